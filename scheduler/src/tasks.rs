@@ -21,7 +21,7 @@ use tickfleet_model::{
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_protocol::{
-    CancelTarget, Leased, RejectedMessage, RejectionStatus, TaskMessage, bounded_output, parse_task_message,
+    CancelTarget, LeasedTask, RejectedMessage, RejectionStatus, TaskMessage, bounded_output, parse_task_message,
 };
 use tickfleet_store::{CancelResult, Store, StoreError, TurnName};
 use tokio_util::sync::CancellationToken;
@@ -286,7 +286,7 @@ impl TaskQueues {
         }
     }
 
-    async fn touch_lease(&self, leased: &Leased) -> Result<(), StoreError> {
+    async fn touch_lease(&self, leased: &LeasedTask) -> Result<(), StoreError> {
         let touch = Touch { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
         if self.store.decide(touch).await?.result == Touched::Stale {
             self.metrics.fenced("touch");
@@ -295,13 +295,13 @@ impl TaskQueues {
     }
 
     /// The slice of a task that a runtime holds, if `leased` is the current lease.
-    async fn leased_slice(&self, leased: &Leased) -> Result<Option<Box<Slice>>, StoreError> {
+    async fn leased_slice(&self, leased: &LeasedTask) -> Result<Option<Box<Slice>>, StoreError> {
         let read = ReadHeld { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
         Ok(self.store.decide(read).await?.result)
     }
 
     /// Ends the task and writes its record and reply.
-    async fn finish(&self, leased: &Leased, result: impl Fn(CallResult) -> CallResult) -> Result<(), StoreError> {
+    async fn finish(&self, leased: &LeasedTask, result: impl Fn(CallResult) -> CallResult) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };
             let (name, head) = (&slice.name, &slice.turn.head);
@@ -348,7 +348,7 @@ impl TaskQueues {
     }
 
     /// Parks a task for another attempt, as the runtime requested: after 1, 3 and 9 s. Then the failure is final.
-    async fn fail_for_now(&self, leased: &Leased, error: CallError) -> Result<(), StoreError> {
+    async fn fail_for_now(&self, leased: &LeasedTask, error: CallError) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };
             let attempts = slice.turn.attempts + 1;
@@ -379,7 +379,7 @@ impl TaskQueues {
     }
 
     /// Ends a task that was canceled after an attempt had failed.
-    async fn end_canceled(&self, leased: &Leased, name: &TurnName, error: CallError) -> Result<(), StoreError> {
+    async fn end_canceled(&self, leased: &LeasedTask, name: &TurnName, error: CallError) -> Result<(), StoreError> {
         let (why, report) = (self.store.cancelled_because(name).await?, self.policy_tracker.report());
         let because = report::because(why.as_deref().map(|why| report.redactor.text(why)).as_deref());
         let message = format!("The task was cancelled{because} after a try had failed: {}", error.message);
@@ -388,7 +388,7 @@ impl TaskQueues {
     }
 }
 
-fn leased_name(leased: &Leased) -> TurnName {
+fn leased_name(leased: &LeasedTask) -> TurnName {
     TurnName::task(&leased.tenant, &leased.task)
 }
 

@@ -217,7 +217,7 @@ impl Plan {
         let llm = LlmKind::new(store.clone(), models, Arc::clone(&active), Arc::clone(&metrics));
         let (defs, kinds) = (&active.load().task_handlers, kinds(&environment));
         let handlers = worker::agents::bind(defs, task_tools, &kinds, &llm, &environment, timeout).unwrap();
-        let surroundings = worker::Surroundings {
+        let process = worker::ProcessParts {
             suspects: self.suspects.clone().unwrap_or_default(),
             breakers: worker::Breakers::new(self.breaker),
             active,
@@ -226,7 +226,7 @@ impl Plan {
             registry: Arc::new(registry),
             task_handlers: handlers,
         };
-        let options = worker::Options {
+        let options = worker::WorkerOptions {
             slots: self.slots,
             priorities: self.priorities.clone(),
             drain: self.drain,
@@ -237,7 +237,7 @@ impl Plan {
             report: ReportOptions::default(),
             name: name.to_owned(),
         };
-        worker::Worker::new(store, surroundings, options, now)
+        worker::Worker::new(store, process, options, now)
     }
 }
 

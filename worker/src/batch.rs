@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::ends::Sections;
+use crate::calls::end_effects::SettleSections;
 
 /// Receives every failed attempt.
 pub(crate) type OnError = Arc<dyn Fn(&'static str, &(dyn std::error::Error + 'static)) + Send + Sync>;
@@ -38,13 +38,13 @@ const OWED_EVERY: Duration = Duration::from_secs(2);
 /// Batches in which an item may conflict with other commits before it counts as rejected.
 const CONTENDED_MAX: usize = 20;
 /// Time between two log messages about failures of one kind of item.
-const SAY_EVERY: Duration = Duration::from_secs(10);
+const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// The results of a batch of items, in order.
-type Results<R> = Result<Vec<Result<R, RunError>>, StoreError>;
+type BatchResults<R> = Result<Vec<Result<R, RunError>>, StoreError>;
 
 /// One kind of decision, which is asked for item by item and made in batches.
-pub(crate) trait Item: Sized + Send + Sync + 'static {
+pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
     /// The name for logs.
     const NAME: &'static str;
     /// The result of one item.
@@ -54,7 +54,7 @@ pub(crate) trait Item: Sized + Send + Sync + 'static {
     /// Bytes of one batch.
     const BYTES_MAX: usize = limits::BATCH_BYTES_MAX;
     /// Makes the decisions of a batch.
-    fn decide(store: &Store, batch: &[Self]) -> impl Future<Output = Results<Self::Reply>> + Send;
+    fn decide(store: &Store, batch: &[Self]) -> impl Future<Output = BatchResults<Self::Reply>> + Send;
     /// The approximate size of the item's transaction, bytes.
     fn bytes(&self) -> usize {
         IDS_BYTES
@@ -101,7 +101,7 @@ pub(crate) struct SettleResults {
     /// Results of the calls from the slice's position on.
     pub(crate) results: Vec<RenderedCall>,
     pub(crate) frame: ReplyFrame,
-    pub(crate) sections: Sections,
+    pub(crate) sections: SettleSections,
     /// Why calls were not run, if the turn ends because of it.
     pub(crate) reason: Option<EndReason>,
     /// Why the turn was canceled, if the worker received a notice.
@@ -110,12 +110,12 @@ pub(crate) struct SettleResults {
     pub(crate) view: View,
 }
 
-impl Item for SettleResults {
+impl BatchItem for SettleResults {
     const NAME: &'static str = "settle";
     const OWED: bool = true;
     const BYTES_MAX: usize = limits::SETTLE_BYTES_MAX;
     type Reply = Settled;
-    async fn decide(store: &Store, batch: &[Self]) -> Results<Settled> {
+    async fn decide(store: &Store, batch: &[Self]) -> BatchResults<Settled> {
         let mut view = union(batch.iter().map(|item| &item.view));
         fill(store, &mut view, batch.iter().flat_map(|item| item.sections.queries())).await?;
         let (bounds, sections): (_, Vec<Vec<&dyn Section>>) =
@@ -191,7 +191,7 @@ impl BeginCall {
 }
 
 /// The result of a begin, with the records that it has read and written.
-pub(crate) type Begun = (BeginResult, View);
+pub(crate) type BeginReply = (BeginResult, View);
 
 /// The decisions of a batch, and a view with everything that they read at once.
 async fn begins<'b>(
@@ -204,15 +204,19 @@ async fn begins<'b>(
     Ok((view, begins))
 }
 
-fn begun(view: &View, begin: &Begin<'_>, result: Result<Receipt<BeginResult>, RunError>) -> Result<Begun, RunError> {
+fn begun(
+    view: &View,
+    begin: &Begin<'_>,
+    result: Result<Receipt<BeginResult>, RunError>,
+) -> Result<BeginReply, RunError> {
     let reads = begin.reads();
     result_of(result).map(|result| (result, view.pick(&reads)))
 }
 
-impl Item for BeginCall {
+impl BatchItem for BeginCall {
     const NAME: &'static str = "begin";
-    type Reply = Begun;
-    async fn decide(store: &Store, batch: &[Self]) -> Results<Begun> {
+    type Reply = BeginReply;
+    async fn decide(store: &Store, batch: &[Self]) -> BatchResults<BeginReply> {
         let (mut view, begins) = begins(store, batch.iter()).await?;
         let results = store.decide_with(&mut view, &begins).await?;
         Ok(begins.iter().zip(results).map(|(begin, result)| begun(&view, begin, result)).collect())
@@ -230,11 +234,11 @@ pub(crate) struct DurableBegin {
     pub(crate) at_most: Duration,
 }
 
-impl Item for DurableBegin {
+impl BatchItem for DurableBegin {
     const NAME: &'static str = "begin";
-    type Reply = (Begun, Confirmed);
+    type Reply = (BeginReply, Confirmed);
     /// One wait confirms the whole batch.
-    async fn decide(store: &Store, batch: &[Self]) -> Results<Self::Reply> {
+    async fn decide(store: &Store, batch: &[Self]) -> BatchResults<Self::Reply> {
         let Some(first) = batch.first() else { return Ok(Vec::new()) };
         let (mut view, begins) = begins(store, batch.iter().map(|item| &item.begin)).await?;
         let (results, confirmed) = store.decide_durably(&mut view, &begins, first.durability, first.at_most).await?;
@@ -251,15 +255,15 @@ impl Item for DurableBegin {
 
 /// The event that a parked call waits for, with what its park writes.
 pub(crate) enum WaitFor {
-    /// Its timer, or an event that wakes it without being told.
+    /// Its timer, or an event that wakes it without a registration.
     Timer,
     /// Other calls of its session.
     Facts(CheckFacts, CallName),
     /// An equal call.
     Claim(ClaimEffect),
-    /// People, who are asked now.
+    /// People's decision, which is requested now.
     Approval(Box<AskApproval>),
-    /// Room in a budget.
+    /// Space in a budget.
     Budget(BudgetWait),
 }
 
@@ -267,7 +271,7 @@ pub(crate) enum WaitFor {
 pub(crate) struct ParkSlice {
     pub(crate) slice: Arc<Slice>,
     pub(crate) reason: ParkReason,
-    /// True if calls behind it ran beside it, and their results were dropped.
+    /// True if later calls ran in parallel, and their results were dropped.
     pub(crate) beside: bool,
     pub(crate) waits_while: Vec<Guard>,
     pub(crate) wait: WaitFor,
@@ -309,10 +313,10 @@ impl ParkSlice {
     }
 }
 
-impl Item for ParkSlice {
+impl BatchItem for ParkSlice {
     const NAME: &'static str = "park";
     type Reply = Parked;
-    async fn decide(store: &Store, batch: &[Self]) -> Results<Parked> {
+    async fn decide(store: &Store, batch: &[Self]) -> BatchResults<Parked> {
         let mut view = union(batch.iter().map(|item| &item.view));
         let sections: Vec<Option<ParkSection<'_>>> = batch.iter().map(Self::section).collect();
         let sections: Vec<Vec<&dyn Section>> =
@@ -353,10 +357,10 @@ pub(crate) struct ReturnSlice {
     pub(crate) why: HandBackReason,
 }
 
-impl Item for ReturnSlice {
+impl BatchItem for ReturnSlice {
     const NAME: &'static str = "hand_back";
     type Reply = HandedBack;
-    async fn decide(store: &Store, batch: &[Self]) -> Results<HandedBack> {
+    async fn decide(store: &Store, batch: &[Self]) -> BatchResults<HandedBack> {
         let returns: Vec<HandBack<'_>> =
             batch.iter().map(|item| HandBack { slice: &item.slice, reason: &item.why }).collect();
         Ok(store.decide_all(&returns).await?.into_iter().map(result_of).collect())
@@ -366,25 +370,25 @@ impl Item for ReturnSlice {
     }
 }
 
-/// Makes one kind of decision. An item is repeated until the store has answered: results are never dropped because the store
-/// was away.
-pub(crate) struct Batcher<I: Item> {
+/// Makes one kind of decision. An item is repeated until the store has answered, so that results are never dropped
+/// while the store is unavailable.
+pub(crate) struct Batcher<I: BatchItem> {
     sender: mpsc::Sender<(I, oneshot::Sender<I::Reply>)>,
 }
 
-impl<I: Item> Batcher<I> {
+impl<I: BatchItem> Batcher<I> {
     /// Starts the batcher. It ends when it is dropped and all items are answered, or when `give_up` is canceled and the
     /// store does not answer.
     pub(crate) fn new(store: &Store, capacity: usize, give_up: &CancellationToken, on_error: OnError) -> Self {
         let (sender, receiver) = mpsc::channel(capacity);
-        let work = Work { store: store.clone(), give_up: give_up.clone(), on_error };
+        let work = BatchLoop { store: store.clone(), give_up: give_up.clone(), on_error };
         tokio::spawn(work.run(receiver));
         Self { sender }
     }
 
     /// Waits for the result of one item; `None` if the store rejects the item, or if the worker had to stop before the store
     /// answered.
-    pub(crate) async fn ask(&self, item: I) -> Option<I::Reply> {
+    pub(crate) async fn submit(&self, item: I) -> Option<I::Reply> {
         let (answer, answered) = oneshot::channel();
         self.sender.send((item, answer)).await.ok()?;
         answered.await.ok()
@@ -393,15 +397,15 @@ impl<I: Item> Batcher<I> {
 
 /// Counts the log messages that it holds back.
 #[derive(Debug, Default)]
-struct Seldom {
+struct LogThrottle {
     logged: Option<Instant>,
     held_back: u64,
 }
 
-impl Seldom {
+impl LogThrottle {
     /// The number of messages held back, if it is time to log again.
-    fn logs(&mut self) -> Option<u64> {
-        if self.logged.is_some_and(|logged| logged.elapsed() < SAY_EVERY) {
+    fn allow(&mut self) -> Option<u64> {
+        if self.logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
             self.held_back += 1;
             return None;
         }
@@ -411,28 +415,28 @@ impl Seldom {
 }
 
 /// A hook that logs failures, at a bounded rate.
-pub(crate) fn log_seldom() -> OnError {
-    let logged: Mutex<HashMap<&'static str, Seldom>> = Mutex::default();
+pub(crate) fn log_throttled() -> OnError {
+    let logged: Mutex<HashMap<&'static str, LogThrottle>> = Mutex::default();
     Arc::new(move |decision, error| {
         let mut logged = logged.lock();
-        if let Some(silent) = logged.entry(decision).or_default().logs() {
+        if let Some(silent) = logged.entry(decision).or_default().allow() {
             tracing::warn!(decision, error, silent, "store write failed; retrying");
         }
     })
 }
 
 #[derive(Clone)]
-struct Work {
+struct BatchLoop {
     store: Store,
     give_up: CancellationToken,
     on_error: OnError,
 }
 
 /// An item with the channel for its result.
-type Asked<I> = (I, oneshot::Sender<<I as Item>::Reply>);
+type PendingItem<I> = (I, oneshot::Sender<<I as BatchItem>::Reply>);
 
-impl Work {
-    async fn run<I: Item>(self, mut receiver: mpsc::Receiver<Asked<I>>) {
+impl BatchLoop {
+    async fn run<I: BatchItem>(self, mut receiver: mpsc::Receiver<PendingItem<I>>) {
         let mut gathered = Vec::with_capacity(ITEMS_MAX);
         while receiver.recv_many(&mut gathered, ITEMS_MAX).await > 0 {
             while !gathered.is_empty() {
@@ -443,7 +447,7 @@ impl Work {
     }
 
     /// Makes the decisions of a batch. Items that conflicted with other commits are repeated.
-    async fn send<I: Item>(&self, mut batch: Vec<Asked<I>>) {
+    async fn send<I: BatchItem>(&self, mut batch: Vec<PendingItem<I>>) {
         for _ in 0..CONTENDED_MAX {
             let (items, answers): (Vec<I>, Vec<_>) = batch.into_iter().unzip();
             let results = match self.persist(&items).await {
@@ -484,8 +488,8 @@ impl Work {
 
     /// Repeats a batch until the store has answered. An error means that the batch itself is at fault, or that the worker
     /// must stop.
-    async fn persist<I: Item>(&self, items: &[I]) -> Result<Vec<Result<I::Reply, RunError>>, ()> {
-        // Owed items go on when the worker stops; others have at least one attempt.
+    async fn persist<I: BatchItem>(&self, items: &[I]) -> Result<Vec<Result<I::Reply, RunError>>, ()> {
+        // Owed items continue when the worker stops. Other items get at least one attempt.
         let answered = retry_until(&NeverStop, || async {
             match I::decide(&self.store, items).await {
                 Ok(results) => Attempt::Done(Ok(results)),
@@ -501,9 +505,9 @@ impl Work {
         answered.await.unwrap_or(Err(()))
     }
 
-    /// The store rejects this item. An owed item is repeated beside everything else while the process lives: an operator may
+    /// The store rejects this item. An owed item is repeated in the background while the process lives: an operator may
     /// remove the cause, and until then no other process has the results.
-    fn reject<I: Item>(&self, item: I, to: oneshot::Sender<I::Reply>) {
+    fn reject<I: BatchItem>(&self, item: I, to: oneshot::Sender<I::Reply>) {
         if !I::OWED {
             tracing::error!(decision = I::NAME, "store rejected an item; its turn's timer retries");
             return;
@@ -530,7 +534,7 @@ impl Work {
 
 /// Takes the items of the next batch, at least one. They fit one batch by bytes and calls, and no two of them change the same
 /// record. The others stay, in order.
-fn take_batch<I: Item, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
+fn take_batch<I: BatchItem, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
     let (mut bytes, mut calls, mut records) = (0, 0, HashSet::new());
     let mut is_full = false;
     let mut fits = |item: &I| {
@@ -564,10 +568,10 @@ mod tests {
         record: Option<&'static str>,
     }
 
-    impl Item for Weight {
+    impl BatchItem for Weight {
         const NAME: &'static str = "sized";
         type Reply = ();
-        async fn decide(_: &Store, batch: &[Self]) -> Results<()> {
+        async fn decide(_: &Store, batch: &[Self]) -> BatchResults<()> {
             Ok(batch.iter().map(|_| Ok(())).collect())
         }
         fn bytes(&self) -> usize {

@@ -1,5 +1,5 @@
-//! The configuration that calls are judged and carried out by: the policy in force and the tools that belong to it,
-//! replaced as one.
+//! The configuration for evaluating and carrying out calls: the active policy and its tools, which are replaced
+//! together.
 
 use std::sync::Arc;
 
@@ -17,28 +17,28 @@ pub(crate) struct WorkerConfig {
     pub(crate) active: Arc<ActivePolicy>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) task_handlers: Arc<TaskHandlers>,
-    /// The generation that Redis knows the policy under; none before a scheduler has announced it.
+    /// The generation of the policy in Redis; `None` before a scheduler has announced it.
     generation: Option<u64>,
     short_digest: Arc<str>,
 }
 
 impl WorkerConfig {
-    /// Returns how a call that this configuration judged is reported.
+    /// Returns the options for reporting a call that was evaluated with this configuration.
     pub(crate) fn report(&self, options: &ReportOptions) -> ReportOptions {
         let policy_digest = Arc::clone(&self.short_digest);
         ReportOptions { policy_version: self.generation, policy_digest, ..options.clone() }
     }
 }
 
-/// The configuration in force.
+/// The active configuration.
 pub(crate) struct WorkerConfigs {
     current: ArcSwap<WorkerConfig>,
-    /// The policy of the process, with what was set at run time.
+    /// The policy of the process, including run-time settings.
     in_force: Arc<PolicyHandle>,
 }
 
 impl WorkerConfigs {
-    /// The policy in force, with these tools and handlers.
+    /// The active policy, with these tools and handlers.
     pub(crate) fn new(in_force: Arc<PolicyHandle>, registry: Arc<Registry>, task_handlers: TaskHandlers) -> Self {
         let (active, task_handlers) = (in_force.load(), Arc::new(task_handlers));
         let short_digest = active.short_digest().into();
@@ -57,28 +57,28 @@ impl WorkerConfigs {
         self.current.store(Arc::new(WorkerConfig { active, registry, task_handlers, generation, short_digest }));
     }
 
-    /// Takes over what a heartbeat brought: tenants that were set at run time, and the policy's generation. Answers
-    /// the generation where it is another than before.
+    /// Adopts changes that came with a heartbeat: tenants from run-time settings, and the policy's generation. Returns
+    /// the generation if it has changed.
     pub(crate) async fn refresh(&self, store: &Store) -> Result<Option<u64>, StoreError> {
         self.in_force.refresh(store).await?;
-        self.take_over(store).await
+        self.adopt_policy(store).await
     }
 
-    /// Reads what was set at run time if there is news, for a slice whose tenant nobody here knows.
-    pub(crate) async fn hear_of_new_tenants(&self, store: &Store) -> Result<(), StoreError> {
+    /// Reads changed run-time settings, because the tenant of a slice is unknown here.
+    pub(crate) async fn refresh_if_changed(&self, store: &Store) -> Result<(), StoreError> {
         self.in_force.refresh_if_changed(store).await?;
-        // A scheduler of this process, or the worker of another shard, may have read the news.
+        // A scheduler in this process, or the worker of another shard, may have read the changes already.
         if !Arc::ptr_eq(&self.load().active, &self.in_force.load()) {
-            self.take_over(store).await?;
+            self.adopt_policy(store).await?;
         }
         Ok(())
     }
 
-    async fn take_over(&self, store: &Store) -> Result<Option<u64>, StoreError> {
+    async fn adopt_policy(&self, store: &Store) -> Result<Option<u64>, StoreError> {
         let asked = self.load();
         let generation = store.generation_of(&asked.active.digest).await?;
         let now = self.in_force.load();
-        // A configuration that has come meanwhile brings its own policy with it, and is asked about with the next
+        // A configuration that arrived in the meantime has its own policy, whose generation is read with the next
         // heartbeat.
         let refreshed = |config: &Arc<WorkerConfig>| -> Arc<WorkerConfig> {
             if config.active.digest != asked.active.digest || now.digest != asked.active.digest {

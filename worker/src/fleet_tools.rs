@@ -1,6 +1,8 @@
-//! Tools about the fleet itself: which tools an agent may call, how a task of its goes, what a turn of its came to.
+//! Tools about the fleet itself: the tools that an agent may call, the state of its tasks, and the results of its
+//! turns.
 //!
-//! Every agent may call them unless the matrix has a row that says otherwise, and each call debits like any other.
+//! Every agent may call them unless the permission matrix has a row that says otherwise. Each call debits limits like
+//! any other call.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,19 +12,19 @@ use tickfleet_client::Reply;
 use tickfleet_client::tasks::{HistoryStep, step_of};
 use tickfleet_core::turn::Turn;
 use tickfleet_core::turn::state::Finished;
-use tickfleet_core::{Query, Stored, Value as Found, keys::TurnName};
+use tickfleet_core::{Query, Stored, Value as StoreValue, keys::TurnName};
 use tickfleet_model::{AgentId, Dialect, Effect, TaskId, TurnId};
 use tickfleet_protocol::define;
 use tickfleet_store::{Store, StoreError};
 
 use crate::tools::{CallContext, ToolError, TypedTool, wording};
 
-/// Tools whose definitions one call may ask for.
+/// The most tools whose definitions a call may request.
 const DEFINITIONS_MAX: usize = 20;
-/// Bytes of a description in the overview.
+/// Longest description in the overview, in bytes.
 const SUMMARY_BYTES_MAX: usize = 200;
 
-/// The three of them over this shard.
+/// The three tools for this shard.
 #[must_use]
 pub fn all(store: &Store) -> Vec<TypedTool> {
     vec![list_tools(), check_task(store.clone()), fetch_result(store.clone())]
@@ -31,11 +33,11 @@ pub fn all(store: &Store) -> Vec<TypedTool> {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListTools {
-    /// Names of tools to define in full, at most 20; left out, all tools are listed in short.
+    /// Names of tools to define in full, at most 20. If omitted, all tools are listed in short form.
     #[serde(default)]
     #[schemars(length(max = DEFINITIONS_MAX))]
     names: Option<Vec<String>>,
-    /// The dialect of the definitions. Default raw.
+    /// The dialect of the definitions. Default: raw.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     dialect: Option<Dialect>,
@@ -43,9 +45,9 @@ struct ListTools {
 
 #[derive(Serialize, JsonSchema)]
 struct Listed {
-    /// The tools, by name: their names and what they do, or their definitions in full.
+    /// The tools in order of their names: either names with short descriptions, or full definitions.
     tools: Vec<Value>,
-    /// How many tools you may call in all.
+    /// The number of tools that you may call.
     total: usize,
 }
 
@@ -80,31 +82,31 @@ fn list_tools() -> TypedTool {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CheckTask {
-    /// The job id that delegate_task answered.
+    /// The job ID that delegate_task returned.
     task_id: String,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct TaskStatus {
-    /// The task's id.
+    /// The task's ID.
     task_id: String,
     /// `waiting`, `running` or `ended`.
     status: &'static str,
-    /// Who does it.
+    /// The agent that carries it out.
     agent: String,
-    /// The step that it is in, where a model carries it out: `plan`, `execute` or `answer`.
+    /// The current step, if a model carries out the task: `plan`, `execute` or `answer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<&'static str>,
-    /// How often its model has answered so far.
+    /// The number of answers of its model so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     iterations: Option<usize>,
-    /// When it expires unless it is done; of a task that has not ended.
+    /// When the task expires unless it is finished; only for a task that has not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<String>,
-    /// How it ended (`ok`, `permanent`, `expired` …).
+    /// How the task ended (`ok`, `permanent`, `expired` …).
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
-    /// Why it did not end well.
+    /// The error, if the task did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -118,18 +120,18 @@ fn check_task(store: Store) -> TypedTool {
         move |context: CallContext, args: CheckTask| {
             let store = store.clone();
             async move {
-                let task = TaskId::new(&args.task_id).map_err(|_| not_yours("task", &args.task_id))?;
+                let task = TaskId::new(&args.task_id).map_err(|_| unknown_id("task", &args.task_id))?;
                 let name = TurnName::task(&context.tenant, &task);
                 match look_up(&store, &name).await? {
-                    KnownTurn::Live(live) => {
+                    TurnLookup::Live(live) => {
                         let status = live_task(&store, &name, &live, &context.agent).await?;
                         let steps = store.steps(&name, 0).await.map_err(|e| ToolError::Transient(e.to_string()))?;
                         let steps: Vec<HistoryStep> = steps.iter().map(|entry| HistoryStep::read(entry)).collect();
                         let (step, iterations) = step_of(&steps).unzip();
                         Ok(TaskStatus { step, iterations, ..status })
                     }
-                    KnownTurn::Finished(finished) => ended_task(&finished, &context.agent, &args.task_id),
-                    KnownTurn::Unknown => Err(not_yours("task", &args.task_id)),
+                    TurnLookup::Finished(finished) => ended_task(&finished, &context.agent, &args.task_id),
+                    TurnLookup::Unknown => Err(unknown_id("task", &args.task_id)),
                 }
             }
         },
@@ -146,7 +148,7 @@ async fn live_task(
 ) -> Result<TaskStatus, ToolError> {
     let task_id = name.turn.as_str();
     if !is_delegator(&live.value, asker) {
-        return Err(not_yours("task", task_id));
+        return Err(unknown_id("task", task_id));
     }
     Ok(TaskStatus {
         task_id: task_id.to_owned(),
@@ -160,17 +162,17 @@ async fn live_task(
     })
 }
 
-/// True if somebody carries the turn out.
+/// Returns true if a worker carries out the turn.
 async fn is_held(store: &Store, name: &TurnName, live: &Stored<Turn>) -> Result<bool, ToolError> {
     let Some(entry) = live.out_entry() else { return Ok(false) };
     let holder = Query::Holder(live.value.queue(&name.tenant), entry.clone());
-    let holder = store.query(holder).await.map_err(away)?;
-    Ok(matches!(holder, Found::Holder(Some(_))))
+    let holder = store.query(holder).await.map_err(store_error)?;
+    Ok(matches!(holder, StoreValue::Holder(Some(_))))
 }
 
-/// True if this agent delegated the task.
+/// Returns true if this agent delegated the task.
 pub(crate) fn is_delegator(turn: &Turn, asker: &AgentId) -> bool {
-    // The last one of the agents above the task delegated it.
+    // The last agent in the task's chain delegated it.
     let delegator = turn.head.task.as_ref().and_then(|(_, grant)| grant.chain.last());
     turn.is_task() && delegator == Some(asker)
 }
@@ -178,7 +180,7 @@ pub(crate) fn is_delegator(turn: &Turn, asker: &AgentId) -> bool {
 fn ended_task(finished: &Finished, asker: &AgentId, task_id: &str) -> Result<TaskStatus, ToolError> {
     let reply = reply(finished)?;
     if reply.delegator.as_deref() != Some(asker.as_str()) {
-        return Err(not_yours("task", task_id));
+        return Err(unknown_id("task", task_id));
     }
     let result = reply.results.first();
     Ok(TaskStatus {
@@ -196,26 +198,26 @@ fn ended_task(finished: &Finished, asker: &AgentId, task_id: &str) -> Result<Tas
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FetchResult {
-    /// A turn of yours, or a task that you delegated or worked on.
+    /// ID of one of your turns, or of a task that you delegated or worked on.
     id: String,
-    /// Which call's result, counted from 0; left out, the first.
+    /// Position of the call whose result you want, from 0. Default: the first call.
     #[serde(default)]
     position: usize,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Fetched {
-    /// The turn or task.
+    /// The ID of the turn or task.
     id: String,
-    /// How many results it has.
+    /// The number of results.
     results: usize,
     /// How the call ended.
     outcome: String,
-    /// What it gave back.
+    /// The call's output.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Value>")]
     output: Option<Box<RawValue>>,
-    /// Why it did not end well.
+    /// The error, if the call did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -229,14 +231,14 @@ fn fetch_result(store: Store) -> TypedTool {
         move |context: CallContext, args: FetchResult| {
             let store = store.clone();
             async move {
-                let turn = TurnId::new(&args.id).map_err(|_| not_yours("turn or task", &args.id))?;
+                let turn = TurnId::new(&args.id).map_err(|_| unknown_id("turn or task", &args.id))?;
                 let name = TurnName { tenant: context.tenant.clone(), turn };
                 let finished = match look_up(&store, &name).await? {
-                    KnownTurn::Finished(finished) => finished,
-                    KnownTurn::Live(live) if live.value.head.agent == context.agent => {
+                    TurnLookup::Finished(finished) => finished,
+                    TurnLookup::Live(live) if live.value.head.agent == context.agent => {
                         return Err(ToolError::Permanent(format!("{:?} has not ended yet. Ask again later.", args.id)));
                     }
-                    KnownTurn::Live(_) | KnownTurn::Unknown => return Err(not_yours("turn or task", &args.id)),
+                    TurnLookup::Live(_) | TurnLookup::Unknown => return Err(unknown_id("turn or task", &args.id)),
                 };
                 fetched(&finished, &context.agent, &args)
             }
@@ -249,7 +251,7 @@ fn fetch_result(store: Store) -> TypedTool {
 fn fetched(finished: &Finished, asker: &AgentId, args: &FetchResult) -> Result<Fetched, ToolError> {
     let mut reply = reply(finished)?;
     if reply.agent != asker.as_str() && reply.delegator.as_deref() != Some(asker.as_str()) {
-        return Err(not_yours("turn or task", &args.id));
+        return Err(unknown_id("turn or task", &args.id));
     }
     let results = reply.results.len();
     if args.position >= results {
@@ -266,30 +268,31 @@ fn fetched(finished: &Finished, asker: &AgentId, args: &FetchResult) -> Result<F
 }
 
 /// The records of a turn or task.
-pub(crate) enum KnownTurn {
+pub(crate) enum TurnLookup {
     /// It has not ended.
     Live(Box<Stored<Turn>>),
     /// It has ended.
     Finished(Box<Finished>),
-    /// It was never admitted, or ended longer ago than records are kept.
+    /// It was never admitted, or it ended so long ago that its records are no longer kept.
     Unknown,
 }
 
-/// Reads the records of a turn or task, in the order in which it goes: one that ends in between is found as ended.
-pub(crate) async fn look_up(store: &Store, name: &TurnName) -> Result<KnownTurn, ToolError> {
+/// Reads the records of a turn or task in the order of its states, so that a turn that ends in between is found as
+/// ended.
+pub(crate) async fn look_up(store: &Store, name: &TurnName) -> Result<TurnLookup, ToolError> {
     let queries = [name.record(), name.finished()].map(Query::Record);
-    let mut values = store.seam().read(&queries).await.map_err(away)?.into_iter();
+    let mut values = store.seam().read(&queries).await.map_err(store_error)?.into_iter();
     let unreadable = |why| ToolError::internal(format!("record of {name}: {why}"));
-    if let Some(Found::Record(Some(live))) = values.next() {
-        return Ok(KnownTurn::Live(Box::new(Stored::read(&live).map_err(unreadable)?)));
+    if let Some(StoreValue::Record(Some(live))) = values.next() {
+        return Ok(TurnLookup::Live(Box::new(Stored::read(&live).map_err(unreadable)?)));
     }
-    if let Some(Found::Record(Some(finished))) = values.next() {
-        return Ok(KnownTurn::Finished(Box::new(Stored::read(&finished).map_err(unreadable)?.value)));
+    if let Some(StoreValue::Record(Some(finished))) = values.next() {
+        return Ok(TurnLookup::Finished(Box::new(Stored::read(&finished).map_err(unreadable)?.value)));
     }
-    Ok(KnownTurn::Unknown)
+    Ok(TurnLookup::Unknown)
 }
 
-fn away(error: StoreError) -> ToolError {
+fn store_error(error: StoreError) -> ToolError {
     ToolError::Transient(error.to_string())
 }
 
@@ -302,8 +305,9 @@ pub(crate) fn reply(finished: &Finished) -> Result<Reply, ToolError> {
     serde_json::from_str(&finished.reply).map_err(ToolError::internal)
 }
 
-/// The same words whether it is unknown, forgotten or somebody else's: ids of others are not to be found out.
-pub(crate) fn not_yours(what: &str, id: &str) -> ToolError {
+/// The same message whether the ID is unknown, forgotten or belongs to another agent, so that agents cannot probe for
+/// others' IDs.
+pub(crate) fn unknown_id(what: &str, id: &str) -> ToolError {
     let id = wording::cut(id, 80);
     ToolError::Permanent(format!(
         "You have no {what} {id:?}: it is unknown, belongs to another agent, or ended longer ago than results are kept."

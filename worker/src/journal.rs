@@ -1,5 +1,5 @@
-//! The worker's journal: the calls that it has begun, and the changes of facts and claims at their ends. If the store lost
-//! its last writes in a restart, the worker reports them again.
+//! The worker's journal: the calls that it has begun, and the changes of facts and claims at their ends. If the store
+//! lost its last writes in a restart, the worker reports them again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ enum Change {
 }
 
 /// The journal of a worker.
-pub(crate) struct Journal {
+pub(crate) struct WorkerJournal {
     store: Store,
     metrics: Arc<Metrics>,
     /// Canceled when the worker must stop.
@@ -50,7 +50,7 @@ pub(crate) struct Journal {
     reported: AtomicU64,
 }
 
-impl Journal {
+impl WorkerJournal {
     /// An empty journal for the worker's shard.
     pub(crate) fn new(common: &Common) -> Self {
         let store = common.store.clone();
@@ -69,14 +69,14 @@ impl Journal {
         self.reported.load(Ordering::Acquire)
     }
 
-    /// Reports everything again with the next heartbeat, because the store has lost something.
-    pub(crate) fn doubt(&self) {
+    /// Reports everything again with the next heartbeat, because the store has lost data.
+    pub(crate) fn mark_unreported(&self) {
         self.reported.store(0, Ordering::Release);
     }
 
-    /// Records that a call is about to run. Must follow the commit of the begin: a call that has not run must not be reported,
-    /// because its report would hide that of another worker, which has run it. Returns false if the store has restarted since
-    /// `epoch` and may have lost the begin: then the call must not run.
+    /// Records that a call is about to run. Must follow the commit of the begin: a call that has not run must not be
+    /// reported, because its report would hide the report of another worker that has run it. Returns false if the store
+    /// has restarted since `epoch` and may have lost the begin. Then the call must not run.
     pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
         let mut entries = self.entries.lock();
@@ -99,7 +99,7 @@ impl Journal {
         self.entries.lock().end(name, position, result.clone());
     }
 
-    /// Records that a begun call did nothing, and tells the store if it was reported as begun.
+    /// Records that a begun call did nothing, and reports this to the store if the call was reported as begun.
     pub(crate) async fn undo(&self, name: &TurnName, position: usize) {
         let undone = self.entries.lock().undo(name, position);
         self.report_until_answered(undone.as_slice()).await;
@@ -111,25 +111,25 @@ impl Journal {
     }
 
     /// Records that the worker no longer holds a turn's slice.
-    pub(crate) fn let_go(&self, name: &TurnName) {
+    pub(crate) fn release(&self, name: &TurnName) {
         self.confirm(name, usize::MAX);
     }
 
     /// Records changes of facts that the store confirmed.
-    pub(crate) fn facts_changed(&self, session: &SessionName, end: Restatement) {
+    pub(crate) fn record_fact_changes(&self, session: &SessionName, end: Restatement) {
         let now_ms = end.ended_ms;
         self.entries.lock().change(Change::Facts(session.clone(), end), 0, now_ms);
     }
 
     /// Records a claim that the store confirmed, or its end. `deadline_ms` is the deadline of the call's turn.
-    pub(crate) fn claimed(&self, claim: EndClaim, deadline_ms: i64) {
+    pub(crate) fn record_claim(&self, claim: EndClaim, deadline_ms: i64) {
         let (now_ms, bytes) = (self.now_ms(), bytes_of(&claim.end));
         self.entries.lock().change(Change::Claim(claim, now_ms, deadline_ms), bytes, now_ms);
     }
 
     /// Leaves the results of `once` calls for the new holder of a slice that this worker has lost. Without a restart of the
     /// store, the new holder finds the intent records.
-    pub(crate) async fn leave_results(&self, name: &TurnName, positions: std::ops::Range<usize>) {
+    pub(crate) async fn report_results(&self, name: &TurnName, positions: std::ops::Range<usize>) {
         let state = self.store.state();
         if state.epoch_began_ms == 0 {
             return;
@@ -242,7 +242,7 @@ impl Journal {
         Ok(late)
     }
 
-    /// Makes a batch of decisions. A refused one costs itself alone: the heartbeat does not wait for it.
+    /// Makes a batch of decisions. A rejected decision affects only itself, and does not hold up the heartbeat.
     async fn decide<D: Decision + Sync>(
         &self,
         batch: &[D],

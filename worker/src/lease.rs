@@ -17,31 +17,31 @@ use tokio_util::task::TaskTracker;
 
 use crate::Common;
 use crate::config::WorkerConfigs;
-use crate::held::HeldSlices;
-use crate::journal::Journal;
+use crate::held_slices::HeldSlices;
+use crate::journal::WorkerJournal;
 use crate::lease_clock::LeaseClock;
-use crate::strays::{Strays, Which};
+use crate::strays::{StrayScope, Strays};
 
 /// One run of the store: its restart epoch, and how often its records were found lost.
 type StoreRun = (u64, u64);
 
-/// Whether the worker is drained on one shard.
+/// The drain flag of the worker on one shard.
 #[derive(Debug, Default)]
-pub(crate) struct Quiet {
-    reported: Mutex<Reported>,
+pub(crate) struct WorkerDrainFlag {
+    reported: Mutex<ReportedDrain>,
 }
 
 /// The report of the last heartbeats.
 #[derive(Debug, Default)]
-struct Reported {
+struct ReportedDrain {
     drained: Option<Pause>,
     /// The run of the store that reported it.
     run: StoreRun,
 }
 
-impl Quiet {
-    /// Takes over the report of a heartbeat. Returns the flag to restore: if another run of the store has no flag, it was
-    /// lost with the store's last writes. It stays in force meanwhile.
+impl WorkerDrainFlag {
+    /// Adopts the report of a heartbeat. Returns the flag to restore: if a new run of the store has no flag, the flag
+    /// was lost with the store's last writes, and stays in force until it is restored.
     pub(crate) fn report(&self, drained: Option<&Pause>, run: StoreRun) -> Option<Pause> {
         let mut reported = self.reported.lock();
         match (&reported.drained, drained) {
@@ -52,7 +52,7 @@ impl Quiet {
             (Some(_), None) => tracing::info!("resumed by an operator; taking new work"),
             _ => {}
         }
-        *reported = Reported { drained: drained.cloned(), run };
+        *reported = ReportedDrain { drained: drained.cloned(), run };
         None
     }
 
@@ -64,7 +64,7 @@ impl Quiet {
     /// An operator has resumed the worker, and another run of the store reports it.
     pub(crate) fn lift(&self, run: StoreRun) {
         tracing::info!("resumed by an operator; taking new work");
-        *self.reported.lock() = Reported { drained: None, run };
+        *self.reported.lock() = ReportedDrain { drained: None, run };
     }
 
     /// True while the worker takes no new work.
@@ -87,23 +87,23 @@ pub(crate) struct Lease {
     slots: usize,
     lease_clock: Arc<LeaseClock>,
     configs: Arc<WorkerConfigs>,
-    journal: Arc<Journal>,
+    journal: Arc<WorkerJournal>,
     slices: Arc<HeldSlices>,
-    quiet: Arc<Quiet>,
+    drain_flag: Arc<WorkerDrainFlag>,
     strays: Arc<Strays>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// How often the store had lost the worker's last heartbeat.
+    /// The number of times that the store had lost the worker's last heartbeat.
     losses: Mutex<u64>,
 }
 
 impl Lease {
-    /// A lease under names that begin with `name`, for a worker of `slots` slots.
+    /// A lease under names that begin with `name`, for a worker with `slots` slots.
     pub(crate) fn new(
         common: &Common,
         name: String,
         slots: usize,
-        journal: &Arc<Journal>,
+        journal: &Arc<WorkerJournal>,
         slices: &Arc<HeldSlices>,
         strays: &Arc<Strays>,
     ) -> Self {
@@ -115,7 +115,7 @@ impl Lease {
             configs: common.configs.clone(),
             journal: journal.clone(),
             slices: slices.clone(),
-            quiet: common.quiet.clone(),
+            drain_flag: common.drain_flag.clone(),
             strays: strays.clone(),
             metrics: common.metrics.clone(),
             progress: common.progress.clone(),
@@ -123,17 +123,17 @@ impl Lease {
         }
     }
 
-    /// Queues, first heartbeat, and run-time settings, before anything is taken (rules 12 and 17).
+    /// Prepares queues, first heartbeat and run-time settings, before any slice is taken (invariants 12 and 16).
     pub(crate) async fn prepare(&self) -> Result<ConsumerId, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("w", &self.name);
         self.lease_clock.forget();
-        self.beat(&consumer).await?;
+        self.heartbeat(&consumer).await?;
         Ok(consumer)
     }
 
     /// One heartbeat, and what follows from it: journal, tenants, canceled turns, drain flag.
-    async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
+    async fn heartbeat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let sent = self.lease_clock.sending();
         let is_first = self.lease_clock.is_new();
         let beat = Beat {
@@ -158,7 +158,8 @@ impl Lease {
         let run = (self.store.state().epoch, *self.losses.lock());
         self.follow_drain(consumer, drained.as_ref(), run).await;
         self.journal.report().await?;
-        // A worker that was suspended reads the settings before anything else: a tool may have been disabled meanwhile.
+        // A worker that was suspended reads the settings before anything else, because a tool may have been disabled in
+        // the meantime.
         if self.lease_clock.is_fresh() {
             self.lease_clock.confirm(sent);
         }
@@ -172,7 +173,7 @@ impl Lease {
 
     fn role(&self, consumer: &ConsumerId) -> Role {
         let worker = worker_of(consumer.as_str()).unwrap_or(consumer.as_str()).to_owned();
-        let Slots { busy, all } = self.quiet.slots(self.slices.busy(), self.slots);
+        let Slots { busy, all } = self.drain_flag.slots(self.slices.busy(), self.slots);
         Role::Worker { worker, slots: Slots { busy, all } }
     }
 
@@ -180,22 +181,22 @@ impl Lease {
     fn state_lost(&self) {
         *self.losses.lock() += 1;
         self.metrics.state_lost();
-        self.journal.doubt();
+        self.journal.mark_unreported();
         tracing::error!("the store has lost the worker's heartbeat; reporting begun calls again");
     }
 
     /// Follows the drain flag that a heartbeat reported, and restores a flag that the store has lost. A failure is repeated
     /// with the next heartbeat.
     async fn follow_drain(&self, consumer: &ConsumerId, drained: Option<&Pause>, run: StoreRun) {
-        let Some(lost) = self.quiet.report(drained, run) else { return };
+        let Some(lost) = self.drain_flag.report(drained, run) else { return };
         let Some(worker) = worker_of(consumer.as_str()) else { return };
         let restore = ChangeDrain { worker: worker.to_owned(), change: DrainChange::Restore { note: lost } };
         let restored = self.store.decide(restore).await.map(|receipt| receipt.result);
         match restored {
-            Ok(DrainResult::Lifted) => self.quiet.lift(run),
+            Ok(DrainResult::Lifted) => self.drain_flag.lift(run),
             Ok(DrainResult::Done | DrainResult::Unchanged) => {
                 tracing::error!("drain flag was missing from Redis; restored");
-                self.quiet.restored(run);
+                self.drain_flag.restored(run);
             }
             Ok(DrainResult::Full) | Err(_) => {
                 tracing::error!(?restored, "drain flag is missing from Redis; failed to restore it yet");
@@ -203,8 +204,8 @@ impl Lease {
         }
     }
 
-    /// Sends heartbeats until the lease is lost, or until draining is done: running calls need their lease until they end.
-    pub(crate) async fn beats(&self, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
+    /// Sends heartbeats until the lease is lost or draining is finished: running calls need their lease until they end.
+    pub(crate) async fn send_heartbeats(&self, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
         let handle = self.progress.register("beat", lease * 3 + Duration::from_secs(30));
@@ -215,12 +216,12 @@ impl Lease {
                 handle.finished();
                 return;
             }
-            if let Err(error) = self.beat(consumer).await {
+            if let Err(error) = self.heartbeat(consumer).await {
                 tracing::warn!(%error, "heartbeat failed");
             }
             rounds += 1;
             if u64::is_multiple_of(rounds, limits::BEATS_PER_LEASE)
-                && let Err(error) = self.strays.give_back(consumer, &queues(), Which::SeenBefore).await
+                && let Err(error) = self.strays.return_entries(consumer, &queues(), StrayScope::SeenBefore).await
             {
                 tracing::debug!(%error, "failed to compare leased slices");
             }
@@ -235,15 +236,16 @@ impl Lease {
         }
     }
 
-    /// Returns entries that were delivered to an abandoned take. Otherwise the worker would count as crashed with them.
+    /// Returns entries that were delivered to an abandoned take. Otherwise the worker would count as crashed while
+    /// holding them.
     pub(crate) async fn return_undelivered(&self, consumer: &ConsumerId) {
-        if let Err(error) = self.strays.give_back(consumer, &queues(), Which::All).await {
+        if let Err(error) = self.strays.return_entries(consumer, &queues(), StrayScope::All).await {
             tracing::warn!(%error, "failed to return the last delivery; other workers take it over");
         }
     }
 
-    /// Ends the lease, so that nobody waits for its end.
-    pub(crate) async fn leave(&self, consumer: &ConsumerId) {
+    /// Ends the lease, so that other processes need not wait until it expires.
+    pub(crate) async fn release(&self, consumer: &ConsumerId) {
         let leave = Leave { consumer: consumer.clone(), role: self.role(consumer) };
         if let Err(error) = self.store.decide(leave).await {
             tracing::debug!(%error, "failed to release the lease; it expires by itself");
@@ -264,21 +266,22 @@ mod tests {
 
     #[test]
     fn a_drain_flag_that_another_run_of_the_store_lacks_is_restored_unless_it_was_lifted() {
-        let (quiet, note) = (Quiet::default(), Pause { by: "anna".into(), reason: "a kernel".into(), since_ms: 7 });
-        assert!(quiet.report(Some(&note), (1, 0)).is_none() && quiet.is_drained());
+        let (drain_flag, note) =
+            (WorkerDrainFlag::default(), Pause { by: "anna".into(), reason: "a kernel".into(), since_ms: 7 });
+        assert!(drain_flag.report(Some(&note), (1, 0)).is_none() && drain_flag.is_drained());
         // Until it is restored, each heartbeat reports it, and it stays in force.
         for _ in 0..2 {
-            assert_eq!(quiet.report(None, (2, 0)).as_ref(), Some(&note));
-            assert!(quiet.is_drained());
+            assert_eq!(drain_flag.report(None, (2, 0)).as_ref(), Some(&note));
+            assert!(drain_flag.is_drained());
         }
-        quiet.restored((2, 0));
-        assert!(quiet.report(Some(&note), (2, 0)).is_none() && quiet.is_drained());
-        assert!(quiet.report(None, (2, 0)).is_none() && !quiet.is_drained(), "an operator has lifted it");
-        assert!(quiet.report(None, (3, 0)).is_none() && !quiet.is_drained());
+        drain_flag.restored((2, 0));
+        assert!(drain_flag.report(Some(&note), (2, 0)).is_none() && drain_flag.is_drained());
+        assert!(drain_flag.report(None, (2, 0)).is_none() && !drain_flag.is_drained(), "an operator has lifted it");
+        assert!(drain_flag.report(None, (3, 0)).is_none() && !drain_flag.is_drained());
         // Lifted just before the store restarted.
         let again = Pause { by: "anna".into(), reason: "a disk".into(), since_ms: 9 };
-        assert!(quiet.report(Some(&again), (3, 0)).is_none() && quiet.report(None, (3, 1)).is_some());
-        quiet.lift((3, 1));
-        assert!(!quiet.is_drained() && quiet.report(None, (3, 1)).is_none());
+        assert!(drain_flag.report(Some(&again), (3, 0)).is_none() && drain_flag.report(None, (3, 1)).is_some());
+        drain_flag.lift((3, 1));
+        assert!(!drain_flag.is_drained() && drain_flag.report(None, (3, 1)).is_none());
     }
 }

@@ -1,12 +1,12 @@
-//! The worker's own pulse: whether its lease is surely in force.
+//! The worker's own view of its lease: whether the lease is certainly in force.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// When the last confirmed heartbeat was *sent*. Nothing may be sent to the outside on an older one, for the
-/// slice may be somebody else's already (rule 7).
+/// When the last confirmed heartbeat was *sent*. Nothing may be sent to the outside on an older heartbeat, because
+/// another worker may have the slice already (invariant 7).
 #[derive(Debug)]
 pub(crate) struct LeaseClock {
     origin: Instant,
@@ -23,34 +23,35 @@ impl LeaseClock {
         Self { origin: Instant::now(), lease, sent_ms: AtomicU64::new(0), term: AtomicU64::new(0) }
     }
 
-    /// Call before a heartbeat is sent, and hand the answer to [`Self::confirm`] when it arrived.
+    /// Call before a heartbeat is sent, and pass the returned time to [`Self::confirm`] when the reply has arrived.
     pub(crate) fn sending(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// The heartbeat sent at `sent_ms` has arrived.
+    /// Records that the heartbeat sent at `sent_ms` was confirmed.
     pub(crate) fn confirm(&self, sent_ms: u64) {
         self.sent_ms.fetch_max(sent_ms, Ordering::Relaxed);
     }
 
-    /// Forgets the lease: a new incarnation begins, under a name that others have not given up on.
+    /// Forgets the lease. A new incarnation begins, under a new name that other processes do not consider dead.
     pub(crate) fn forget(&self) {
         self.term.fetch_add(1, Ordering::Relaxed);
         self.sent_ms.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the number of this incarnation. What was leased in an earlier one is others' to take.
+    /// Returns the number of this incarnation. Other workers may take slices that were leased in an earlier one.
     pub(crate) fn term(&self) -> u64 {
         self.term.load(Ordering::Relaxed)
     }
 
-    /// True before the first heartbeat of this incarnation has arrived.
+    /// True until the first heartbeat of this incarnation is confirmed.
     pub(crate) fn is_new(&self) -> bool {
         self.age().is_none()
     }
 
-    /// Waits until something leased in `term` may be sent to the outside; false if its lease is over. A lease that
-    /// is only old is renewed any moment: giving the slice up then would leave it with a consumer that lives.
+    /// Waits until a call that was leased in `term` may be sent to the outside; false if its lease is over. A lease
+    /// that is merely old will be renewed shortly: returning the slice at that point would leave it with a live
+    /// consumer.
     pub(crate) async fn is_sure(&self, term: u64) -> bool {
         loop {
             if self.term() != term || self.is_lost() {
@@ -63,12 +64,12 @@ impl LeaseClock {
         }
     }
 
-    /// Returns true if a call may be sent to the outside: the lease has a quarter of its time left at least.
+    /// Returns true if a call may be sent to the outside: at least a quarter of the lease is left.
     pub(crate) fn is_fresh(&self) -> bool {
         self.age().is_some_and(|age| age < self.lease * 3 / 4)
     }
 
-    /// Returns true if the lease is surely over.
+    /// Returns true if the lease is certainly over.
     pub(crate) fn is_lost(&self) -> bool {
         self.age().is_none_or(|age| age >= self.lease)
     }
@@ -94,7 +95,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         lease_clock.confirm(sent);
         assert!(lease_clock.is_fresh());
-        // A pulse counts whole milliseconds, and the first of them as passed.
+        // The clock counts whole milliseconds, and counts the first one as passed.
         tokio::time::advance(Duration::from_millis(1_001)).await;
         assert!(!lease_clock.is_fresh() && !lease_clock.is_lost(), "within the margin");
         tokio::time::advance(Duration::from_secs(2)).await;

@@ -1,4 +1,4 @@
-//! Takes slices from the queues, as many as there is room for, and starts them.
+//! Takes slices from the queues, as many as fit, and starts them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,19 +20,19 @@ use tokio_util::task::TaskTracker;
 
 use crate::Common;
 use crate::calls::turn::Pipeline;
-use crate::held::{HeldSlices, Hold};
-use crate::journal::Journal;
-use crate::lane::{Room, SuspectGroup};
-use crate::lease::Quiet;
+use crate::decision_queues::DecisionQueues;
+use crate::held_slices::{HeldSlices, SliceLease};
+use crate::journal::WorkerJournal;
+use crate::lease::WorkerDrainFlag;
 use crate::lease_clock::{LeaseClock, STEP};
-use crate::outbox::Outbox;
-use crate::strays::{Strays, Which};
+use crate::slot_pool::{SlotPermits, SuspectGroup};
+use crate::strays::{StrayScope, Strays};
 
-/// One take in so many begins with the least urgent queue, so that it never starves.
+/// One in this many takes begins with the least urgent queue, so that it never starves.
 const STARVATION_GUARD: u64 = 16;
 
 /// How often a drained worker checks whether it was resumed. Reads memory only.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const RECHECK_AFTER: Duration = Duration::from_millis(100);
 
 /// Takes slices and gives them to the pipeline.
 pub(crate) struct Leasing {
@@ -42,11 +42,11 @@ pub(crate) struct Leasing {
     /// The time for which a drain waits for running calls.
     drain: Duration,
     lease_clock: Arc<LeaseClock>,
-    journal: Arc<Journal>,
+    journal: Arc<WorkerJournal>,
     slices: Arc<HeldSlices>,
-    quiet: Arc<Quiet>,
+    drain_flag: Arc<WorkerDrainFlag>,
     strays: Arc<Strays>,
-    outbox: Arc<Outbox>,
+    decisions: Arc<DecisionQueues>,
     pipeline: Arc<Pipeline>,
     suspects: SuspectSemaphore,
     metrics: Arc<Metrics>,
@@ -58,13 +58,13 @@ pub(crate) struct Leasing {
 /// The parts that take slices and return them.
 pub(crate) struct LeasingParts {
     /// The journal, which has the epoch that the worker has reported to.
-    pub(crate) journal: Arc<Journal>,
+    pub(crate) journal: Arc<WorkerJournal>,
     /// Held slices.
     pub(crate) slices: Arc<HeldSlices>,
     /// Returns strays.
     pub(crate) strays: Arc<Strays>,
     /// Returns slices.
-    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) decisions: Arc<DecisionQueues>,
     /// Carries slices out.
     pub(crate) pipeline: Arc<Pipeline>,
 }
@@ -72,7 +72,7 @@ pub(crate) struct LeasingParts {
 impl Leasing {
     /// Takes from the queues of `priorities`, for the pipeline.
     pub(crate) fn new(common: &Common, priorities: Priorities, drain: Duration, parts: LeasingParts) -> Self {
-        let LeasingParts { journal, slices, strays, outbox, pipeline } = parts;
+        let LeasingParts { journal, slices, strays, decisions, pipeline } = parts;
         Self {
             store: common.store.clone(),
             priorities,
@@ -80,9 +80,9 @@ impl Leasing {
             lease_clock: common.lease_clock.clone(),
             journal,
             slices,
-            quiet: common.quiet.clone(),
+            drain_flag: common.drain_flag.clone(),
             strays,
-            outbox,
+            decisions,
             pipeline,
             suspects: common.suspects.clone(),
             metrics: common.metrics.clone(),
@@ -92,7 +92,7 @@ impl Leasing {
     }
 
     /// Takes slices until `stop`: either suspects, or all other slices.
-    pub(crate) async fn leases(
+    pub(crate) async fn take_slices(
         self: &Arc<Self>,
         consumer: &ConsumerId,
         stop: &CancellationToken,
@@ -101,7 +101,7 @@ impl Leasing {
     ) {
         let block_ms = self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION;
         let block = Duration::from_millis(block_ms);
-        let (name, lane) = (if suspects { "lease_suspects" } else { "lease" }, self.slices.lane(suspects));
+        let (name, pool) = (if suspects { "lease_suspects" } else { "lease" }, self.slices.pool(suspects));
         let handle = self.progress.register(name, block * 4 + self.drain + Duration::from_secs(60));
         let of: fn(Priority) -> StreamKey = if suspects { keys::suspect } else { keys::ready };
         let mut reader = QueueReader {
@@ -115,30 +115,30 @@ impl Leasing {
         while !stop.is_cancelled() {
             let free = tokio::select! {
                 () = stop.cancelled() => break,
-                free = lane.wait_for_room() => free,
-                // All slots are busy for long. The loop itself is not stuck.
+                free = pool.wait_for_free_slots() => free,
+                // All slots are busy for a long time. The loop itself is not stuck.
                 () = tokio::time::sleep(block) => {
                     handle.advanced();
                     continue;
                 }
             };
-            // Rule 12: slices that are taken without a lease could only be handed back, again and again.
+            // Invariant 12: slices that are taken without a lease could only be returned, again and again.
             if self.lease_clock.is_lost() {
                 handle.advanced();
                 stop.pause(STEP).await;
                 continue;
             }
-            // A take in progress completes; then it takes nothing until an operator resumes the worker.
-            if self.quiet.is_drained() {
+            // A take in progress completes. After that, nothing is taken until an operator resumes the worker.
+            if self.drain_flag.is_drained() {
                 handle.advanced();
-                let _ = stop.run_until_cancelled(tokio::time::sleep(LOOK_AGAIN)).await;
+                let _ = stop.run_until_cancelled(tokio::time::sleep(RECHECK_AFTER)).await;
                 continue;
             }
             // Read before the take: if the store restarts in between, it may have lost that the slices were taken.
             let epoch = self.journal.epoch();
             let count = if suspects { 1 } else { free };
             let taken = tokio::select! {
-                // Entries that the store has delivered to the dropped take are handed back by the drain.
+                // The drain returns entries that the store has delivered to the dropped take.
                 () = stop.cancelled() => break,
                 taken = self.take(&mut reader, count) => taken,
             };
@@ -152,7 +152,7 @@ impl Leasing {
                     }
                 }
                 Err(error) => {
-                    self.not_taken(&error).await;
+                    self.handle_failed_take(&error).await;
                     stop.pause(backoff.pause()).await;
                 }
             }
@@ -161,25 +161,25 @@ impl Leasing {
         handle.finished();
     }
 
-    /// Nothing could be taken. If the queues are gone, they are created again.
-    async fn not_taken(&self, error: &StoreError) {
+    /// The take failed. If the queues are gone, they are created again.
+    async fn handle_failed_take(&self, error: &StoreError) {
         let StoreError::StateLost(what) = error else {
             tracing::warn!(%error, "failed to lease work; retrying");
             return;
         };
         self.metrics.state_lost();
-        self.journal.doubt();
+        self.journal.mark_unreported();
         tracing::error!(what, "streams of the shard are missing; recreating them and their slices from turn records");
         if let Err(error) = self.store.ensure_groups().await {
             tracing::warn!(%error, "failed to recreate the streams of the shard");
         }
     }
 
-    /// Takes about `count` entries. After a failed take, entries that were delivered and have not arrived are handed back
-    /// first.
+    /// Takes about `count` entries. If the previous take failed, first returns entries that were delivered but have not
+    /// arrived.
     async fn take(&self, reader: &mut QueueReader, count: usize) -> Result<Vec<TakenEntry>, StoreError> {
         if reader.failed {
-            self.strays.give_back(&reader.consumer, &reader.queues, Which::All).await?;
+            self.strays.return_entries(&reader.consumer, &reader.queues, StrayScope::All).await?;
             reader.failed = false;
         }
         let taken = self.store.seam().take(&reader.next(count)).await;
@@ -189,15 +189,15 @@ impl Leasing {
 
     /// Starts regular slices.
     fn start(self: &Arc<Self>, taken: Vec<TakenEntry>, epoch: u64, tracker: &TaskTracker) {
-        let lane = self.slices.lane(false);
+        let pool = self.slices.pool(false);
         for entry in taken {
             let Some(slice) = self.slice_of(entry, tracker) else { continue };
-            let hold = self.hold(&slice, epoch);
-            match lane.try_room() {
+            let lease = self.hold_slice(&slice, epoch);
+            match pool.try_reserve() {
                 Some((slot, held)) => {
-                    drop(tracker.spawn(Arc::clone(&self.pipeline).slice(slice, hold, lane.begin(slot), held)));
+                    drop(tracker.spawn(Arc::clone(&self.pipeline).run_slice(slice, lease, pool.begin(slot), held)));
                 }
-                None => drop(tracker.spawn(Arc::clone(self).wait_for_slot(slice, hold))),
+                None => drop(tracker.spawn(Arc::clone(self).wait_for_slot(slice, lease))),
             }
         }
     }
@@ -205,40 +205,40 @@ impl Leasing {
     /// Reads an entry. `None` if the worker holds its slice, or cannot read it.
     fn slice_of(self: &Arc<Self>, taken: TakenEntry, tracker: &TaskTracker) -> Option<Slice> {
         match Slice::read(taken.queue.clone(), taken.entry.clone(), &taken.fields) {
-            // A restart of the store may have lost that it was taken.
-            Ok(slice) if self.slices.holds(&slice.name, &slice.entry) => None,
+            // A restart of the store may have lost that the entry was taken.
+            Ok(slice) if self.slices.contains(&slice.name, &slice.entry) => None,
             Ok(slice) => Some(slice),
             Err(problem) => {
                 let (this, problem) = (Arc::clone(self), problem.to_string());
                 let entry = HeldEntry { queue: taken.queue, entry: taken.entry, fields: taken.fields };
-                drop(tracker.spawn(async move { this.strays.put_aside(&entry, &problem).await }));
+                drop(tracker.spawn(async move { this.strays.return_unreadable(&entry, &problem).await }));
                 None
             }
         }
     }
 
-    /// A store may deliver more than it was asked for, and suspects may have taken slots: the slice waits for a slot.
-    async fn wait_for_slot(self: Arc<Self>, slice: Slice, hold: Hold) {
-        let lane = self.slices.lane(false);
+    /// A store may deliver more than requested, and suspects may have taken slots. The slice waits for a slot.
+    async fn wait_for_slot(self: Arc<Self>, slice: Slice, lease: SliceLease) {
+        let pool = self.slices.pool(false);
         let room = tokio::select! {
-            room = lane.room_for_one() => room,
+            room = pool.reserve() => room,
             () = self.now.cancelled() => None,
         };
         match room {
-            Some((slot, held)) => Arc::clone(&self.pipeline).slice(slice, hold, lane.begin(slot), held).await,
+            Some((slot, held)) => Arc::clone(&self.pipeline).run_slice(slice, lease, pool.begin(slot), held).await,
             None => self.release(slice).await,
         }
     }
 
-    fn hold(&self, slice: &Slice, epoch: u64) -> Hold {
-        self.slices.hold(slice, self.lease_clock.term(), epoch)
+    fn hold_slice(&self, slice: &Slice, epoch: u64) -> SliceLease {
+        self.slices.add(slice, self.lease_clock.term(), epoch)
     }
 
-    /// Hands back a slice that has not run.
+    /// Returns a slice that has not run.
     async fn release(&self, slice: Slice) {
         let (name, entry) = (slice.name.clone(), slice.entry.clone());
-        self.outbox.hand_back(slice, HandBackReason::Unsent { nonce: None }).await;
-        self.slices.let_go(&name, &entry);
+        self.decisions.hand_back(slice, HandBackReason::Unsent { nonce: None }).await;
+        self.slices.remove(&name, &entry);
     }
 }
 
@@ -248,16 +248,16 @@ impl Leasing {
         let mut slices = taken.into_iter().filter_map(|entry| self.slice_of(entry, tracker));
         let Some(first) = slices.next() else { return };
         let others: Vec<Slice> = slices.collect();
-        let hold = self.hold(&first, epoch);
+        let lease = self.hold_slice(&first, epoch);
         // The slot for suspects is free: only this loop takes it.
-        let room = self.slices.lane(true).try_room();
+        let room = self.slices.pool(true).try_reserve();
         let (this, consumer, inner) = (Arc::clone(self), consumer.clone(), tracker.clone());
         drop(tracker.spawn(async move {
             for other in others {
                 this.release(other).await;
             }
             match room {
-                Some(room) => this.run_group(&consumer, (first, hold), room, epoch, &inner).await,
+                Some(room) => this.run_group(&consumer, (first, lease), room, epoch, &inner).await,
                 None => this.release(first).await,
             }
         }));
@@ -267,47 +267,47 @@ impl Leasing {
     async fn run_group(
         self: &Arc<Self>,
         consumer: &ConsumerId,
-        first: (Slice, Hold),
-        (slot, held): Room,
+        first: (Slice, SliceLease),
+        (slot, held): SlotPermits,
         epoch: u64,
         tracker: &TaskTracker,
     ) {
         let group = self.take_group(consumer, first, epoch, tracker).await;
         let look = tokio::select! {
             look = self.suspects.acquire() => look,
-            // Others may carry them out at once.
+            // Other workers may carry them out at once.
             () = self.now.cancelled() => {
                 join_all(group.into_iter().map(|(slice, _)| self.release(slice))).await;
                 return;
             }
         };
-        let (suspects, lane) = (self.slices.lane(true), self.slices.lane(false));
+        let (suspects, pool) = (self.slices.pool(true), self.slices.pool(false));
         let right = Arc::new(SuspectGroup::new(slot, look));
         let mut first_held = Some(held);
         let mut runs = Vec::new();
-        for (slice, hold) in group {
+        for (slice, lease) in group {
             let room = match first_held.take() {
                 Some(held) => Some((suspects.begin_first(&right), held)),
-                None => lane.try_room().map(|(slot, held)| (lane.begin(slot).of_group(&right), held)),
+                None => pool.try_reserve().map(|(slot, held)| (pool.begin(slot).of_group(&right), held)),
             };
             match room {
-                Some((slot, held)) => runs.push((slice, hold, slot, held)),
-                // Regular slices have taken the slot meanwhile.
+                Some((slot, held)) => runs.push((slice, lease, slot, held)),
+                // Regular slices have taken the slot in the meantime.
                 None => self.release(slice).await,
             }
         }
         drop(right);
         // Each slice is marked as running before any call runs: the next crash counts for exactly these.
-        let marked = runs.into_iter().map(|(slice, hold, slot, held)| async move {
+        let marked = runs.into_iter().map(|(slice, lease, slot, held)| async move {
             let (name, entry) = (slice.name.clone(), slice.entry.clone());
-            let started = self.pipeline.start(slice).await;
+            let started = self.pipeline.mark_started(slice).await;
             if started.is_none() {
-                self.slices.let_go(&name, &entry);
+                self.slices.remove(&name, &entry);
             }
-            started.map(|slice| (slice, hold, slot, held))
+            started.map(|slice| (slice, lease, slot, held))
         });
-        for (slice, hold, slot, held) in join_all(marked).await.into_iter().flatten() {
-            drop(tracker.spawn(Arc::clone(&self.pipeline).slice(slice, hold, slot, held)));
+        for (slice, lease, slot, held) in join_all(marked).await.into_iter().flatten() {
+            drop(tracker.spawn(Arc::clone(&self.pipeline).run_slice(slice, lease, slot, held)));
         }
     }
 
@@ -315,10 +315,10 @@ impl Leasing {
     async fn take_group(
         self: &Arc<Self>,
         consumer: &ConsumerId,
-        first: (Slice, Hold),
+        first: (Slice, SliceLease),
         epoch: u64,
         tracker: &TaskTracker,
-    ) -> Vec<(Slice, Hold)> {
+    ) -> Vec<(Slice, SliceLease)> {
         let more = group_max(&first.0).saturating_sub(1);
         let mut group = vec![first];
         if more > 0 {
@@ -327,7 +327,7 @@ impl Leasing {
             match self.store.seam().take(&take).await {
                 Ok(taken) => {
                     let slices = taken.into_iter().filter_map(|entry| self.slice_of(entry, tracker));
-                    group.extend(slices.map(|slice| (slice.clone(), self.hold(&slice, epoch))));
+                    group.extend(slices.map(|slice| (slice.clone(), self.hold_slice(&slice, epoch))));
                 }
                 Err(error) => tracing::warn!(%error, "failed to take the rest of a group of suspects"),
             }
@@ -339,7 +339,7 @@ impl Leasing {
                 group_max: u32::try_from(group_max(slice)).unwrap_or(u32::MAX),
             })
             .collect();
-        let room = SuspectRoom { slots: 1 + self.slices.lane(false).free(), tenant_slots: usize::MAX };
+        let room = SuspectRoom { slots: 1 + self.slices.pool(false).free(), tenant_slots: usize::MAX };
         let chosen = choose(&taken, room);
         let (mut runs, mut released) = (Vec::new(), Vec::new());
         for (at, one) in group.into_iter().enumerate() {
@@ -368,7 +368,7 @@ struct QueueReader {
 }
 
 impl QueueReader {
-    /// The next take: the most urgent queue first, and now and then the least urgent one.
+    /// The next take: usually the most urgent queue first, sometimes the least urgent one.
     fn next(&mut self, count: usize) -> TakeRequest {
         self.round += 1;
         let mut queues = self.queues.clone();

@@ -1,25 +1,26 @@
-//! The worker: leases slices, carries their calls out one by one, settles every result.
+//! The worker: leases slices, carries out their calls one by one, settles every result.
 //!
-//! START HERE: [`calls::turn`] is one slice, end to end; [`calls::call`] is one call, end to end; [`run`] is the worker's own life.
+//! START HERE: [`calls::turn`] is one slice, end to end; [`calls::call`] is one call, end to end; [`run`] is the
+//! worker's life cycle.
 
 pub mod agents;
 mod batch;
 pub mod calls;
 mod config;
+mod decision_queues;
 mod fleet_tools;
-mod held;
+mod held_slices;
 mod journal;
-mod lane;
 mod lease;
 mod lease_clock;
 mod leasing;
-mod lists;
-mod outbox;
 pub mod run;
+mod slot_pool;
 mod strays;
+mod tool_lists;
 
 pub use calls::waiting::breakers::Breakers;
-/// The tools that a worker carries calls out with.
+/// The tools that a worker uses to carry out calls.
 pub use tickfleet_tools as tools;
 
 use std::sync::Arc;
@@ -41,67 +42,67 @@ pub use calls::governed::loops::LoopOptions;
 use calls::state::Calls;
 use calls::turn::Pipeline;
 use config::WorkerConfigs;
-use held::{HeldSlices, held_max};
-use journal::Journal;
-use lease::{Lease, Quiet};
+use decision_queues::DecisionQueues;
+use held_slices::{HeldSlices, held_max};
+use journal::WorkerJournal;
+use lease::{Lease, WorkerDrainFlag};
 use lease_clock::LeaseClock;
 use leasing::{Leasing, LeasingParts};
-use lists::ListWriter;
-use outbox::Outbox;
 use strays::Strays;
 pub use tickfleet_core::call::streak::StreakBounds;
+use tool_lists::ToolListWriter;
 use tools::Registry;
 
 /// The options of a worker.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct WorkerOptions {
     /// Slices whose calls run at the same time.
     pub slots: usize,
-    /// The `ready` streams that it leases from.
+    /// The priorities of the `ready` streams that it leases from.
     pub priorities: Priorities,
     /// The time for which a drain waits for running calls.
     pub drain: Duration,
-    /// The waits between tries.
+    /// The waits between attempts.
     pub ladder: Ladder,
-    /// What has to know that a call of a `once` tool has begun before it runs, where the tool does not say.
+    /// The default durability that the begin of a `once` call needs before the call runs.
     pub durable: Durability,
-    /// The longest wait for that.
+    /// The longest wait for that durability.
     pub durable_wait: Duration,
-    /// When an agent goes in circles; none where that is not looked for.
+    /// When an agent counts as looping; `None` disables the check.
     pub loops: Option<LoopOptions>,
-    /// The way in which results are reported.
+    /// The options for reporting results.
     pub report: ReportOptions,
-    /// The beginning of the names of the worker's incarnations (a pod's name).
+    /// The prefix of the names of the worker's incarnations (a pod's name).
     pub name: String,
 }
 
-/// The things that a worker needs from the process around it.
-pub struct Surroundings {
-    /// Policy, tenants, task handlers in force.
+/// The parts of the surrounding process that a worker needs.
+pub struct ProcessParts {
+    /// The active policy, tenants and task handlers.
     pub active: Arc<PolicyHandle>,
     /// Metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// Progress of the process' loops, for `/livez`.
+    /// Progress of the process's loops, for `/livez`.
     pub progress: Progress,
-    /// One slice at a time that a worker has died with, in all shards that the process serves: their workers die
-    /// together.
+    /// Lets one slice of a crashed worker run at a time, across all shards that the process serves, because their
+    /// workers die together.
     pub suspects: SuspectSemaphore,
-    /// Whether tools are called that have failed: one answer for all shards that the process serves.
+    /// Circuit breakers of tools, shared by all shards that the process serves.
     pub breakers: Breakers,
-    /// The tools of the policy in force.
+    /// The tools of the active policy.
     pub registry: Arc<Registry>,
     /// The handlers of delegated tasks.
     pub task_handlers: TaskHandlers,
 }
 
-/// One worker on one shard: its parts, and how they are put together.
+/// One worker on one shard, assembled from its parts.
 pub struct Worker {
     common: Common,
     /// The time for which a drain waits for running calls.
     drain: Duration,
     /// Its name and its heartbeats.
     lease: Arc<Lease>,
-    /// The part that brings it slices.
+    /// The part that takes slices.
     leasing: Arc<Leasing>,
 }
 
@@ -114,68 +115,68 @@ pub(crate) struct Common {
     pub(crate) progress: Progress,
     pub(crate) suspects: SuspectSemaphore,
     pub(crate) breakers: Breakers,
-    pub(crate) quiet: Arc<Quiet>,
+    pub(crate) drain_flag: Arc<WorkerDrainFlag>,
     /// Canceled when running calls must stop at once.
     pub(crate) now: CancellationToken,
 }
 
 impl Worker {
-    /// A worker on the shard of `store`. Running calls are told to stop at once when `now` is cancelled.
+    /// A worker on the shard of `store`. If `now` is canceled, running calls must stop at once.
     #[must_use]
-    pub fn new(store: Store, surroundings: Surroundings, options: Options, now: CancellationToken) -> Arc<Self> {
-        let Surroundings { active, metrics, progress, suspects, breakers, registry, task_handlers } = surroundings;
+    pub fn new(store: Store, process: ProcessParts, options: WorkerOptions, now: CancellationToken) -> Arc<Self> {
+        let ProcessParts { active, metrics, progress, suspects, breakers, registry, task_handlers } = process;
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
         let store = store.observed_by(metrics.clone());
         metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         let configs = Arc::new(WorkerConfigs::new(active, registry, task_handlers));
         let lease_clock = Arc::new(LeaseClock::new(lease));
-        let quiet = Arc::<Quiet>::default();
-        let common = Common { store, lease_clock, configs, metrics, progress, suspects, breakers, quiet, now };
+        let drain_flag = Arc::<WorkerDrainFlag>::default();
+        let common = Common { store, lease_clock, configs, metrics, progress, suspects, breakers, drain_flag, now };
         let slices = Arc::new(HeldSlices::new(options.slots));
         watch_slots(&common, &slices, options.slots);
-        let journal = Arc::new(Journal::new(&common));
-        let outbox = Arc::new(Outbox::new(&common.store, held_max(options.slots), &common.now));
-        let strays = Arc::new(Strays::new(&common, &slices, &outbox));
+        let journal = Arc::new(WorkerJournal::new(&common));
+        let decisions = Arc::new(DecisionQueues::new(&common.store, held_max(options.slots), &common.now));
+        let strays = Arc::new(Strays::new(&common, &slices, &decisions));
         let durable = (options.durable, options.durable_wait);
         let (ladder, redactor) = (options.ladder, options.report.redactor.clone());
-        let calls = Calls::new(&common, &journal, &outbox, ladder, redactor, durable, options.loops);
-        let pipeline = Arc::new(Pipeline::new(&common, &journal, &slices, &outbox, calls, options.report));
+        let calls = Calls::new(&common, &journal, &decisions, ladder, redactor, durable, options.loops);
+        let pipeline = Arc::new(Pipeline::new(&common, &journal, &slices, &decisions, calls, options.report));
         let lease = Lease::new(&common, options.name, options.slots, &journal, &slices, &strays);
-        let parts = LeasingParts { journal, slices, strays, outbox, pipeline };
+        let parts = LeasingParts { journal, slices, strays, decisions, pipeline };
         let leasing = Leasing::new(&common, options.priorities, options.drain, parts);
         Arc::new(Self { drain: options.drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
     }
 
-    /// The writer of the lists of tools.
-    fn list_writer(&self) -> ListWriter {
-        ListWriter::new(self.common.store.clone(), self.common.configs.clone(), Arc::clone(&self.common.metrics))
+    /// The writer of the tool lists.
+    fn list_writer(&self) -> ToolListWriter {
+        ToolListWriter::new(self.common.store.clone(), self.common.configs.clone(), Arc::clone(&self.common.metrics))
     }
 }
 
-/// Shows how many slots are busy, for as long as the worker lives.
+/// Reports how many slots are busy, as long as the worker lives.
 fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
-    let (watched, quiet) = (Arc::downgrade(slices), Arc::clone(&common.quiet));
+    let (watched, drain_flag) = (Arc::downgrade(slices), Arc::clone(&common.drain_flag));
     common.metrics.watch_slots(move || {
-        let Slots { busy, all } = quiet.slots(watched.upgrade()?.busy(), slots);
+        let Slots { busy, all } = drain_flag.slots(watched.upgrade()?.busy(), slots);
         Some((busy, all))
     });
 }
 
 impl Worker {
-    /// Judges and carries out calls by another configuration from here on: its policy and its tools in one step. Calls
-    /// that run keep what they began with.
+    /// Replaces the configuration for evaluating and carrying out calls: its policy and its tools in one step. Running
+    /// calls keep the configuration that they began with.
     pub fn configure(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
         self.common.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         self.common.configs.replace(active, registry, task_handlers);
     }
 
-    /// The same with other tools alone.
+    /// Like `configure`, but keeps the task handlers.
     pub fn configure_tools(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>) {
         let task_handlers = Arc::clone(&self.common.configs.load().task_handlers);
         self.configure(active, registry, task_handlers);
     }
 
-    /// The tools that it carries calls out with now.
+    /// The tools that it currently uses to carry out calls.
     #[must_use]
     pub fn tools(&self) -> Arc<Registry> {
         Arc::clone(&self.common.configs.load().registry)
@@ -188,8 +189,8 @@ impl Worker {
     }
 }
 
-/// The typed tools of every fleet: the built-in ones, and those over `store`: for work and messages between
-/// agents, and about the fleet.
+/// The typed tools of every fleet: the built-in tools, and the tools on `store` for delegation, messages between
+/// agents, and information about the fleet.
 #[must_use]
 pub fn standard_tools(store: &Store, active: &Arc<PolicyHandle>) -> Vec<tools::TypedTool> {
     let mut typed = tools::builtin::all();

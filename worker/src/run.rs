@@ -1,4 +1,4 @@
-//! A worker's life: one incarnation after the other, then the drain.
+//! The life cycle of a worker: one incarnation after another, then the drain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use tokio_util::task::TaskTracker;
 use crate::Worker;
 
 impl Worker {
-    /// Runs until `shutdown` drains. While the store is unreachable, it waits and continues by itself. Returns when the last
-    /// slice is settled or handed back, or when the drain time is over.
+    /// Runs until `shutdown` drains. While the store is unreachable, it waits and continues by itself. Returns when the
+    /// last slice is settled or returned, or when the drain time is over.
     ///
     /// # Errors
     /// [`StoreError::Shards`] if the data was written with another number of shards.
@@ -49,13 +49,14 @@ impl Worker {
         let beats = tokio::spawn({
             let (lease, consumer, stop, tracker) =
                 (Arc::clone(&self.lease), consumer.clone(), stop.clone(), tracker.clone());
-            async move { lease.beats(&consumer, &stop, &tracker).await }
+            async move { lease.send_heartbeats(&consumer, &stop, &tracker).await }
         });
         tokio::join!(
-            self.leasing.leases(consumer, &stop, tracker, false),
-            self.leasing.leases(consumer, &stop, tracker, true)
+            self.leasing.take_slices(consumer, &stop, tracker, false),
+            self.leasing.take_slices(consumer, &stop, tracker, true)
         );
-        // While draining, the lease is renewed until the last slice is done; a lost one has ended its beats by itself.
+        // While draining, the lease is renewed until the last slice is finished. If the lease was lost, its heartbeats
+        // have already ended.
         if !draining.is_cancelled()
             && let Err(error) = beats.await
         {
@@ -63,7 +64,8 @@ impl Worker {
         }
     }
 
-    /// Two phases: running calls end in their own time; then they are told to stop, and hand back what is left.
+    /// Two phases: first, running calls may end by themselves. Then they must stop, and the remaining slices are
+    /// returned.
     async fn drain(&self, shutdown: &Shutdown, tracker: &TaskTracker, consumer: Option<&ConsumerId>) {
         tracker.close();
         if let Some(consumer) = consumer {
@@ -78,7 +80,7 @@ impl Worker {
             () = tokio::time::sleep(self.drain) => tracing::warn!(slices = tracker.len(), "drain time exceeded"),
         }
         self.common.now.cancel();
-        // Stopping slices still hand back and settle: wait a moment for the store.
+        // Slices that must stop still need the store to settle and return, so wait a moment.
         if tokio::time::timeout(Duration::from_secs(3), tracker.wait()).await.is_err() {
             tracing::error!(
                 slices = tracker.len(),
@@ -87,9 +89,9 @@ impl Worker {
             return;
         }
         if let Some(consumer) = consumer {
-            // Once more: at the first comparison, the store may still have delivered entries to a dropped take.
+            // Once more: during the first comparison, the store may still have delivered entries to a dropped take.
             self.lease.return_undelivered(consumer).await;
-            self.lease.leave(consumer).await;
+            self.lease.release(consumer).await;
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Entries that the worker holds and does not run: it returns them, because nobody takes entries from a worker that lives.
+//! Entries that the worker holds and does not run. The worker returns them, because entries are never taken from a live
+//! worker.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use tickfleet_model::{ConsumerId, limits};
 use tickfleet_store::{Store, StoreError};
 
 use crate::Common;
-use crate::held::HeldSlices;
-use crate::outbox::Outbox;
+use crate::decision_queues::DecisionQueues;
+use crate::held_slices::HeldSlices;
 
 /// Maximum number of entries of a queue that are compared: more than a worker can hold.
 const COMPARED_MAX: usize = 10_000;
@@ -25,40 +26,40 @@ const READ_AT_ONCE: usize = 32;
 pub(crate) struct Strays {
     store: Store,
     slices: Arc<HeldSlices>,
-    outbox: Arc<Outbox>,
+    decisions: Arc<DecisionQueues>,
     /// The strays of the last comparison. One of them may have been taken just before its slice started.
     seen: Mutex<HashSet<(StreamKey, EntryId)>>,
 }
 
 /// The strays to return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
-    /// All. For queues that nobody of this worker takes from meanwhile.
+pub(crate) enum StrayScope {
+    /// All strays. Only for queues that this worker does not take from at the same time.
     All,
-    /// Those that the last comparison found too.
+    /// Only strays that the last comparison found too.
     SeenBefore,
 }
 
 impl Strays {
-    /// Compares the store with `slices`, and returns strays by `outbox`.
-    pub(crate) fn new(common: &Common, slices: &Arc<HeldSlices>, outbox: &Arc<Outbox>) -> Self {
+    /// Compares the store with `slices`, and returns strays by `decisions`.
+    pub(crate) fn new(common: &Common, slices: &Arc<HeldSlices>, decisions: &Arc<DecisionQueues>) -> Self {
         Self {
             store: common.store.clone(),
             slices: Arc::clone(slices),
-            outbox: Arc::clone(outbox),
+            decisions: Arc::clone(decisions),
             seen: Mutex::default(),
         }
     }
 
-    /// Returns the strays of `queues`: a response with them was lost, or the store has lost that they ended.
+    /// Returns the strays of `queues`: entries whose delivery was lost, or whose end the store has lost.
     ///
     /// # Errors
     /// [`StoreError`]; the next comparison finds them again.
-    pub(crate) async fn give_back(
+    pub(crate) async fn return_entries(
         &self,
         consumer: &ConsumerId,
         queues: &[StreamKey],
-        which: Which,
+        scope: StrayScope,
     ) -> Result<(), StoreError> {
         let mut found = HashSet::new();
         for queue in queues {
@@ -66,10 +67,10 @@ impl Strays {
             let held = self.store.query(Query::Holds { stream, consumer, count: COMPARED_MAX }).await?;
             let Value::Holds(held) = held else { continue };
             for entries in held.chunks(READ_AT_ONCE) {
-                self.compare(queue, entries, which, &mut found).await?;
+                self.compare(queue, entries, scope, &mut found).await?;
             }
         }
-        if which == Which::SeenBefore {
+        if scope == StrayScope::SeenBefore {
             *self.seen.lock() = found;
         }
         Ok(())
@@ -79,7 +80,7 @@ impl Strays {
         &self,
         queue: &StreamKey,
         entries: &[EntryId],
-        which: Which,
+        scope: StrayScope,
         found: &mut HashSet<(StreamKey, EntryId)>,
     ) -> Result<(), StoreError> {
         let queries: Vec<Query> = entries.iter().map(|entry| Query::Entry(queue.clone(), entry.clone())).collect();
@@ -87,16 +88,16 @@ impl Strays {
             // An entry that is gone from its queue has no slice.
             let Value::Entry(Some(fields)) = value else { continue };
             let key = (queue.clone(), entry.clone());
-            let is_returned = which == Which::All || self.seen.lock().contains(&key);
+            let is_returned = scope == StrayScope::All || self.seen.lock().contains(&key);
             match Slice::read(queue.clone(), entry.clone(), &fields) {
-                Ok(slice) if self.slices.holds(&slice.name, &slice.entry) => continue,
+                Ok(slice) if self.slices.contains(&slice.name, &slice.entry) => continue,
                 Ok(slice) if is_returned => {
                     tracing::warn!(turn = %slice.name, "leased slice is not being executed; returning it");
-                    self.outbox.hand_back(slice, HandBackReason::Unknown).await;
+                    self.decisions.hand_back(slice, HandBackReason::Unknown).await;
                 }
                 Err(problem) if is_returned => {
                     let entry = HeldEntry { queue: queue.clone(), entry: entry.clone(), fields };
-                    self.put_aside(&entry, &problem.to_string()).await;
+                    self.return_unreadable(&entry, &problem.to_string()).await;
                 }
                 Ok(_) | Err(_) => {}
             }
@@ -105,9 +106,9 @@ impl Strays {
         Ok(())
     }
 
-    /// Returns an entry that this build cannot read. It belongs to a newer build, whose workers read it later, or was
-    /// written by another program, and goes to the dead letters.
-    pub(crate) async fn put_aside(&self, entry: &HeldEntry, problem: &str) {
+    /// Returns an entry that this build cannot read. Either it belongs to a newer build, whose workers read it later,
+    /// or another program wrote it, and it goes to the dead letters.
+    pub(crate) async fn return_unreadable(&self, entry: &HeldEntry, problem: &str) {
         tracing::error!(entry = %entry.entry, problem, "cannot read an entry of a ready stream");
         let returned = match entry.text(fields::NAME).and_then(TurnName::parse) {
             Some(name) => {

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use tickfleet_client::private_inbox;
 use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, Priority, TenantId, Turn, TurnId, limits};
-use tickfleet_protocol::{about, parse_turn, with_owner};
+use tickfleet_protocol::{dialect_info, parse_turn, with_owner};
 
 use crate::commands::model_response;
 use crate::failure::Failure;
@@ -149,7 +149,7 @@ fn turn(args: &Submit) -> Result<Turn, Failure> {
 fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
     let text = std::str::from_utf8(calls).map_err(|_| "is not UTF-8")?;
     let word = format.0.as_str();
-    let turn = if about(format.0).in_words {
+    let turn = if dialect_info(format.0).in_words {
         format!("{{\"answer\":{}}}", serde_json::Value::from(text))
     } else {
         if !text.trim_start().starts_with('[') {

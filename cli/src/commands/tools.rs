@@ -10,7 +10,7 @@ use tickfleet_gateway::FleetName;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
 use tickfleet_model::suggest::list as listed_names;
 use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
-use tickfleet_protocol::{Prompts, about, define, define_strict};
+use tickfleet_protocol::{Prompts, define, define_strict, dialect_info};
 use tickfleet_tools::{RegisteredTool, Registry};
 
 use crate::caller::{nobody, with_run_time, with_tenant};
@@ -177,7 +177,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
 
 /// Prints the definitions of `tools` for a model.
 fn emit(format: Format, strict: bool, tools: &[&ToolSpec], prompts: &Prompts, output: &Output) -> Result<(), Failure> {
-    let (dialect, about) = (format.0, about(format.0));
+    let (dialect, about) = (format.0, dialect_info(format.0));
     if strict && !about.has_strict {
         return Err(Failure::usage(format!("--strict requires --format {}", strict_formats())));
     }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tickfleet_model::suggest::list;
 use tickfleet_model::{AgentId, Context, Effect, Outcome, TenantId, TurnId};
 use tickfleet_tools::{Toolbox, start_all, stop_all};
-use worker::calls::trial::{Step, Trial, Tried};
+use worker::calls::trial::{Trial, TrialResult, TrialStep};
 
 use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::failure::Failure;
@@ -54,7 +54,7 @@ struct TrialOutput<'a> {
     tenant: &'a TenantId,
     agent: &'a AgentId,
     #[serde(flatten)]
-    tried: Tried,
+    tried: TrialResult,
 }
 
 /// Runs one trial.
@@ -140,10 +140,10 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
 
 /// The text for people.
 fn trial_text(trial_output: &TrialOutput<'_>, args: &Try, output: &Output) -> String {
-    let Tried { steps, result, next } = &trial_output.tried;
+    let TrialResult { steps, result, next } = &trial_output.tried;
     let mut text = format!("{} of {} calls {}\n\n", trial_output.agent, trial_output.tenant, args.tool);
     let mut table = table(&["GUARD", "", "DETAIL"]);
-    for Step { step, passed, detail } in steps {
+    for TrialStep { step, passed, detail } in steps {
         let word =
             if *passed { output.cell(StatusColor::Good, "passed") } else { output.cell(StatusColor::Bad, "ended") };
         table.add_row([(*step).into(), word, detail.as_str().into()]);

@@ -27,7 +27,7 @@ use tickfleet_tools::{start_all, stop_all};
 use tokio::signal::unix::Signal;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use worker::{Breakers, Surroundings, Worker};
+use worker::{Breakers, ProcessParts, Worker};
 
 use crate::commands::doctor::{Level, durable};
 use crate::failure::Failure;
@@ -304,7 +304,7 @@ fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
 }
 
 fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown) -> Result<Vec<Arc<Worker>>, Failure> {
-    let options = worker::Options {
+    let options = worker::WorkerOptions {
         // The setting is for the whole process, which has one worker per shard.
         slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
         priorities: setup.settings().worker.priorities.clone(),
@@ -322,7 +322,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         if store.shard() == 0 {
             setup.tell_of_rules(&registry);
         }
-        let surroundings = Surroundings {
+        let process = ProcessParts {
             suspects: suspects.clone(),
             breakers: breakers.clone(),
             active: Arc::clone(&shared.active),
@@ -331,7 +331,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
             registry,
             task_handlers: setup.task_handlers(store, &shared.active, &shared.metrics)?,
         };
-        Ok(Worker::new(store.clone(), surroundings, options.clone(), shutdown.now.child_token()))
+        Ok(Worker::new(store.clone(), process, options.clone(), shutdown.now.child_token()))
     };
     stores.iter().map(make).collect()
 }

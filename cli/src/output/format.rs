@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use tickfleet_model::Dialect;
-use tickfleet_protocol::about;
+use tickfleet_protocol::dialect_info;
 
 /// A dialect as the value of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl ValueEnum for Format {
 
     /// Accepts the name for options and, as an alias, the name used in messages.
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        let about = about(self.0);
+        let about = dialect_info(self.0);
         let value = PossibleValue::new(about.option).help(about.summary).aliases(about.aliases);
         Some(value.alias(self.0.as_str()))
     }
@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn every_dialect_is_taken_by_its_option_and_by_its_word() {
         for dialect in Dialect::ALL {
-            for word in [about(dialect).option, dialect.as_str()] {
+            for word in [dialect_info(dialect).option, dialect.as_str()] {
                 assert_eq!(Format::from_str(word, false), Ok(Format(dialect)), "{word}");
             }
         }

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use tickfleet_core::call::approval::{self as core, ApprovalState, DecideApproval, DecideResult};
 use tickfleet_model::approval::{NarrowError, NarrowedValues, narrow};
 use tickfleet_model::{AgentId, Redactor, TenantId, limits};
-use tickfleet_protocol::{ApprovalSaid, approval_entry};
+use tickfleet_protocol::{ApprovalDecision, approval_entry};
 use tickfleet_store::{ApprovalView, Store, StoreError, TurnName};
 
 use crate::Client;
@@ -314,7 +314,7 @@ pub(crate) async fn decide(
     let narrowed = narrowed(&view, verdict)?;
     let reason = verdict.redactor.text(verdict.reason);
     let shown = verdict.redactor.json(&narrowed);
-    let entry = approval_entry(&ApprovalSaid {
+    let entry = approval_entry(&ApprovalDecision {
         timestamp_ms: store.now_ms().await?,
         tenant,
         by: verdict.by,

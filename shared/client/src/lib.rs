@@ -60,7 +60,7 @@ pub use undecided::UndecidedTurn;
 
 use tickfleet_model::ids::shard_of;
 use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits, task_digest};
-use tickfleet_protocol::{about, write_task, write_turn};
+use tickfleet_protocol::{dialect_info, write_task, write_turn};
 use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as SubmitStatus, TurnName};
 
 /// An accepted turn.
@@ -388,7 +388,7 @@ pub fn private_inbox(purpose: &str) -> InboxName {
 fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     let calls = turn.calls.len();
     // A plain answer may have no calls.
-    let none = calls == 0 && !about(turn.dialect).in_words;
+    let none = calls == 0 && !dialect_info(turn.dialect).in_words;
     if none || calls > limits::CALLS_PER_TURN_MAX {
         let max = limits::CALLS_PER_TURN_MAX;
         return Err(SubmitError::Invalid(format!("it has {calls} calls; 1 to {max} are allowed")));

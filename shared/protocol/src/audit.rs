@@ -1,5 +1,5 @@
-//! The audit log: one entry for every call, whatever became of it. Redacted first, then cut. What operators do to counters
-//! of limits is in it too ([`act`]).
+//! The audit log: one entry for each call, whatever its outcome. Texts are redacted first, then cut. Actions of
+//! operators have entries too ([`act`]).
 
 pub mod act;
 
@@ -13,50 +13,51 @@ use tickfleet_model::outcome::CallApproval;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, TenantId, limits};
 
-/// Characters of a provider's id of a call that an entry has.
+/// Longest provider's ID of a call in an entry, in characters.
 const TOOL_CALL_ID_CHARS_MAX: usize = 256;
 
-/// The facts that an entry is made of. Everything is borrowed: entries are written on the hot path.
+/// The data of an entry. All of it is borrowed, because entries are written on the hot path.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditInput<'a> {
     /// When the call ended, ms since the epoch of the shard's clock.
     pub timestamp_ms: i64,
-    /// Whose call.
+    /// The tenant of the call.
     pub tenant: &'a TenantId,
-    /// The agent that made it; of a task, the one that carried it out.
+    /// The agent that made the call; for a task, the agent that carried it out.
     pub agent: &'a AgentId,
-    /// Of a task, the agent that delegated it, or none where somebody else did.
+    /// For a task, the agent that delegated it, or `Some(None)` if a producer enqueued it. `None` for a call of a tool.
     pub delegated: Option<Option<&'a AgentId>>,
-    /// The turn's id; the call's own is in the result.
+    /// The turn's ID. The call's own ID is in the result.
     pub turn: &'a str,
-    /// The tool's name; none if no tool was looked up, or none has the name that the model used.
+    /// The tool's name; `None` if no tool was looked up, or if no tool has the name that the model used.
     pub tool_name: Option<&'a str>,
-    /// The tool's stable id, which says which version ran; none as for its name.
+    /// The tool's stable ID, which identifies the version that ran; `None` in the same cases as the name.
     pub tool_id: Option<&'a str>,
     /// The arguments as the model wrote them.
     pub arguments: &'a str,
     /// The result of the call.
     pub result: &'a CallResult,
-    /// The rules in shadow that would have stopped it.
+    /// The rules in shadow mode that would have denied the call.
     pub shadow: &'a [ShadowDenial],
-    /// What else the call was decided by, as JSON; empty where entries do not say it.
+    /// Other inputs of the decision, as JSON; empty if entries are configured without them.
     pub premises: &'a str,
-    /// The effect that it had claimed, where it may have taken effect or an equal call's outcome is told.
+    /// The effect that the call claimed, if it may have taken effect or if the result is that of an equal call.
     pub effect: Option<&'a EffectNote>,
-    /// The generation of the policy that decided, where one did.
+    /// The generation of the policy that decided the call, if a policy did.
     pub policy_version: Option<u64>,
-    /// The beginning of that policy's digest; empty where it is not known.
+    /// The start of that policy's digest; empty if unknown.
     pub policy_digest: &'a str,
-    /// Takes the secrets out.
+    /// Redacts secrets.
     pub redactor: &'a Redactor,
-    /// The number of characters of the result that are kept; [`limits::AUDIT_RESULT_CHARS`] unless configured.
+    /// Characters of the result to keep; [`limits::AUDIT_RESULT_CHARS`] unless configured.
     pub result_chars_max: usize,
 }
 
 /// One entry of the audit log as JSON. Its level is `info` for a success and `error` for anything else.
 ///
-/// `meta.arguments` is the redacted JSON, or a string where the arguments were no JSON. `meta.result` is a string, the
-/// redacted output as JSON, cut to its bound. `meta.result` and `meta.error` are both always there, and one is null.
+/// `meta.arguments` is the redacted JSON, or a string if the arguments are not JSON. `meta.result` is a string: the
+/// redacted output as JSON, cut to its bound. `meta.result` and `meta.error` are always present, and one of them is
+/// null.
 #[must_use]
 pub fn audit_entry(input: &AuditInput<'_>) -> String {
     let AuditInput { result, redactor, .. } = *input;
@@ -65,8 +66,8 @@ pub fn audit_entry(input: &AuditInput<'_>) -> String {
     entry.text("level", if result.success { "info" } else { "error" });
     entry.text("action", "TOOL_CALL");
     entry.text("entity_type", "tool");
-    // One tool, one spelling: its name, whether a worker ran the call or a scheduler ended it. Where no tool was looked up
-    // it is the model's own words, which may hold anything.
+    // Each tool has one spelling: its name, whether a worker ran the call or the scheduler ended it. If no tool was
+    // looked up, the entry has the model's own words, which may contain anything.
     let tool = redactor.text(&result.tool);
     entry.text("entity_id", input.tool_name.unwrap_or(&tool));
     let (actor_type, actor) = match input.delegated {
@@ -107,7 +108,7 @@ fn meta(input: &AuditInput<'_>) -> String {
         meta.text("agent", input.agent.as_str());
     }
     match &result.tool_call_id {
-        // Opaque data of kilobytes may travel in an id.
+        // Some providers put kilobytes of opaque data into an ID.
         Some(id) => meta.text("tool_call_id", &cut_chars(&redactor.text(id), TOOL_CALL_ID_CHARS_MAX)),
         None => meta.raw("tool_call_id", "null"),
     }
@@ -135,7 +136,7 @@ fn meta(input: &AuditInput<'_>) -> String {
         meta.raw("premises", input.premises);
     }
     if let Some(EffectNote { key, window_ms }) = input.effect {
-        // A hash: nothing is redacted in it.
+        // A hash, so there is nothing to redact.
         meta.raw("effect", &format!(r#"{{"key":"{key}","window_ms":{window_ms}}}"#));
     }
     if let Some(approval) = &result.approval {
@@ -170,7 +171,7 @@ fn error(error: &CallError, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// Who has agreed to the call, and the arguments that they had it run with, where these are others.
+/// Who approved the call, and the arguments that they replaced the model's with, if any.
 fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     let mut object = Object::new(128);
     object.text("id", &approval.id);
@@ -181,7 +182,7 @@ fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// What a rule in shadow would have said: with the names that a denied call has in `error.details`.
+/// A denial by a rule in shadow mode, with the member names that a denied call has in `error.details`.
 fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     let mut object = Object::new(denial.message.len() + 96);
     object.text("rule", &denial.rule);
@@ -190,7 +191,7 @@ fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// The arguments: as JSON where they are, else as a string.
+/// Writes the arguments as JSON, or as a string if they are not JSON.
 fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
     let clean = redactor.json(arguments);
@@ -203,15 +204,15 @@ fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
 
 /// The first `chars_max` characters of a redacted output.
 ///
-/// A huge output is not redacted to its end for the few characters that are kept, but far enough that no
-/// secret which begins in sight ends beyond what was looked at.
+/// A huge output is not redacted to its end for the few characters that are kept. The window is long enough that a
+/// secret which starts in the kept characters ends inside it.
 fn shown(json: &str, chars_max: usize, redactor: &Redactor) -> String {
-    // Four bytes a character, and then what the longest shaped token needs to be recognised.
+    // Added to four bytes per character: enough to recognize the longest token that is detected by its shape.
     const MARGIN: usize = 1_024;
     let window = super::json::prefix(json, chars_max.saturating_mul(4).saturating_add(2 * MARGIN));
     let mut clean = redactor.json(window);
-    // Where redaction made the window shorter, its last bytes may come into sight, a secret cut in two among
-    // them. Then the whole output is redacted.
+    // If redaction shortened the window, its last bytes may end up in the kept characters, including a secret that was
+    // cut in two. In that case, redact the whole output.
     if window.len() < json.len() && clean.len() < chars_max.saturating_mul(4).saturating_add(MARGIN) {
         clean = redactor.json(json);
     }

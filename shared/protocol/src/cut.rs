@@ -1,4 +1,4 @@
-//! The one choke point for huge outputs: what is larger than its bound keeps its head and tail.
+//! The single place that cuts huge outputs: a value above its bound keeps its head and tail.
 
 use std::borrow::Cow;
 
@@ -8,13 +8,13 @@ use tickfleet_model::numbers::number_across;
 
 use super::json::{escaped_len, push_escaped, push_quoted, unescape};
 
-/// Room for the marker and the braces around it, bytes.
+/// Room for the marker and the braces around it, in bytes.
 const MARKER_BYTES: usize = 120;
 
-/// The beginning of the object that stands for a value that was cut.
+/// The start of the object that replaces a cut value.
 pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
 
-/// An output as a result holds it: within `bytes_max`.
+/// Cuts an output to at most `bytes_max` bytes, the form in which a result holds it.
 #[must_use]
 pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {
     if json.get().len() <= bytes_max {
@@ -24,13 +24,14 @@ pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {
     RawValue::from_string(cut).unwrap_or(json)
 }
 
-/// `json`, where it has at most `bytes_max` bytes; else a smaller value of at most that many bytes that says
-/// what is missing. Always valid JSON, never a character or an escape cut in two.
+/// Returns `json` unchanged if it has at most `bytes_max` bytes. Otherwise returns a smaller value, of at most
+/// `bytes_max` bytes, that says how much is missing. The result is always valid JSON, and no character or escape is
+/// split.
 ///
-/// A string stays a string, with a marker between head and tail. Anything else becomes an object
-/// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}` whose head and tail are pieces of the
-/// value's JSON text. Three quarters of the room go to the head. Below some 150 bytes only the marker is
-/// left, and `bytes_max` may be exceeded by it.
+/// A string stays a string, with a marker between head and tail. Any other value becomes an object
+/// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}`, whose head and tail are pieces of the value's
+/// JSON text. Three quarters of the room go to the head. If `bytes_max` is below about 150 bytes, only the marker is
+/// left, and the result may exceed `bytes_max`.
 #[must_use]
 pub fn cut_output(json: &str, bytes_max: usize) -> Cow<'_, str> {
     if json.len() <= bytes_max {
@@ -59,12 +60,12 @@ pub fn cut_output(json: &str, bytes_max: usize) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The mark where text was cut; without characters that JSON escapes.
+/// The marker in place of the cut text. It has no characters that JSON escapes.
 fn marker(cut: usize, bytes: usize) -> String {
     format!("[… {cut} of {bytes} bytes cut …]")
 }
 
-/// The start and the end of `text` that together take at most `room` bytes inside a JSON string.
+/// The start and the end of `text` that together take at most `room` bytes in a JSON string.
 fn ends(text: &str, room: usize) -> (&str, &str) {
     let head_room = room / 4 * 3;
     let mut left = head_room;
@@ -72,7 +73,7 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
         left.checked_sub(escaped_len(character)).inspect(|rest| left = *rest).map(|_| character.len_utf8())
     };
     let head: usize = text.chars().map_while(&mut fits).sum();
-    // Half a number is another number: it is left out whole.
+    // Half a number would be a different number, so a number at the cut is left out whole.
     let head = number_across(text, head).map_or(head, |(before, _)| before);
     let (head, rest) = text.split_at_checked(head).unwrap_or((text, ""));
     left = room - head_room;
@@ -85,12 +86,12 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
     (head, rest.get(rest.len() - tail..).unwrap_or_default())
 }
 
-/// The first `chars_max` characters of `text`, and `…` where more follow.
+/// The first `chars_max` characters of `text`. If `text` is longer, the last of them is `…`.
 pub(super) fn cut_chars(text: &str, chars_max: usize) -> Cow<'_, str> {
     if text.len() <= chars_max {
         return Cow::Borrowed(text);
     }
-    // The sign that something is missing counts too: the bound is a bound.
+    // The `…` counts toward the bound.
     let mut kept = text.char_indices().skip(chars_max.saturating_sub(1));
     match (kept.next(), kept.next()) {
         (Some((end, _)), Some(_)) => {

@@ -1,4 +1,4 @@
-//! Tool definitions as each dialect wants them.
+//! Tool definitions in the format of each dialect.
 
 use serde_json::Value;
 
@@ -6,19 +6,20 @@ pub use super::dialects::Definitions;
 use super::dialects::rules;
 use tickfleet_model::{Dialect, ToolSpec};
 
-/// The definitions of `tools` for a request in `dialect`: a JSON array for its `tools` field. For [`Dialect::Text`]
-/// it is a string, with the built-in prompts; [`Prompts::describe`](super::Prompts::describe) takes others.
+/// The definitions of `tools` for a request in `dialect`: a JSON array for the request's `tools` field. For
+/// [`Dialect::Text`] the result is a string made with the built-in prompts; for other prompts, use
+/// [`Prompts::describe`](super::Prompts::describe).
 ///
-/// Names that the dialect does not allow are mangled by a [`NameMap`](super::NameMap) of these tools. Whoever resolves
-/// a call must build the map from a list that gives these tools the same wire names: the whole registry does, as only a
-/// clash of digests could differ.
+/// A [`NameMap`](super::NameMap) of these tools mangles the names that the dialect does not allow. To resolve a call,
+/// build the map from a list that gives these tools the same wire names. The whole registry does, because only a clash
+/// of digests could change a name.
 #[must_use]
 pub fn define(dialect: Dialect, tools: &[&ToolSpec]) -> Value {
     rules(dialect).define(tools, false).tools
 }
 
-/// As [`define`], strict where the dialect has a strict mode (both of OpenAI's) and a tool's schema can be kept in
-/// it. Turns whose calls answer such definitions should say `strict`.
+/// Like [`define`], but strict if the dialect has a strict mode (both of OpenAI's have) and the subset can express the
+/// tool's schema. A turn whose calls were made with strict definitions should set `strict`.
 #[must_use]
 pub fn define_strict(dialect: Dialect, tools: &[&ToolSpec]) -> Definitions {
     rules(dialect).define(tools, true)

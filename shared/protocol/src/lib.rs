@@ -1,9 +1,9 @@
-//! The form of turns, tasks and results on the wire. Pure: text in, values out, and back.
+//! The wire format of turns, tasks and results. Pure functions: text in, values out, and back.
 //!
-//! [`json`] reads hostile text under bounds; [`turn`] and [`task`] make validated messages of it, or a
-//! [`RejectedMessage`] that still knows whom to answer; [`result`] and [`definitions`] dress what goes back as the
-//! rules of each dialect say (a module each in `dialects`), [`strict`] for models that are held to a schema, [`text`]
-//! for models without function calling; [`audit`] writes the audit log.
+//! [`json`] reads hostile text under bounds. [`turn`] and [`task`] turn it into validated messages, or into a
+//! [`RejectedMessage`] that still has what the reply needs. [`result`] and [`definitions`] write results and tool
+//! definitions by the rules of each dialect (one module each in `dialects`), [`strict`] for models that must follow a
+//! schema, [`text`] for models without function calling. [`audit`] writes the audit log.
 
 pub mod audit;
 pub mod cut;
@@ -12,6 +12,8 @@ mod dialects;
 pub mod json;
 mod message;
 pub mod names;
+#[cfg(test)]
+mod odd_messages;
 #[cfg(test)]
 mod pairing;
 #[cfg(test)]
@@ -25,18 +27,16 @@ pub mod strict;
 pub mod task;
 pub mod text;
 mod traceparent;
-#[cfg(test)]
-mod trouble;
 pub mod turn;
 mod write;
 
 pub use audit::act::{
-    ApprovalSaid, LimitReset, OperatorAct, ShardRepair, act_entry, approval_entry, limit_reset_entry, repair_entry,
+    ApprovalDecision, LimitReset, OperatorAct, ShardRepair, act_entry, approval_entry, limit_reset_entry, repair_entry,
 };
 pub use audit::{AuditInput, audit_entry};
 pub use cut::{bounded_output, cut_output};
 pub use definitions::{define, define_strict};
-pub use dialects::{About, Definitions, RejectedCall, about, cut_off, cut_response, is_cut};
+pub use dialects::{Definitions, DialectInfo, RejectedCall, cut_off, cut_response, dialect_info, is_cut};
 pub use message::glance;
 pub use message::owner::with_owner;
 pub use names::{NameMap, mangle, unmangle};
@@ -46,7 +46,7 @@ pub use result::{messages, messages_frame, result_json, tool_message};
 pub use shared_list::{define_shared, shared_list};
 pub use stop_reason::is_unfinished;
 pub use strict::{NotStrict, without_nulls};
-pub use task::{CancelTarget, DELEGATE_FIELDS, Leased, TaskMessage, parse_task_message, write_task};
+pub use task::{CancelTarget, DELEGATE_FIELDS, LeasedTask, TaskMessage, parse_task_message, write_task};
 pub use text::Prompts;
 pub use traceparent::trace_id;
 pub use turn::{FIELDS as TURN_FIELDS, parse_turn, write_turn};

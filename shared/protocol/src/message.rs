@@ -1,4 +1,4 @@
-//! A message as bytes: read as a whole, or salvaged as far as it can be read.
+//! A message as bytes: read completely, or salvaged as far as it is readable.
 
 pub(crate) mod calls;
 pub(crate) mod fields;
@@ -7,17 +7,17 @@ pub(crate) mod problem;
 
 use super::json::{Bounds, Document, JsonError};
 use super::rejected_message::RejectedMessage;
-use problem::Problem;
+use problem::MessageProblem;
 use tickfleet_model::{RejectionCode, limits};
 
-/// The depth to which messages are indexed: message, a content, its list of calls, call, `function`, its members.
+/// The depth to which messages are indexed: message, content, list of calls, call, `function`, and its members.
 const LEVELS: usize = 5;
 
-/// Reads a message of at most [`limits::TURN_BYTES_MAX`] bytes and hands its document to `strict`; whatever
-/// is wrong becomes a refusal with everything that can still be read.
+/// Reads a message of at most [`limits::TURN_BYTES_MAX`] bytes and passes its document to `strict`. Any problem becomes
+/// a rejection with everything that is still readable.
 pub(super) fn read_message<T>(
     bytes: &[u8],
-    strict: impl FnOnce(&Document<'_>) -> Result<T, Problem>,
+    strict: impl FnOnce(&Document<'_>) -> Result<T, MessageProblem>,
 ) -> Result<T, Box<RejectedMessage>> {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
     let text = match std::str::from_utf8(bytes) {
@@ -32,28 +32,30 @@ pub(super) fn read_message<T>(
     verdict.map_err(|problem| RejectedMessage::of(problem, &document))
 }
 
-/// The parts of a message that can be read whatever is wrong with it: whose it is, its ids and its calls.
+/// The parts of a message that are readable even if it is invalid: tenant and agent, its IDs, and its calls.
 #[must_use]
 pub fn glance(bytes: &[u8]) -> Box<RejectedMessage> {
     let text = String::from_utf8_lossy(bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes));
     let (document, _) = Document::read(&text, limits::JSON_DEPTH_MAX, LEVELS);
-    RejectedMessage::of(Problem::new(RejectionCode::MalformedJson, ""), &document)
+    RejectedMessage::of(MessageProblem::new(RejectionCode::MalformedJson, ""), &document)
 }
 
-/// The refusal of bytes that are too many or no text, with what can be read of their start.
+/// The rejection of bytes that are too many or not text, with what is readable at their start.
 fn salvage(bytes: &[u8], bounds: Bounds) -> Box<RejectedMessage> {
     let start = bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes);
     let text = String::from_utf8_lossy(start);
     let (document, other) = Document::read(&text, bounds.depth_max, LEVELS);
-    // `check` names the size or the first byte that is not UTF-8: both come before what the document says.
+    // `check` reports the size or the first byte that is not UTF-8. Both come before problems of the document.
     let problem = match super::json::check(bytes, bounds) {
         Err(error) => malformed(&error),
-        Ok(()) => other
-            .map_or_else(|| Problem::new(RejectionCode::MalformedJson, "the message is not UTF-8"), |e| malformed(&e)),
+        Ok(()) => other.map_or_else(
+            || MessageProblem::new(RejectionCode::MalformedJson, "the message is not UTF-8"),
+            |e| malformed(&e),
+        ),
     };
     RejectedMessage::of(problem, &document)
 }
 
-fn malformed(error: &JsonError) -> Problem {
-    Problem::new(error.problem.code(), error.to_string())
+fn malformed(error: &JsonError) -> MessageProblem {
+    MessageProblem::new(error.problem.code(), error.to_string())
 }

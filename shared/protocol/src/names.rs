@@ -1,18 +1,18 @@
-//! Tool names for dialects that do not allow every name, and the way back. Each dialect's module has its rules.
+//! Maps tool names to the names that dialects permit, and back. Each dialect's module has its rules.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
 
-/// The names of tools that a dialect allows: letters, digits, `_` and what else it says.
+/// The tool names that a dialect permits: letters, digits, `_`, and the bytes in `also`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NameRules {
-    /// The other bytes that a name may have, beside `A-Z a-z 0-9 _`.
+    /// The bytes that a name may have besides `A-Z a-z 0-9 _`.
     pub(super) also: &'static [u8],
     /// True if a name must begin with a letter or `_`.
     pub(super) first_is_letter: bool,
-    /// Longest name, bytes.
+    /// Longest name, in bytes.
     pub(super) bytes_max: usize,
 }
 
@@ -20,7 +20,7 @@ impl NameRules {
     /// `[A-Za-z0-9_-]{1,64}`: the rules of OpenAI and Anthropic.
     pub(super) const STRICTEST: Self = Self { also: b"-", first_is_letter: false, bytes_max: 64 };
 
-    /// Returns true if `byte` may stand at `at`; `_` always may.
+    /// Returns true if `byte` is permitted at position `at`. Letters and `_` always are.
     fn allow(&self, at: usize, byte: u8) -> bool {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'_' => true,
@@ -31,19 +31,19 @@ impl NameRules {
     }
 }
 
-/// Hexadecimal digits of the digest at the end of a name that was too long.
+/// Hexadecimal digits of the digest at the end of a shortened name.
 const DIGEST_DIGITS: usize = 16;
 
-/// A name with only `[A-Za-z0-9_-]`: every other byte becomes `_xHH_` (`math.add` → `math_x2E_add`), and a `_`
-/// that could be taken for the start of such an escape is escaped itself. No two names become the same.
+/// A name with only `[A-Za-z0-9_-]`: every other byte becomes `_xHH_` (`math.add` → `math_x2E_add`), and a `_` that
+/// looks like the start of such an escape is itself escaped. Different names stay different.
 ///
-/// The length is not judged: see [`NameMap`] for names that are too long.
+/// The length is not checked: see [`NameMap`] for names that are too long.
 #[must_use]
 pub fn mangle(name: &str) -> Cow<'_, str> {
     mangle_by(NameRules::STRICTEST, name)
 }
 
-/// As [`mangle`], by other rules.
+/// Like [`mangle`], with other rules.
 fn mangle_by(rules: NameRules, name: &str) -> Cow<'_, str> {
     let bytes = name.as_bytes();
     let stays = |at: usize, byte: u8| rules.allow(at, byte) && (byte != b'_' || escape_digits(bytes, at).is_none());
@@ -61,8 +61,7 @@ fn mangle_by(rules: NameRules, name: &str) -> Cow<'_, str> {
     Cow::Owned(wire)
 }
 
-/// The name that [`mangle`] made `wire` of. A text that no name is mangled to comes back as it is, as far as
-/// it makes no sense.
+/// The name that [`mangle`] turned into `wire`. The parts of `wire` that are not valid escapes are returned unchanged.
 #[must_use]
 pub fn unmangle(wire: &str) -> Cow<'_, str> {
     let bytes = wire.as_bytes();
@@ -86,7 +85,7 @@ pub fn unmangle(wire: &str) -> Cow<'_, str> {
     String::from_utf8(name).map_or(Cow::Borrowed(wire), Cow::Owned)
 }
 
-/// The byte that `_xHH` at `at` stands for.
+/// The byte that `_xHH` at `at` encodes.
 fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     let [b'_', b'x', high, low] = bytes.get(at..at + 4)? else { return None };
     let digit = |byte: u8| match byte {
@@ -97,8 +96,7 @@ fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     Some(digit(*high)? * 16 + digit(*low)?)
 }
 
-/// The wire names of a set of tools, and back. Made from the same tools it is always the same, whatever
-/// their order.
+/// The wire names of a set of tools, and the way back. The same tools always give the same map, in any order.
 #[derive(Debug, Clone, Default)]
 pub struct NameMap {
     to_wire: BTreeMap<String, String>,
@@ -106,7 +104,7 @@ pub struct NameMap {
 }
 
 impl NameMap {
-    /// The map of these tools' names by `rules`; none allow every name.
+    /// The map of these tools' names under `rules`. `None` permits every name.
     pub(super) fn within<N: AsRef<str>>(rules: Option<NameRules>, names: impl IntoIterator<Item = N>) -> Self {
         let mut map = Self::default();
         let Some(rules) = rules else {
@@ -123,7 +121,8 @@ impl NameMap {
                 long.push(name.to_owned());
             }
         }
-        // Names that fit keep theirs; a made-up one gives way, in an order that does not depend on the caller's.
+        // Names that fit are unchanged. A generated name yields to them, in an order that does not depend on the
+        // caller's.
         long.sort_unstable();
         long.dedup();
         for name in long {
@@ -139,33 +138,33 @@ impl NameMap {
         self.to_wire.insert(name.to_owned(), wire);
     }
 
-    /// Leads back from what `other` shows too, as far as this map does not use it itself.
+    /// Adds the wire names of `other` for the way back, unless this map uses them itself.
     pub(super) fn lead_back(&mut self, other: &Self) {
         for (wire, name) in &other.from_wire {
             self.from_wire.entry(wire.clone()).or_insert_with(|| name.clone());
         }
     }
 
-    /// The name that a model is shown for the tool `name`.
+    /// The wire name of the tool `name`, which models see.
     #[must_use]
     pub fn wire<'a>(&'a self, name: &'a str) -> Cow<'a, str> {
         self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
     }
 
-    /// The name of the map that is shown as `wire` to some model, exactly so. What only reads back to a name
-    /// (`_x6C_ist`) is none of the map's: who counts calls by names has to find the same one.
+    /// The name whose wire name is exactly `wire` in some dialect. A text that only unmangles to a name (`_x6C_ist`)
+    /// does not count, because code that counts calls by name must find the same name.
     #[must_use]
     pub fn shown_as(&self, wire: &str) -> Option<&str> {
         self.from_wire.get(wire).map(String::as_str)
     }
 
-    /// The names of the map that some model is shown in another form: that form, and the name.
+    /// The wire names that differ from the tool's name, each with that name.
     pub fn differing(&self) -> impl Iterator<Item = (&str, &str)> {
         self.from_wire.iter().map(|(wire, name)| (wire.as_str(), name.as_str())).filter(|(wire, name)| wire != name)
     }
 
-    /// The tool that a model means by `wire`: a name of the map as it is, or one of its wire names. A name that
-    /// the map does not know comes back unmangled.
+    /// The tool that a model means by `wire`: a name of the map unchanged, or one of its wire names. A name that is not
+    /// in the map is unmangled.
     #[must_use]
     pub fn tool<'a>(&'a self, wire: &'a str) -> Cow<'a, str> {
         if self.to_wire.contains_key(wire) {
@@ -175,7 +174,7 @@ impl NameMap {
     }
 }
 
-/// The start of the name's mangled form and the digest of the whole.
+/// The start of the name's mangled form, followed by a digest of the whole name.
 fn shortened(name: &str, wire: &str, bytes_max: usize, salt: u32) -> String {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());
@@ -222,7 +221,7 @@ mod tests {
             assert_eq!(map.tool(&wire), *name);
             assert_eq!(NameMap::new([name]).wire(name), wire);
         }
-        // A tool that is called as another would be shortened to keeps its name.
+        // A tool whose name equals the shortened name of another tool keeps its name.
         let squatter = NameMap::new([&one]).wire(&one).into_owned();
         let map = NameMap::new([&one, &squatter]);
         assert_eq!(map.wire(&squatter), squatter);

@@ -1,5 +1,5 @@
-//! Whatever calls come in, the results that go back pair with them one to one and in order: providers refuse a
-//! conversation in which a call has no answer, or two.
+//! Tests that results pair with calls one to one and in order, whatever the calls are. Providers reject a conversation
+//! in which a call has no answer, or two.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use super::{RejectedId, RejectionStatus, messages, parse_turn, rejection_reply};
 use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId, limits};
 
-/// A call as a provider may give it: an id, perhaps one that another call has too; broken arguments, perhaps.
+/// A call as a provider may send it. Its ID may be that of another call too, and its arguments may be broken.
 #[derive(Debug, Clone)]
-struct Given {
+struct ProviderCall {
     id: Option<String>,
     arguments: String,
-    /// A block or item that is no call stands before it.
+    /// True if a block or item that is not a call comes before it.
     after_other: bool,
 }
 
-fn given() -> impl Strategy<Value = Given> {
+fn provider_call() -> impl Strategy<Value = ProviderCall> {
     let id = prop_oneof![
         4 => Just(None),
         4 => Just(Some("same".to_owned())),
@@ -25,11 +25,11 @@ fn given() -> impl Strategy<Value = Given> {
         1 => any::<char>().prop_map(|c| Some(c.to_string().repeat(257))),
     ];
     let arguments = prop_oneof![Just("{}".to_owned()), Just("{oops".to_owned()), Just(String::new()), any::<String>()];
-    (id, arguments, any::<bool>()).prop_map(|(id, arguments, after_other)| Given { id, arguments, after_other })
+    (id, arguments, any::<bool>()).prop_map(|(id, arguments, after_other)| ProviderCall { id, arguments, after_other })
 }
 
 /// The element of a list of calls.
-fn element(dialect: Dialect, position: usize, call: &Given) -> Value {
+fn element(dialect: Dialect, position: usize, call: &ProviderCall) -> Value {
     let (name, arguments, id) = (format!("t{position}"), &call.arguments, &call.id);
     match dialect {
         Dialect::Raw | Dialect::Mcp | Dialect::Mcp2026_07_28 => json!({"id": id, "name": name, "arguments": arguments}),
@@ -43,7 +43,7 @@ fn element(dialect: Dialect, position: usize, call: &Given) -> Value {
     }
 }
 
-fn turn(dialect: Dialect, calls: &[Given], in_words: bool, spoilt: bool) -> String {
+fn turn(dialect: Dialect, calls: &[ProviderCall], in_words: bool, spoilt: bool) -> String {
     let mut list = Vec::new();
     for (position, call) in calls.iter().enumerate() {
         if call.after_other && matches!(dialect, Dialect::Anthropic | Dialect::OpenaiResponses | Dialect::Gemini) {
@@ -65,7 +65,7 @@ fn turn(dialect: Dialect, calls: &[Given], in_words: bool, spoilt: bool) -> Stri
     turn.to_string()
 }
 
-/// One result for each call of an accepted turn, as the fleet gives it.
+/// One result for each call of an accepted turn, as the fleet returns it.
 fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     let one = |(position, call): (usize, &tickfleet_model::Call)| {
         let error = CallError { code: "denied".into(), message: "not you".into(), details: None };
@@ -80,7 +80,7 @@ fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     turn.calls.iter().enumerate().map(one).collect()
 }
 
-/// The call that each message answers: the provider's id, or the call; in text, the tool.
+/// The call that each message answers: the provider's ID or our own; in text, the tool.
 fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
     let list = match dialect {
         Dialect::Anthropic | Dialect::Text => {
@@ -106,8 +106,8 @@ fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
     list.as_array().unwrap().iter().map(one).collect()
 }
 
-fn expected(dialect: Dialect, calls: &[Given]) -> Vec<String> {
-    let one = |(position, call): (usize, &Given)| match dialect {
+fn expected(dialect: Dialect, calls: &[ProviderCall]) -> Vec<String> {
+    let one = |(position, call): (usize, &ProviderCall)| match dialect {
         Dialect::Text => format!("t{position}"),
         Dialect::Mcp | Dialect::Mcp2026_07_28 => format!("t/{position}"),
         Dialect::Gemini => call.id.clone().unwrap_or_else(|| format!("t{position}")),
@@ -116,9 +116,10 @@ fn expected(dialect: Dialect, calls: &[Given]) -> Vec<String> {
     calls.iter().enumerate().map(one).collect()
 }
 
-/// The calls that are read: in words, none behind one that cannot be.
-fn read(dialect: Dialect, calls: &[Given], in_words: bool) -> &[Given] {
-    let is_bad = |call: &Given| !call.arguments.is_empty() && serde_json::from_str::<Value>(&call.arguments).is_err();
+/// The calls that are read. In plain text, reading stops after the first unreadable call.
+fn read(dialect: Dialect, calls: &[ProviderCall], in_words: bool) -> &[ProviderCall] {
+    let is_bad =
+        |call: &ProviderCall| !call.arguments.is_empty() && serde_json::from_str::<Value>(&call.arguments).is_err();
     match calls.iter().position(is_bad) {
         Some(bad) if in_words && dialect == Dialect::Text => &calls[..=bad],
         _ => calls,
@@ -129,7 +130,7 @@ proptest! {
     #[test]
     fn every_call_is_answered_once_and_in_order_in_every_dialect(
         calls in prop_oneof![
-            32 => proptest::collection::vec(given(), 1..12), 1 => proptest::collection::vec(given(), 120..140),
+            32 => proptest::collection::vec(provider_call(), 1..12), 1 => proptest::collection::vec(provider_call(), 120..140),
         ],
         dialect in 0..Dialect::ALL.len(), in_words in any::<bool>(),
         spoilt in any::<bool>(), fine in any::<bool>()
@@ -139,7 +140,7 @@ proptest! {
         let calls = read(dialect, &calls, in_words);
         let spoilt = spoilt || calls.len() > limits::CALLS_PER_TURN_MAX;
         let id = TurnId::new("t").unwrap();
-        let (found, told) = match parse_turn(text.as_bytes()) {
+        let (found, messages_json) = match parse_turn(text.as_bytes()) {
             Ok(turn) => {
                 prop_assert!(!spoilt && turn.dialect == dialect);
                 let results = results(&turn, &id, fine);
@@ -155,9 +156,9 @@ proptest! {
             }
         };
         prop_assert_eq!(found, calls.len());
-        prop_assert_eq!(told.is_none(), dialect == Dialect::Raw);
-        if let Some(told) = told {
-            prop_assert_eq!(answered(dialect, &told), expected(dialect, calls));
+        prop_assert_eq!(messages_json.is_none(), dialect == Dialect::Raw);
+        if let Some(messages_json) = messages_json {
+            prop_assert_eq!(answered(dialect, &messages_json), expected(dialect, calls));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps the reference pages of the protocol true: each of their examples goes through the code that it describes.
+//! Keeps the protocol's reference pages correct: each of their examples is run through the code that it documents.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use serde_json::Value;
@@ -14,7 +14,7 @@ const DIALECTS: &str = include_str!("../../../docs/reference/dialects.md");
 const OUTCOMES: &str = include_str!("../../../docs/reference/outcomes.md");
 const AUDIT_ENTRY: &str = include_str!("../../../docs/reference/audit-entry.md");
 
-/// The JSON examples of the pages, each with its kind: the words after ```` ```json ````.
+/// The JSON examples of the pages, each with its kind: the words that follow ```` ```json ````.
 fn examples() -> Vec<(&'static str, &'static str)> {
     let pages = [PROTOCOL, DIALECTS, OUTCOMES, AUDIT_ENTRY];
     let blocks = pages.into_iter().flat_map(|page| page.split("\n```json").skip(1));
@@ -49,7 +49,7 @@ fn every_example_is_what_it_says() {
     }
 }
 
-/// What is written when somebody resets a counter.
+/// The entry that is written when an operator resets a counter.
 fn reset_entry() -> Value {
     let tenant = TenantId::new("acme").unwrap();
     let mut entry = json(&limit_reset_entry(&LimitReset {
@@ -68,7 +68,7 @@ fn reset_entry() -> Value {
     entry
 }
 
-/// The results of a reply are results, and its messages are what they give in its dialect.
+/// Checks that a reply's results parse as results, and that rendering them in the reply's dialect gives its messages.
 fn reply(reply: &Value) {
     let dialect: Dialect = serde_json::from_value(reply["dialect"].clone()).unwrap();
     let results: Vec<CallResult> = serde_json::from_str(&reply["results"].to_string()).unwrap();
@@ -131,7 +131,7 @@ fn every_outcome_and_every_rejection_code_has_a_row() {
     }
 }
 
-/// Blocks of the page about dialects that begin with ```` ```<word> ````.
+/// The blocks of the page about dialects that begin with ```` ```<word> ````.
 fn blocks(word: &str) -> impl Iterator<Item = &'static str> {
     let start = format!("\n```{word}\n");
     DIALECTS

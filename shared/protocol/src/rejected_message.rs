@@ -1,31 +1,31 @@
-//! A message that is not accepted, with everything that is needed to answer it.
+//! A rejected message, with everything that a reply needs.
 
 use std::borrow::Cow;
 
 use super::dialects::{RejectedCall, members, rules};
 use super::json::{Document, Value, bounded};
-use super::message::problem::Problem;
+use super::message::problem::MessageProblem;
 use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, TenantId, TurnId, limits};
 
-/// Why a message is refused, and whatever of its envelope can still be read: enough to send the producer a
-/// `rejected` reply with one result for every call that is readable.
+/// The reason why a message is rejected, and the readable parts of its envelope. They suffice to send the producer a
+/// `rejected` reply with one result for every readable call.
 #[derive(Debug, Clone)]
 pub struct RejectedMessage {
-    /// The rule that is broken.
+    /// The broken rule.
     pub code: RejectionCode,
     /// The problem and what was expected; at most [`limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// Whose message, if readable and well formed (so with all ids).
+    /// The tenant, if readable and well-formed. The same condition applies to all IDs.
     pub tenant: Option<TenantId>,
-    /// The turn's id.
+    /// The turn's ID.
     pub turn_id: Option<TurnId>,
-    /// The digest of the turn's content, where that could be read.
+    /// The digest of the turn's content, if it could be read.
     pub digest: Option<String>,
-    /// The task's id, in a message about a task or in a turn made for one.
+    /// The task's ID, in a message about a task or in a turn made for a task.
     pub task_id: Option<TaskId>,
-    /// The agent as it was named, well formed or not; at most [`limits::NAME_BYTES_MAX`] bytes and `…`.
+    /// The agent as named, well-formed or not; at most [`limits::NAME_BYTES_MAX`] bytes and `…`.
     pub agent: Option<String>,
-    /// The inbox that a reply goes to.
+    /// The inbox that receives the reply.
     pub reply_to: Option<InboxName>,
     /// The dialect of the calls that were found.
     pub dialect: Dialect,
@@ -33,12 +33,12 @@ pub struct RejectedMessage {
     pub correlation_id: Option<String>,
     /// Echoed in the reply.
     pub traceparent: Option<String>,
-    /// The calls that can be read, in order, however many they are: each of them waits for an answer.
+    /// The readable calls, in order and without a limit: each of them needs an answer.
     pub calls: Vec<RejectedCall>,
 }
 
 impl RejectedMessage {
-    /// The refusal of a message of which nothing can be read, or has to be.
+    /// The rejection of a message that is unreadable, or need not be read.
     #[must_use]
     pub fn new(code: RejectionCode, message: String) -> Self {
         Self {
@@ -57,11 +57,11 @@ impl RejectedMessage {
         }
     }
 
-    /// The refusal of a message for `problem`, with what can be read of its `document`.
-    pub(super) fn of(problem: Problem, document: &Document<'_>) -> Box<Self> {
+    /// The rejection of a message because of `problem`, with what is readable in its `document`.
+    pub(super) fn of(problem: MessageProblem, document: &Document<'_>) -> Box<Self> {
         let message = bounded(&problem.message, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned();
         let mut refusal = Box::new(Self::new(problem.code, message));
-        // Of equal keys the first is read, like everything before a broken place.
+        // Of equal keys the first counts, as it does for everything before a broken place.
         let root = document.root().into_iter().flat_map(|root| root.members());
         let format = document.root().and_then(|root| root.member("format")).and_then(|format| format.as_str());
         let format = format.and_then(|word| Dialect::parse(&word));
@@ -94,7 +94,7 @@ impl RejectedMessage {
         }
     }
 
-    /// The calls that the member `name` holds in `dialect`, unless another member had some.
+    /// Reads the calls that the member `name` holds in `dialect`, unless another member had some.
     fn calls(&mut self, name: &'static str, dialect: Dialect, held: Value<'_, '_>) {
         if self.calls.is_empty() {
             self.calls = rules(dialect).salvage(name, held);
@@ -111,7 +111,7 @@ fn id<'a, T>(slot: &mut Option<T>, value: Value<'a, '_>, new: impl FnOnce(Cow<'a
     }
 }
 
-/// A string that is short enough to be echoed.
+/// A string, if it is short enough to be echoed.
 fn short(value: Value<'_, '_>, bytes_max: usize) -> Option<String> {
     value.as_str().filter(|text| text.len() <= bytes_max).map(Cow::into_owned)
 }

@@ -1,5 +1,4 @@
-//! The reply to a message that is not accepted: one result for every call that could be read, so that the conversation
-//! it belongs to can go on.
+//! The reply to a rejected message: one result for every readable call, so that the conversation can continue.
 
 use super::dialects::RejectedCall;
 use super::dialects::rules;
@@ -8,12 +7,13 @@ use super::result::{messages_frame, result_json};
 use super::write::Object;
 use tickfleet_model::{CallError, CallId, CallResult, Outcome, TurnId, limits};
 
-/// The fate of a message that is not accepted, as its reply's `status` says.
+/// Why a message is not accepted, as the `status` of its reply reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionStatus {
     /// It breaks a rule.
     Rejected,
-    /// Its id belongs to another turn, whose results are not ours to give: there are none.
+    /// Its ID belongs to another turn. The reply has no results, because the results of that other turn do not belong
+    /// in it.
     Conflict,
 }
 
@@ -26,7 +26,7 @@ impl RejectionStatus {
     }
 }
 
-/// The id of a rejected message in its reply: its own id where it could be read, else one minted from its entry.
+/// The ID of a rejected message in its reply: its own ID if readable, otherwise one derived from its stream entry.
 #[derive(Debug, Clone, Copy)]
 pub enum RejectedId<'a> {
     /// A turn.
@@ -35,23 +35,25 @@ pub enum RejectedId<'a> {
     Task(&'a str),
 }
 
-/// The results and messages of refused calls as JSON lists without their brackets, and how many calls have none.
+/// The results and messages of rejected calls, as JSON lists without brackets, and the number of calls without one.
 #[derive(Default)]
-struct Answers {
+struct RejectionResults {
     results: String,
     messages: String,
     left_out: usize,
 }
 
-/// The reply to a refused message. Every call that could be read has a result under its own id, in call order. Only
-/// what would grow beyond [`limits::REFUSED_REPLY_BYTES_MAX`] is left out, and the error says how much that is.
+/// The reply to a rejected message. Every readable call has a result under its own ID, in call order. Results beyond
+/// [`limits::REFUSED_REPLY_BYTES_MAX`] are left out, and the error says how many.
 #[must_use]
 pub fn rejection_reply(refusal: &RejectedMessage, status: RejectionStatus, id: RejectedId<'_>) -> String {
-    let answers = match (status, id) {
-        (RejectionStatus::Rejected, RejectedId::Turn(turn)) => answers(refusal, turn),
-        (RejectionStatus::Rejected, RejectedId::Task(_)) | (RejectionStatus::Conflict, _) => Answers::default(),
+    let rejection_results = match (status, id) {
+        (RejectionStatus::Rejected, RejectedId::Turn(turn)) => rejection_results(refusal, turn),
+        (RejectionStatus::Rejected, RejectedId::Task(_)) | (RejectionStatus::Conflict, _) => {
+            RejectionResults::default()
+        }
     };
-    let mut reply = Object::new(512 + answers.results.len() + answers.messages.len());
+    let mut reply = Object::new(512 + rejection_results.results.len() + rejection_results.messages.len());
     match id {
         RejectedId::Turn(turn) => reply.text("turn_id", turn.as_str()),
         RejectedId::Task(task) => reply.text("task_id", task),
@@ -62,10 +64,10 @@ pub fn rejection_reply(refusal: &RejectedMessage, status: RejectionStatus, id: R
     reply.text("dialect", refusal.dialect.as_str());
     reply.optional("correlation_id", refusal.correlation_id.as_deref());
     reply.optional("traceparent", refusal.traceparent.as_deref());
-    reply.raw("error", &error(refusal, answers.left_out));
-    reply.raw("results", &format!("[{}]", answers.results));
-    if let Some((open, close)) = messages_frame(refusal.dialect).filter(|_| !answers.messages.is_empty()) {
-        reply.raw("messages", &format!("{open}{}{close}", answers.messages));
+    reply.raw("error", &error(refusal, rejection_results.left_out));
+    reply.raw("results", &format!("[{}]", rejection_results.results));
+    if let Some((open, close)) = messages_frame(refusal.dialect).filter(|_| !rejection_results.messages.is_empty()) {
+        reply.raw("messages", &format!("{open}{}{close}", rejection_results.messages));
     }
     reply.end()
 }
@@ -84,28 +86,28 @@ fn error(refusal: &RejectedMessage, left_out: usize) -> String {
     error.end()
 }
 
-fn answers(refusal: &RejectedMessage, turn: &TurnId) -> Answers {
-    let mut answers = Answers::default();
+fn rejection_results(refusal: &RejectedMessage, turn: &TurnId) -> RejectionResults {
+    let mut rejection_results = RejectionResults::default();
     for (position, call) in refusal.calls.iter().enumerate() {
         let result = result(refusal, turn, position, call);
         let json = result_json(&result);
         let message = rules(refusal.dialect).rejection_message(&result, call).unwrap_or_default();
-        let bytes = answers.results.len() + answers.messages.len() + json.len() + message.len() + 2;
+        let bytes = rejection_results.results.len() + rejection_results.messages.len() + json.len() + message.len() + 2;
         if bytes > limits::REFUSED_REPLY_BYTES_MAX {
-            answers.left_out = refusal.calls.len() - position;
+            rejection_results.left_out = refusal.calls.len() - position;
             break;
         }
-        for (list, next) in [(&mut answers.results, json), (&mut answers.messages, message)] {
+        for (list, next) in [(&mut rejection_results.results, json), (&mut rejection_results.messages, message)] {
             if !list.is_empty() {
                 list.push(',');
             }
             list.push_str(&next);
         }
     }
-    answers
+    rejection_results
 }
 
-/// The result of one refused call. Beyond as many as a turn may have, the reason is not said again each time.
+/// The result of one rejected call. Calls beyond the limit of a turn get a short message instead of the reason.
 fn result(refusal: &RejectedMessage, turn: &TurnId, position: usize, call: &RejectedCall) -> CallResult {
     let message = if position < limits::CALLS_PER_TURN_MAX {
         refusal.message.clone()

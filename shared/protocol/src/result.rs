@@ -1,4 +1,4 @@
-//! Results out: the one shape of a result, and the messages that tell models of it.
+//! Writes results: the JSON form of a result, and the messages that report results to models.
 
 use super::dialects::rules;
 use super::write::Object;
@@ -35,7 +35,7 @@ pub fn result_json(result: &CallResult) -> String {
         object.text("repeats", call);
     }
     if let Some(approval) = &result.approval {
-        // It is plain data, and can be written.
+        // Plain data, so serialization does not fail.
         object.raw("approval", &serde_json::to_string(approval).unwrap_or_else(|_| "null".into()));
     }
     if let Some(cached) = &result.cached {
@@ -48,7 +48,7 @@ pub fn result_json(result: &CallResult) -> String {
     object.end()
 }
 
-/// The origin of a kept answer as JSON.
+/// The origin of a cached result as JSON.
 pub(crate) fn cached_json(cached: &CacheHit) -> String {
     let mut object = Object::new(cached.call.len() + 48);
     object.raw("age_ms", &cached.age_ms.to_string());
@@ -56,26 +56,26 @@ pub(crate) fn cached_json(cached: &CacheHit) -> String {
     object.end()
 }
 
-/// The message that tells a model (in MCP: a client) of this result in `dialect`, or its part of one; `None` where the
-/// dialect has no messages.
+/// The message that reports this result to a model (in MCP: to a client) in `dialect`, or its part of a message; `None`
+/// if the dialect has no messages.
 ///
-/// The provider's id is echoed unchanged, and our own stands in for one that was not given. A failed call is
-/// told by its error's message, followed by the error's details as JSON.
+/// The provider's ID is echoed unchanged. If the provider gave none, our own ID replaces it. A failed call is reported
+/// with its error's message, followed by the error's details as JSON.
 #[must_use]
 pub fn tool_message(dialect: Dialect, result: &CallResult) -> Option<String> {
     rules(dialect).message(result)
 }
 
-/// The text before and after the comma-joined [`tool_message`]s of a turn, so that the list is ready to be appended to
-/// a conversation: one message or item per call, or one message with all results. For MCP it is the list of results.
-/// `None` where the dialect has no messages.
+/// The text before and after the [`tool_message`]s of a turn, which are joined with commas. Together they form a list
+/// that is ready to be appended to a conversation: one message or item per call, or one message with all results. For
+/// MCP it is the list of results. `None` if the dialect has no messages.
 #[must_use]
 pub fn messages_frame(dialect: Dialect) -> Option<(&'static str, &'static str)> {
     rules(dialect).frame()
 }
 
-/// The `messages` list of a turn with these results in call order; `None` where the dialect has no messages
-/// or there is no result (an empty message would be refused by providers).
+/// The `messages` list of a turn with these results in call order; `None` if the dialect has no messages, or without
+/// results (providers reject an empty message).
 #[must_use]
 pub fn messages(dialect: Dialect, results: &[CallResult]) -> Option<String> {
     let (before, after) = messages_frame(dialect).filter(|_| !results.is_empty())?;

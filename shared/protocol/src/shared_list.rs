@@ -1,4 +1,4 @@
-//! A list of tools as it is shared through Redis: one form, of which readers make the definitions of each dialect.
+//! The form in which a list of tools is shared through Redis. Readers build the definitions of each dialect from it.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use tickfleet_model::{Dialect, Effect, ToolSpec};
 use super::definitions::define;
 use super::names::NameMap;
 
-/// Dialects that show tools under other names than their own, and what the shared form calls these names. OpenAI's and
-/// Anthropic's rules of names are the same, and so are those of MCP's revisions.
+/// Dialects that rename tools, and the key for these names in the shared form. OpenAI and Anthropic have the same rules
+/// for names, and so do the revisions of MCP.
 const NAMED: [(&str, Dialect); 3] =
     [("openai", Dialect::OpenaiChat), ("gemini", Dialect::Gemini), ("mcp", Dialect::Mcp)];
 
-/// The shared form of `tools`, JSON: their definitions of the dialect `raw`, each with the names that dialects show it
-/// under if these differ, and the description of all in words.
+/// The shared form of `tools` as JSON: their definitions in the dialect `raw`, each with its wire names where they
+/// differ, and the description of all tools in plain text.
 #[must_use]
 pub fn shared_list(tools: &[&ToolSpec]) -> String {
     let mut definitions = define(Dialect::Raw, tools);
@@ -31,10 +31,10 @@ pub fn shared_list(tools: &[&ToolSpec]) -> String {
     json!({"tools": definitions, "text": define(Dialect::Text, tools)}).to_string()
 }
 
-/// The definitions of a shared list for a request in `dialect`, as [`define`] makes them of its tools.
+/// The definitions of a shared list for a request in `dialect`. They equal those that [`define`] makes of its tools.
 ///
 /// # Errors
-/// The text is no shared list.
+/// The text is not a shared list.
 pub fn define_shared(dialect: Dialect, list: &str) -> serde_json::Result<Value> {
     let list: SharedList = serde_json::from_str(list)?;
     if dialect == Dialect::Text {
@@ -63,7 +63,7 @@ struct SharedTool {
     requires_approval: bool,
 }
 
-/// What definitions are made of; of the rest, a list says nothing.
+/// Has the fields that definitions need. A shared list does not contain the others.
 impl From<SharedTool> for ToolSpec {
     fn from(tool: SharedTool) -> Self {
         Self {
@@ -97,7 +97,7 @@ mod tests {
     use super::super::definitions::test_tool;
     use super::*;
 
-    /// What the clients for Python and TypeScript are tested against, too.
+    /// The Python and TypeScript clients are tested with this file too.
     const EXAMPLE: &str = include_str!("../../../tests/conformance/definitions.json");
 
     fn tools() -> [ToolSpec; 3] {

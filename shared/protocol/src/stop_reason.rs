@@ -1,9 +1,9 @@
-//! Why a response ended, in the words of its provider: complete, or cut off.
+//! The providers' words for why a response ended: complete, or cut off.
 
-/// The words of providers for a response that is not complete, in lower case. Every other word is one of a response
-/// that is: `stop`, `tool_calls`, `tool_use`, `end_turn`, `STOP`, `completed`.
+/// The providers' words for an incomplete response, in lower case. Every other word means that the response is
+/// complete: `stop`, `tool_calls`, `tool_use`, `end_turn`, `STOP`, `completed`.
 const CUT_OFF: [&str; 30] = [
-    // OpenAI and servers that speak its dialects.
+    // OpenAI, and servers that use its dialects.
     "length",
     "content_filter",
     "incomplete",
@@ -39,7 +39,7 @@ const CUT_OFF: [&str; 30] = [
     "error_toxic",
 ];
 
-/// Returns true if a response, or an item of one, ended by this word before it was complete.
+/// Returns true if this word says that a response, or an item of one, ended before it was complete.
 #[must_use]
 pub fn is_unfinished(word: &str) -> bool {
     let word = word.to_ascii_lowercase();

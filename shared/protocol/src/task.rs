@@ -1,12 +1,12 @@
-//! Messages about tasks: delegating one, and what a runtime outside says about a task that it leased.
+//! Messages about tasks: delegate a task, and reports of an external runtime about a task that it leased.
 
 use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
 use super::json::Document;
-use super::message::fields::{Fields, Place};
-use super::message::problem::Problem;
+use super::message::fields::{Fields, ObjectPath};
+use super::message::problem::MessageProblem;
 use super::message::read_message;
 use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
@@ -20,42 +20,42 @@ pub enum TaskMessage {
     /// A new task.
     Delegate(Box<Task>),
     /// The runtime that leased the task is alive and still works on it.
-    Heartbeat(Leased),
-    /// The task ended well.
+    Heartbeat(LeasedTask),
+    /// The task succeeded.
     Finish {
-        /// The task, and who leased it.
-        leased: Leased,
+        /// The task and its lease.
+        leased: LeasedTask,
         /// The answer; any JSON.
         output: Box<RawValue>,
     },
     /// The task failed.
     Fail {
-        /// The task, and who leased it.
-        leased: Leased,
-        /// The error; the code is `failed` where the runtime gave none.
+        /// The task and its lease.
+        leased: LeasedTask,
+        /// The error; its code is `failed` if the runtime gave none.
         error: CallError,
-        /// True if another try makes sense.
+        /// True if a retry makes sense.
         retryable: bool,
     },
-    /// A task or a turn is no longer wanted.
+    /// Cancels a task or a turn.
     Cancel {
-        /// Whose.
+        /// The tenant of the target.
         tenant: TenantId,
         /// The target.
         target: CancelTarget,
-        /// Why, for the record.
+        /// The reason, which is recorded.
         reason: Option<String>,
     },
 }
 
-/// A task as the runtime that leased it names it.
+/// A leased task, as the runtime names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leased {
-    /// Whose task.
+pub struct LeasedTask {
+    /// The tenant of the task.
     pub tenant: TenantId,
     /// The task's id.
     pub task: TaskId,
-    /// The id of the entry that the runtime leased: the fence against one that was replaced meanwhile.
+    /// The ID of the entry that the runtime leased. It fences off a runtime that was replaced in the meantime.
     pub lease: String,
 }
 
@@ -97,13 +97,13 @@ pub const DELEGATE_FIELDS: [&str; 20] = [
 /// Reads the JSON of one message about a task (the `task` field of an entry on the `tasks` stream).
 ///
 /// # Errors
-/// [`RejectedMessage`] says which rule the message breaks, and carries what can still be read for the reply.
+/// [`RejectedMessage`] says which rule the message breaks, and has what is still readable for the reply.
 pub fn parse_task_message(bytes: &[u8]) -> Result<TaskMessage, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
 
-fn strict(document: &Document<'_>) -> Result<TaskMessage, Problem> {
-    let fields = Fields::of(document.root(), Place::Message)?;
+fn strict(document: &Document<'_>) -> Result<TaskMessage, MessageProblem> {
+    let fields = Fields::of(document.root(), ObjectPath::Message)?;
     let op = fields.string("op", limits::NAME_BYTES_MAX)?.unwrap_or(Cow::Borrowed("delegate"));
     match op.as_ref() {
         "delegate" => delegate(&fields.only(&DELEGATE_FIELDS)?).map(|task| TaskMessage::Delegate(Box::new(task))),
@@ -115,7 +115,7 @@ fn strict(document: &Document<'_>) -> Result<TaskMessage, Problem> {
     }
 }
 
-fn delegate(fields: &Fields<'_, '_>) -> Result<Task, Problem> {
+fn delegate(fields: &Fields<'_, '_>) -> Result<Task, MessageProblem> {
     let description = fields.string("task_description", limits::TASK_DESCRIPTION_BYTES_MAX)?;
     let description = fields.required("task_description", description)?;
     if description.trim().is_empty() {
@@ -142,43 +142,45 @@ fn delegate(fields: &Fields<'_, '_>) -> Result<Task, Problem> {
     })
 }
 
-fn tenant(fields: &Fields<'_, '_>) -> Result<TenantId, Problem> {
+fn tenant(fields: &Fields<'_, '_>) -> Result<TenantId, MessageProblem> {
     fields.required("tenant", fields.id("tenant", TenantId::new)?)
 }
 
-fn leased(fields: &Fields<'_, '_>) -> Result<Leased, Problem> {
+fn leased(fields: &Fields<'_, '_>) -> Result<LeasedTask, MessageProblem> {
     let lease = fields.required("lease", fields.string("lease", limits::LEASE_BYTES_MAX)?)?;
     if lease.is_empty() || lease.bytes().any(|b| !(b.is_ascii_digit() || b == b'-')) {
         return Err(fields.invalid("lease", "expected the id of the leased entry, as 1700000000000-0"));
     }
     let task = fields.required("task_id", fields.id("task_id", TaskId::new)?)?;
-    Ok(Leased { tenant: tenant(fields)?, task, lease: lease.into_owned() })
+    Ok(LeasedTask { tenant: tenant(fields)?, task, lease: lease.into_owned() })
 }
 
-fn finish(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
-    // Here null is an answer, unlike in optional fields.
+fn finish(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
+    // Here null is a value, unlike in optional fields.
     let output = fields.get_or_null("output").and_then(|value| value.text());
     let output = fields.required("output", output)?;
     let output = RawValue::from_string(output.to_owned()).map_err(|e| fields.invalid("output", &e.to_string()))?;
     Ok(TaskMessage::Finish { leased: leased(fields)?, output })
 }
 
-fn fail(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
+fn fail(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
     let error = fields.required("error", fields.get("error"))?;
-    let error = Fields::of(Some(error), Place::Member("error"))?.only(&["code", "message"])?;
+    let error = Fields::of(Some(error), ObjectPath::Member("error"))?.only(&["code", "message"])?;
     let code = error.string("code", limits::NAME_BYTES_MAX)?.unwrap_or(Cow::Borrowed("failed"));
     let message = error.required("message", error.string("message", limits::REASON_BYTES_MAX)?)?;
     let error = CallError { code: code.into_owned(), message: message.into_owned(), details: None };
     Ok(TaskMessage::Fail { leased: leased(fields)?, error, retryable: fields.flag("retryable")? })
 }
 
-fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
+fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
     let target = match (fields.id("task_id", TaskId::new)?, fields.id("turn_id", TurnId::new)?) {
         (Some(task), None) => CancelTarget::Task(task),
         (None, Some(turn)) => CancelTarget::Turn(turn),
-        (None, None) => return Err(Problem::new(RejectionCode::MissingField, "cancel needs a task_id or a turn_id")),
+        (None, None) => {
+            return Err(MessageProblem::new(RejectionCode::MissingField, "cancel needs a task_id or a turn_id"));
+        }
         (Some(_), Some(_)) => {
-            return Err(Problem::new(
+            return Err(MessageProblem::new(
                 RejectionCode::InvalidField,
                 "cancel takes either a task_id or a turn_id, not both",
             ));
@@ -188,7 +190,8 @@ fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
     Ok(TaskMessage::Cancel { tenant: tenant(fields)?, target, reason })
 }
 
-/// Writes a task as [`parse_task_message`] reads it. The chain of a grant is the fleet's own and not written.
+/// Writes a task in the form that [`parse_task_message`] reads. The chain of a grant is internal to the fleet and is
+/// not written.
 #[must_use]
 pub fn write_task(task: &Task) -> String {
     let mut object = Object::new(task.description.len() + 512);

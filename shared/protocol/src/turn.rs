@@ -1,12 +1,12 @@
-//! Turns in: one message in any dialect becomes a validated [`Turn`]; and out again, for producers in Rust.
+//! Reads a message in any dialect as a validated [`Turn`], and writes turns for producers in Rust.
 
 #[cfg(test)]
 mod tests;
 
 use super::json::Document;
 use super::message::calls::{read_calls, write_calls};
-use super::message::fields::{Fields, Place};
-use super::message::problem::Problem;
+use super::message::fields::{Fields, ObjectPath};
+use super::message::problem::MessageProblem;
 use super::message::read_message;
 use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
@@ -42,17 +42,17 @@ pub const FIELDS: [&str; 24] = [
 
 /// Reads the JSON of one turn (the `turn` field of an entry on the `turns` stream).
 ///
-/// The arguments of calls stay text and are judged when a call is carried out, so that one call with broken
-/// arguments does not cost its siblings.
+/// The arguments of calls stay text, and are validated when a call is carried out. A call with broken arguments does
+/// not affect the others of its turn.
 ///
 /// # Errors
-/// [`RejectedMessage`] says which rule the message breaks, and carries what can still be read for the reply.
+/// [`RejectedMessage`] says which rule the message breaks, and has what is still readable for the reply.
 pub fn parse_turn(bytes: &[u8]) -> Result<Turn, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
 
-fn strict(document: &Document<'_>) -> Result<Turn, Problem> {
-    let fields = Fields::of(document.root(), Place::Message)?.only(&FIELDS)?;
+fn strict(document: &Document<'_>) -> Result<Turn, MessageProblem> {
+    let fields = Fields::of(document.root(), ObjectPath::Message)?.only(&FIELDS)?;
     let (dialect, calls) = read_calls(&fields)?;
     Ok(Turn {
         id: fields.id("turn_id", TurnId::new)?,
@@ -73,9 +73,9 @@ fn strict(document: &Document<'_>) -> Result<Turn, Problem> {
     })
 }
 
-/// Writes a turn as [`parse_turn`] reads it, in the turn's own dialect.
+/// Writes a turn in the form that [`parse_turn`] reads, in the turn's own dialect.
 ///
-/// Arguments that are no JSON (which a raw call may carry, to be refused one by one) are written as a string.
+/// Arguments that are not JSON are written as a string. A raw call may have such arguments, and is rejected alone.
 #[must_use]
 pub fn write_turn(turn: &Turn) -> String {
     let mut object = Object::new(256 + turn.calls.iter().map(|call| call.arguments.len() + 96).sum::<usize>());

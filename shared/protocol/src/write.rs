@@ -1,4 +1,4 @@
-//! JSON objects written member by member, straight into one text.
+//! Writes JSON objects member by member, straight into one string.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::json::push_quoted;
 use tickfleet_model::Context;
 
-/// An object that is being written.
+/// An object while it is written.
 pub(super) struct Object {
     text: String,
 }
@@ -24,39 +24,39 @@ impl Object {
         if self.text.len() > 1 {
             self.text.push(',');
         }
-        // Names of members are the code's own: nothing in them needs an escape.
+        // Member names are constants of the code, and need no escaping.
         self.text.push('"');
         self.text.push_str(name);
         self.text.push_str("\":");
     }
 
-    /// A string.
+    /// Writes a string.
     pub(super) fn text(&mut self, name: &'static str, value: &str) {
         self.key(name);
         push_quoted(&mut self.text, value);
     }
 
-    /// A string, or nothing.
+    /// Writes a string, if there is one.
     pub(super) fn optional(&mut self, name: &'static str, value: Option<&str>) {
         if let Some(value) = value {
             self.text(name, value);
         }
     }
 
-    /// JSON as it is.
+    /// Writes JSON unchanged.
     pub(super) fn raw(&mut self, name: &'static str, json: &str) {
         self.key(name);
         self.text.push_str(json);
     }
 
-    /// A list of names, or nothing.
+    /// Writes a list of names, if there is one.
     pub(super) fn names(&mut self, name: &'static str, names: Option<&BTreeSet<String>>) {
         if let Some(names) = names {
             self.texts(name, names.iter().map(String::as_str));
         }
     }
 
-    /// A list of texts.
+    /// Writes a list of strings.
     pub(super) fn texts<'t>(&mut self, name: &'static str, texts: impl Iterator<Item = &'t str>) {
         self.key(name);
         self.text.push('[');
@@ -69,7 +69,7 @@ impl Object {
         self.text.push(']');
     }
 
-    /// The context fields that are there.
+    /// Writes the context fields that are set.
     pub(super) fn context(&mut self, context: &Context) {
         let members = [("user_context", &context.user_context), ("session_data", &context.session_data)];
         for (name, value) in members {
@@ -83,15 +83,15 @@ impl Object {
         self.optional("tracestate", context.tracestate.as_deref());
     }
 
-    /// The whole object.
+    /// Ends the object and returns its text.
     pub(super) fn end(mut self) -> String {
         self.text.push('}');
         self.text
     }
 }
 
-/// A time in ms since the epoch as RFC 3339 in UTC with milliseconds. A time that RFC 3339 cannot say (before
-/// the year 0, after 9999) becomes the nearest that it can.
+/// A time in ms since the epoch as RFC 3339 in UTC with milliseconds. A time that RFC 3339 cannot express (before the
+/// year 0, after 9999) becomes the nearest one that it can.
 pub(super) fn time(ms: i64) -> String {
     const FIRST_MS: i64 = -62_167_219_200_000;
     const LAST_MS: i64 = 253_402_300_799_999;

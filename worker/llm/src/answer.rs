@@ -1,4 +1,4 @@
-//! The answer of an agent that has to give it in a form of its own.
+//! Answers of agents that must answer in a given form.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -7,9 +7,9 @@ use tickfleet_tools::{DeclarationError, OutputCheck};
 
 use crate::history::History;
 
-/// The member of an answer that the loop fills in where the schema names it: what was called for the answer.
+/// The member of an answer that the loop itself fills in if the schema has it: the calls that led to the answer.
 const AUDITS: &str = "tool_call_audits";
-/// Bytes of a result that such an entry has.
+/// Longest result in an entry of that member, in bytes.
 const AUDIT_RESULT_BYTES: usize = 1_000;
 
 /// The form of an agent's answers.
@@ -20,7 +20,7 @@ pub(crate) struct AnswerForm {
 
 /// A call in an answer.
 #[derive(Serialize)]
-struct Audit<'a> {
+struct CallAudit<'a> {
     call: String,
     tool: &'a str,
     success: bool,
@@ -31,17 +31,17 @@ impl AnswerForm {
     /// Compiles a schema.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The error in the schema.
     pub(crate) fn compile(schema: &Value) -> Result<Self, DeclarationError> {
         let wrong = |why: String| DeclarationError::Field { field: "llm.answer_schema".into(), why };
         let check = OutputCheck::compile(schema).map_err(|error| wrong(error.to_string()))?;
         Ok(Self { check, has_audits: schema.pointer(&format!("/properties/{AUDITS}")).is_some() })
     }
 
-    /// The output that an answer's words are.
+    /// Parses an answer's text as the output.
     ///
     /// # Errors
-    /// Why they do not fit, for the model.
+    /// Why the text does not fit, as a message for the model.
     pub(crate) async fn read(&self, text: &str, task: &str, history: &History) -> Result<Box<RawValue>, String> {
         let mut object = match serde_json::from_str::<Value>(bare(text)) {
             Ok(Value::Object(object)) => object,
@@ -62,8 +62,8 @@ impl AnswerForm {
     }
 }
 
-/// The schema as the model is told it: what the loop fills in is not asked of it.
-pub(crate) fn asked_of_model(schema: &Value) -> String {
+/// The schema for the model, without the member that the loop fills in.
+pub(crate) fn schema_for_model(schema: &Value) -> String {
     let mut schema = schema.clone();
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         properties.remove(AUDITS);
@@ -74,14 +74,14 @@ pub(crate) fn asked_of_model(schema: &Value) -> String {
     schema.to_string()
 }
 
-/// What the model is told of an answer that does not fit.
-pub(crate) fn told(problem: &str) -> String {
+/// The message to the model about an answer that does not fit.
+pub(crate) fn unfit_message(problem: &str) -> String {
     format!(
         "Your answer does not have the form that it must have. {problem} Give the whole answer again, as one JSON object and nothing around it."
     )
 }
 
-/// The words without the fence that many models put around JSON.
+/// The text without the fence that many models put around JSON.
 fn bare(text: &str) -> &str {
     let text = text.trim();
     let inner = text.strip_prefix("```").and_then(|text| text.strip_suffix("```"));
@@ -94,7 +94,7 @@ fn audits(task: &str, history: &History) -> Value {
         for (position, (call, result)) in calls.iter().zip(results).enumerate() {
             let mut ends = (0..=AUDIT_RESULT_BYTES.min(result.content.len())).rev();
             let end = ends.find(|at| result.content.is_char_boundary(*at)).unwrap_or(0);
-            audits.push(Audit {
+            audits.push(CallAudit {
                 call: format!("{task}.step-{}/{position}", round + 1),
                 tool: &call.tool,
                 success: result.ok,
@@ -125,6 +125,6 @@ mod tests {
         assert!(read("Go on.").await.unwrap_err().contains("not a JSON object"));
         assert!(read("[1]").await.unwrap_err().contains("no object"));
         assert!(read(r#"{"next":7}"#).await.unwrap_err().contains("next"));
-        assert!(!asked_of_model(&schema).contains(AUDITS));
+        assert!(!schema_for_model(&schema).contains(AUDITS));
     }
 }

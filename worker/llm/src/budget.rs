@@ -1,5 +1,5 @@
-//! Budgets of tokens and money: what a request may use at most is debited before it is sent, and what a model's answers have
-//! used is counted with the step that writes them down.
+//! Budgets of tokens and money. The most that a request may use is debited before it is sent. The usage of a model's
+//! response is counted in the same step that records the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,20 +19,20 @@ use tickfleet_model::limit::counters::{Debits, LimitCaller, Spend, model_counter
 use tickfleet_model::limit::{LimitBound, OnReach, amount};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{Limit, limits};
-use tickfleet_models::{Answer, Message, Request, Usage};
+use tickfleet_models::{ChatMessage, ModelAnswer, ModelRequest, TokenUsage};
 use tickfleet_ops::metrics::LimitAction;
 use tickfleet_store::TurnName;
 use tickfleet_tools::{Awaited, CallContext, ToolFailure};
 
 use crate::LlmAgent;
-use crate::failure::{away, stale, transient};
+use crate::failure::{stale, store_unavailable, transient};
 
-/// Bytes of text that a token has at least, reckoned over a whole request.
+/// The fewest bytes of text per token, on average over a whole request.
 const BYTES_PER_TOKEN: usize = 3;
-/// Tokens that providers add to a message or a tool for its form.
+/// Tokens that providers add to each message or tool for its format.
 const TOKENS_PER_PART: u64 = 16;
 
-/// The budgets of a task, as they were when its step began.
+/// The budgets of a task at the start of a step.
 pub(crate) struct Budgets<'a> {
     agent: &'a LlmAgent,
     context: &'a CallContext,
@@ -42,14 +42,14 @@ pub(crate) struct Budgets<'a> {
     pub(crate) now_ms: i64,
 }
 
-/// The tokens that a request may use at most, its answer included.
-pub(crate) fn tokens_at_most(request: &Request) -> (u64, u64) {
-    let message = |message: &Message| match message {
-        Message::User(text) => text.len(),
-        Message::Model { text, calls } => {
+/// The most tokens that a request may use: tokens of the input and of the answer.
+pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
+    let message = |message: &ChatMessage| match message {
+        ChatMessage::User(text) => text.len(),
+        ChatMessage::Model { text, calls } => {
             text.len() + calls.iter().map(|call| call.tool.len() + call.arguments.len() + call.id.len()).sum::<usize>()
         }
-        Message::Result { id, content, .. } => id.len() + content.len(),
+        ChatMessage::Result { id, content, .. } => id.len() + content.len(),
     };
     let tools = request.tools.iter();
     let tools = tools.map(|tool| tool.name.len() + tool.description.len() + tool.parameters.to_string().len());
@@ -59,15 +59,16 @@ pub(crate) fn tokens_at_most(request: &Request) -> (u64, u64) {
     (input, u64::from(request.tokens_max))
 }
 
-/// What an answer has used. Where the provider does not say, and so would be free, it is reckoned by length.
-pub(crate) fn used(request: &Request, answer: &Answer) -> Usage {
-    let Usage { input, output } = answer.usage;
+/// The usage of an answer. If the provider does not report it, it is estimated from the length, so that the answer does
+/// not count as free.
+pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
+    let TokenUsage { input, output } = answer.usage;
     if (input, output) == (0, 0) {
         let calls = answer.calls.iter().map(|call| call.tool.len() + call.arguments.len()).sum::<usize>();
         let output = (answer.text.len() + calls).div_ceil(BYTES_PER_TOKEN) as u64;
-        return Usage { input: tokens_at_most(request).0, output };
+        return TokenUsage { input: tokens_at_most(request).0, output };
     }
-    Usage { input: input.min(limits::ANSWER_TOKENS_MAX), output: output.min(limits::ANSWER_TOKENS_MAX) }
+    TokenUsage { input: input.min(limits::ANSWER_TOKENS_MAX), output: output.min(limits::ANSWER_TOKENS_MAX) }
 }
 
 impl<'a> Budgets<'a> {
@@ -77,15 +78,20 @@ impl<'a> Budgets<'a> {
         context: &'a CallContext,
         name: &'a TurnName,
     ) -> Result<Self, ToolFailure> {
-        let now_ms = agent.store.refresh_state().await.map_err(away)?.now_ms;
+        let now_ms = agent.store.refresh_state().await.map_err(store_unavailable)?.now_ms;
         Ok(Self { agent, context, name, active: agent.active.load(), now_ms })
     }
 
-    /// Debits the most that a request to `model` may use. Asks the store for nothing if no limit counts it.
+    /// Debits the most that a request to `model` may use. Does not contact the store if no limit counts it.
     ///
     /// # Errors
     /// [`ToolFailure::Waits`] until there may be room; otherwise the reason that the task ends.
-    pub(crate) async fn reserve(&mut self, number: &str, model: &str, request: &Request) -> Result<bool, ToolFailure> {
+    pub(crate) async fn reserve(
+        &mut self,
+        number: &str,
+        model: &str,
+        request: &ModelRequest,
+    ) -> Result<bool, ToolFailure> {
         let (input, output) = tokens_at_most(request);
         let at_most = Spend { tokens: input + output, money: self.agent.set.cost(model, input, output) };
         // A second attempt computes the windows from the shard's present time.
@@ -96,7 +102,7 @@ impl<'a> Budgets<'a> {
             }
             let (name, request) = (self.name.clone(), number.to_owned());
             let reserve = Reserve { name, entry: self.entry(), request, debits };
-            let receipt = self.agent.store.decide(reserve).await.map_err(|error| away(error.into()))?;
+            let receipt = self.agent.store.decide(reserve).await.map_err(|error| store_unavailable(error.into()))?;
             match receipt.result {
                 Reserved::Ok(_) => {
                     let shadowed = receipt.committed.map(|committed| committed.shadowed).unwrap_or_default();
@@ -105,18 +111,20 @@ impl<'a> Budgets<'a> {
                     return Ok(true);
                 }
                 Reserved::Already(_) => return Ok(true),
-                Reserved::Short(shortage) => return Err(self.short(&shortage).await?),
+                Reserved::Short(shortage) => return Err(self.shortage_failure(&shortage).await?),
                 Reserved::Stale => return Err(stale()),
-                Reserved::WindowOver => self.now_ms = self.agent.store.refresh_state().await.map_err(away)?.now_ms,
+                Reserved::WindowOver => {
+                    self.now_ms = self.agent.store.refresh_state().await.map_err(store_unavailable)?.now_ms
+                }
             }
         }
         Err(transient("The day that budgets are counted in has just ended.".to_owned(), None))
     }
 
     /// Returns the debits of a request that was certainly not carried out.
-    pub(crate) async fn give_back(&self, number: &str) -> Result<(), ToolFailure> {
+    pub(crate) async fn return_debits(&self, number: &str) -> Result<(), ToolFailure> {
         let unreserve = Unreserve { name: self.name.clone(), entry: self.entry(), request: number.to_owned() };
-        self.agent.store.decide(unreserve).await.map_err(|error| away(error.into()))?;
+        self.agent.store.decide(unreserve).await.map_err(|error| store_unavailable(error.into()))?;
         Ok(())
     }
 
@@ -124,7 +132,7 @@ impl<'a> Budgets<'a> {
         EntryId::new(&self.context.fence)
     }
 
-    /// The usage of a response, to be counted with its step.
+    /// The usage of a response, which is counted with its step.
     pub(crate) fn spent(&self, number: &str, input: u64, output: u64, cost: u64) -> Spent {
         let policy = &self.active.policy;
         let of_tenant = policy.tenants.get(&self.context.tenant).map(|owner| policy.time_zone(owner));
@@ -171,16 +179,16 @@ impl<'a> Budgets<'a> {
         }
     }
 
-    /// The consequence of a budget without room.
+    /// The consequence of an exhausted budget.
     ///
     /// # Errors
     /// The store is unreachable.
-    async fn short(&self, shortage: &Shortage) -> Result<ToolFailure, ToolFailure> {
+    async fn shortage_failure(&self, shortage: &Shortage) -> Result<ToolFailure, ToolFailure> {
         let Shortage { counter, used, amount, ends_ms, reach } = shortage;
         let name = &*counter.limit;
         if *reach == Reach::Wait {
             let (set, member) = (keys::budget_queue(counter), self.name.to_string().into());
-            let place = self.agent.store.query(Query::Place(set, member)).await.map_err(away)?;
+            let place = self.agent.store.query(Query::Place(set, member)).await.map_err(store_unavailable)?;
             if place == Value::Place(None) {
                 self.agent.metrics.limit_reached(name, LimitAction::Wait, 1);
             }

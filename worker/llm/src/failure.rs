@@ -1,8 +1,8 @@
-//! Why a task does not go on now.
+//! Why a task cannot continue now.
 
 use std::time::Duration;
 
-use tickfleet_models::{Class, Unanswered};
+use tickfleet_models::{FailureClass, ModelChainError};
 use tickfleet_store::StoreError;
 use tickfleet_tools::{Awaited, ToolFailure};
 
@@ -18,22 +18,23 @@ pub(crate) fn internal(error: impl std::fmt::Display) -> ToolFailure {
     ToolFailure::Internal { message: error.to_string() }
 }
 
-pub(crate) fn away(error: StoreError) -> ToolFailure {
+pub(crate) fn store_unavailable(error: StoreError) -> ToolFailure {
     transient(error.to_string(), None)
 }
 
-/// Whatever is said of the slice now is stale too.
+/// Another worker has the slice, so any report about it from here is stale.
 pub(crate) fn stale() -> ToolFailure {
     transient("Another worker carries the task out now.".to_owned(), None)
 }
 
-/// Where every model that may answer later rests, none was asked: that is no try of the task, which waits without a slot.
-pub(crate) fn unanswered(error: &Unanswered) -> ToolFailure {
-    if let Some(at_most) = error.rests_for() {
+/// If every model that may respond later is paused, no request was sent. Then the task waits without a slot, and this
+/// does not count as an attempt.
+pub(crate) fn unanswered(error: &ModelChainError) -> ToolFailure {
+    if let Some(at_most) = error.paused_for() {
         return ToolFailure::Waits { awaits: Awaited::Time, at_most };
     }
     match error.class() {
-        Class::Transient => transient(error.to_string(), error.retry_after()),
-        Class::Exhausted | Class::Permanent => refused(error.to_string()),
+        FailureClass::Transient => transient(error.to_string(), error.retry_after()),
+        FailureClass::Exhausted | FailureClass::Permanent => refused(error.to_string()),
     }
 }

@@ -1,19 +1,19 @@
-//! The task handler `llm`: an agent's model is asked, its calls are carried out as turns like anybody's, the results go
-//! back to the model, until it answers.
+//! The task handler `llm`: it asks an agent's model, carries out the model's calls as a turn, and returns the results
+//! to the model, until the model answers.
 //!
-//! START HERE: `run` is one task from wherever it stands to its next wait or its end. Read on in `history` (what is
-//! kept of a task, and what follows from it), `around` (what comes to a task from outside: the session that it belongs
-//! to, and messages of other agents), `prompt` (what the model is told), `budget` (what it may use), `answer`
-//! (answers in a form), `compact` (old steps in fewer words), `turns` (how calls are submitted and
-//! their results read), and `models` (which models there are).
+//! START HERE: `run` carries out one task from its current state to its next wait or its end. Continue with `history`
+//! (the stored state of a task, and its next step), `task_input` (what reaches a task from outside: its session, and
+//! messages of other agents), `prompt` (the requests to the model), `budget` (limits on usage), `answer` (answers in a
+//! given form), `compact` (summaries of old steps), `turns` (how calls are submitted and their results read), and
+//! `models` (the configured models).
 //!
-//! A task is carried out in steps, each of which is in Redis before the next one begins: `plan` (the model's answer),
-//! `execute` (its calls are out as a turn), `validate` (their results are in), `answer`. While a turn is out the task
-//! holds no slot: its slice is parked, and the turn's end wakes it. Whoever takes the task over after a crash reads the
-//! history and goes on from there; at most an answer of the model that nobody had written down is asked for again.
+//! A task is carried out in steps, each of which is stored in Redis before the next one begins: `plan` (the model's
+//! answer), `execute` (its calls are submitted as a turn), `validate` (their results have arrived), `answer`. While it
+//! waits for a turn, the task uses no slot: its slice is parked, and the end of the turn wakes it. After a crash,
+//! another worker reads the history and continues from there. At most one answer of the model, which was not yet
+//! stored, is requested again.
 
 mod answer;
-mod around;
 mod budget;
 mod compact;
 mod failure;
@@ -21,6 +21,7 @@ mod history;
 mod models;
 mod prompt;
 mod run;
+mod task_input;
 mod turns;
 
 use std::sync::Arc;
@@ -30,14 +31,14 @@ use serde_json::value::RawValue;
 use tickfleet_config::LlmDef;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::Effect;
-use tickfleet_models::Models;
+use tickfleet_models::ModelChain;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::Store;
 use tickfleet_tools::{CallContext, DeclarationError, DeclaredHandler, Handler, ToolFailure, ToolKind, ToolOutput};
 
 pub use models::ModelSet;
 
-/// Makes the handlers of agents that a model runs.
+/// Makes the handlers of agents that are run by a model.
 #[derive(Clone)]
 pub struct LlmKind {
     store: Store,
@@ -47,7 +48,7 @@ pub struct LlmKind {
 }
 
 impl LlmKind {
-    /// Handlers for tasks of the shard of `store`, run on `models`, within the budgets of what is in force.
+    /// Creates handlers for tasks of the shard of `store`. They use `models`, within the budgets of the active policy.
     #[must_use]
     pub fn new(store: Store, models: Arc<ModelSet>, active: Arc<PolicyHandle>, metrics: Arc<Metrics>) -> Self {
         Self { store, models, active, metrics }
@@ -70,20 +71,20 @@ impl ToolKind<LlmDef> for LlmKind {
     }
 }
 
-/// What carries out the tasks of one agent.
+/// Carries out the tasks of one agent.
 struct LlmAgent {
     def: LlmDef,
     store: Store,
-    /// The models in order; or why there are none.
-    models: Result<Models, String>,
-    /// Those that summarise old steps, where the agent wants that.
-    compacts: Option<Result<Models, String>>,
+    /// The models in order, or why none are available.
+    models: Result<ModelChain, String>,
+    /// The models that summarize old steps, if the agent is configured for this.
+    compacts: Option<Result<ModelChain, String>>,
     /// All models, with their prices.
     set: Arc<ModelSet>,
     /// Limits, tenants and agents.
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
-    /// The form of its answers, where they have one.
+    /// The form of its answers, if they have one.
     form: Option<answer::AnswerForm>,
 }
 

@@ -1,4 +1,5 @@
-//! The models that there are: made of `models.yaml` once, so that all agents share a provider's circuit breaker.
+//! The configured models. They are created from `models.yaml` once, so that all agents share a provider's circuit
+//! breaker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,32 +7,32 @@ use std::sync::Arc;
 use secrecy::SecretString;
 use tickfleet_config::tools::SecretRef;
 use tickfleet_config::{ModelApi, ModelDef, Prices, ProviderDef};
-use tickfleet_models::{Api, Models, Provider, Settings, from_environment};
+use tickfleet_models::{ModelChain, Provider, ProviderApi, ProviderSettings, from_environment};
 
 /// The models of a configuration, by name.
 #[derive(Debug, Default)]
-pub struct ModelSet(BTreeMap<String, Result<Entry, String>>);
+pub struct ModelSet(BTreeMap<String, Result<PricedModel, String>>);
 
 #[derive(Debug)]
-struct Entry {
+struct PricedModel {
     provider: Arc<Provider>,
     prices: Prices,
 }
 
 impl ModelSet {
-    /// Makes the models of `defs`. `environment` are the variables of the process, which name keys. A model that cannot
-    /// be had here costs the agents that want it alone.
+    /// Creates the models of `defs`. `environment` has the environment variables of the process, which contain the
+    /// keys. A model that is not available here affects only the agents that use it.
     #[must_use]
     pub fn new(defs: &BTreeMap<String, ModelDef>, environment: &BTreeMap<String, String>) -> Self {
         let made = |(name, def): (&String, &ModelDef)| (name.clone(), entry(name, def, environment));
         Self(defs.iter().map(made).collect())
     }
 
-    /// The models of an agent in order, those left out that cannot be had here.
+    /// The models of an agent in order. Models that are not available here are left out.
     ///
     /// # Errors
-    /// Why there is none of them.
-    pub(crate) fn chain(&self, names: &[String]) -> Result<Models, String> {
+    /// Why none of them is available.
+    pub(crate) fn chain(&self, names: &[String]) -> Result<ModelChain, String> {
         let mut missing = Vec::new();
         let mut providers = Vec::new();
         for name in names {
@@ -44,10 +45,10 @@ impl ModelSet {
         if providers.is_empty() {
             return Err(format!("No model is configured for this agent ({}).", missing.join("; ")));
         }
-        Ok(Models::new(providers))
+        Ok(ModelChain::new(providers))
     }
 
-    /// What tokens cost, in millionths of the currency.
+    /// The cost of tokens, in millionths of the currency.
     pub(crate) fn cost(&self, provider: &str, input: u64, output: u64) -> u64 {
         let Some(Ok(entry)) = self.0.get(provider) else { return 0 };
         let of = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price) / 1_000_000;
@@ -55,24 +56,24 @@ impl ModelSet {
     }
 }
 
-fn entry(name: &str, def: &ModelDef, environment: &BTreeMap<String, String>) -> Result<Entry, String> {
+fn entry(name: &str, def: &ModelDef, environment: &BTreeMap<String, String>) -> Result<PricedModel, String> {
     let settings = match &def.provider {
         Some(provider) => declared(provider, environment)?,
         None => from_environment(environment)?.ok_or(
             "set OPENAI_API_KEY and OPENAI_MODEL, ANTHROPIC_API_KEY and CLAUDE_MODEL, or another provider of models.yaml",
         )?,
     };
-    // Its name is the one that people gave it.
-    let provider = Provider::new(Settings { name: name.to_owned(), ..settings })?;
-    Ok(Entry { provider: Arc::new(provider), prices: def.prices })
+    // The provider gets the model's configured name.
+    let provider = Provider::new(ProviderSettings { name: name.to_owned(), ..settings })?;
+    Ok(PricedModel { provider: Arc::new(provider), prices: def.prices })
 }
 
-fn declared(def: &ProviderDef, environment: &BTreeMap<String, String>) -> Result<Settings, String> {
+fn declared(def: &ProviderDef, environment: &BTreeMap<String, String>) -> Result<ProviderSettings, String> {
     let api = match def.api {
-        ModelApi::OpenAi => Api::OpenAi,
-        ModelApi::OpenAiResponses => Api::Responses,
-        ModelApi::Anthropic => Api::Anthropic,
-        ModelApi::Gemini => Api::Gemini,
+        ModelApi::OpenAi => ProviderApi::OpenAi,
+        ModelApi::OpenAiResponses => ProviderApi::Responses,
+        ModelApi::Anthropic => ProviderApi::Anthropic,
+        ModelApi::Gemini => ProviderApi::Gemini,
     };
     let key = match &def.key {
         None => None,
@@ -85,7 +86,7 @@ fn declared(def: &ProviderDef, environment: &BTreeMap<String, String>) -> Result
             Some(read.trim().to_owned())
         }
     };
-    Ok(Settings {
+    Ok(ProviderSettings {
         name: String::new(),
         api,
         base_url: def.base_url.clone().unwrap_or_else(|| api.base_url().to_owned()),

@@ -1,4 +1,4 @@
-//! What the model is told: who it is, the task, and what has happened so far, within its bounds.
+//! The requests to the model: its role, the task, and the history, within the bounds.
 
 use std::fmt::Write as _;
 
@@ -6,33 +6,33 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tickfleet_config::LlmDef;
 use tickfleet_model::{Dialect, ToolSpec};
-use tickfleet_models::{Message, Request, ToolCall, ToolDefinition};
+use tickfleet_models::{ChatMessage, ModelRequest, ToolCall, ToolDefinition};
 use tickfleet_protocol::define;
 use tickfleet_tools::CallContext;
 
-use crate::history::{Entry, History};
+use crate::history::{History, HistoryEntry};
 use crate::{answer, compact};
 
-/// What stands for an answer that was never given.
+/// The text in place of an answer that was never given.
 const NO_ANSWER: &str = "(I gave no answer to this.)";
-/// Bytes that an old result keeps where there is no room for it.
+/// Bytes that are kept of an old result when the space is used up.
 const OLD_RESULT_BYTES: usize = 200;
 
 /// The arguments of a task's handler.
 #[derive(Debug, Deserialize)]
 pub(crate) struct TaskArguments {
-    /// The work, in words.
+    /// The work, as text.
     pub(crate) description: String,
-    /// Structured input beside the words.
+    /// Structured input, in addition to the text.
     #[serde(default)]
     pub(crate) input: Option<Box<RawValue>>,
-    /// How urgent it is.
+    /// The priority.
     #[serde(default)]
     pub(crate) priority: Option<String>,
-    /// When the work must be done.
+    /// The deadline.
     #[serde(default)]
     pub(crate) deadline: Option<String>,
-    /// The agent that asked for it.
+    /// The agent that delegated it.
     #[serde(default)]
     pub(crate) delegator: Option<String>,
 }
@@ -44,8 +44,8 @@ pub(crate) fn request(
     task: &TaskArguments,
     history: &History,
     last: bool,
-) -> Request {
-    Request {
+) -> ModelRequest {
+    ModelRequest {
         system: system(def),
         messages: messages(def, context, task, history),
         tools: tools(context),
@@ -55,20 +55,20 @@ pub(crate) fn request(
     }
 }
 
-/// What the model is told that it is, with the form of its answer.
+/// The system prompt, with the form of the answer.
 fn system(def: &LlmDef) -> String {
     let system = def.system.trim();
     match &def.answer_schema {
         Some(schema) => format!(
             "{system}\n\nWhen you give your answer, give one JSON object that fits this JSON Schema, and nothing around \
              it:\n{}",
-            answer::asked_of_model(schema)
+            answer::schema_for_model(schema)
         ),
         None => system.to_owned(),
     }
 }
 
-/// The tools that the agent may call, by the names that providers take.
+/// The tools that the agent may call, by names that providers accept.
 fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     let tools = context.tools.may_call(&context.tenant, &context.agent);
     let specs: Vec<&ToolSpec> = tools.iter().map(|tool| &tool.spec).filter(|spec| spec.configured).collect();
@@ -82,7 +82,7 @@ fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     defined.as_array().into_iter().flatten().filter_map(of).collect()
 }
 
-/// The task in words: what, for whom, until when.
+/// The task as text: the work, the delegator, the deadline, and the user and session.
 pub(crate) fn task_message(context: &CallContext, task: &TaskArguments) -> String {
     let mut text = task.description.trim().to_owned();
     if let Some(input) = &task.input {
@@ -103,22 +103,22 @@ pub(crate) fn task_message(context: &CallContext, task: &TaskArguments) -> Strin
     text
 }
 
-fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: &History) -> Vec<Message> {
+fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: &History) -> Vec<ChatMessage> {
     let whole = whole_results(history, def.context_bytes_max);
     let mut messages = Vec::new();
     for entry in &history.entries {
-        if let Entry::Earlier { user, agent } = entry {
+        if let HistoryEntry::Earlier { user, agent } = entry {
             let text = agent.clone().unwrap_or_else(|| NO_ANSWER.to_owned());
-            messages.extend([Message::User(user.clone()), Message::Model { text, calls: Vec::new() }]);
+            messages.extend([ChatMessage::User(user.clone()), ChatMessage::Model { text, calls: Vec::new() }]);
         }
     }
-    messages.push(Message::User(task_message(context, task)));
-    messages.extend(history.summary().map(compact::told));
+    messages.push(ChatMessage::User(task_message(context, task)));
+    messages.extend(history.summary().map(compact::summary_message));
     let from = history.summary().map_or(0, |summary| summary.upto);
     let mut ids: std::collections::VecDeque<(String, String)> = std::collections::VecDeque::new();
     for (at, entry) in history.entries.iter().enumerate().skip(from) {
         match entry {
-            Entry::Plan(plan) => {
+            HistoryEntry::Plan(plan) => {
                 ids = plan.calls.iter().map(|call| (call.id.clone(), call.tool.clone())).collect();
                 let calls = plan.calls.iter().map(|call| ToolCall {
                     id: call.id.clone(),
@@ -126,30 +126,32 @@ fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: 
                     arguments: call.arguments.clone(),
                     signature: call.signature.clone(),
                 });
-                messages.push(Message::Model { text: plan.text.clone(), calls: calls.collect() });
+                messages.push(ChatMessage::Model { text: plan.text.clone(), calls: calls.collect() });
             }
-            Entry::Result(result) => {
+            HistoryEntry::Result(result) => {
                 let Some((id, tool)) = ids.pop_front() else { continue };
                 let content = if whole[at] { result.content.clone() } else { shortened(&result.content) };
-                messages.push(Message::Result { id, tool, content, is_error: !result.ok });
+                messages.push(ChatMessage::Result { id, tool, content, is_error: !result.ok });
             }
-            Entry::Note { text } | Entry::Unfit { text } => messages.push(Message::User(text.clone())),
-            Entry::Heard { from, text, .. } => {
-                messages.push(Message::User(format!("A message from the agent {from}:\n{text}")));
+            HistoryEntry::Note { text } | HistoryEntry::Unfit { text } => {
+                messages.push(ChatMessage::User(text.clone()))
             }
-            Entry::Earlier { .. } | Entry::Summary(_) => {}
+            HistoryEntry::Heard { from, text, .. } => {
+                messages.push(ChatMessage::User(format!("A message from the agent {from}:\n{text}")));
+            }
+            HistoryEntry::Earlier { .. } | HistoryEntry::Summary(_) => {}
         }
     }
     messages
 }
 
-/// Which entries are told whole: the newest results, until there is no room. A result is shortened, never left out, so
-/// that each call keeps its result.
+/// Returns which entries are sent in full: the newest results, until the space is used up. A result is shortened but
+/// never left out, so that each call keeps its result.
 fn whole_results(history: &History, bytes_max: usize) -> Vec<bool> {
     let mut whole = vec![true; history.entries.len()];
     let mut bytes = 0;
     for (at, entry) in history.entries.iter().enumerate().rev() {
-        if let Entry::Result(result) = entry {
+        if let HistoryEntry::Result(result) = entry {
             bytes += result.content.len();
             whole[at] = bytes <= bytes_max;
         }

@@ -1,4 +1,4 @@
-//! START HERE: one task, from wherever it stands to its next wait or its end.
+//! START HERE: carries out one task from its current state to its next wait or its end.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -7,90 +7,91 @@ use tickfleet_core::EntryId;
 use tickfleet_core::task::spend::Spent;
 use tickfleet_core::task::step::{AddSteps, Stepped};
 use tickfleet_model::loops::IN_CIRCLES;
-use tickfleet_models::{Answer, ModelError, Models, Request, Stop, Unanswered};
+use tickfleet_models::{ModelAnswer, ModelChain, ModelChainError, ModelError, ModelRequest, StopReason};
 use tickfleet_ops::{gen_ai, traces};
 use tickfleet_store::TurnName;
 use tickfleet_tools::{Awaited, CallContext, ToolFailure, ToolOutput};
 use tracing::{Instrument as _, Span};
 
 use crate::budget::{self, Budgets};
-use crate::failure::{away, internal, refused, stale, transient, unanswered};
-use crate::history::{Entry, History, Next, Plan, Summary};
+use crate::failure::{internal, refused, stale, store_unavailable, transient, unanswered};
+use crate::history::{History, HistoryEntry, NextStep, Plan, Summary};
 use crate::prompt::{self, TaskArguments};
-use crate::turns::{self, LOOK_AGAIN, Results};
-use crate::{LlmAgent, answer, around, compact};
+use crate::turns::{self, PlanResults, RECHECK_AFTER};
+use crate::{LlmAgent, answer, compact, task_input};
 
-/// What the model is told that makes the same calls again and again.
+/// The warning to a model that makes the same calls again and again.
 const SAME_CALLS: &str =
     "You have made the same calls with the same arguments several times in a row, and each time got the same results.";
 
-/// The answers that a model may give beside the one that fits.
+/// How many unfit answers lead to another attempt. The next unfit answer fails the task.
 const UNFIT_MAX: usize = 2;
 
 /// The output of a task.
 #[derive(Serialize)]
-struct Done<'a> {
-    /// What the model answered.
+struct TaskOutput<'a> {
+    /// The model's answer.
     answer: &'a str,
-    /// The answer in the form that the agent's answers have, where they have one.
+    /// The answer in the agent's form, if the agent has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Box<RawValue>>,
-    /// Why it stopped there: `answered`, `max_iterations`, `repeated`, or `cut_off` if the answer is not complete.
+    /// Why the task stopped: `answered`, `max_iterations`, `repeated`, or `cut_off` if the answer is incomplete.
     stopped: &'static str,
-    /// The answers that the model gave in all.
+    /// The total number of answers that the model gave.
     iterations: usize,
-    usage: Usage,
+    usage: TaskUsage,
 }
 
-/// What the task's model has used.
+/// The usage of the task's model.
 #[derive(Serialize, Default)]
-struct Usage {
+struct TaskUsage {
     input_tokens: u64,
     output_tokens: u64,
-    /// In the currency of the prices, a decimal.
+    /// In the currency of the prices, as a decimal number.
     cost: String,
 }
 
 /// A task that is being carried out.
-struct Running<'a> {
+struct TaskRun<'a> {
     agent: &'a LlmAgent,
-    models: &'a Models,
+    models: &'a ModelChain,
     context: &'a CallContext,
     name: TurnName,
     task: TaskArguments,
     history: History,
-    /// Entries that were there when this try began: whatever is behind them, it has written itself.
-    found: usize,
+    /// The number of entries when this attempt began. This attempt has written all later entries itself.
+    known_at_start: usize,
 }
 
-/// Carries a task out as far as it goes now: to its answer, or to a turn that it has to wait for.
+/// Carries out a task as far as possible now: to its answer, or to a turn that it must wait for.
 ///
 /// # Errors
-/// [`ToolFailure::Waits`] while a turn is out; else why the task cannot go on.
+/// [`ToolFailure::Waits`] while it waits for a turn; otherwise the reason why the task cannot continue.
 pub(crate) async fn task(
     agent: &LlmAgent,
-    models: &Models,
+    models: &ModelChain,
     context: &CallContext,
     arguments: &RawValue,
 ) -> Result<ToolOutput, ToolFailure> {
     let task = serde_json::from_str(arguments.get()).map_err(internal)?;
     let name = TurnName { tenant: context.tenant.clone(), turn: context.call.turn.clone() };
-    let steps = agent.store.steps(&name, 0).await.map_err(away)?;
+    let steps = agent.store.steps(&name, 0).await.map_err(store_unavailable)?;
     let history = History::read(&steps).map_err(internal)?;
-    let found = history.entries.len();
-    let mut running = Running { agent, models, context, name, task, history, found };
-    if running.history.entries.is_empty() {
-        running.append(around::said(&agent.store, context).await.map_err(away)?, None).await?;
+    let known_at_start = history.entries.len();
+    let mut run = TaskRun { agent, models, context, name, task, history, known_at_start };
+    if run.history.entries.is_empty() {
+        run.append(task_input::earlier_exchanges(&agent.store, context).await.map_err(store_unavailable)?, None)
+            .await?;
     }
     loop {
-        match running.history.next(agent.def.max_iterations, agent.def.repeats_max) {
-            Next::Plan { last } => running.plan(last).instrument(span("plan")).await?,
-            Next::Warn => {
-                running.append(vec![Entry::Note { text: format!("{SAME_CALLS} {IN_CIRCLES}") }], None).await?
+        match run.history.next(agent.def.max_iterations, agent.def.repeats_max) {
+            NextStep::Plan { last } => run.plan(last).instrument(span("plan")).await?,
+            NextStep::Warn => {
+                run.append(vec![HistoryEntry::Note { text: format!("{SAME_CALLS} {IN_CIRCLES}") }], None).await?
             }
-            Next::Execute { number } => running.execute(number).instrument(span("execute")).await?,
-            Next::Answer => {
-                if let Some(done) = running.answer().instrument(span("answer")).await? {
+            NextStep::Execute { number } => run.execute(number).instrument(span("execute")).await?,
+            NextStep::Answer => {
+                if let Some(done) = run.answer().instrument(span("answer")).await? {
                     return Ok(done);
                 }
             }
@@ -98,25 +99,30 @@ pub(crate) async fn task(
     }
 }
 
-/// The span of a step, within that of the task's call.
+/// The span of a step, inside the span of the task's call.
 fn span(step: &'static str) -> Span {
     tracing::debug_span!(target: traces::TARGET, "step", step)
 }
 
-impl Running<'_> {
-    /// Asks the model, and writes down what it said before anything follows from it.
+impl TaskRun<'_> {
+    /// Asks the model, and stores the answer before acting on it.
     async fn plan(&mut self, last: bool) -> Result<(), ToolFailure> {
         let known = self.history.entries.len();
-        self.append(around::heard(&self.agent.store, self.context, known).await.map_err(away)?, None).await?;
+        self.append(
+            task_input::unread_messages(&self.agent.store, self.context, known).await.map_err(store_unavailable)?,
+            None,
+        )
+        .await?;
         self.compact().await?;
         let request = prompt::request(&self.agent.def, self.context, &self.task, &self.history, last);
         let number = self.history.entries.len().to_string();
-        let Heard { model, mut answer, spent, at_ms } = self.ask(self.models, &number, &request).await?;
+        let ModelReply { model, mut answer, spent, at_ms } = self.ask(self.models, &number, &request).await?;
         if last {
-            // It was asked for none, and not every server heeds that: none will be carried out.
+            // The model was asked for an answer without calls, but some servers ignore that. The calls are not carried
+            // out.
             answer.calls.clear();
         }
-        if answer.stop == Stop::Refused {
+        if answer.stop == StopReason::Refused {
             let said = if answer.text.is_empty() { "it gave no reason" } else { answer.text.trim() };
             let said = format!("The model declined to go on: {said}");
             self.append(Vec::new(), Some(&spent)).await?;
@@ -126,55 +132,57 @@ impl Running<'_> {
             self.append(Vec::new(), Some(&spent)).await?;
             return Err(transient("The model gave an empty answer.".to_owned(), None));
         }
-        self.append(vec![Entry::Plan(Plan::of(&model, answer, last, spent.used.cost, at_ms))], Some(&spent)).await?;
+        self.append(vec![HistoryEntry::Plan(Plan::of(&model, answer, last, spent.used.cost, at_ms))], Some(&spent))
+            .await?;
         self.agent.metrics.task_step("plan");
         Ok(())
     }
 
-    /// Has old steps summarised, where the agent has a model for that and their results no longer fit. Where that model
-    /// gives no summary, old results are shortened, as they are without one.
+    /// Summarizes old steps if the agent has a model for that and their results no longer fit. Without a summary, old
+    /// results are shortened instead.
     async fn compact(&mut self) -> Result<(), ToolFailure> {
         let agent = self.agent;
         let Some(Ok(models)) = &agent.compacts else { return Ok(()) };
-        let Some(upto) = compact::due(&self.history, agent.def.context_bytes_max) else { return Ok(()) };
+        let Some(upto) = compact::summary_due(&self.history, agent.def.context_bytes_max) else { return Ok(()) };
         let task = prompt::task_message(self.context, &self.task);
         let request = compact::request(&agent.def, &task, &self.history, upto);
-        // Another number than that of the plan that follows, also where no summary comes between.
+        // Differs from the number of the next plan's request, even if no summary is added in between.
         let number = format!("{}s", self.history.entries.len());
-        let heard = match self.ask(models, &number, &request).instrument(span("compact")).await {
-            Ok(heard) => heard,
-            // Its budget is short for a while, or its provider rests.
+        let reply = match self.ask(models, &number, &request).instrument(span("compact")).await {
+            Ok(reply) => reply,
+            // Its budget is temporarily exhausted, or its provider is paused.
             Err(waits @ ToolFailure::Waits { .. }) => return Err(waits),
             Err(failure) => {
                 tracing::warn!(task = %self.name.turn, ?failure, "no summary of old steps; truncating them");
                 return Ok(());
             }
         };
-        let Heard { model, answer, spent, .. } = heard;
-        if answer.stop == Stop::Refused || answer.text.trim().is_empty() {
+        let ModelReply { model, answer, spent, .. } = reply;
+        if answer.stop == StopReason::Refused || answer.text.trim().is_empty() {
             return self.append(Vec::new(), Some(&spent)).await;
         }
         let text = turns::cut(answer.text, agent.def.result_bytes_max);
         let (input, output, cost) = (spent.used.tokens_in, spent.used.tokens_out, spent.used.cost);
         let summary = Summary { upto, text, model, input, output, cost };
-        self.append(vec![Entry::Summary(summary)], Some(&spent)).await?;
+        self.append(vec![HistoryEntry::Summary(summary)], Some(&spent)).await?;
         agent.metrics.task_step("compact");
         Ok(())
     }
 
-    /// Asks `models` in order until one answers, each within its budget. `number` is the same for nobody else's request.
-    async fn ask(&self, models: &Models, number: &str, request: &Request) -> Result<Heard, ToolFailure> {
+    /// Asks `models` in order until one answers, each within its budget. `number` must be unique among the task's
+    /// requests.
+    async fn ask(&self, models: &ModelChain, number: &str, request: &ModelRequest) -> Result<ModelReply, ToolFailure> {
         request.check().map_err(|error| unanswered(&error.into()))?;
         let (agent, metrics) = (self.agent, &self.agent.metrics);
         let mut budgets = Budgets::now(agent, self.context, &self.name).await?;
         let mut failed = Vec::new();
         for (at, model) in models.names().enumerate() {
-            // Where one may have been paid for, its debit stays.
+            // Each model has its own number, so that the debit of a request that may have been charged stays.
             let number = format!("{number}.{at}");
             let is_reserved = match budgets.reserve(&number, model, request).await {
                 Ok(is_reserved) => is_reserved,
-                // One before it was asked, and may be paid for: that is a try, and tries come to an end. A wait for this
-                // one's budget would ask that one again and again.
+                // An earlier model was asked and may have charged for it. That counts as an attempt, and attempts are
+                // limited. Waiting for the budget of this model would ask the earlier model again and again.
                 Err(_) if failed.iter().any(|error: &ModelError| error.may_have_run) => break,
                 Err(failure) => return Err(failure),
             };
@@ -191,36 +199,36 @@ impl Running<'_> {
                     metrics.model_asked(model, "ok");
                     metrics.model_used(model, used.input, used.output, cost);
                     let spent = budgets.spent(&number, used.input, used.output, cost);
-                    return Ok(Heard { model: model.to_owned(), answer, spent, at_ms: budgets.now_ms });
+                    return Ok(ModelReply { model: model.to_owned(), answer, spent, at_ms: budgets.now_ms });
                 }
                 Err(error) => {
                     metrics.model_asked(&error.provider, error.failure.as_str());
                     gen_ai::failed(&chat, error.failure.as_str());
                     if is_reserved && !error.may_have_run {
-                        budgets.give_back(&number).await?;
+                        budgets.return_debits(&number).await?;
                     }
                     failed.push(error);
                 }
             }
         }
-        Err(unanswered(&Unanswered::All(failed)))
+        Err(unanswered(&ModelChainError::All(failed)))
     }
 
-    /// Has the calls of the last plan carried out as a turn, and takes in what they came to.
+    /// Carries out the calls of the last plan as a turn, and adds their results to the history.
     async fn execute(&mut self, number: usize) -> Result<(), ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Ok(()) };
-        // What this try has planned itself, nobody has submitted yet.
-        let since = plan.at_ms.filter(|_| self.history.last_plan_at() < Some(self.found));
+        // If this attempt made the plan itself, its calls were not submitted before.
+        let since = plan.at_ms.filter(|_| self.history.last_plan_at() < Some(self.known_at_start));
         let (bytes_max, priority) =
             (self.agent.def.result_bytes_max, self.task.priority.as_deref().unwrap_or_default());
         match turns::carry_out(&self.agent.store, self.context, plan, (number, since), priority, bytes_max).await? {
-            Results::Out(turn) => {
+            PlanResults::Pending(turn) => {
                 self.agent.metrics.task_step("execute");
-                Err(ToolFailure::Waits { awaits: Awaited::Turn(turn), at_most: LOOK_AGAIN })
+                Err(ToolFailure::Waits { awaits: Awaited::Turn(turn), at_most: RECHECK_AFTER })
             }
-            // In one piece: a history with some of them does not exist.
-            Results::In(results) => {
-                let entries = results.into_iter().map(Entry::Result).collect();
+            // All results are added at once: a history with only some of them does not exist.
+            PlanResults::Finished(results) => {
+                let entries = results.into_iter().map(HistoryEntry::Result).collect();
                 self.append(entries, None).instrument(span("validate")).await?;
                 self.agent.metrics.task_step("validate");
                 Ok(())
@@ -228,7 +236,7 @@ impl Running<'_> {
         }
     }
 
-    /// Gives the answer; none where the model has to give it once more, in the form that it must have.
+    /// Returns the answer, or `None` if the model must answer again in the required form.
     async fn answer(&mut self) -> Result<Option<ToolOutput>, ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Err(internal("it has no answer")) };
         let output = match &self.agent.form {
@@ -236,7 +244,7 @@ impl Running<'_> {
             Some(form) => match form.read(&plan.text, self.name.turn.as_str(), &self.history).await {
                 Ok(output) => Some(output),
                 Err(problem) if self.history.unfit() < UNFIT_MAX => {
-                    self.append(vec![Entry::Unfit { text: answer::told(&problem) }], None).await?;
+                    self.append(vec![HistoryEntry::Unfit { text: answer::unfit_message(&problem) }], None).await?;
                     return Ok(None);
                 }
                 Err(problem) => {
@@ -255,15 +263,17 @@ impl Running<'_> {
             true => "repeated",
         };
         let (input_tokens, output_tokens, cost) = self.history.used();
-        let usage = Usage { input_tokens, output_tokens, cost: tickfleet_model::limit::amount::show(cost) };
+        let usage = TaskUsage { input_tokens, output_tokens, cost: tickfleet_model::limit::amount::show(cost) };
         self.agent.metrics.task_step("answer");
-        around::answer(&self.agent.store, self.context, plan.text.trim()).await.map_err(away)?;
-        let done = Done { answer: plan.text.trim(), output, stopped, iterations, usage };
+        task_input::record_answer(&self.agent.store, self.context, plan.text.trim())
+            .await
+            .map_err(store_unavailable)?;
+        let done = TaskOutput { answer: plan.text.trim(), output, stopped, iterations, usage };
         Ok(Some(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" }))
     }
 
-    /// Adds to the history, here and in the store, and counts the usage of the model's response.
-    async fn append(&mut self, entries: Vec<Entry>, spent: Option<&Spent>) -> Result<(), ToolFailure> {
+    /// Appends to the history, here and in the store, and counts the usage of the model's response.
+    async fn append(&mut self, entries: Vec<HistoryEntry>, spent: Option<&Spent>) -> Result<(), ToolFailure> {
         if entries.is_empty() && spent.is_none() {
             return Ok(());
         }
@@ -278,7 +288,7 @@ impl Running<'_> {
             spent: spent.cloned(),
             bounds: &bounds,
         };
-        match store.decide(step).await.map_err(|error| away(error.into()))?.result {
+        match store.decide(step).await.map_err(|error| store_unavailable(error.into()))?.result {
             Stepped::Ok(_) | Stepped::Already(_) => {
                 self.history.entries.extend(entries);
                 Ok(())
@@ -291,11 +301,11 @@ impl Running<'_> {
     }
 }
 
-/// An answer of a model, not yet written down.
-struct Heard {
+/// A model's answer that is not stored yet.
+struct ModelReply {
     model: String,
-    answer: Answer,
+    answer: ModelAnswer,
     spent: Spent,
-    /// When it was asked, ms of shard time.
+    /// When the model was asked, ms of shard time.
     at_ms: i64,
 }

@@ -1,4 +1,4 @@
-//! How the calls of a plan become a turn, and how its results are read.
+//! Turns a plan's calls into a turn, and reads its results.
 
 use std::time::Duration;
 
@@ -13,29 +13,31 @@ use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::history::{CallOutcome, Plan};
 
-/// A turn's end wakes the task. Should that get lost, it looks by itself after this time.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(15);
+/// The end of a turn wakes the task. If that wake-up is lost, the task checks again after this time.
+pub(crate) const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
 /// The results of a plan's calls.
-pub(crate) enum Results {
-    /// They are there.
-    In(Vec<CallOutcome>),
-    /// The turn is out.
-    Out(TurnId),
+pub(crate) enum PlanResults {
+    /// The results have arrived.
+    Finished(Vec<CallOutcome>),
+    /// The turn is not finished.
+    Pending(TurnId),
 }
 
-/// The turn that carries out the calls of a task's `number`th plan. The same for whoever takes the task over.
+/// The ID of the turn that carries out the calls of a task's `number`th plan. A worker that takes over the task gets
+/// the same ID.
 fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> {
     let task = context.call.turn.as_str();
     let id = TurnId::new(format!("{task}.step-{number}")).or_else(|_| {
-        // The producer's own id is as long as ids may be.
+        // The producer's own ID already has the maximum length.
         TurnId::new(format!("step-{number}.{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]))
     });
     id.map_err(|error| ToolFailure::Internal { message: error.to_string() })
 }
 
-/// Submits the calls, unless they were submitted already, and reads what they came to. `number` counts plans; somebody may
-/// have submitted them since then, ms of shard time, where that is said.
+/// Submits the calls unless they were submitted already, and reads their results. `number` is the plan's number.
+/// `since` is the time, in ms of shard time, after which an earlier attempt may have submitted them; `None` if that is
+/// impossible.
 pub(crate) async fn carry_out(
     store: &Store,
     context: &CallContext,
@@ -43,20 +45,23 @@ pub(crate) async fn carry_out(
     (number, since): (usize, Option<i64>),
     priority: &str,
     result_bytes_max: usize,
-) -> Result<Results, ToolFailure> {
+) -> Result<PlanResults, ToolFailure> {
     let turn = turn(context, plan, turn_id(context, number)?, priority);
-    Ok(match begin_turn(store, &turn, SameTurn::Calls, is_new(store, since)).await.map_err(away)? {
-        BegunTurn::Ended(reply) => Results::In(read(&reply, plan, result_bytes_max)),
-        BegunTurn::Out(turn) => Results::Out(turn),
-        BegunTurn::Forgotten => Results::In(all(plan, FORGOTTEN)),
-        BegunTurn::Refused(why) => Results::In(all(plan, &format!("These calls were not carried out: {why}"))),
+    Ok(match begin_turn(store, &turn, SameTurn::Calls, is_new(store, since)).await.map_err(store_unavailable)? {
+        BegunTurn::Ended(reply) => PlanResults::Finished(read(&reply, plan, result_bytes_max)),
+        BegunTurn::Out(turn) => PlanResults::Pending(turn),
+        BegunTurn::Forgotten => PlanResults::Finished(all(plan, FORGOTTEN)),
+        BegunTurn::Refused(why) => {
+            PlanResults::Finished(all(plan, &format!("These calls were not carried out: {why}")))
+        }
         BegunTurn::Later(why) => {
             return Err(ToolFailure::Transient { message: why.to_owned(), retry_after: None, not_executed: true });
         }
     })
 }
 
-/// Whether a turn that nothing is known of was not submitted before: one that was, and ended, is remembered for a while.
+/// Returns true if a turn that the store does not know was never submitted. The store remembers ended turns for
+/// `dedupe_ms`, so after that time the answer is unknown.
 async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
     let Some(since) = since else { return Ok(true) };
     Ok(store.now_ms().await? - since < store.options().dedupe_ms)
@@ -65,7 +70,7 @@ async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
 const FORGOTTEN: &str = "Whether this call was carried out is not known: its result is no longer kept. Check before you \
                          repeat it.";
 
-/// The same result for each call of the plan.
+/// The same failure for each call of the plan.
 fn all(plan: &Plan, why: &str) -> Vec<CallOutcome> {
     let one = |tool: &String| CallOutcome { tool: tool.clone(), ok: false, content: why.to_owned() };
     plan.calls.iter().map(|call| one(&call.tool)).collect()
@@ -103,7 +108,7 @@ struct ToolMessage {
     content: String,
 }
 
-/// The results of a turn's record, one for each call whatever stands there.
+/// The results in a turn's record: one for each call, even if the record lacks some.
 fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     let Ok(reply) = serde_json::from_str::<Reply>(reply) else { return all(plan, FORGOTTEN) };
     let messages = reply.messages.as_deref().map_or("[]", RawValue::get);
@@ -113,7 +118,7 @@ fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
         ok: result.success,
         content: cut(message.content, bytes_max),
     });
-    let one = |call: &crate::history::Planned| {
+    let one = |call: &crate::history::PlanCall| {
         results.next().unwrap_or_else(|| CallOutcome {
             tool: call.tool.clone(),
             ok: false,
@@ -123,7 +128,7 @@ fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     plan.calls.iter().map(one).collect()
 }
 
-/// A text cut to a bound, head and tail kept.
+/// A text cut to a bound. It keeps its head and tail.
 pub(crate) fn cut(text: String, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text;
@@ -132,6 +137,6 @@ pub(crate) fn cut(text: String, bytes_max: usize) -> String {
     json.ok().and_then(|json| serde_json::from_str(json.get()).ok()).unwrap_or_default()
 }
 
-fn away(error: StoreError) -> ToolFailure {
+fn store_unavailable(error: StoreError) -> ToolFailure {
     ToolFailure::Transient { message: error.to_string(), retry_after: None, not_executed: true }
 }

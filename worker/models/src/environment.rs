@@ -1,58 +1,58 @@
-//! The provider that the usual environment variables name.
+//! The provider that the usual environment variables configure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use secrecy::SecretString;
 
-use crate::provider::Settings;
-use crate::wire::Api;
+use crate::provider::ProviderSettings;
+use crate::wire::ProviderApi;
 
-/// How long one request may take where nothing else is said.
+/// The default timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The provider of `LLM_PROVIDER` (`openai`, `anthropic`, `claude` or `gemini`), with its key, model and address. Without
-/// that word it is the one whose key is there, OpenAI before Anthropic. An empty variable counts as none. None where
-/// no variable names a provider. Nothing is read but `environment`.
+/// The provider in `LLM_PROVIDER` (`openai`, `openai-responses`, `anthropic`, `claude` or `gemini`), with its key,
+/// model and address. Without that variable, it is OpenAI if its key or address is set, otherwise Anthropic if its key
+/// is set. An empty variable counts as unset. `None` if no variable selects a provider. Reads only `environment`.
 ///
 /// # Errors
-/// A variable that is missing or wrong, by name. No value of a key is in it.
-pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option<Settings>, String> {
+/// A missing or invalid variable, by name. The message never contains a key.
+pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option<ProviderSettings>, String> {
     let value = |name: &str| environment.get(name).map(|v| v.trim()).filter(|v| !v.is_empty());
     let api = match value("LLM_PROVIDER").map(str::to_ascii_lowercase).as_deref() {
-        Some("openai") => Api::OpenAi,
-        Some("openai-responses") => Api::Responses,
-        Some("anthropic" | "claude") => Api::Anthropic,
-        Some("gemini") => Api::Gemini,
+        Some("openai") => ProviderApi::OpenAi,
+        Some("openai-responses") => ProviderApi::Responses,
+        Some("anthropic" | "claude") => ProviderApi::Anthropic,
+        Some("gemini") => ProviderApi::Gemini,
         Some(_) => return Err("LLM_PROVIDER: expected openai, anthropic, claude or gemini".to_owned()),
-        None if value("OPENAI_API_KEY").is_some() || value("OPENAI_BASE_URL").is_some() => Api::OpenAi,
-        None if value("ANTHROPIC_API_KEY").is_some() => Api::Anthropic,
+        None if value("OPENAI_API_KEY").is_some() || value("OPENAI_BASE_URL").is_some() => ProviderApi::OpenAi,
+        None if value("ANTHROPIC_API_KEY").is_some() => ProviderApi::Anthropic,
         None => return Ok(None),
     };
     let (key, model, base) = match api {
-        Api::OpenAi | Api::Responses => ("OPENAI_API_KEY", "OPENAI_MODEL", "OPENAI_BASE_URL"),
-        Api::Anthropic => ("ANTHROPIC_API_KEY", "CLAUDE_MODEL", "ANTHROPIC_BASE_URL"),
-        Api::Gemini => ("GEMINI_API_KEY", "GEMINI_MODEL", "GEMINI_BASE_URL"),
+        ProviderApi::OpenAi | ProviderApi::Responses => ("OPENAI_API_KEY", "OPENAI_MODEL", "OPENAI_BASE_URL"),
+        ProviderApi::Anthropic => ("ANTHROPIC_API_KEY", "CLAUDE_MODEL", "ANTHROPIC_BASE_URL"),
+        ProviderApi::Gemini => ("GEMINI_API_KEY", "GEMINI_MODEL", "GEMINI_BASE_URL"),
     };
-    // A server of one's own often wants no key; the providers themselves always do.
+    // A self-hosted server often needs no key. The providers themselves always do.
     if value(key).is_none() && value(base).is_none() {
         return Err(format!("{key}: expected the key of {}", api.as_str()));
     }
     let model = value(model).ok_or_else(|| format!("{model}: expected the name of a model"))?;
-    Ok(Some(Settings {
+    Ok(Some(ProviderSettings {
         name: api.as_str().to_owned(),
         api,
         base_url: value(base).unwrap_or(api.base_url()).to_owned(),
         key: value(key).map(|key| SecretString::from(key.to_owned())),
         model: model.to_owned(),
         function_calling: true,
-        // Whoever sets the variable chose that very server, and no model has a say in the address.
+        // The operator who sets the variable has chosen this server, and a model cannot influence the address.
         allow_private: value(base).and_then(host_of).into_iter().collect(),
         timeout: TIMEOUT,
     }))
 }
 
-/// The host of an address, with its port where it names one.
+/// The host of an address, with its port if the address has one.
 fn host_of(url: &str) -> Option<String> {
     let url = reqwest::Url::parse(url).ok()?;
     let host = url.host_str()?;
@@ -65,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Option<Settings>, String> {
+    fn read(variables: &[(&str, &str)]) -> Result<Option<ProviderSettings>, String> {
         from_environment(&variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
     }
 
@@ -74,7 +74,7 @@ mod tests {
         assert!(read(&[]).unwrap().is_none() && read(&[("LLM_PROVIDER", "")]).unwrap().is_none());
         let claude = read(&[("LLM_PROVIDER", "Claude"), ("ANTHROPIC_API_KEY", "k"), ("CLAUDE_MODEL", "m")]);
         let claude = claude.unwrap().unwrap();
-        assert_eq!((claude.api, claude.model.as_str()), (Api::Anthropic, "m"));
+        assert_eq!((claude.api, claude.model.as_str()), (ProviderApi::Anthropic, "m"));
         assert!(!format!("{claude:?}").contains("\"k\""), "no key is printed");
         let own = read(&[("OPENAI_BASE_URL", "http://llm:8000/v1"), ("OPENAI_MODEL", "m")]).unwrap().unwrap();
         assert!(own.key.is_none() && own.base_url == "http://llm:8000/v1");

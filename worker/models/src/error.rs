@@ -1,63 +1,65 @@
-//! Why a model gave no answer, and what that means for whoever asked.
+//! Why a model did not answer, and what that means for the caller.
 
 use std::time::Duration;
 
-/// What a failure means for whoever asked.
+/// How the caller should treat a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    /// Asking again later may succeed.
+pub enum FailureClass {
+    /// A later request may succeed.
     Transient,
-    /// The account has nothing left: another provider may, this one not before somebody pays.
+    /// The account is exhausted. Another provider may respond, but this one not before its account is funded.
     Exhausted,
-    /// Asking again changes nothing.
+    /// Repeating the request would not help.
     Permanent,
 }
 
-/// What happened.
+/// The kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub enum ModelFailure {
     /// 429: too many requests or tokens for now.
     RateLimited,
-    /// 5xx, 408, 409 or 529: the provider cannot at present.
+    /// 5xx, 408, 409 or 529: the provider is currently unavailable.
     Unavailable,
-    /// No whole answer in time. The provider may have carried it out.
+    /// No complete answer in time. The provider may have processed the request.
     Timeout,
-    /// The connection failed or ended before the whole answer. The provider may have carried it out.
+    /// The connection failed or ended before the complete answer. The provider may have processed the request.
     Disconnected,
-    /// Not asked: it failed too often, or asked for a pause.
+    /// Not asked: its circuit breaker is open, or it asked for a pause.
     Resting,
     /// The quota or credit of the account is used up.
     QuotaSpent,
-    /// 401 or 403: the key is wrong, or may not do this.
+    /// 401 or 403: the key is invalid or lacks permission.
     Unauthorised,
-    /// 404: no such model or address.
+    /// 404: the model or address does not exist.
     NotFound,
-    /// Any other 4xx, or a request that we did not send because it would be one.
+    /// Any other 4xx, or a request that was not sent because it would get one.
     BadRequest,
-    /// An answer of more bytes than are read.
+    /// The answer exceeds the size limit.
     TooLarge,
-    /// An answer that is not what this provider answers.
+    /// The answer does not have this provider's format.
     Malformed,
-    /// The address is not allowed.
+    /// The address is not permitted.
     Blocked,
 }
 
-impl Failure {
-    /// The class that it is of.
+impl ModelFailure {
+    /// The class of this failure.
     #[must_use]
-    pub fn class(self) -> Class {
+    pub fn class(self) -> FailureClass {
         match self {
             Self::RateLimited | Self::Unavailable | Self::Timeout | Self::Disconnected | Self::Resting => {
-                Class::Transient
+                FailureClass::Transient
             }
-            // A gateway's page in place of an answer: the next one is likely whole.
-            Self::Malformed => Class::Transient,
-            Self::QuotaSpent => Class::Exhausted,
-            Self::Unauthorised | Self::NotFound | Self::BadRequest | Self::TooLarge | Self::Blocked => Class::Permanent,
+            // Usually a gateway's page in place of an answer. The next response is likely to be complete.
+            Self::Malformed => FailureClass::Transient,
+            Self::QuotaSpent => FailureClass::Exhausted,
+            Self::Unauthorised | Self::NotFound | Self::BadRequest | Self::TooLarge | Self::Blocked => {
+                FailureClass::Permanent
+            }
         }
     }
 
-    /// The word for metrics.
+    /// The label for metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -83,20 +85,21 @@ impl Failure {
 pub struct ModelError {
     /// The name of the provider.
     pub provider: String,
-    /// What happened.
-    pub failure: Failure,
-    /// It in words, bounded and without keys.
+    /// The kind of failure.
+    pub failure: ModelFailure,
+    /// A description, bounded and without keys.
     pub detail: String,
-    /// The time that the provider wants to be left alone.
+    /// The pause that the provider asked for.
     pub retry_after: Option<Duration>,
-    /// True if the provider may have carried the request out, and charge for it: no status says that it did not.
+    /// True if the provider may have processed the request and may charge for it, because no status says that it did
+    /// not.
     pub may_have_run: bool,
 }
 
 impl ModelError {
-    /// What it means for whoever asked.
+    /// How the caller should treat it.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> FailureClass {
         self.failure.class()
     }
 }

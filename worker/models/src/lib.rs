@@ -1,22 +1,25 @@
-//! Requests to models: one neutral request and answer, three providers' forms of them, and what to do when one fails.
+//! Requests to models: one neutral request and answer, the providers' formats for them, and how to handle failures.
 //!
-//! `message` is the neutral form, `wire` what each provider makes of it, `planner` the form for models without function
-//! calling, `provider` one request over HTTP, `breaker` whether a provider is asked at all, and `fallbacks` the order
-//! in which several are. Nothing here is repeated by itself: whoever asks decides when to ask again.
+//! `message` is the neutral form, `wire` has each provider's format, `planner` has the form for models without function
+//! calling, `provider` sends one request over HTTP, `breaker` decides whether a provider is asked at all, and
+//! `model_chain` has the order in which providers are asked. This crate never retries by itself: the caller decides when
+//! to ask again.
 
 mod breaker;
 mod environment;
 mod error;
-mod fallbacks;
 mod message;
+mod model_chain;
 mod planner;
 mod provider;
 mod rate;
 mod wire;
 
 pub use environment::from_environment;
-pub use error::{Class, Failure, ModelError};
-pub use fallbacks::{Answered, Models, Unanswered};
-pub use message::{Answer, Invalid, Message, Request, Stop, ToolCall, ToolDefinition, Usage};
-pub use provider::{Provider, Settings};
-pub use wire::Api;
+pub use error::{FailureClass, ModelError, ModelFailure};
+pub use message::{
+    ChatMessage, InvalidRequest, ModelAnswer, ModelRequest, StopReason, TokenUsage, ToolCall, ToolDefinition,
+};
+pub use model_chain::{ModelChain, ModelChainError, ProviderAnswer};
+pub use provider::{Provider, ProviderSettings};
+pub use wire::ProviderApi;

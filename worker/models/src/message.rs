@@ -1,214 +1,222 @@
-//! The neutral form of what is said to a model, and of what it says.
+//! The neutral form of requests to a model and of its answers.
 
 use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
 
-/// The bytes of one request's body that are sent at most.
+/// The largest request body that is sent, in bytes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The messages of one request at most.
+/// The most messages in one request.
 const MESSAGES_MAX: usize = 4_096;
-/// The calls of one message at most.
+/// The most calls in one message.
 pub(crate) const CALLS_MAX: usize = 128;
-/// The bytes of a tool's name that every provider takes.
+/// The longest tool name that every provider accepts, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
 /// A tool that the model may call.
 #[derive(Debug, Clone)]
 pub struct ToolDefinition {
-    /// 1 to 64 letters, digits, `_` and `-`: what all providers take.
+    /// 1 to 64 letters, digits, `_` and `-`, which all providers accept.
     pub name: String,
-    /// The words that tell the model what it does.
+    /// The description for the model.
     pub description: String,
     /// The JSON Schema of its arguments, an object.
     pub parameters: serde_json::Value,
 }
 
-/// A call that a model asks for.
+/// A call that a model requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Unique in the conversation. It is made here from the place of the call, not by the provider: every provider
-    /// takes it, so that a conversation can go on with another one.
+    /// Unique in the conversation. It is derived here from the position of the call and not taken from the provider.
+    /// Every provider accepts it, so that a conversation can continue with another provider.
     pub id: String,
     /// The name of the tool.
     pub tool: String,
-    /// The arguments as the model wrote them: JSON text that may be no object, or no JSON at all.
+    /// The arguments as the model wrote them: JSON text that may not be an object, or text that is not JSON.
     pub arguments: String,
-    /// What the provider wants back with the call, opaque (Gemini's `thoughtSignature`).
+    /// Opaque data that the provider requires back with the call (Gemini's `thoughtSignature`).
     pub signature: Option<String>,
 }
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
-    /// What the model is told.
+pub enum ChatMessage {
+    /// Text for the model.
     User(String),
-    /// What the model said: words, calls, or both.
+    /// An answer of the model: text, calls, or both.
     Model {
-        /// Its words; may be empty where there are calls.
+        /// The text; may be empty if there are calls.
         text: String,
-        /// Its calls, in its order.
+        /// The calls, in the model's order.
         calls: Vec<ToolCall>,
     },
-    /// The result of one call. The results of a message follow it at once, in the order of its calls.
+    /// The result of one call. The results follow immediately after the message with the calls, in the order of its
+    /// calls.
     Result {
         /// The call that it answers.
         id: String,
         /// The tool of that call.
         tool: String,
-        /// The result in words or JSON.
+        /// The result as text or JSON.
         content: String,
-        /// True if the call did not succeed.
+        /// True if the call failed.
         is_error: bool,
     },
 }
 
 /// One request to a model.
 #[derive(Debug, Clone, Default)]
-pub struct Request {
-    /// What the model is; may be empty.
+pub struct ModelRequest {
+    /// The system prompt; may be empty.
     pub system: String,
-    /// The conversation. It begins with a user's message.
-    pub messages: Vec<Message>,
-    /// The tools that the conversation knows.
+    /// The conversation. It starts with a user message.
+    pub messages: Vec<ChatMessage>,
+    /// The tools that are used in the conversation.
     pub tools: Vec<ToolDefinition>,
-    /// True if the model must answer without a call. The tools stay: a provider refuses calls of unknown ones.
+    /// True if the model must answer without a call. The tools are still sent, because a provider rejects calls of
+    /// unknown tools.
     pub answer_only: bool,
-    /// The sampling temperature; the provider's default where none.
+    /// The sampling temperature; `None` for the provider's default.
     pub temperature: Option<f64>,
-    /// The tokens of the answer at most.
+    /// The maximum number of tokens in the answer.
     pub tokens_max: u32,
 }
 
 /// Why a model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopReason {
     /// It has answered.
     Answer,
     /// It waits for the results of its calls.
     Calls,
-    /// It was cut off, usually by the limit of tokens. A call at its end is marked as cut off, and never carried out.
+    /// It was cut off, usually by the token limit. A call at its end is marked as cut off and is never carried out.
     Length,
     /// The model or its provider declined.
     Refused,
 }
 
-/// The tokens that an answer cost, as the provider counts them.
+/// The tokens of a request and its answer, as the provider counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
-    /// Tokens of the request, cached ones too.
+pub struct TokenUsage {
+    /// Tokens of the request, including cached ones.
     pub input: u64,
-    /// Tokens of the answer, hidden thoughts too.
+    /// Tokens of the answer, including hidden thoughts.
     pub output: u64,
 }
 
-/// What a model said.
+/// A model's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    /// Its words; may be empty.
+pub struct ModelAnswer {
+    /// The text; may be empty.
     pub text: String,
-    /// Its calls, in its order, at most 128.
+    /// The calls, in the model's order, at most 128.
     pub calls: Vec<ToolCall>,
     /// Why it stopped.
-    pub stop: Stop,
-    /// What it cost; zeros where the provider does not say.
-    pub usage: Usage,
+    pub stop: StopReason,
+    /// The usage; zeros if the provider does not report it.
+    pub usage: TokenUsage,
 }
 
 /// Why a request is not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Invalid {
-    /// No message, or a first one that no user says.
+pub enum InvalidRequest {
+    /// The conversation is empty or does not start with a user message.
     #[error("the conversation does not start with a user message")]
     Beginning,
     /// Something has too many elements or bytes.
     #[error("{0}")]
     TooMuch(String),
-    /// A name that a provider would refuse.
+    /// A name that a provider would reject.
     #[error("the tool name {0:?} is not 1 to 64 letters, digits, '_' and '-'")]
     Name(String),
-    /// A name twice.
+    /// A duplicate name.
     #[error("the tool {0:?} is defined twice")]
     Twice(String),
-    /// A call without its result in place, or the reverse.
+    /// A call is not followed by its result, or a result does not follow its call.
     #[error("message {at}: the result of call {expected:?} was expected")]
     Pairing {
         /// The index of the message.
         at: usize,
-        /// The call whose result is due; `none` where none is.
+        /// The call whose result is due; `none` if no result is due.
         expected: String,
     },
-    /// A message that says nothing.
+    /// A message without content.
     #[error("message {0} is empty")]
     Empty(usize),
 }
 
-impl Request {
-    /// Checks what every provider refuses, before anything is sent.
+impl ModelRequest {
+    /// Checks for everything that any provider would reject, before the request is sent.
     ///
     /// # Errors
-    /// The first thing that is wrong.
-    pub fn check(&self) -> Result<(), Invalid> {
+    /// The first problem.
+    pub fn check(&self) -> Result<(), InvalidRequest> {
         if self.messages.len() > MESSAGES_MAX {
-            return Err(Invalid::TooMuch(format!("{} messages: at most {MESSAGES_MAX}", self.messages.len())));
+            return Err(InvalidRequest::TooMuch(format!("{} messages: at most {MESSAGES_MAX}", self.messages.len())));
         }
         let mut names = BTreeSet::new();
         for tool in &self.tools {
             let plain = tool.name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
             if !plain || tool.name.is_empty() || tool.name.len() > NAME_BYTES_MAX {
-                return Err(Invalid::Name(tool.name.clone()));
+                return Err(InvalidRequest::Name(tool.name.clone()));
             }
             if !names.insert(&tool.name) {
-                return Err(Invalid::Twice(tool.name.clone()));
+                return Err(InvalidRequest::Twice(tool.name.clone()));
             }
         }
-        if !matches!(self.messages.first(), Some(Message::User(_))) {
-            return Err(Invalid::Beginning);
+        if !matches!(self.messages.first(), Some(ChatMessage::User(_))) {
+            return Err(InvalidRequest::Beginning);
         }
         self.check_pairing()
     }
 
-    /// Each result answers the call that is due, and nothing else stands between.
-    fn check_pairing(&self) -> Result<(), Invalid> {
+    /// Checks that each result answers the call that is due, without other messages in between.
+    fn check_pairing(&self) -> Result<(), InvalidRequest> {
         let mut due: Vec<&str> = Vec::new();
         for (at, message) in self.messages.iter().enumerate() {
-            if let Message::Result { id, .. } = message {
+            if let ChatMessage::Result { id, .. } = message {
                 if due.last() != Some(&id.as_str()) {
                     let expected = due.last().copied().unwrap_or("none").to_owned();
-                    return Err(Invalid::Pairing { at, expected });
+                    return Err(InvalidRequest::Pairing { at, expected });
                 }
                 due.pop();
                 continue;
             }
             if let Some(expected) = due.last() {
-                return Err(Invalid::Pairing { at, expected: (*expected).to_owned() });
+                return Err(InvalidRequest::Pairing { at, expected: (*expected).to_owned() });
             }
             match message {
-                Message::User(text) if text.trim().is_empty() => return Err(Invalid::Empty(at)),
-                Message::Model { text, calls } if text.trim().is_empty() && calls.is_empty() => {
-                    return Err(Invalid::Empty(at));
+                ChatMessage::User(text) if text.trim().is_empty() => return Err(InvalidRequest::Empty(at)),
+                ChatMessage::Model { text, calls } if text.trim().is_empty() && calls.is_empty() => {
+                    return Err(InvalidRequest::Empty(at));
                 }
-                Message::Model { calls, .. } if calls.len() > CALLS_MAX => {
-                    return Err(Invalid::TooMuch(format!("message {at}: {} calls: at most {CALLS_MAX}", calls.len())));
+                ChatMessage::Model { calls, .. } if calls.len() > CALLS_MAX => {
+                    return Err(InvalidRequest::TooMuch(format!(
+                        "message {at}: {} calls: at most {CALLS_MAX}",
+                        calls.len()
+                    )));
                 }
-                Message::Model { calls, .. } => due = calls.iter().rev().map(|call| call.id.as_str()).collect(),
+                ChatMessage::Model { calls, .. } => due = calls.iter().rev().map(|call| call.id.as_str()).collect(),
                 _ => {}
             }
         }
         match due.last() {
-            Some(expected) => Err(Invalid::Pairing { at: self.messages.len(), expected: (*expected).to_owned() }),
+            Some(expected) => {
+                Err(InvalidRequest::Pairing { at: self.messages.len(), expected: (*expected).to_owned() })
+            }
             None => Ok(()),
         }
     }
 
-    /// The id of the `index`th call of the answer to this request: the same for every provider and every repetition.
+    /// The ID of the `index`th call in the answer to this request: the same for every provider and for every
+    /// repetition.
     pub(crate) fn call_id(&self, index: usize) -> String {
         format!("call_{}_{index}", self.messages.len())
     }
 }
 
-/// Arguments as a JSON object, digit for digit. What is no object is wrapped into one, so that history stays readable
-/// for a provider that insists on objects; the model then sees what it had written.
+/// The arguments as a JSON object, with all digits of numbers. Other values are wrapped in an object, so that history
+/// stays readable for a provider that requires objects. The model still sees what it wrote.
 pub(crate) fn object(arguments: &str) -> Box<RawValue> {
     let raw = serde_json::from_str::<Box<RawValue>>(arguments).ok().filter(|raw| raw.get().starts_with('{'));
     raw.unwrap_or_else(|| {

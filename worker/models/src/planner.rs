@@ -1,16 +1,16 @@
-//! The form for models without function calling: tools are told of in words, and calls and results are text.
+//! The form for models without function calling: tools are described in the prompt, and calls and results are text.
 
 use std::fmt::Write as _;
 
 use tickfleet_protocol::text::calls_in;
 
-use crate::message::{Answer, CALLS_MAX, Message, Request, Stop, ToolCall};
+use crate::message::{CALLS_MAX, ChatMessage, ModelAnswer, ModelRequest, StopReason, ToolCall};
 
-/// The word that a planner answers in place of a tool when it wants none.
+/// The word that a planner gives in place of a tool when it needs none.
 const NONE: &str = "none";
 
-/// The request in words: no tools, no calls, roles that alternate.
-pub(crate) fn in_words(request: &Request) -> Request {
+/// The request as text: without tools and calls, and with alternating roles.
+pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     let mut system = request.system.clone();
     if request.answer_only {
         system.push_str("\n\nUse no tool any more. Answer in plain words, from the results that you have.");
@@ -21,45 +21,46 @@ pub(crate) fn in_words(request: &Request) -> Request {
                 write!(system, "\n\n{}: {}\nArguments (JSON Schema): {}", tool.name, tool.description, tool.parameters);
         }
     }
-    let mut messages: Vec<Message> = Vec::with_capacity(request.messages.len());
+    let mut messages: Vec<ChatMessage> = Vec::with_capacity(request.messages.len());
     for message in &request.messages {
         match message {
-            Message::User(text) => push_user(&mut messages, text),
-            Message::Result { tool, content, is_error, .. } => {
+            ChatMessage::User(text) => push_user(&mut messages, text),
+            ChatMessage::Result { tool, content, is_error, .. } => {
                 let status = if *is_error { "error" } else { "ok" };
                 let block =
                     format!("<tool_result tool_name=\"{tool}\" status=\"{status}\">\n{content}\n</tool_result>");
                 push_user(&mut messages, &block);
             }
-            Message::Model { text, calls } => messages.push(said(text, calls)),
+            ChatMessage::Model { text, calls } => messages.push(model_message(text, calls)),
         }
     }
-    Request { system, messages, tools: Vec::new(), ..request.clone() }
+    ModelRequest { system, messages, tools: Vec::new(), ..request.clone() }
 }
 
-/// What a user says in a row is one message.
-fn push_user(messages: &mut Vec<Message>, text: &str) {
-    if let Some(Message::User(last)) = messages.last_mut() {
+/// Joins consecutive user messages into one.
+fn push_user(messages: &mut Vec<ChatMessage>, text: &str) {
+    if let Some(ChatMessage::User(last)) = messages.last_mut() {
         last.push_str("\n\n");
         last.push_str(text);
     } else {
-        messages.push(Message::User(text.to_owned()));
+        messages.push(ChatMessage::User(text.to_owned()));
     }
 }
 
-fn said(text: &str, calls: &[ToolCall]) -> Message {
+fn model_message(text: &str, calls: &[ToolCall]) -> ChatMessage {
     let mut words = text.to_owned();
     for call in calls {
         let tool = serde_json::Value::from(call.tool.as_str());
         let separator = if words.is_empty() { "" } else { "\n" };
         let _ = write!(words, "{separator}{{\"tool\": {tool}, \"arguments\": {}}}", call.arguments);
     }
-    Message::Model { text: words, calls: Vec::new() }
+    ChatMessage::Model { text: words, calls: Vec::new() }
 }
 
-/// The calls that an answer in words holds, also one that was cut off: its last call is then one that cannot be read. `none` is no call: what stands beside it is the answer.
-pub(crate) fn understood(request: &Request, answer: Answer) -> Answer {
-    if request.answer_only || request.tools.is_empty() || answer.stop == Stop::Refused {
+/// Extracts the calls from an answer in text form. If the answer was cut off, the last call may be unreadable. `none`
+/// is not a call: the text beside it is the answer.
+pub(crate) fn parse_calls(request: &ModelRequest, answer: ModelAnswer) -> ModelAnswer {
+    if request.answer_only || request.tools.is_empty() || answer.stop == StopReason::Refused {
         return answer;
     }
     let found = calls_in(&answer.text);
@@ -79,6 +80,6 @@ pub(crate) fn understood(request: &Request, answer: Answer) -> Answer {
     if calls.is_empty() {
         return answer;
     }
-    // The calls are the words: history writes them again from the calls.
-    Answer { text: String::new(), calls, stop: Stop::Calls, ..answer }
+    // The text consisted of the calls, so it is dropped. History writes it again from the calls.
+    ModelAnswer { text: String::new(), calls, stop: StopReason::Calls, ..answer }
 }

@@ -1,4 +1,4 @@
-//! One provider: one request over HTTP, its answer read within a bound, its failure named.
+//! One provider: sends one request over HTTP, reads its answer within a bound, and classifies its failure.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -11,62 +11,62 @@ use tickfleet_model::limits;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_outbound::client_for;
 
-use crate::breaker::Breaker;
-use crate::error::{Failure, ModelError};
-use crate::message::{Answer, CALLS_MAX, REQUEST_BYTES_MAX, Request};
+use crate::breaker::ProviderBreaker;
+use crate::error::{ModelError, ModelFailure};
+use crate::message::{CALLS_MAX, ModelAnswer, ModelRequest, REQUEST_BYTES_MAX};
 use crate::planner;
 use crate::rate::used_up;
-use crate::wire::{Api, Written};
+use crate::wire::{EncodedRequest, ProviderApi};
 
-/// The bytes of an answer that are read at most.
+/// The largest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The bytes of a refusal that are read at most: enough for its reason.
+/// The most bytes that are read of an error response: enough for its reason.
 const REFUSAL_BYTES_MAX: usize = 16 * 1024;
-/// The characters of its reason that are told.
+/// The most characters of that reason in an error.
 const DETAIL_CHARS_MAX: usize = 300;
-/// Limit of resolving, connecting and the TLS handshake.
+/// Timeout for DNS resolution, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a provider is made of. Its key is never printed.
+/// The configuration of a provider. Its key is never printed.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ProviderSettings {
     /// The name in errors and metrics.
     pub name: String,
-    /// The form that it speaks.
-    pub api: Api,
-    /// Its address, without what the form adds (`https://api.openai.com/v1`).
+    /// The API format.
+    pub api: ProviderApi,
+    /// Its base address, without the path that the format adds (`https://api.openai.com/v1`).
     pub base_url: String,
-    /// Its key; none for a server that wants none.
+    /// Its key; `None` for a server that needs no key.
     pub key: Option<SecretString>,
     /// The model to ask.
     pub model: String,
-    /// False for a model without function calling, which gets the planner's prompt.
+    /// False for a model without function calling, which gets the planner prompt.
     pub function_calling: bool,
-    /// Hosts, `host:port` or blocks of private addresses that may be reached.
+    /// Hosts, `host:port` pairs or blocks of private addresses that may be reached.
     pub allow_private: BTreeSet<String>,
-    /// Limit of one request with its answer.
+    /// Timeout of one request including its answer.
     pub timeout: Duration,
 }
 
 /// A provider that can be asked.
 #[derive(Debug)]
 pub struct Provider {
-    settings: Settings,
+    settings: ProviderSettings,
     client: reqwest::Client,
-    pub(crate) breaker: Breaker,
+    pub(crate) breaker: ProviderBreaker,
 }
 
 impl Provider {
     /// # Errors
-    /// What is wrong with the address, the model's name or TLS. No key is in it.
-    pub fn new(mut settings: Settings) -> Result<Self, String> {
+    /// An invalid address or model name, or a TLS problem. The message never contains the key.
+    pub fn new(mut settings: ProviderSettings) -> Result<Self, String> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b':' | b'/' | b'@');
         if settings.model.is_empty() || settings.model.contains("..") || !settings.model.bytes().all(plain) {
             return Err(format!("model {:?}: expected letters, digits and . _ - : / @", settings.model));
         }
         settings.base_url.truncate(settings.base_url.trim_end_matches('/').len());
         let client = client_for(&settings.base_url, &settings.allow_private, CONNECT_TIMEOUT)?;
-        Ok(Self { settings, client, breaker: Breaker::default() })
+        Ok(Self { settings, client, breaker: ProviderBreaker::default() })
     }
 
     /// The name in errors and metrics.
@@ -75,37 +75,41 @@ impl Provider {
         &self.settings.name
     }
 
-    /// Whose API it speaks, by the names of OpenTelemetry, and its model.
+    /// The API owner (by OpenTelemetry's names) and the model.
     pub(crate) fn described(&self) -> (&'static str, &str) {
         let of = match self.settings.api {
-            Api::OpenAi | Api::Responses => "openai",
-            Api::Anthropic => "anthropic",
-            Api::Gemini => "gcp.gemini",
+            ProviderApi::OpenAi | ProviderApi::Responses => "openai",
+            ProviderApi::Anthropic => "anthropic",
+            ProviderApi::Gemini => "gcp.gemini",
         };
         (of, &self.settings.model)
     }
 
-    /// Asks once.
-    pub(crate) async fn ask(&self, request: &Request) -> Result<Answer, ModelError> {
-        let worded = (!self.settings.function_calling).then(|| planner::in_words(request));
-        let written =
-            self.settings.api.write(worded.as_ref().unwrap_or(request), &self.settings.model, &self.settings.base_url);
-        let written = written.map_err(|_| self.error(Failure::BadRequest, "the request cannot be written"))?;
+    /// Sends one request.
+    pub(crate) async fn ask(&self, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
+        let plain_text = (!self.settings.function_calling).then(|| planner::as_plain_text(request));
+        let written = self.settings.api.write(
+            plain_text.as_ref().unwrap_or(request),
+            &self.settings.model,
+            &self.settings.base_url,
+        );
+        let written = written.map_err(|_| self.error(ModelFailure::BadRequest, "the request cannot be written"))?;
         if written.body.len() > REQUEST_BYTES_MAX {
             let detail = format!("the request has {} bytes: at most {REQUEST_BYTES_MAX}", written.body.len());
-            return Err(self.error(Failure::BadRequest, &detail));
+            return Err(self.error(ModelFailure::BadRequest, &detail));
         }
         let asked = tokio::time::timeout(self.settings.timeout, self.send(written));
-        let body = asked.await.map_err(|_| self.error(Failure::Timeout, "the response was not complete in time"))??;
-        let answer = self.settings.api.read(request, &body).map_err(|why| self.error(Failure::Malformed, &why))?;
-        let answer = if worded.is_some() { planner::understood(request, answer) } else { answer };
+        let body =
+            asked.await.map_err(|_| self.error(ModelFailure::Timeout, "the response was not complete in time"))??;
+        let answer = self.settings.api.read(request, &body).map_err(|why| self.error(ModelFailure::Malformed, &why))?;
+        let answer = if plain_text.is_some() { planner::parse_calls(request, answer) } else { answer };
         if answer.calls.len() > CALLS_MAX {
-            return Err(self.error(Failure::Malformed, &format!("the response has more than {CALLS_MAX} calls")));
+            return Err(self.error(ModelFailure::Malformed, &format!("the response has more than {CALLS_MAX} calls")));
         }
         Ok(answer)
     }
 
-    async fn send(&self, written: Written) -> Result<Vec<u8>, ModelError> {
+    async fn send(&self, written: EncodedRequest) -> Result<Vec<u8>, ModelError> {
         let url = format!("{}{}", self.settings.base_url, written.path);
         let mut builder = self.client.post(url).header(CONTENT_TYPE, "application/json").body(written.body);
         for (name, value) in written.headers {
@@ -114,7 +118,7 @@ impl Provider {
         if let Some(key) = &self.settings.key {
             let value = HeaderValue::from_str(&format!("{}{}", written.key.1, key.expose_secret()));
             let mut value =
-                value.map_err(|_| self.error(Failure::Unauthorised, "the API key contains invalid characters"))?;
+                value.map_err(|_| self.error(ModelFailure::Unauthorised, "the API key contains invalid characters"))?;
             value.set_sensitive(true);
             builder = builder.header(written.key.0, value);
         }
@@ -125,16 +129,18 @@ impl Provider {
             return Err(self.refused(status, response.headers(), &body));
         }
         if let Some(rest) = used_up(response.headers()) {
-            self.breaker.rest(rest);
+            self.breaker.pause(rest);
         }
         let body = read_at_most(&mut response, ANSWER_BYTES_MAX).await.map_err(|(_, failure)| match failure {
-            Failure::TooLarge => self.error(failure, &format!("the response has more than {ANSWER_BYTES_MAX} bytes")),
+            ModelFailure::TooLarge => {
+                self.error(failure, &format!("the response has more than {ANSWER_BYTES_MAX} bytes"))
+            }
             _ => self.error(failure, "the connection ended before the complete response"),
         })?;
-        // It is read into values, each of which takes far more memory than its text.
+        // The body is parsed into values, each of which takes far more memory than its text.
         if values(&body) > limits::JSON_VALUES_MAX {
             let detail = format!("the response has more than {} values", limits::JSON_VALUES_MAX);
-            return Err(self.error(Failure::TooLarge, &detail));
+            return Err(self.error(ModelFailure::TooLarge, &detail));
         }
         Ok(body)
     }
@@ -143,17 +149,17 @@ impl Provider {
         let mut source: Option<&(dyn Error + 'static)> = Some(error);
         while let Some(this) = source {
             if let Some(blocked) = this.downcast_ref::<tickfleet_outbound::Blocked>() {
-                return self.error(Failure::Blocked, &blocked.to_string());
+                return self.error(ModelFailure::Blocked, &blocked.to_string());
             }
             source = this.source();
         }
         match error {
-            e if e.is_timeout() => self.error(Failure::Timeout, "connection timed out"),
+            e if e.is_timeout() => self.error(ModelFailure::Timeout, "connection timed out"),
             e if e.is_connect() => {
                 let why = format!("connection failed: {}", tickfleet_outbound::connect_failure(e));
-                ModelError { may_have_run: false, ..self.error(Failure::Disconnected, &why) }
+                ModelError { may_have_run: false, ..self.error(ModelFailure::Disconnected, &why) }
             }
-            _ => self.error(Failure::Disconnected, "the connection ended before the response"),
+            _ => self.error(ModelFailure::Disconnected, "the connection ended before the response"),
         }
     }
 
@@ -165,31 +171,33 @@ impl Provider {
             || said("type") == "billing_error"
             || said("message").contains("credit balance is too low");
         let failure = match status {
-            402 => Failure::QuotaSpent,
-            400 | 403 | 429 if spent => Failure::QuotaSpent,
-            429 => Failure::RateLimited,
-            401 | 403 => Failure::Unauthorised,
-            404 => Failure::NotFound,
-            408 | 409 | 500.. => Failure::Unavailable,
-            _ => Failure::BadRequest,
+            402 => ModelFailure::QuotaSpent,
+            400 | 403 | 429 if spent => ModelFailure::QuotaSpent,
+            429 => ModelFailure::RateLimited,
+            401 | 403 => ModelFailure::Unauthorised,
+            404 => ModelFailure::NotFound,
+            408 | 409 | 500.. => ModelFailure::Unavailable,
+            _ => ModelFailure::BadRequest,
         };
         let mut error = self.error(failure, &format!("status {status}: {}", said("message")));
         error.retry_after = retry_after(headers).or_else(|| retry_delay(&json));
         error
     }
 
-    /// What a provider says may repeat the key, or whatever else is secret.
-    fn error(&self, failure: Failure, detail: &str) -> ModelError {
+    /// A provider's message may repeat the key or other secrets, so they are redacted.
+    fn error(&self, failure: ModelFailure, detail: &str) -> ModelError {
         let key = self.settings.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty());
         let detail = key.map_or_else(|| detail.to_owned(), |key| detail.replace(key, "[REDACTED]"));
         let detail = Redactor::new::<&str>([]).text(&detail).chars().take(DETAIL_CHARS_MAX).collect();
-        let may_have_run =
-            matches!(failure, Failure::Timeout | Failure::Disconnected | Failure::TooLarge | Failure::Malformed);
+        let may_have_run = matches!(
+            failure,
+            ModelFailure::Timeout | ModelFailure::Disconnected | ModelFailure::TooLarge | ModelFailure::Malformed
+        );
         ModelError { provider: self.settings.name.clone(), failure, detail, retry_after: None, may_have_run }
     }
 }
 
-/// Returns about how many values JSON has: never fewer than half of them.
+/// Returns the approximate number of values in the JSON, and at least half of their real number.
 fn values(json: &[u8]) -> usize {
     let (mut values, mut in_text, mut escaped) = (1, false, false);
     for byte in json {
@@ -204,20 +212,21 @@ fn values(json: &[u8]) -> usize {
     values
 }
 
-/// Reads at most `bytes_max` bytes, or answers what was read and why there is no more.
-async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, (Vec<u8>, Failure)> {
+/// Reads at most `bytes_max` bytes. Otherwise returns what was read and why the rest is missing.
+async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, (Vec<u8>, ModelFailure)> {
     let mut body = Vec::new();
     loop {
         match response.chunk().await {
-            Ok(Some(chunk)) if body.len() + chunk.len() > bytes_max => return Err((body, Failure::TooLarge)),
+            Ok(Some(chunk)) if body.len() + chunk.len() > bytes_max => return Err((body, ModelFailure::TooLarge)),
             Ok(Some(chunk)) => body.extend_from_slice(&chunk),
             Ok(None) => return Ok(body),
-            Err(_) => return Err((body, Failure::Disconnected)),
+            Err(_) => return Err((body, ModelFailure::Disconnected)),
         }
     }
 }
 
-/// `Retry-After` in seconds, or as a date: by the provider's own clock, which is the `Date` beside it.
+/// `Retry-After` in seconds or as a date. A date is relative to the provider's own clock, which is in the `Date`
+/// header.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
@@ -231,7 +240,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     (date(after)? - date(text("date")?)?).to_std().ok()
 }
 
-/// Google's `RetryInfo`: `"retryDelay": "13s"` among the details.
+/// Google's `RetryInfo`: `"retryDelay": "13s"` in the details.
 fn retry_delay(refusal: &serde_json::Value) -> Option<Duration> {
     let details = refusal["error"]["details"].as_array()?;
     let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;

@@ -1,11 +1,12 @@
-//! What a provider says of its rate limits with an answer: where nothing is left, it is not asked before it has some.
+//! The rate limits that a provider reports with an answer. When a limit is used up, the provider is not asked until it
+//! resets.
 
 use std::time::Duration;
 
 use chrono::DateTime;
 use reqwest::header::HeaderMap;
 
-/// What is left, and when there is more, by header: of requests and of tokens.
+/// The headers with the remaining amount and the reset time, for requests and for tokens.
 const LEFT_AND_RESET: [(&str, &str); 4] = [
     ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
     ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
@@ -13,13 +14,13 @@ const LEFT_AND_RESET: [(&str, &str); 4] = [
     ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
 ];
 
-/// The time for which nothing is left; none where there is, or nobody says.
+/// The longest time until a used-up limit resets; `None` if no limit is used up, or if the provider reports no limits.
 pub(crate) fn used_up(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let of = |(left, reset): &(&str, &str)| {
         text(left).filter(|left| *left == "0")?;
         let reset = text(reset)?;
-        // A point in time is one of the provider's own clock, which is the `Date` beside it.
+        // A time is relative to the provider's own clock, which is in the `Date` header.
         let until = || {
             let (reset, date) = (DateTime::parse_from_rfc3339(reset).ok()?, text("date")?);
             (reset - DateTime::parse_from_rfc2822(date).ok()?).to_std().ok()
@@ -29,7 +30,7 @@ pub(crate) fn used_up(headers: &HeaderMap) -> Option<Duration> {
     LEFT_AND_RESET.iter().filter_map(of).max()
 }
 
-/// A length of time such as `1s`, `6m0s`, `120ms`, or seconds.
+/// A duration such as `1s`, `6m0s`, `120ms`, or a number of seconds.
 fn length(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();

@@ -1,4 +1,4 @@
-//! What this machine can hold.
+//! The sandbox features that this machine supports.
 
 use std::fmt;
 
@@ -6,39 +6,39 @@ use crate::spec::{Level, Network};
 
 /// The Landlock ABI that restricts TCP.
 pub(crate) const ABI_TCP: i32 = 4;
-/// The Landlock ABI that keeps signals within the sandbox.
+/// The Landlock ABI that restricts signals to the sandbox.
 #[cfg(target_os = "linux")]
 pub(crate) const ABI_SCOPES: i32 = 6;
 
-/// What this machine can provide, found out by doing it.
+/// The features that this machine supports, detected by trying them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Abilities {
-    /// The ABI of Landlock; 0 where there is none.
+    /// The ABI of Landlock; 0 if it is unavailable.
     pub landlock: i32,
-    /// Why the level `basic` cannot be held; none where it can.
+    /// Why the level `basic` is not supported; `None` if it is.
     pub basic: Option<String>,
-    /// Why the level `strict` cannot be held; none where it can.
+    /// Why the level `strict` is not supported; `None` if it is.
     pub strict: Option<String>,
     /// True if commands at the level `strict` have a `/proc` of their own.
     pub proc: bool,
-    /// Why there is no container engine; none where there is one.
+    /// Why no container engine is available; `None` if one is.
     pub docker: Option<String>,
-    /// Why commands have no cgroup each; none if they have.
+    /// Why commands do not get a cgroup each; `None` if they do.
     pub cgroup: Option<String>,
 }
 
 impl Abilities {
-    /// A machine that has not been looked at: it can provide nothing.
+    /// The abilities of a machine that was not probed: it supports nothing, with `why` as the reason.
     #[must_use]
     pub fn none(why: &str) -> Self {
         let why = || Some(why.to_owned());
         Self { landlock: 0, basic: why(), strict: why(), proc: false, docker: why(), cgroup: why() }
     }
 
-    /// Whether a demand can be held.
+    /// Checks that this machine supports a level with this use of the network.
     ///
     /// # Errors
-    /// What is missing, in words for an operator.
+    /// The missing feature, as a message for the operator.
     pub fn check(&self, level: Level, network: &Network) -> Result<(), String> {
         let missing = match level {
             Level::Basic => &self.basic,
@@ -61,7 +61,7 @@ impl Abilities {
         }
     }
 
-    /// The levels that can be held, each with why not where it cannot.
+    /// The levels, each with the reason why it is not supported, or `None` if it is.
     pub fn levels(&self) -> impl Iterator<Item = (Level, Option<&str>)> {
         let levels = [(Level::Basic, &self.basic), (Level::Strict, &self.strict), (Level::Docker, &self.docker)];
         levels.into_iter().map(|(level, missing)| (level, missing.as_deref()))

@@ -1,7 +1,8 @@
 //! A cgroup for each command. If a part of the machine's cgroup hierarchy (version 2) is delegated to the worker, the
-//! kernel itself bounds the memory and the processes of a command, also memory that no process shows.
+//! kernel itself limits the memory and the processes of a command, including memory that belongs to no process.
 //!
-//! The worker makes the cgroup and removes it; the launcher puts its child into it before that becomes the command.
+//! The worker creates and removes the cgroup. The launcher puts its child into the cgroup before the child executes the
+//! command.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -11,37 +12,38 @@ use std::time::Duration;
 
 use crate::spec::Limits;
 
-/// The worker's own cgroup: the kernel bounds the cgroups of a parent only if the parent itself has no processes.
+/// The worker's own cgroup. The kernel limits child cgroups only if the parent itself has no processes.
 const WORKER: &str = "tickfleet.worker";
-/// Begins the names of the cgroups of commands.
+/// The prefix of the names of the commands' cgroups.
 const COMMAND: &str = "tickfleet.command.";
-/// What bounds a command.
+/// The controllers that limit a command.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// Processes that a command may have beyond its limit: the first one of its namespace, and the one more that shows a look
-/// that the limit is crossed.
+/// Processes that a command may have beyond its limit: the first process of its namespace, and one more, which lets a
+/// check see that the limit is exceeded.
 const MORE_PROCESSES: u64 = 2;
-/// Attempts to remove a cgroup whose processes are dying, and the time between two of them.
+/// Attempts to remove a cgroup whose processes are dying, and the time between two attempts.
 const REMOVALS: u32 = 500;
 const REMOVE_EVERY: Duration = Duration::from_millis(20);
 
-/// The part of the hierarchy that is the worker's own.
+/// The part of the hierarchy that is delegated to the worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Cgroups {
     base: PathBuf,
 }
 
 impl Cgroups {
-    /// Finds the cgroup of this process, and prepares it for those of commands: this process moves into one below it.
+    /// Finds the cgroup of this process and prepares it for the cgroups of commands: this process moves into a child
+    /// cgroup.
     ///
     /// # Errors
-    /// Why there is none, in words for an operator.
+    /// Why commands cannot have cgroups, as a message for the operator.
     pub(crate) fn find() -> Result<Self, String> {
         let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
         let own = own(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
         Self::at(&own.ok_or("this machine has no cgroup v2 file system that shows the worker's cgroup")?)
     }
 
-    /// As [`Self::find`], for a process that is in the cgroup `own`.
+    /// Like [`Self::find`], for a process that is in the cgroup `own`.
     fn at(own: &Path) -> Result<Self, String> {
         let is_moved = own.ends_with(WORKER);
         let base = if is_moved { own.parent().unwrap_or(own) } else { own };
@@ -69,7 +71,7 @@ impl Cgroups {
         }
         let enabled = set(base, "cgroup.subtree_control", "+memory +pids");
         enabled.map_err(|error| failed("enable its controllers", &error))?;
-        // Workers that were killed left them behind. One that is still in use stays.
+        // Removes cgroups that killed workers left behind. A cgroup that is still in use stays.
         for entry in fs::read_dir(base).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(COMMAND) {
                 let _ = fs::remove_dir(entry.path());
@@ -78,10 +80,10 @@ impl Cgroups {
         Ok(Self { base: base.to_owned() })
     }
 
-    /// Makes the cgroup of one command.
+    /// Creates the cgroup of one command.
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// The kernel rejects it.
     pub(crate) fn make(&self, limits: &Limits) -> io::Result<Cgroup> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let cgroup = loop {
@@ -89,7 +91,7 @@ impl Cgroups {
             let path = self.base.join(format!("{COMMAND}{}.{number}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => break Cgroup { path },
-                // A worker with the same number was killed, and what it left is not dead yet.
+                // A killed worker had the same process ID, and its leftovers are not dead yet.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -99,14 +101,14 @@ impl Cgroups {
         set(&cgroup.path, "memory.oom.group", "1")?;
         set(&cgroup.path, "pids.max", &processes.to_string())?;
         match set(&cgroup.path, "memory.swap.max", "0") {
-            // The kernel does not count swap.
+            // This kernel does not count swap.
             Err(_) if !cgroup.path.join("memory.swap.max").exists() => Ok(cgroup),
             set => set.map(|()| cgroup),
         }
     }
 }
 
-/// The cgroup of one command. Dropping it kills what is in it and removes it.
+/// The cgroup of one command. Dropping it kills its processes and removes it.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
@@ -120,13 +122,13 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // A kernel before 5.14 has no such file. There, the launcher kills.
+        // A kernel before 5.14 does not have this file. On such a kernel, the launcher kills the processes.
         let _ = set(&self.path, "cgroup.kill", "1");
         if is_removed(&self.path) {
             return;
         }
         let path = std::mem::take(&mut self.path);
-        // Processes take a moment to die, and this may be a thread that others wait for.
+        // Processes take a moment to die, and this thread may be one that others wait for.
         #[allow(clippy::disallowed_methods, reason = "the thread has nothing else to do, and no runtime")]
         std::thread::spawn(move || {
             for _ in 0..REMOVALS {
@@ -148,16 +150,16 @@ fn set(cgroup: &Path, name: &str, value: &str) -> io::Result<()> {
     fs::write(cgroup.join(name), value)
 }
 
-/// A command's cgroup as the launcher has it: opened while it may still do so.
+/// A command's cgroup for the launcher, which opens it while it still has permission.
 #[derive(Debug)]
-pub(crate) struct Entrance {
+pub(crate) struct CgroupHandle {
     processes: File,
     events: File,
 }
 
-impl Entrance {
+impl CgroupHandle {
     /// # Errors
-    /// The cgroup is not there, or may not be written to.
+    /// The cgroup does not exist or is not writable.
     pub(crate) fn open(cgroup: &Path) -> io::Result<Self> {
         let processes = OpenOptions::new().write(true).open(cgroup.join("cgroup.procs"))?;
         Ok(Self { processes, events: File::open(cgroup.join("memory.events"))? })
@@ -166,22 +168,22 @@ impl Entrance {
     /// Puts a process into the cgroup.
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// The kernel rejects it.
     pub(crate) fn admit(&self, process: i32) -> io::Result<()> {
         (&self.processes).write_all(process.to_string().as_bytes())
     }
 
-    /// Returns true if the kernel has killed processes because the cgroup's memory ran out.
+    /// Returns true if the kernel has killed processes because the cgroup exceeded its memory limit.
     pub(crate) fn has_run_out(&self) -> bool {
         let (mut events, mut text) = (&self.events, String::new());
-        // Of events that cannot be read, none has happened.
+        // If the events cannot be read, none are assumed.
         let _ = events.rewind().and_then(|()| events.read_to_string(&mut text));
         let killed = text.lines().filter_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
         killed.sum::<u64>() > 0
     }
 }
 
-/// The folder of the cgroup v2 of a process, from its `mountinfo` and its `cgroup`.
+/// The folder of a process's cgroup (v2), from its `mountinfo` and its `cgroup`.
 fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
     let path = Path::new(cgroups.lines().find_map(|line| line.strip_prefix("0::"))?);
     mounts.lines().find_map(|line| {
@@ -201,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder that stands in for a delegated cgroup which this process is alone in.
+    /// A folder that imitates a delegated cgroup with only this process in it.
     fn delegated() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         set(folder.path(), "cgroup.controllers", "cpu memory pids\n").unwrap();
@@ -231,26 +233,26 @@ mod tests {
         assert_eq!(files.map(|name| get(one.path(), name)), ["1048576", "0", "1", "5"]);
         set(one.path(), "cgroup.procs", "").unwrap();
         set(one.path(), "memory.events", "low 0\nmax 9\noom 2\noom_kill 0\noom_group_kill 0\n").unwrap();
-        let entrance = Entrance::open(one.path()).unwrap();
-        entrance.admit(4_711).unwrap();
+        let cgroup_handle = CgroupHandle::open(one.path()).unwrap();
+        cgroup_handle.admit(4_711).unwrap();
         assert_eq!(get(one.path(), "cgroup.procs"), "4711");
-        assert!(!entrance.has_run_out());
+        assert!(!cgroup_handle.has_run_out());
         set(one.path(), "memory.events", "low 0\nmax 9\noom 2\noom_kill 3\noom_group_kill 1\n").unwrap();
-        assert!(entrance.has_run_out());
+        assert!(cgroup_handle.has_run_out());
 
         let path = one.path().to_owned();
         drop(one);
         assert_eq!(get(&path, "cgroup.kill"), "1");
-        // The kernel removes the files of a cgroup with it; here they go when it has been killed.
+        // The kernel removes the files of a cgroup with it. Here the test removes them once the cgroup is killed.
         fs::read_dir(&path).unwrap().flatten().for_each(|file| fs::remove_file(file.path()).unwrap());
         assert!(is_gone(&path));
     }
 
-    /// Waits until a cgroup is removed, for ten seconds at most.
+    /// Waits at most ten seconds until a cgroup is removed.
     #[allow(clippy::disallowed_methods, reason = "a test without a runtime")]
     fn is_gone(path: &Path) -> bool {
         (0..500).any(|_| {
-            // Another thread removes it, and tells nobody.
+            // Another thread removes it, without a notification to wait for.
             std::thread::sleep(Duration::from_millis(20));
             !path.exists()
         })

@@ -1,5 +1,5 @@
-//! A command that stays up and is spoken with: its standard output is a socket of the caller's. It is confined, watched
-//! and ended like one that runs to its end.
+//! A command that keeps running and exchanges messages with the caller: its standard output is a socket of the caller.
+//! It is confined, watched and ended like a command that runs to its end.
 
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -11,39 +11,39 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr};
 
 use crate::cgroup::Cgroup;
-use crate::outcome::{RunError, Stop};
+use crate::outcome::{RunError, StopCause};
 use crate::sandbox::{Sandbox, frames};
 use crate::spec::{Level, Spec};
 use crate::wire::{FRAME_BYTES_MAX, Report};
 
-/// A confined command that is up, or was told to be. Dropping it kills all of it.
+/// A confined command that is running or starting. Dropping it kills all of its processes.
 #[derive(Debug)]
 pub struct Confined {
     launcher: Child,
     control: UnixStream,
-    /// A second hold of the same socket, by which it can be closed while its report is waited for.
+    /// A second handle of the same socket, which closes it while its report is awaited.
     held: StdUnixStream,
     stderr: Option<ChildStderr>,
-    /// Kills whatever is left in it when it is dropped.
+    /// When dropped, kills all processes that are left in it.
     _cgroup: Option<Cgroup>,
 }
 
-/// How a confined command ended. Nothing of it is alive.
+/// How a confined command ended. None of its processes are alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
-    /// The exit code; none where a signal ended it.
+pub struct ConfinedEnd {
+    /// The exit code; `None` if a signal ended the command.
     pub exit_code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// The bound that was crossed.
-    pub stopped: Option<Stop>,
+    /// The limit that was exceeded.
+    pub stopped: Option<StopCause>,
 }
 
 impl Sandbox {
-    /// Starts a command whose standard output is `output`, to be read and written where that is a socket.
+    /// Starts a command whose standard output is `output`. If that is a socket, the command can also read from it.
     ///
     /// # Errors
-    /// [`RunError`]: nothing runs. That the program cannot be executed is told by [`Confined::ended`].
+    /// [`RunError`]: nothing runs. If the program cannot be executed, [`Confined::ended`] reports it.
     pub async fn start(&self, level: Level, spec: Spec, output: OwnedFd) -> Result<Confined, RunError> {
         spec.check().map_err(RunError::Spec)?;
         self.abilities().check(level, &spec.network).map_err(RunError::Machine)?;
@@ -58,7 +58,7 @@ impl Sandbox {
         let control = control.into_std().map_err(no_launcher)?;
         let held = control.try_clone().map_err(no_launcher)?;
         let mut control = UnixStream::from_std(control).map_err(no_launcher)?;
-        // One that ends early says why in its report.
+        // If the launcher ends early, its report has the reason.
         let _ = control.write_all(&messages).await;
         let stderr = launcher.stderr.take();
         Ok(Confined { launcher, control, held, stderr, _cgroup: cgroup })
@@ -66,37 +66,37 @@ impl Sandbox {
 }
 
 impl Confined {
-    /// The number of the launcher's process: what it started is below it.
+    /// The process ID of the launcher. The processes that it started are its descendants.
     #[must_use]
     pub fn launcher(&self) -> Option<u32> {
         self.launcher.id()
     }
 
-    /// What the command says on its standard error; once.
+    /// The command's standard error. Returns it only once.
     pub fn take_stderr(&mut self) -> Option<ChildStderr> {
         self.stderr.take()
     }
 
-    /// Kills the command with all that it has started. [`Self::ended`] waits until that is done.
+    /// Kills the command and all processes that it has started. [`Self::ended`] waits until they are dead.
     pub fn kill(&self) {
-        // It fails where the launcher has ended already, which is what is wanted.
+        // This fails if the launcher has already ended, which is fine.
         let _ = self.held.shutdown(Shutdown::Both);
     }
 
-    /// Waits until nothing of the command is alive.
+    /// Waits until no process of the command is alive.
     ///
     /// # Errors
-    /// [`RunError`]: it was not started, or the launcher was lost. One that was killed by [`Self::kill`] may end without a
-    /// report, which is [`RunError::Lost`].
-    pub async fn ended(&mut self) -> Result<Ended, RunError> {
+    /// [`RunError`]: the command was not started, or the launcher was lost. After [`Self::kill`] the launcher may end
+    /// without a report, which returns [`RunError::Lost`].
+    pub async fn ended(&mut self) -> Result<ConfinedEnd, RunError> {
         let mut report = Vec::new();
-        // An error says that there is no report.
+        // On an error, no report was received.
         let _ = (&mut self.control).take(FRAME_BYTES_MAX as u64).read_to_end(&mut report).await;
         let _ = self.launcher.wait().await;
         match crate::wire::read(&mut report.as_slice()) {
             Ok(Report::Refused(why)) => Err(RunError::Machine(why)),
             Ok(Report::NotStarted(why)) => Err(RunError::NotStarted(why)),
-            Ok(Report::Ended { exit_code, signal, stopped, .. }) => Ok(Ended { exit_code, signal, stopped }),
+            Ok(Report::Ended { exit_code, signal, stopped, .. }) => Ok(ConfinedEnd { exit_code, signal, stopped }),
             Err(_) => Err(RunError::Lost("the sandbox's launcher ended without a report".into())),
         }
     }

@@ -1,4 +1,5 @@
-//! The level `docker`: a short-lived container of an engine on the host. The engine confines; here is how it is told to.
+//! The level `docker`: a short-lived container of an engine on the host. The engine confines the command; this module
+//! calls it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,16 +10,16 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use crate::outcome::{Outcome, RunError, Stop};
+use crate::outcome::{RunError, RunOutcome, StopCause};
 use crate::output::drain;
 use crate::spec::{Network, Spec, WORKSPACE};
 use crate::usage;
 
-/// How long the engine may take to answer: a worker waits for it at its start.
+/// How long the engine may take to respond. A starting worker waits for it.
 const ENGINE: Duration = Duration::from_secs(5);
-/// The time between two looks at the workspace.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// What the engine's client ends with where it could not start a container.
+/// The time between two checks of the workspace.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
+/// The exit code of the engine's client if it could not start a container.
 const NOT_STARTED: i32 = 125;
 
 /// A container engine and the image that commands run in.
@@ -31,7 +32,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Why the engine cannot be used; none where it answers.
+    /// Why the engine cannot be used; `None` if it responds.
     pub async fn missing(&self) -> Option<String> {
         let shown = self.program.display();
         let mut ask = client(&self.program);
@@ -47,7 +48,7 @@ impl Engine {
     /// The arguments that run `spec` in a container called `name`.
     ///
     /// # Errors
-    /// The run grants what this level does not have.
+    /// The run has grants that this level does not support.
     pub fn arguments(&self, spec: &Spec, name: &str) -> Result<Vec<String>, RunError> {
         if spec.network != Network::None || !spec.grants.is_empty() {
             let why = "the sandbox level docker grants neither the network nor further paths";
@@ -92,11 +93,11 @@ impl Engine {
         Ok(all)
     }
 
-    /// Runs a command in a container, which is removed whatever happens.
+    /// Runs a command in a container, which is always removed afterwards.
     ///
     /// # Errors
     /// [`RunError`] says why nothing ran.
-    pub async fn run(&self, spec: &Spec, cancel: &CancellationToken) -> Result<Outcome, RunError> {
+    pub async fn run(&self, spec: &Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         let name = name();
         let started = client(&self.program)
             .args(self.arguments(spec, &name)?)
@@ -107,18 +108,18 @@ impl Engine {
             .spawn();
         let mut child =
             started.map_err(|error| RunError::Machine(format!("the engine cannot be executed: {error}")))?;
-        let removal = Removal { program: self.program.clone(), name: Some(name) };
+        let removal = ContainerRemoval { program: self.program.clone(), name: Some(name) };
         let (input, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let keep = spec.limits.output_bytes;
         let fed = async {
             if let Some(mut input) = input {
-                // A command that reads nothing closes the pipe.
+                // If the command does not read its input, the pipe is closed.
                 let _ = input.write_all(&spec.stdin).await;
             }
         };
         let wall = Duration::from_millis(spec.limits.wall_ms);
         let whole = async { tokio::join!(fed, drain(stdout, keep), drain(stderr, keep), child.wait()) };
-        let stopped = |stopped| Outcome {
+        let stopped = |stopped| RunOutcome {
             stdout: Vec::new(),
             stderr: Vec::new(),
             exit_code: None,
@@ -127,9 +128,9 @@ impl Engine {
             stopped: Some(stopped),
         };
         let ended = tokio::select! {
-            ended = tokio::time::timeout(wall, whole) => ended.map_err(|_| Stop::Wall),
-            () = cancel.cancelled() => Err(Stop::Cancelled),
-            stop = overfull(spec) => Err(stop),
+            ended = tokio::time::timeout(wall, whole) => ended.map_err(|_| StopCause::Wall),
+            () = cancel.cancelled() => Err(StopCause::Cancelled),
+            stop = until_overfull(spec) => Err(stop),
         };
         let ((), (stdout, cut), (stderr, cut_too), status) = match ended {
             Ok(ended) => ended,
@@ -139,42 +140,42 @@ impl Engine {
         if code == Some(NOT_STARTED) {
             return Err(RunError::Machine(String::from_utf8_lossy(&stderr).trim().to_owned()));
         }
-        removal.not_needed();
-        let stopped = look_at_workspace(spec).await;
-        Ok(Outcome { stdout, stderr, exit_code: code, signal: None, truncated: cut || cut_too, stopped })
+        removal.disarm();
+        let stopped = check_workspace(spec).await;
+        Ok(RunOutcome { stdout, stderr, exit_code: code, signal: None, truncated: cut || cut_too, stopped })
     }
 }
 
-/// Waits until the workspace is over a limit: an engine bounds no mount.
-async fn overfull(spec: &Spec) -> Stop {
+/// Waits until the workspace exceeds a limit. An engine does not limit the size of a mount.
+async fn until_overfull(spec: &Spec) -> StopCause {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        if let Some(stop) = look_at_workspace(spec).await {
+        tokio::time::sleep(CHECK_EVERY).await;
+        if let Some(stop) = check_workspace(spec).await {
             return stop;
         }
     }
 }
 
-async fn look_at_workspace(spec: &Spec) -> Option<Stop> {
+async fn check_workspace(spec: &Spec) -> Option<StopCause> {
     let (workspace, limits) = (spec.workspace.clone(), spec.limits.clone());
-    let look = move || usage::crossed(usage::held(&workspace, limits.workspace_files), &limits);
-    // An error says that the runtime stops.
-    tokio::task::spawn_blocking(look).await.ok().flatten()
+    let check = move || usage::exceeded_limit(usage::folder_size(&workspace, limits.workspace_files), &limits);
+    // It fails only while the runtime shuts down.
+    tokio::task::spawn_blocking(check).await.ok().flatten()
 }
 
-/// Removes a container whose client was given up: killing the client alone leaves the container running.
-struct Removal {
+/// Removes a container whose client was abandoned. Killing the client alone leaves the container running.
+struct ContainerRemoval {
     program: PathBuf,
     name: Option<String>,
 }
 
-impl Removal {
-    fn not_needed(mut self) {
+impl ContainerRemoval {
+    fn disarm(mut self) {
         self.name = None;
     }
 }
 
-impl Drop for Removal {
+impl Drop for ContainerRemoval {
     fn drop(&mut self) {
         let Some(name) = self.name.take() else { return };
         let removing = client(&self.program)
@@ -189,7 +190,7 @@ impl Drop for Removal {
     }
 }
 
-/// The engine's client, with the variables that say where its engine is and none of the worker's secrets.
+/// The engine's client, with the variables that locate its engine and without the worker's secrets.
 #[allow(clippy::disallowed_methods, reason = "it is handed on to a child process, and decides nothing here")]
 fn client(program: &Path) -> Command {
     let is_for_it = |name: &str| {
@@ -201,7 +202,7 @@ fn client(program: &Path) -> Command {
     command
 }
 
-/// A name that no other container has: a process of the host makes each only once.
+/// A name that no other container has: a process of the host uses each name only once.
 fn name() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NUMBER: AtomicU64 = AtomicU64::new(0);

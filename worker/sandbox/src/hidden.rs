@@ -2,13 +2,13 @@
 
 use std::io;
 
-/// Takes memory, environment and descriptors of this process out of reach of other processes of its user: `/proc` shows
-/// them to root alone, and nobody may trace it. A process with the capabilities `CAP_SYS_PTRACE`,
-/// `CAP_PERFMON` or `CAP_SYS_ADMIN` still can. Programs that
-/// this process executes are not hidden. Call it first in `main`: what was read before stays read.
+/// Protects memory, environment and descriptors of this process from other processes of the same user: `/proc` shows
+/// them only to root, and tracing is forbidden. A process with the capability `CAP_SYS_PTRACE`, `CAP_PERFMON` or
+/// `CAP_SYS_ADMIN` still has access. Programs that this process executes are not hidden. Call it first in `main`,
+/// because data that was read before has already leaked.
 ///
 /// # Errors
-/// The kernel refuses it.
+/// The kernel rejects it.
 pub fn hide_this_process() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_dumpable(false)?;

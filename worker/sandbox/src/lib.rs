@@ -1,9 +1,10 @@
-//! Runs one command that nobody trusts, and leaves nothing of it alive.
+//! Runs one untrusted command, and leaves none of its processes alive.
 //!
-//! Read in this order: [`spec`] (what is run, with what it may reach and use), [`sandbox`] (a run from end to end, seen by
-//! the worker; [`confined`] is one that stays up and is spoken with), [`launcher`] (the single-threaded process between the two, which confines, watches and kills),
-//! [`docker`] (the same by a container engine). Elsewhere than on Linux, `elsewhere` stands in for the launcher: containers
-//! are all there is.
+//! Read in this order: [`spec`] (the command, what it may access, and its limits), [`sandbox`] (a run from start to
+//! end, from the worker's side; [`confined`] is a command that keeps running and exchanges messages), [`launcher`] (the
+//! single-threaded process between the two, which confines, watches and kills), [`docker`] (the same by a container
+//! engine). On systems other than Linux, `launcher_unsupported` replaces the launcher, and only containers are
+//! available.
 
 pub mod abilities;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "it is of Linux alone"))]
@@ -14,7 +15,7 @@ mod hidden;
 #[cfg(target_os = "linux")]
 pub mod launcher;
 #[cfg(not(target_os = "linux"))]
-#[path = "elsewhere.rs"]
+#[path = "launcher_unsupported.rs"]
 pub mod launcher;
 pub mod outcome;
 mod output;
@@ -28,6 +29,6 @@ pub use abilities::Abilities;
 pub use confined::Confined;
 pub use docker::Engine;
 pub use hidden::hide_this_process;
-pub use outcome::{Outcome, RunError, Stop};
+pub use outcome::{RunError, RunOutcome, StopCause};
 pub use sandbox::{Launcher, Sandbox};
 pub use spec::{Grant, Level, Limits, Network, Spec};

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The bound that ended a run. The whole tree of processes was killed.
+/// The limit that ended a run. All of its processes were killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stop {
-    /// Its wall time was over.
+pub enum StopCause {
+    /// It exceeded its wall time.
     Wall,
-    /// Its time on processors was used up.
+    /// It exceeded its processor time.
     Cpu,
     /// It used too much memory.
     Memory,
@@ -18,14 +18,14 @@ pub enum Stop {
     WorkspaceBytes,
     /// Its workspace has too many files.
     WorkspaceFiles,
-    /// A part of its workspace cannot be counted, which counts as over the limits.
+    /// A part of its workspace cannot be counted, which counts as exceeding the limits.
     WorkspaceUncountable,
-    /// The caller cancelled it.
+    /// The caller canceled it.
     Cancelled,
 }
 
-impl Stop {
-    /// What a model is told.
+impl StopCause {
+    /// The message for the model.
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
@@ -45,42 +45,42 @@ impl Stop {
 
 /// The end of a command that was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Standard output, cut at the limit.
     pub stdout: Vec<u8>,
     /// Standard error, cut at the limit.
     pub stderr: Vec<u8>,
-    /// The exit code; none where a signal ended the command.
+    /// The exit code; `None` if a signal ended the command.
     pub exit_code: Option<i32>,
     /// The signal that ended the command.
     pub signal: Option<i32>,
     /// True if standard output or error was cut.
     pub truncated: bool,
-    /// The bound that was crossed.
-    pub stopped: Option<Stop>,
+    /// The limit that was exceeded.
+    pub stopped: Option<StopCause>,
 }
 
-impl Outcome {
-    /// Returns true if the command's wall time was over.
+impl RunOutcome {
+    /// Returns true if the command exceeded its wall time.
     #[must_use]
     pub fn timed_out(&self) -> bool {
-        self.stopped == Some(Stop::Wall)
+        self.stopped == Some(StopCause::Wall)
     }
 }
 
-/// Why a command was not started, or what became of it is not known.
+/// Why a command was not started, or why its outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// The description of the run is wrong. Nothing ran.
+    /// The specification of the run is invalid. Nothing ran.
     #[error("{0}")]
     Spec(String),
-    /// The machine cannot hold what is demanded. Nothing ran.
+    /// The machine does not support what the run demands. Nothing ran.
     #[error("{0}")]
     Machine(String),
-    /// There is no such program, or it cannot be executed. Nothing ran.
+    /// The program does not exist or cannot be executed. Nothing ran.
     #[error("{0}")]
     NotStarted(String),
-    /// The launcher was lost: the command may have run.
+    /// The launcher was lost. The command may have run.
     #[error("{0}")]
     Lost(String),
 }

@@ -1,4 +1,4 @@
-//! Removes a folder that a command has filled, however deep it is and whatever modes are in it.
+//! Removes a folder that a command has filled, at any depth and with any file modes.
 
 use std::ffi::CStr;
 use std::io;
@@ -8,11 +8,11 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fchmod, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// Passes over the folder beside one for each folder that was moved: more mean that somebody fills it meanwhile.
+/// Passes over the folder in addition to one for each moved folder. More mean that another process keeps filling it.
 const IDLE_PASSES_MAX: u64 = 16;
 
-/// Removes a folder with all that is in it, with a few descriptors and without recursion: what lies deeper is moved up to
-/// the folder itself before it is removed. Follows no symbolic link. A folder that is not there is no failure.
+/// Removes a folder and its content, with few descriptors and without recursion: a nested folder is moved up to the
+/// folder itself before it is removed. Symbolic links are not followed. A missing folder is not an error.
 ///
 /// # Errors
 /// Something in it cannot be removed.
@@ -46,7 +46,8 @@ pub fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes an entry of `root`. A folder loses its files; its folders move up to `root`, for a later pass.
+/// Removes an entry of `root`. If it is a folder, its files are removed, and its folders move up to `root` for a later
+/// pass.
 fn remove_entry(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
     if is_unlinked(root, name)? {
         return Ok(());
@@ -61,11 +62,11 @@ fn remove_entry(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Resul
             move_up(folder.fd()?, entry.file_name(), root, moved)?;
         }
     }
-    // What a listing has missed, the next pass finds.
+    // Entries that a listing has missed are found in the next pass.
     is_unlinked(root, name).map(drop)
 }
 
-/// Unlinks a file or an empty folder. False: it is a folder that is not empty.
+/// Unlinks a file or an empty folder. Returns false for a folder that is not empty.
 fn is_unlinked(at: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     match unlinkat(at, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(true),
@@ -87,7 +88,7 @@ fn move_up(from: BorrowedFd<'_>, name: &CStr, root: BorrowedFd<'_>, moved: &mut 
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             // The name is taken.
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::ISDIR) => {}
-            // A folder that takes another parent has to be writable itself. The look at it makes it so.
+            // A folder can move to another parent only if it is writable itself. Opening it makes it writable.
             Err(Errno::ACCESS) => {
                 drop(open(from, name)?);
                 renameat(from, name, root, free.as_str())?;
@@ -102,7 +103,7 @@ fn is_dots(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
 
-/// Opens a folder, and makes its owner able to empty it.
+/// Opens a folder, and gives its owner the permissions to empty it.
 fn open(at: impl AsFd, name: impl rustix::path::Arg + Copy) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = match openat(&at, name, flags, Mode::empty()) {
@@ -112,12 +113,12 @@ fn open(at: impl AsFd, name: impl rustix::path::Arg + Copy) -> rustix::io::Resul
         }
         opened => opened?,
     };
-    // It fails where the folder is another user's: root needs no mode.
+    // This fails if the folder belongs to another user; root needs no mode.
     let _ = fchmod(&folder, Mode::RWXU);
     Ok(folder)
 }
 
-/// Changes the mode of a folder that may not be opened, and of nothing that a link leads to.
+/// Changes the mode of a folder that may not be opened. Does not follow links.
 #[cfg(target_os = "linux")]
 fn make_accessible(at: impl AsFd, name: impl rustix::path::Arg) -> rustix::io::Result<()> {
     use std::os::fd::AsRawFd;

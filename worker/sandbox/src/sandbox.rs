@@ -1,6 +1,6 @@
-//! A run from end to end, as the worker sees it: it starts the launcher, tells it what to run, reads what the command
-//! writes, and takes the report. Where the worker lets go of the socket, because the call was cancelled or the worker has
-//! died, the launcher kills everything and ends.
+//! A run from start to end, from the worker's side: it starts the launcher, sends it the command, reads the command's
+//! output, and receives the report. If the worker closes the socket, because the call was canceled or the worker has
+//! died, the launcher kills all processes and ends.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -17,17 +17,17 @@ use crate::abilities::Abilities;
 use crate::cgroup::{Cgroup, Cgroups};
 use crate::docker::Engine;
 use crate::launcher;
-use crate::outcome::{Outcome, RunError, Stop};
+use crate::outcome::{RunError, RunOutcome, StopCause};
 use crate::output::drain;
 use crate::spec::{Level, Limits, Spec};
 use crate::wire::{FRAME_BYTES_MAX, Report, Request, frame};
 
 /// How long a launcher may take to end after a run's wall time, or after a cancellation.
 const GRACE: Duration = Duration::from_secs(10);
-/// The argument by which a program is asked to be the launcher.
+/// The argument that makes a program run as the launcher.
 pub const LAUNCH: &str = "sandbox-exec";
 
-/// The program that is executed as the launcher: one whose `main` calls [`launcher::main`].
+/// The program that is executed as the launcher. Its `main` must call [`launcher::main`].
 #[derive(Debug, Clone)]
 pub struct Launcher {
     program: PathBuf,
@@ -35,7 +35,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// This very program with the argument [`LAUNCH`], also where its file has been replaced since.
+    /// The running program itself with the argument [`LAUNCH`], even if its file has been replaced since.
     #[must_use]
     pub fn this_program() -> Self {
         Self { program: "/proc/self/exe".into(), arguments: vec![LAUNCH.into()] }
@@ -48,7 +48,7 @@ impl Launcher {
     }
 }
 
-/// Runs commands at the levels that this machine can hold.
+/// Runs commands at the levels that this machine supports.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     launcher: Launcher,
@@ -58,9 +58,10 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Finds out what this machine can hold, by confining a process at each level. Takes some tens of milliseconds. If a
-    /// cgroup is delegated to this process, and it is alone in it, it moves into one below.
-    /// `scratch` is an existing folder that a process of another user could be given.
+    /// Detects what this machine supports by confining a process at each level, which takes some tens of milliseconds.
+    /// If a cgroup is delegated to this process, and this process is alone in it, the process moves into a child
+    /// cgroup. `scratch` is an existing folder that serves as a workspace; if this process is root, it must belong to
+    /// another user.
     pub async fn probe(launcher: Launcher, engine: Option<Engine>, scratch: &Path) -> Self {
         let mut sandbox = Self { launcher, engine, cgroups: None, abilities: Abilities::default() };
         let mut found = Abilities { landlock: launcher::landlock_abi(), ..Abilities::default() };
@@ -87,7 +88,7 @@ impl Sandbox {
         Ok(self.launch(request, cgroup, &CancellationToken::new()).await?.1)
     }
 
-    /// Has commands put into cgroups, if this machine lets it.
+    /// Enables cgroups for commands, if this machine permits it.
     async fn use_cgroups(&mut self, found: &Abilities, scratch: &Path) -> Result<(), String> {
         let levels = [(Level::Basic, &found.basic), (Level::Strict, &found.strict)];
         let held = levels.into_iter().filter(|(_, missing)| missing.is_none()).map(|(level, _)| level);
@@ -105,7 +106,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// What the launcher is asked to do, and the command's cgroup, which has to outlive it.
+    /// The request for the launcher, and the command's cgroup, which must outlive the launcher.
     pub(crate) fn request(&self, level: Level, spec: Spec, probe: bool) -> Result<(Request, Option<Cgroup>), RunError> {
         let make = |cgroups: &Cgroups, limits: &Limits| {
             let refused = |error| RunError::Machine(format!("make a cgroup for the command: {error}"));
@@ -116,24 +117,25 @@ impl Sandbox {
         Ok((Request { level, spec, probe, cgroup: path }, cgroup))
     }
 
-    /// The same with another image for containers.
+    /// The same sandbox with another image for containers.
     #[must_use]
     pub fn with_image(&self, image: &str) -> Self {
         let engine = self.engine.clone().map(|engine| Engine { image: image.to_owned(), ..engine });
         Self { engine, ..self.clone() }
     }
 
-    /// What was found.
+    /// The result of the probe.
     #[must_use]
     pub const fn abilities(&self) -> &Abilities {
         &self.abilities
     }
 
-    /// Runs a command. Returns when nothing of it is alive any more; dropping the future kills it likewise, a moment later.
+    /// Runs a command. Returns when all of its processes are dead. If the future is dropped, they are killed a moment
+    /// later.
     ///
     /// # Errors
-    /// [`RunError`] says why nothing ran, or that it is not known.
-    pub async fn run(&self, level: Level, spec: Spec, cancel: &CancellationToken) -> Result<Outcome, RunError> {
+    /// [`RunError`] says why nothing ran, or that the outcome is unknown.
+    pub async fn run(&self, level: Level, spec: Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         spec.check().map_err(RunError::Spec)?;
         self.abilities.check(level, &spec.network).map_err(RunError::Machine)?;
         match (level, &self.engine) {
@@ -146,26 +148,26 @@ impl Sandbox {
         }
     }
 
-    /// `_cgroup` is the command's: at the end, whatever is left in it is killed.
+    /// `_cgroup` belongs to the command. At the end, all processes that are left in it are killed.
     async fn launch(
         &self,
         request: Request,
         _cgroup: Option<Cgroup>,
         cancel: &CancellationToken,
-    ) -> Result<(Outcome, bool), RunError> {
+    ) -> Result<(RunOutcome, bool), RunError> {
         let messages =
             frames(&request).map_err(|error| RunError::Spec(format!("the run cannot be reported: {error}")))?;
         let (mut child, mut control) = self.launcher_with(Stdio::piped()).map_err(|error| self.no_launcher(&error))?;
         let keep = request.spec.limits.output_bytes;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
-        // Where a launcher was killed, what it should have killed may hold its pipes open for ever.
+        // If a launcher was killed, processes that it should have killed may keep its pipes open forever.
         let read =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let read_errors =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let told = async {
-            // One that ends early says why in its report.
+            // If the launcher ends early, its report has the reason.
             let _ = control.write_all(&messages).await;
             let mut report = Vec::new();
             let mut bounded = (&mut control).take(FRAME_BYTES_MAX as u64);
@@ -173,7 +175,7 @@ impl Sandbox {
                 _ = tokio::time::timeout(limit, bounded.read_to_end(&mut report)) => false,
                 () = cancel.cancelled() => true,
             };
-            // Letting go of the socket ends whatever still runs.
+            // Closing the socket ends all processes that still run.
             drop(control);
             (report, cancelled)
         };
@@ -183,16 +185,17 @@ impl Sandbox {
             tracing::error!(pid = child.id(), "sandbox launcher did not exit; killed");
             let _ = child.kill().await;
         }
-        let ended = Outcome { stdout, stderr, exit_code: None, signal: None, truncated: cut || cut_too, stopped: None };
+        let ended =
+            RunOutcome { stdout, stderr, exit_code: None, signal: None, truncated: cut || cut_too, stopped: None };
         if cancelled {
-            return Ok((Outcome { stopped: Some(Stop::Cancelled), ..ended }, false));
+            return Ok((RunOutcome { stopped: Some(StopCause::Cancelled), ..ended }, false));
         }
         let mut frames = report.as_slice();
         match crate::wire::read(&mut frames) {
             Ok(Report::Refused(why)) => Err(RunError::Machine(why)),
             Ok(Report::NotStarted(why)) => Err(RunError::NotStarted(why)),
             Ok(Report::Ended { exit_code, signal, stopped, proc }) => {
-                Ok((Outcome { exit_code, signal, stopped, ..ended }, proc))
+                Ok((RunOutcome { exit_code, signal, stopped, ..ended }, proc))
             }
             Err(_) => Err(RunError::Lost("the sandbox's launcher ended without a report".into())),
         }
@@ -202,7 +205,7 @@ impl Sandbox {
         RunError::Machine(format!("the launcher {} cannot be started: {error}", self.launcher.program.display()))
     }
 
-    /// Starts a launcher, with a socket to it. What it starts writes to `stdout`.
+    /// Starts a launcher with a socket to it. The processes that it starts write to `stdout`.
     pub(crate) fn launcher_with(&self, stdout: Stdio) -> std::io::Result<(Child, tokio::net::UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -212,7 +215,7 @@ impl Sandbox {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(stdout)
             .stderr(Stdio::piped())
-            // A terminal's interrupt is for the worker, which drains.
+            // A terminal's interrupt goes to the worker, which drains.
             .process_group(0)
             .spawn()?;
         Ok((child, tokio::net::UnixStream::from_std(ours)?))

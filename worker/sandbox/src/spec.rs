@@ -1,4 +1,4 @@
-//! What is run: the command, what it may reach, what it may use.
+//! The specification of a run: the command, what it may access, and its limits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the workspace is at the levels [`Level::Strict`] and [`Level::Docker`].
+/// The path of the workspace at the levels [`Level::Strict`] and [`Level::Docker`].
 pub const WORKSPACE: &str = "/app/workspace";
-/// Where commands without a `/` are looked for.
+/// The search path for commands without a `/`.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// How a command is confined.
@@ -33,47 +33,47 @@ impl fmt::Display for Level {
     }
 }
 
-/// What of the network a command may use.
+/// The network access of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
-    /// No socket of any family.
+    /// No sockets of any family.
     #[default]
     None,
     /// TCP connections to these ports of any host; no other protocol. Needs Landlock's ABI 4.
     Tcp(Vec<u16>),
 }
 
-/// A path of the machine that a command may use beside its workspace.
+/// A path of the machine that a command may use in addition to its workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Absolute, without symbolic links in it.
+    /// Absolute and without symbolic links.
     pub path: PathBuf,
     /// True if the command may also write there.
     pub write: bool,
 }
 
-/// What a command may use. Where a bound is crossed, the whole tree of processes is killed or the operation fails;
+/// The limits of a command. If a limit is exceeded, either all processes are killed or the operation fails;
 /// `docs/reference/sandbox-limits.md` says which.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Time on processors, all processes together, ms.
+    /// Processor time of all processes together, ms.
     pub cpu_ms: u64,
-    /// Memory, all processes together, bytes.
+    /// Memory of all processes together, bytes.
     pub memory_bytes: u64,
     /// Processes and threads at the same time.
     pub processes: u64,
-    /// Open files of each process.
+    /// Open files per process.
     pub open_files: u64,
     /// Length of each file, bytes.
     pub file_bytes: u64,
-    /// All files of the workspace together, bytes of disk.
+    /// Disk usage of all files in the workspace together, bytes.
     pub workspace_bytes: u64,
     /// Files and folders in the workspace.
     pub workspace_files: u64,
-    /// Kept of each of standard output and standard error, bytes; what follows is read and dropped.
+    /// Kept bytes of standard output and of standard error, each. Further output is read and dropped.
     pub output_bytes: usize,
-    /// From start to end, ms.
+    /// Time from start to end, ms.
     pub wall_ms: u64,
 }
 
@@ -93,28 +93,29 @@ impl Default for Limits {
     }
 }
 
-/// One run.
+/// The specification of one run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    /// The command and its arguments, one element each: no shell reads them.
+    /// The command and its arguments, one element each. They are not passed through a shell.
     pub argv: Vec<String>,
-    /// What the command reads from its standard input.
+    /// The command's standard input.
     #[serde(skip)]
     pub stdin: Vec<u8>,
-    /// The folder that the command starts in and may write to. It must exist.
+    /// The command's working folder, which it may write to. It must exist.
     pub workspace: PathBuf,
-    /// All of the environment but `PATH`, `HOME`, `LANG` and `TMPDIR`.
+    /// Environment variables, in addition to the defaults for `PATH`, `HOME`, `LANG` and `TMPDIR`. A variable given
+    /// here replaces its default.
     pub environment: BTreeMap<String, String>,
-    /// Further paths.
+    /// Further paths that the command may use.
     pub grants: Vec<Grant>,
-    /// The network.
+    /// Its network access.
     pub network: Network,
-    /// The bounds.
+    /// Its limits.
     pub limits: Limits,
 }
 
 impl Spec {
-    /// A run of `argv` in `workspace` with the limits that there are by default, and nothing granted.
+    /// A run of `argv` in `workspace` with the default limits and without grants.
     #[must_use]
     pub fn new<Argument: Into<String>>(
         argv: impl IntoIterator<Item = Argument>,
@@ -131,11 +132,11 @@ impl Spec {
         }
     }
 
-    /// Checks what no machine can change: an empty command, a NUL, a path that is not absolute, or a grant that a command
-    /// could redirect, because it lies in or around something that a command may write to.
+    /// Checks what is invalid on every machine: an empty command, a NUL, a path that is not absolute, or a grant that a
+    /// command could redirect because it is in or around a path that a command may write to.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The problem, as a message.
     pub fn check(&self) -> Result<(), String> {
         if self.argv.first().is_none_or(String::is_empty) {
             return Err("the command is empty".into());

@@ -1,4 +1,4 @@
-//! How much a workspace holds: blocks of disk, so that a sparse file counts what it takes, and files.
+//! The size of a workspace: disk blocks, so that a sparse file counts only what it takes, and number of files.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,27 +7,27 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 
-use crate::outcome::Stop;
+use crate::outcome::StopCause;
 use crate::spec::Limits;
 
 /// Bytes of a block, as `stat` counts them.
 const BLOCK: u64 = 512;
-/// Counts that are begun before a workspace whose folders keep moving is given up.
+/// Counts that are started before giving up on a workspace whose folders keep moving.
 const ATTEMPTS: usize = 5;
 
-/// What a folder holds.
+/// The size of a folder.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct FolderSize {
     /// Bytes of disk.
     pub bytes: u64,
-    /// Files, folders and whatever else has a name.
+    /// Files, folders and everything else that has a name.
     pub files: u64,
 }
 
-/// Why a workspace cannot be counted. Callers treat it as one that is over its limits.
+/// Why a workspace cannot be counted. Callers treat it as exceeding its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Uncountable {
-    /// A folder's mode or the file system forbids a look into it.
+    /// The mode of a folder or the file system forbids reading it.
     #[error("a folder of the workspace cannot be read ({0})")]
     Unreadable(Errno),
     /// Folders were moved out of their parents during every count.
@@ -35,13 +35,13 @@ pub enum Uncountable {
     Moving,
 }
 
-/// Adds a workspace up, however deep it is, with two descriptors and without recursion. Follows no symbolic link, and
-/// leaves the workspace by no folder that is moved meanwhile; stops where `files_max` is crossed. One that is not there
-/// holds nothing.
+/// Adds up a workspace of any depth with two descriptors and without recursion. Symbolic links are not followed, and
+/// the count does not leave the workspace through a folder that is moved in the meantime. It stops when `files_max` is
+/// exceeded. A missing workspace has size 0.
 ///
 /// # Errors
 /// A part of the workspace cannot be counted.
-pub fn held(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
+pub fn folder_size(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
     for _ in 0..ATTEMPTS {
         match count(workspace, files_max) {
             Err(Uncountable::Moving) => {}
@@ -51,25 +51,25 @@ pub fn held(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
     Err(Uncountable::Moving)
 }
 
-/// The limit that a workspace has crossed, if it has.
-pub(crate) fn crossed(counted: Result<Held, Uncountable>, limits: &Limits) -> Option<Stop> {
-    let Ok(Held { bytes, files }) = counted else { return Some(Stop::WorkspaceUncountable) };
+/// The limit that a workspace exceeds, if any.
+pub(crate) fn exceeded_limit(counted: Result<FolderSize, Uncountable>, limits: &Limits) -> Option<StopCause> {
+    let Ok(FolderSize { bytes, files }) = counted else { return Some(StopCause::WorkspaceUncountable) };
     if bytes > limits.workspace_bytes {
-        return Some(Stop::WorkspaceBytes);
+        return Some(StopCause::WorkspaceBytes);
     }
-    (files > limits.workspace_files).then_some(Stop::WorkspaceFiles)
+    (files > limits.workspace_files).then_some(StopCause::WorkspaceFiles)
 }
 
-/// A folder on the way from the workspace to where the count is.
-struct Level {
-    /// Device and number of the folder.
+/// A folder on the path from the workspace to the current folder.
+struct OpenFolder {
+    /// Device and inode number of the folder.
     identity: (u64, u64),
-    /// Folders in it that have not been looked into yet.
+    /// Folders in it that have not been visited yet.
     waiting: Vec<CString>,
 }
 
-fn count(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
-    let mut total = Held::default();
+fn count(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
+    let mut total = FolderSize::default();
     let Some(mut here) = open(CWD, workspace)? else { return Ok(total) };
     let mut levels = vec![list(&here, files_max, &mut total)?];
     while let Some(level) = levels.last_mut() {
@@ -85,7 +85,7 @@ fn count(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
         levels.pop();
         let Some(parent) = levels.last() else { break };
         let above = open(&here, c"..")?.ok_or(Uncountable::Moving)?;
-        // A folder that was moved has another parent, which may lie outside the workspace.
+        // The parent of a moved folder may be outside the workspace.
         if identity(&above)? != parent.identity {
             return Err(Uncountable::Moving);
         }
@@ -94,7 +94,8 @@ fn count(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
     Ok(total)
 }
 
-/// None where there is no such folder any more: what is gone takes no room, and what is no folder is counted already.
+/// `None` if the folder no longer exists or is not a folder. What is gone takes no space, and other entries are counted
+/// already.
 fn open(at: impl AsFd, name: impl rustix::path::Arg) -> Result<Option<OwnedFd>, Uncountable> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(at, name, flags, Mode::empty()) {
@@ -110,9 +111,9 @@ fn identity(folder: &OwnedFd) -> Result<(u64, u64), Uncountable> {
     Ok((found.st_dev as u64, u64::from(found.st_ino)))
 }
 
-/// Adds up the entries of one folder, and collects the folders among them.
-fn list(folder: &OwnedFd, files_max: u64, total: &mut Held) -> Result<Level, Uncountable> {
-    let mut level = Level { identity: identity(folder)?, waiting: Vec::new() };
+/// Adds up the entries of one folder, and collects its subfolders.
+fn list(folder: &OwnedFd, files_max: u64, total: &mut FolderSize) -> Result<OpenFolder, Uncountable> {
+    let mut level = OpenFolder { identity: identity(folder)?, waiting: Vec::new() };
     for entry in Dir::read_from(folder).map_err(Uncountable::Unreadable)? {
         let entry = entry.map_err(Uncountable::Unreadable)?;
         let name: &CStr = entry.file_name();
@@ -125,7 +126,7 @@ fn list(folder: &OwnedFd, files_max: u64, total: &mut Held) -> Result<Level, Unc
         }
         let found = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found,
-            // What is gone again takes no room.
+            // A file that is gone takes no space.
             Err(Errno::NOENT) => continue,
             Err(error) => return Err(Uncountable::Unreadable(error)),
         };
@@ -155,11 +156,11 @@ mod tests {
         std::fs::create_dir(folder.path().join("below")).unwrap();
         std::fs::write(folder.path().join("below/file"), vec![1; 100_000]).unwrap();
         std::os::unix::fs::symlink("/usr", folder.path().join("link")).unwrap();
-        let found = held(folder.path(), 1_000).unwrap();
+        let found = folder_size(folder.path(), 1_000).unwrap();
         assert_eq!(found.files, 4);
         assert!((100_000..1 << 20).contains(&found.bytes), "{found:?}");
-        assert_eq!(held(folder.path(), 2).unwrap().files, 3, "it stops where the limit is crossed");
-        assert_eq!(held(&folder.path().join("none"), 2).unwrap(), Held::default());
+        assert_eq!(folder_size(folder.path(), 2).unwrap().files, 3, "it stops where the limit is crossed");
+        assert_eq!(folder_size(&folder.path().join("none"), 2).unwrap(), FolderSize::default());
     }
 
     #[test]
@@ -174,7 +175,7 @@ mod tests {
         let flags = OFlags::CREATE | OFlags::WRONLY;
         let mut file = std::fs::File::from(openat(&here, "file", flags, Mode::RUSR).unwrap());
         std::io::Write::write_all(&mut file, &vec![1; 1 << 20]).unwrap();
-        let found = held(folder.path(), 10_000).unwrap();
+        let found = folder_size(folder.path(), 10_000).unwrap();
         assert!(found.files == DEPTH + 1 && found.bytes >= 1 << 20, "{found:?}");
         crate::removal::remove(folder.path()).unwrap();
     }
@@ -187,6 +188,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("closed")).unwrap();
         std::fs::set_permissions(folder.path().join("closed"), PermissionsExt::from_mode(0o000)).unwrap();
-        assert_eq!(held(folder.path(), 10), Err(Uncountable::Unreadable(Errno::ACCESS)));
+        assert_eq!(folder_size(folder.path(), 10), Err(Uncountable::Unreadable(Errno::ACCESS)));
     }
 }

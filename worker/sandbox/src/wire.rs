@@ -1,4 +1,4 @@
-//! What worker and launcher tell each other over a socket: a frame of JSON each way.
+//! The messages between worker and launcher over a socket: a frame of JSON in each direction.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -6,41 +6,41 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::Stop;
+use crate::outcome::StopCause;
 use crate::spec::{Level, Spec};
 
-/// Longest frame, bytes.
+/// Longest frame, in bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 
-/// What the launcher is asked to do. Standard input follows in a frame of its own.
+/// The request to the launcher. Standard input follows in a separate frame.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) level: Level,
     pub(crate) spec: Spec,
-    /// True to confine as for a command, and then to end instead of executing one.
+    /// True to confine the process as for a command, and then exit instead of executing one.
     pub(crate) probe: bool,
-    /// The cgroup that the command is put into.
+    /// The cgroup for the command.
     pub(crate) cgroup: Option<PathBuf>,
 }
 
-/// The launcher's answer.
+/// The launcher's reply.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// A step of the confinement failed: nothing ran.
+    /// A step of the confinement failed. Nothing ran.
     Refused(String),
-    /// The program cannot be executed: nothing ran.
+    /// The program cannot be executed. Nothing ran.
     NotStarted(String),
-    /// The command has ended, and nothing of it is alive.
+    /// The command has ended, and none of its processes are alive.
     Ended {
         exit_code: Option<i32>,
         signal: Option<i32>,
-        stopped: Option<Stop>,
+        stopped: Option<StopCause>,
         /// At the level `strict`: whether the command had a `/proc`.
         proc: bool,
     },
 }
 
-/// A frame as bytes: its length, four bytes with the low one first, and its content.
+/// A frame as bytes: its length as four little-endian bytes, followed by its content.
 pub(crate) fn frame(content: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(content.len()).ok().filter(|_| content.len() <= FRAME_BYTES_MAX);
     let length = length.ok_or_else(|| io::Error::other("the frame is too long"))?;

@@ -1,4 +1,4 @@
-//! `cancel_task`: an agent ends a task that it has given to another one.
+//! `cancel_task`: an agent ends a task that it has delegated to another agent.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,32 +6,32 @@ use tickfleet_client::tasks::{CancelStatus, CancelledTask, cancel_task as cancel
 use tickfleet_model::{Effect, TaskId};
 use tickfleet_store::{Store, TurnName};
 
-use crate::fleet_tools::{KnownTurn, is_delegator, look_up, not_yours, reply};
+use crate::fleet_tools::{TurnLookup, is_delegator, look_up, reply, unknown_id};
 use crate::tools::{CallContext, ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CancelTask {
-    /// The job id that delegate_task answered.
+    /// The job ID that delegate_task returned.
     task_id: String,
-    /// Why, for the record and for the other agent.
+    /// The reason. It is recorded and passed on to the other agent.
     #[serde(default)]
     reason: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Ending {
-    /// The task's id.
+    /// The task's ID.
     task_id: String,
-    /// `ending`, or `ended` where it had ended already.
+    /// `ending`, or `ended` if the task had already ended.
     status: &'static str,
-    /// The tasks that end with it.
+    /// The number of tasks that end with it.
     tasks: usize,
-    /// What happened, in words.
+    /// What happened, as text.
     message: String,
 }
 
-/// The tool over this shard. To cancel twice does no harm.
+/// The tool for this shard. Canceling twice is harmless.
 #[must_use]
 pub fn cancel_task(store: Store) -> TypedTool {
     TypedTool::new(
@@ -47,18 +47,18 @@ pub fn cancel_task(store: Store) -> TypedTool {
 }
 
 async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<Ending, ToolError> {
-    let task = TaskId::new(&args.task_id).map_err(|_| not_yours("task", &args.task_id))?;
+    let task = TaskId::new(&args.task_id).map_err(|_| unknown_id("task", &args.task_id))?;
     let name = TurnName::task(&context.tenant, &task);
-    let away = |error: tickfleet_store::StoreError| ToolError::Transient(error.to_string());
+    let store_error = |error: tickfleet_store::StoreError| ToolError::Transient(error.to_string());
     let is_live = match look_up(store, &name).await? {
-        KnownTurn::Live(live) if is_delegator(&live.value, &context.agent) => true,
-        KnownTurn::Finished(finished) => {
+        TurnLookup::Live(live) if is_delegator(&live.value, &context.agent) => true,
+        TurnLookup::Finished(finished) => {
             if reply(&finished)?.delegator.as_deref() != Some(context.agent.as_str()) {
-                return Err(not_yours("task", &args.task_id));
+                return Err(unknown_id("task", &args.task_id));
             }
             false
         }
-        KnownTurn::Live(_) | KnownTurn::Unknown => return Err(not_yours("task", &args.task_id)),
+        TurnLookup::Live(_) | TurnLookup::Unknown => return Err(unknown_id("task", &args.task_id)),
     };
     let ended = || Ending {
         task_id: args.task_id.clone(),
@@ -71,7 +71,7 @@ async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<
     }
     let said = args.reason.as_deref().unwrap_or("no reason given");
     let reason = format!("the agent {} cancelled it: {said}", context.agent);
-    let cancelled = cancel(store, &name, &reason).await.map_err(away)?;
+    let cancelled = cancel(store, &name, &reason).await.map_err(store_error)?;
     if cancelled.answer == CancelStatus::Ended {
         return Ok(ended());
     }

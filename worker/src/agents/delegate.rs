@@ -1,4 +1,5 @@
-//! `delegate_task`: an agent gives work to another agent and goes on; the answer comes as the task's own reply.
+//! `delegate_task`: an agent delegates work to another agent and continues. The answer arrives as the reply to the
+//! task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,24 +15,24 @@ use tickfleet_engine::delegation;
 use tickfleet_model::{AgentId, Effect, Priority, Task, TaskGrant, TaskId, limits};
 use tickfleet_store::{Store, TurnName};
 
-use crate::fleet_tools::{KnownTurn, look_up, reply};
+use crate::fleet_tools::{TurnLookup, look_up, reply};
 use crate::tools::{CallContext, ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Delegate {
-    /// Name of the agent that is to do the work.
+    /// Name of the agent that should do the work.
     target_agent: String,
-    /// What is to be done, in full: the other agent sees nothing else.
+    /// The complete description of the work. The other agent sees nothing else.
     task_description: String,
-    /// How urgent it is: low, normal, high or urgent. Default normal.
+    /// Priority: low, normal, high or urgent. Default: normal.
     #[serde(default)]
     priority: Option<Urgency>,
-    /// When the work must be done, RFC 3339 (`2026-03-01T12:00:00Z`). Default in 24 hours.
+    /// Deadline of the work, RFC 3339 (`2026-03-01T12:00:00Z`). Default: in 24 hours.
     #[serde(default)]
     deadline: Option<chrono::DateTime<chrono::Utc>>,
-    /// True to wait for the answer: this call's result is then what the task came to, and nothing else of this turn goes
-    /// on before. Default false: the call answers at once.
+    /// True to wait for the answer. The result of this call is then the result of the task, and no later call of this
+    /// turn runs before. Default: false, and the call returns at once.
     #[serde(default)]
     wait: bool,
 }
@@ -47,33 +48,33 @@ enum Urgency {
 
 #[derive(Serialize, JsonSchema)]
 struct Confirmation {
-    /// The task's id.
+    /// The task's ID.
     job_id: String,
-    /// `queued`, or `ended` where the call has waited for the answer.
+    /// `queued`, or `ended` if the call has waited for the answer.
     status: &'static str,
-    /// Who will do it.
+    /// The agent that will do it.
     target_agent: String,
-    /// When it expires unless it is done.
+    /// When the task expires unless it is finished.
     deadline: String,
-    /// What happened, in words.
+    /// What happened, as text.
     message: String,
-    /// How the task ended (`ok`, `permanent`, `expired` …), where the call has waited.
+    /// How the task ended (`ok`, `permanent`, `expired` …), if the call has waited.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
-    /// What it came to, where it ended well.
+    /// The task's output, if it succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Value>")]
     output: Option<Box<RawValue>>,
-    /// Why it did not end well.
+    /// The error, if the task did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// A task's end wakes the call that waits for it. Should that get lost, it looks by itself after this time.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+/// The end of a task wakes the call that waits for it. If that wake-up is lost, the call checks again after this time.
+const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
-/// The tool over this shard. Its effect is `idempotent`: the task's id derives from the call's idempotency key, so
-/// a call that is repeated makes one task.
+/// The tool for this shard. Its effect is `idempotent`: the task's ID is derived from the call's idempotency key, so a
+/// repeated call creates only one task.
 #[must_use]
 pub fn delegate_task(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
@@ -100,7 +101,8 @@ async fn delegate(
     let id = id.map_err(ToolError::internal)?;
     let wait = args.wait;
     let mut task = task(&context, args).map_err(refused)?;
-    // An earlier attempt delegated it. Its ID may be forgotten by now, and would make another task.
+    // True if an earlier attempt delegated it. The store may have forgotten the task's ID, and delegating again would
+    // create another task.
     let is_given = wait && context.waited;
     if context.may_be_forgotten && !is_given {
         let message = "Whether the task was given out is not known: an earlier try may have done it, and is no longer \
@@ -142,7 +144,8 @@ async fn delegate(
     }
 }
 
-/// When the task ends at the latest, ms: with the task that it is delegated from, and where the call waits for it, with its turn.
+/// The latest end of the task, ms: the end of the task that delegates it, or if the call waits for it, the end of the
+/// call's turn.
 async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) -> Result<Option<i64>, ToolError> {
     if wait {
         return Ok(Some(context.deadline_ms));
@@ -150,11 +153,11 @@ async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) 
     let Some(parent) = &task.parent else { return Ok(None) };
     let found = store.record_of::<Turn>(&TurnName::task(&context.tenant, parent).record()).await;
     let found = found.map_err(|error| ToolError::Transient(error.to_string()))?;
-    // If the parent has ended, the task is refused.
+    // If the parent has ended, the task is rejected later.
     Ok(found.map(|parent| parent.value.head.deadline_ms))
 }
 
-/// What the task came to. The call is made again when it has ended: until then it holds no slot.
+/// The result of the task. The call is repeated when the task has ended, and uses no slot until then.
 async fn ended(
     store: &Store,
     context: &CallContext,
@@ -163,15 +166,15 @@ async fn ended(
 ) -> Result<Confirmation, ToolError> {
     let name = TurnName::task(&context.tenant, id);
     match look_up(store, &name).await? {
-        KnownTurn::Live(_) => Err(ToolError::Waits { awaits: Some(id.clone().into()), at_most: LOOK_AGAIN }),
-        KnownTurn::Unknown => Ok(Confirmation {
+        TurnLookup::Live(_) => Err(ToolError::Waits { awaits: Some(id.clone().into()), at_most: RECHECK_AFTER }),
+        TurnLookup::Unknown => Ok(Confirmation {
             message: format!(
                 "The task was given to {}. It has ended, and its answer is no longer kept.",
                 given.target_agent
             ),
             ..given
         }),
-        KnownTurn::Finished(finished) => {
+        TurnLookup::Finished(finished) => {
             let result = reply(&finished)?.results.into_iter().next();
             let result = result.ok_or_else(|| ToolError::internal("a task without a result"))?;
             Ok(Confirmation {
@@ -186,7 +189,7 @@ async fn ended(
     }
 }
 
-/// The task that a call asks for. What it grants is cut to what the caller itself has.
+/// The task that a call requests. Its grant is limited to what the caller itself has.
 fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
     if args.task_description.trim().is_empty() {
         return Err("The task description is empty: say what is to be done.".into());
@@ -199,7 +202,7 @@ fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
         Some((task, grant)) => (Some(task.clone()), grant.clone()),
         None => (None, TaskGrant { budget: limits::TASK_BUDGET_DEFAULT, ..TaskGrant::default() }),
     };
-    // A child's budget is carved from its parent's: half of what that had, so that the parent keeps some.
+    // A subtask gets half of its parent's budget, so that the parent keeps some.
     let budget = if parent.is_some() { (above.budget / 2).max(1) } else { above.budget };
     Ok(Task {
         id: None,
@@ -217,7 +220,7 @@ fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
         deadline_ms: args.deadline.map(|d| d.timestamp_millis()),
         reply_to: context.reply_to.clone(),
         parent,
-        // What the turn was narrowed to binds the task as well.
+        // If the turn was narrowed to some tools, so is the task.
         grant: TaskGrant { budget, tools: context.tools.narrowed().cloned().or(above.tools), ..above },
         context: context.for_begun_work(),
     })

@@ -1,5 +1,5 @@
-//! Messages from agent to agent: `send_mcp_message` puts one where the other finds it, `read_messages` gives an agent its
-//! own. An agent that a model runs is given them with its next step.
+//! Messages between agents: `send_mcp_message` stores a message for another agent, `read_messages` returns the calling
+//! agent's own messages. An agent that is run by a model receives them with its next step.
 
 use std::sync::Arc;
 
@@ -11,24 +11,25 @@ use tickfleet_store::{SendResult, Store, StoreError};
 
 use crate::tools::{CallContext, ToolError, TypedTool};
 
-/// Messages that one call reads.
+/// The most messages that a single call reads.
 const READ_MAX: usize = 20;
 
-/// A message as it is kept.
+/// A message as it is stored.
 #[derive(Serialize, Deserialize)]
-struct Message {
-    /// Unique: it is made of the key of the call that sends it, so that a call that is repeated sends one message.
+struct AgentMessage {
+    /// A unique ID. It is derived from the key of the call that sends the message, so that a repeated call sends one
+    /// message.
     id: String,
-    /// Who sent it.
+    /// The sender.
     from: String,
-    /// Its words.
+    /// The text.
     text: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SendMessage {
-    /// Name of the agent that is to get the message.
+    /// Name of the agent that should receive the message.
     recipient_agent: String,
     /// The message.
     message_body: String,
@@ -36,15 +37,15 @@ struct SendMessage {
 
 #[derive(Serialize, JsonSchema)]
 struct Sent {
-    /// The message's id.
+    /// The message's ID.
     message_id: String,
-    /// Who gets it.
+    /// The recipient.
     recipient_agent: String,
-    /// What happened, in words.
+    /// What happened, as text.
     message: &'static str,
 }
 
-/// The tool that sends.
+/// The tool that sends messages.
 #[must_use]
 pub fn send_mcp_message(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
@@ -82,9 +83,9 @@ async fn send(
         return refused(format!("There is no agent {:?}. Agents: {list}.", short(&args.recipient_agent)));
     };
     let id = format!("m-{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]);
-    let message = Message { id, from: context.agent.to_string(), text: args.message_body };
+    let message = AgentMessage { id, from: context.agent.to_string(), text: args.message_body };
     let json = serde_json::to_string(&message).map_err(ToolError::internal)?;
-    match store.send_message(&context.tenant, &to, &message.id, &json).await.map_err(away)? {
+    match store.send_message(&context.tenant, &to, &message.id, &json).await.map_err(store_error)? {
         SendResult::Done | SendResult::Already => Ok(Sent {
             message_id: message.id,
             recipient_agent: to.to_string(),
@@ -100,21 +101,21 @@ struct ReadMessages {}
 
 #[derive(Serialize, JsonSchema)]
 struct Received {
-    /// The messages, the oldest first.
+    /// The messages, oldest first.
     messages: Vec<OneMessage>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct OneMessage {
-    /// Who sent it.
+    /// The sender.
     from: String,
-    /// When it came.
+    /// When the message arrived.
     at: String,
-    /// Its words.
+    /// The text.
     text: String,
 }
 
-/// The tool that reads. A call that is repeated reads the same messages again.
+/// The tool that reads messages. A repeated call returns the same messages again.
 #[must_use]
 pub fn read_messages(store: Store) -> TypedTool {
     TypedTool::new(
@@ -126,11 +127,13 @@ pub fn read_messages(store: Store) -> TypedTool {
             let store = store.clone();
             async move {
                 let name = &context.idempotency_key;
-                let heard =
-                    store.receive_messages(&context.tenant, &context.agent, name, READ_MAX).await.map_err(away)?;
-                let read = heard.into_iter().filter_map(|heard| {
-                    let message: Message = serde_json::from_slice(&heard.text).ok()?;
-                    let at = tickfleet_engine::time::rfc3339(heard.at_ms);
+                let unread = store
+                    .receive_messages(&context.tenant, &context.agent, name, READ_MAX)
+                    .await
+                    .map_err(store_error)?;
+                let read = unread.into_iter().filter_map(|unread| {
+                    let message: AgentMessage = serde_json::from_slice(&unread.text).ok()?;
+                    let at = tickfleet_engine::time::rfc3339(unread.at_ms);
                     Some(OneMessage { from: message.from, at, text: message.text })
                 });
                 Ok::<_, ToolError>(Received { messages: read.collect() })
@@ -140,7 +143,7 @@ pub fn read_messages(store: Store) -> TypedTool {
     .category("messages")
 }
 
-fn away(error: StoreError) -> ToolError {
+fn store_error(error: StoreError) -> ToolError {
     ToolError::Transient(error.to_string())
 }
 

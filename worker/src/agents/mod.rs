@@ -1,4 +1,4 @@
-//! Delegated tasks: what carries them out, and the tool that delegates them.
+//! Delegated tasks: the handlers that carry them out, and the tools that agents use for them.
 
 mod cancel;
 mod delegate;
@@ -17,10 +17,10 @@ pub use messages::{read_messages, send_mcp_message};
 
 use crate::tools::{DeclarationError, DeclaredHandler, Environment, RegisteredTool, ToolKind, ToolKinds, TypedTool};
 
-/// Agent → what runs its tasks. A handler is a tool that no model calls: its arguments are the task.
+/// The handler of each agent's tasks. A handler is a tool that no model calls: its arguments are the task.
 pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
 
-/// Stands in for the model loop where there are no models: in simulations, and in tests of everything else.
+/// Replaces the model loop where no models exist: in simulations, and in tests of everything else.
 #[derive(Debug, Clone, Copy)]
 pub struct NoModels;
 
@@ -30,11 +30,11 @@ impl ToolKind<LlmDef> for NoModels {
     }
 }
 
-/// Binds each agent to its handler: typed ones by name, HTTP ones as declared, model loops as `llm` makes them. Agents of external runtimes are left
-/// out, for their tasks never come to a worker.
+/// Binds each agent to its handler: typed handlers by name, HTTP handlers as declared, model loops as made by `llm`.
+/// Agents of external runtimes are left out, because their tasks never reach a worker.
 ///
 /// # Errors
-/// Everything that is wrong, a line each, with the agent it concerns.
+/// All problems, one line each, with the agent that each concerns.
 pub fn bind(
     defs: &BTreeMap<AgentId, TaskHandlerDef>,
     typed: Vec<TypedTool>,
@@ -54,7 +54,7 @@ pub fn bind(
             },
             TaskHandlerDef::Http(http) => http_handler(http, kinds, timeout_default),
             TaskHandlerDef::Llm(def) => llm_handler(def, llm),
-            // Whoever leases its tasks carries them out.
+            // The external runtime that leases its tasks carries them out.
             TaskHandlerDef::External { .. } => continue,
         };
         match made {
@@ -65,7 +65,7 @@ pub fn bind(
     if errors.is_empty() { Ok(bound) } else { Err(errors) }
 }
 
-/// A service that is called for each task: once, unless its declaration says that a second request does no harm.
+/// A service that is called for each task: once, unless its declaration says that a second request is harmless.
 fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = kinds.http.make(&def.http, &input_schema, def.effect).map_err(|e| e.to_string())?;
@@ -73,7 +73,7 @@ fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration)
     handler(about, input_schema, def.effect, def.timeout.unwrap_or(timeout_default), made)
 }
 
-/// The model loop. Every step of it is written down before the next one begins, so that it may run again.
+/// The model loop. It is idempotent, because every step is stored before the next one begins.
 fn llm_handler(def: &LlmDef, llm: &dyn ToolKind<LlmDef>) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = llm.make(def, &input_schema, Effect::Idempotent).map_err(|e| e.to_string())?;
@@ -81,7 +81,7 @@ fn llm_handler(def: &LlmDef, llm: &dyn ToolKind<LlmDef>) -> Result<RegisteredToo
     handler(about, input_schema, Effect::Idempotent, def.timeout, made)
 }
 
-/// The arguments of a task's handler.
+/// The schema of the arguments of a task's handler.
 fn task_schema() -> serde_json::Value {
     let properties = TASK_ARGUMENTS.iter().map(|name| ((*name).to_owned(), serde_json::json!({})));
     let properties: serde_json::Map<_, _> = properties.collect();
@@ -89,7 +89,7 @@ fn task_schema() -> serde_json::Value {
     serde_json::json!({ "type": "object", "properties": properties, "required": always })
 }
 
-/// A handler as a tool that no model calls: its id, its name for people and what it does.
+/// A handler as a tool that no model calls, with its ID, its display name and its description.
 fn handler(
     (id, display_name, description): (&str, &str, &str),
     input_schema: serde_json::Value,

@@ -1,5 +1,5 @@
-//! One try of a call that has passed every guard: the handler runs under a limit, and what it did is judged by the
-//! tool's effect.
+//! One attempt of a call that has passed every guard: the handler runs under a time limit, and the tool's effect
+//! determines the outcome.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -16,45 +16,45 @@ use tickfleet_protocol::json::repaired;
 use crate::calls::messages::{self, CallEnding};
 use crate::tools::{Awaited, CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
 
-/// The way in which a handler came to its end.
-pub(crate) enum Ran {
+/// How a handler ended.
+pub(crate) enum HandlerEnd {
     Returned(Result<Result<ToolOutput, ToolFailure>, Box<dyn Any + Send>>),
-    /// It returned something that is not what the tool promises; in words.
+    /// It returned output that does not match the tool's output schema; with the problems as text.
     Unfit(String),
     TimedOut,
     Cancelled,
     MustStop,
 }
 
-/// The outcome of a try, by the tool's effect.
-pub(crate) enum Judged {
+/// The outcome of an attempt, given the tool's effect.
+pub(crate) enum HandlerOutcome {
     /// It succeeded.
     Output(ToolOutput),
-    /// It failed for good.
+    /// It failed permanently.
     Failed(CallEnding),
-    /// It failed, and another try does no harm.
-    Again {
-        /// The message to the model if there is no other try.
+    /// It failed, and a retry is harmless.
+    Retry {
+        /// The message to the model if the call is not retried.
         message: String,
-        /// The far side's wish, a floor for the wait.
+        /// The wait that the service asked for, which is the minimum.
         after: Option<Duration>,
         /// `timeout` or `transient`, for metrics.
         reason: &'static str,
     },
-    /// It has begun work that goes on elsewhere, and is called again when that has ended.
+    /// It has begun work that continues elsewhere. The handler is called again when that work has ended.
     Waits {
-        /// What it waits for.
+        /// The event that it waits for.
         awaits: Awaited,
-        /// The time after which it is called again in any case.
+        /// The time after which the handler is called again in any case.
         at_most: Duration,
     },
-    /// The turn was cancelled, and the call had no lasting effect.
+    /// The turn was canceled, and the call had no lasting effect.
     Stopped,
     /// The worker must stop, and another may run the call.
     HandBack,
 }
 
-/// Runs the handler for `limit` at most, until one of the two futures resolves.
+/// Runs the handler for at most `limit`, or until one of the two futures resolves.
 pub(crate) async fn run(
     tool: &RegisteredTool,
     context: &CallContext,
@@ -62,52 +62,60 @@ pub(crate) async fn run(
     limit: Duration,
     cancelled: impl Future<Output = ()>,
     must_stop: impl Future<Output = ()>,
-) -> Ran {
+) -> HandlerEnd {
     let running = AssertUnwindSafe(tool.handler.call(context, arguments)).catch_unwind();
     let mut ran = tokio::select! {
         biased;
-        ran = running => Ran::Returned(ran),
-        () = tokio::time::sleep(limit) => Ran::TimedOut,
-        () = cancelled => Ran::Cancelled,
-        () = must_stop => Ran::MustStop,
+        ran = running => HandlerEnd::Returned(ran),
+        () = tokio::time::sleep(limit) => HandlerEnd::TimedOut,
+        () = cancelled => HandlerEnd::Cancelled,
+        () = must_stop => HandlerEnd::MustStop,
     };
     context.cancel.cancel();
-    if let Ran::Returned(Ok(Ok(output))) = &mut ran {
-        read_by_all(output);
+    if let HandlerEnd::Returned(Ok(Ok(output))) = &mut ran {
+        make_readable(output);
     }
-    if let Ran::Returned(Ok(Ok(output))) = &ran
+    if let HandlerEnd::Returned(Ok(Ok(output))) = &ran
         && let Err(unfit) = tool.check_output(output).await
     {
         let problems: Vec<&str> = unfit.problems.iter().map(|problem| problem.message.as_str()).collect();
-        return Ran::Unfit(problems.join("; "));
+        return HandlerEnd::Unfit(problems.join("; "));
     }
     ran
 }
 
-/// Makes an output one that every reader of replies can read, whatever the tool's service wrote: the call has succeeded,
-/// and a reader's failure would be taken for its own. What cannot be made so is passed as text.
-fn read_by_all(output: &mut ToolOutput) {
+/// Makes an output readable for every reader of replies, whatever the tool's service wrote: the call has succeeded, but
+/// a reader that fails to parse the output would treat it as failed. Output that cannot be repaired is passed on as
+/// text.
+fn make_readable(output: &mut ToolOutput) {
     let text = output.json.get();
     let json = match repaired(text, limits::JSON_DEPTH_MAX) {
         Some(Cow::Borrowed(_)) => return,
         Some(Cow::Owned(json)) => RawValue::from_string(json),
         None => to_raw_value(text),
     };
-    // Both are JSON.
+    // Both are valid JSON, so this does not fail.
     if let Ok(json) = json {
         output.json = json;
     }
 }
 
-/// From what a handler did to what the call comes to, by the tool's effect. `name` is what the model called it.
-pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, limit: Duration) -> Judged {
+/// Converts the end of a handler to the outcome of the call, given the tool's effect. `name` is the name that the model
+/// used.
+pub(crate) fn classify(
+    ran: HandlerEnd,
+    tool: &RegisteredTool,
+    call: &CallId,
+    name: &str,
+    limit: Duration,
+) -> HandlerOutcome {
     let once = tool.spec.effect == Effect::Once;
-    let failed_for_good = |outcome, error| Judged::Failed(CallEnding { outcome, error });
+    let failed_for_good = |outcome, error| HandlerOutcome::Failed(CallEnding { outcome, error });
     let unknown = |what: &str| failed_for_good(Outcome::OutcomeUnknown, messages::outcome_unknown(name, what));
     match ran {
-        Ran::Returned(Ok(Ok(output))) => Judged::Output(output),
-        Ran::Returned(Ok(Err(failure))) => failed(failure, once, call, name),
-        Ran::Returned(Err(_)) => {
+        HandlerEnd::Returned(Ok(Ok(output))) => HandlerOutcome::Output(output),
+        HandlerEnd::Returned(Ok(Err(failure))) => failed(failure, once, call, name),
+        HandlerEnd::Returned(Err(_)) => {
             tracing::error!(%call, tool = name, "handler panicked");
             if once {
                 unknown("The tool crashed while it ran.")
@@ -115,20 +123,22 @@ pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, 
                 failed_for_good(Outcome::Internal, messages::internal())
             }
         }
-        Ran::Unfit(problem) => {
+        HandlerEnd::Unfit(problem) => {
             tracing::error!(%call, tool = name, problem, "tool output does not match its output schema");
             failed_for_good(Outcome::Internal, messages::unfit_output(name, &problem, once))
         }
-        Ran::TimedOut if once => unknown(&messages::timed_out(name, limit)),
-        Ran::TimedOut => Judged::Again { message: messages::timed_out(name, limit), after: None, reason: "timeout" },
-        Ran::Cancelled if once => unknown("The turn was cancelled while the call ran."),
-        Ran::Cancelled => Judged::Stopped,
-        Ran::MustStop if once => unknown("The worker had to stop while the call ran."),
-        Ran::MustStop => Judged::HandBack,
+        HandlerEnd::TimedOut if once => unknown(&messages::timed_out(name, limit)),
+        HandlerEnd::TimedOut => {
+            HandlerOutcome::Retry { message: messages::timed_out(name, limit), after: None, reason: "timeout" }
+        }
+        HandlerEnd::Cancelled if once => unknown("The turn was cancelled while the call ran."),
+        HandlerEnd::Cancelled => HandlerOutcome::Stopped,
+        HandlerEnd::MustStop if once => unknown("The worker had to stop while the call ran."),
+        HandlerEnd::MustStop => HandlerOutcome::HandBack,
     }
 }
 
-fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged {
+fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> HandlerOutcome {
     let (outcome, error) = match failure {
         ToolFailure::InvalidArguments { message } => {
             (Outcome::InvalidArguments, messages::invalid_arguments(name, &message))
@@ -147,31 +157,31 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
             let reason = wording::cut(&message, limits::ERROR_BYTES_MAX);
             tracing::error!(%call, tool = name, reason, "tool panicked");
             if once {
-                // Where in its work it failed, nobody knows.
+                // It is unknown how far its work had got.
                 (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
             } else {
                 (Outcome::Internal, messages::internal())
             }
         }
-        // It would be begun twice.
+        // Calling it again would run it twice.
         ToolFailure::Waits { .. } if once => {
             tracing::error!(%call, tool = name, "once tool asked for a retry; not retried");
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
         }
-        ToolFailure::Waits { awaits, at_most } => return Judged::Waits { awaits, at_most },
-        // Rule 7: a `once` tool is tried again only where it is certain that nothing took effect.
+        ToolFailure::Waits { awaits, at_most } => return HandlerOutcome::Waits { awaits, at_most },
+        // Invariant 7: a `once` tool is retried only if it certainly had no effect.
         ToolFailure::Transient { message, not_executed: false, .. } if once => {
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, &message))
         }
         ToolFailure::Transient { message, retry_after, .. } => {
-            return Judged::Again { message, after: retry_after, reason: "transient" };
+            return HandlerOutcome::Retry { message, after: retry_after, reason: "transient" };
         }
     };
-    Judged::Failed(CallEnding { outcome, error })
+    HandlerOutcome::Failed(CallEnding { outcome, error })
 }
 
-/// The result of a call that succeeded, made of what `result` makes of an outcome. A huge output is cut here, and here
-/// alone: to its share of what the turn's `calls` may return together.
+/// The result of a successful call. `result` makes a result of an outcome. This is the only place that cuts a huge
+/// output: to its share of what the turn's `calls` may return together.
 pub(crate) fn succeeded(
     output: ToolOutput,
     calls: usize,
@@ -204,7 +214,7 @@ mod tests {
         ] {
             let json = RawValue::from_string(returned.to_owned()).unwrap();
             let mut output = ToolOutput { json, content_type: "application/json" };
-            read_by_all(&mut output);
+            make_readable(&mut output);
             assert_eq!(output.json.get(), passed_on);
         }
     }

@@ -1,5 +1,5 @@
-//! The one decision that begins a call: consent, facts, idempotency claim, streak, cached result and intent record. If its
-//! begin has to be durable, that is waited for before the call runs.
+//! The single decision that begins a call: consent, facts, idempotency claim, streak, cached result and intent record.
+//! If the begin must be durable, the call waits for that before it runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,61 +21,63 @@ use tickfleet_store::seam::RunError;
 use tokio::time::Instant;
 
 use crate::batch::{BeginCall, WaitFor};
-use crate::calls::effects;
+use crate::calls::call_attempt::{AttemptOutcome, BeginWait, CallAttempt, NotBegun};
+use crate::calls::claims;
 use crate::calls::governed::facts::FactsCheck;
 use crate::calls::governed::{consent, facts};
-use crate::calls::guards::{Admitted, Passed};
+use crate::calls::guards::{BegunCall, CheckedCall};
 use crate::calls::messages;
 use crate::calls::state::Calls;
-use crate::calls::trying::{Disposition, Instead, Trying, Waiting};
 use crate::tools::inner::Inner;
 use crate::tools::{CallContext, ToolSecrets, Toolbox};
 
 /// The time between two begins of a store that has just restarted.
-pub(super) const HOLD: Duration = Duration::from_millis(500);
-/// The end of an equal call wakes those that wait for it. If that is lost, they look again after this time.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+pub(super) const RESTART_WAIT: Duration = Duration::from_millis(500);
+/// The end of an equal call wakes the calls that wait for it. If that wake-up is lost, they check again after this
+/// time.
+const RECHECK_AFTER: Duration = Duration::from_secs(5);
 
-/// What is known of an earlier attempt of a call that this one does not begin.
-pub(super) enum Earlier {
-    /// Nothing.
+/// The state of earlier attempts of a call that this attempt does not begin.
+pub(super) enum EarlierAttempts {
+    /// No attempt has begun it.
     None,
-    /// It may have run; nothing of it must not happen twice.
+    /// It may have run, and running it twice is harmless.
     MayHaveRun,
-    /// The call ends with this.
-    Ends(Disposition),
+    /// The call ends with this outcome.
+    Ends(AttemptOutcome),
 }
 
-/// The subjects of a begin that stay while it is repeated.
-pub(super) struct Wanted<'a> {
+/// The inputs of a begin that stay the same when it is repeated.
+pub(super) struct BeginInputs<'a> {
     pub(super) tools: &'a Toolbox,
     pub(super) streak: Option<StreakCheck>,
-    /// True if the call is about to run; false if only a cached result or an equal call's result is wanted.
+    /// True if the call is about to run; false if only a cached result or the result of an equal call is wanted.
     pub(super) runs: bool,
 }
 
 /// The next step after a begin.
-enum Next {
+enum AfterBegin {
     Started(Box<Started>),
-    /// Again, because this equal call certainly had no effect.
+    /// Begin again, because this equal call certainly had no effect.
     Nothing(Claimant),
     Again,
 }
 
 impl Calls {
-    /// What somebody else has begun of a call that will not run here. After a restart of the store, waits until other workers
-    /// have reported what they have begun.
-    pub(super) async fn begun_before(&self, trying: &Trying<'_>) -> Earlier {
-        let once = !matches!(trying.config.registry.effect(&trying.call.tool), Some(Effect::Read | Effect::Idempotent));
-        let (turn, position) = (&trying.slice.turn, trying.id.position);
+    /// Returns whether another attempt has begun a call that will not run here. After a restart of the store, waits
+    /// until other workers have reported the calls that they have begun.
+    pub(super) async fn begun_before(&self, attempt: &CallAttempt<'_>) -> EarlierAttempts {
+        let once =
+            !matches!(attempt.config.registry.effect(&attempt.call.tool), Some(Effect::Read | Effect::Idempotent));
+        let (turn, position) = (&attempt.slice.turn, attempt.id.position);
         let is_begun =
             turn.begun.as_ref().is_some_and(|begun| begun.position == position || once && begun.position > position);
         if is_begun {
-            return Earlier::Ends(self.unknown(trying));
+            return EarlierAttempts::Ends(self.unknown(attempt));
         }
         let ask = AskUnrun {
-            name: &trying.slice.name,
-            digest: &trying.head().digest,
+            name: &attempt.slice.name,
+            digest: &attempt.head().digest,
             from: position,
             upto: position + 1,
             lease_ms: self.store.options().lease_ms,
@@ -83,9 +85,9 @@ impl Calls {
         let asked = retry_until(&self.now, || async {
             match self.store.decide(ask).await.map(|receipt| receipt.result) {
                 Ok(Unrun::Known(known)) => Attempt::Done(Some(known)),
-                Ok(Unrun::Hold(_)) => Attempt::Later(HOLD),
+                Ok(Unrun::Hold(_)) => Attempt::Later(RESTART_WAIT),
                 Err(RunError::Unreadable { key, why }) => {
-                    tracing::error!(call = %trying.id, %key, %why, "failed to read the reports of begun calls");
+                    tracing::error!(call = %attempt.id, %key, %why, "failed to read the reports of begun calls");
                     Attempt::Done(None)
                 }
                 Err(_) => Attempt::Failed,
@@ -93,154 +95,162 @@ impl Calls {
         });
         let mut known = match asked.await {
             Some(Some(known)) => known,
-            // What was reported cannot be read: it may be this call.
-            Some(None) => return Earlier::Ends(self.unknown(trying)),
-            None => return Earlier::Ends(Disposition::unsent()),
+            // The reports cannot be read, and this call may be among them.
+            Some(None) => return EarlierAttempts::Ends(self.unknown(attempt)),
+            None => return EarlierAttempts::Ends(AttemptOutcome::unsent()),
         };
         match known.began.remove(&position) {
             None => {
-                trying.progress.lock().ends.unrun = Some(known);
-                Earlier::None
+                attempt.progress.lock().effects.unrun = Some(known);
+                EarlierAttempts::None
             }
             Some(Mark { result: Some(result), .. }) => {
-                Earlier::Ends(Disposition::Kept(Box::new(RenderedCall::from(&result))))
+                EarlierAttempts::Ends(AttemptOutcome::Reported(Box::new(RenderedCall::from(&result))))
             }
-            Some(mark) if mark.once || once => Earlier::Ends(self.unknown(trying)),
-            Some(_) => Earlier::MayHaveRun,
+            Some(mark) if mark.once || once => EarlierAttempts::Ends(self.unknown(attempt)),
+            Some(_) => EarlierAttempts::MayHaveRun,
         }
     }
 
-    /// As [`Self::begun_before`], if the call ends with it.
-    pub(super) async fn begun_by_another(&self, trying: &Trying<'_>) -> Option<Disposition> {
-        match self.begun_before(trying).await {
-            Earlier::Ends(disposition) => Some(disposition),
-            Earlier::None | Earlier::MayHaveRun => None,
+    /// Like [`Self::begun_before`], but returns only an outcome that ends the call.
+    pub(super) async fn begun_by_another(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
+        match self.begun_before(attempt).await {
+            EarlierAttempts::Ends(outcome) => Some(outcome),
+            EarlierAttempts::None | EarlierAttempts::MayHaveRun => None,
         }
     }
 
-    /// The end of a call that another attempt has begun, and whose outcome nobody knows.
-    fn unknown(&self, trying: &Trying<'_>) -> Disposition {
-        // Whoever began it was lost, or could not write its result: both are true of this text.
+    /// The end of a call that another attempt has begun, and whose outcome is unknown.
+    fn unknown(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
+        // The attempt that began it was lost or could not write its result. The text is true in both cases.
         let what = "This call was begun before, and no result of it was recorded.";
-        let error = messages::outcome_unknown(&trying.call.tool, what);
-        let begun = trying.slice.turn.begun.as_ref().filter(|begun| begun.position == trying.id.position);
+        let error = messages::outcome_unknown(&attempt.call.tool, what);
+        let begun = attempt.slice.turn.begun.as_ref().filter(|begun| begun.position == attempt.id.position);
         let approval = begun.and_then(|begun| begun.consent.as_ref()).map(|consent| {
-            report::approved(&consent.approval, &consent.by, consent.narrowed.as_deref(), &trying.call.arguments)
+            report::approved(&consent.approval, &consent.by, consent.narrowed.as_deref(), &attempt.call.arguments)
         });
-        let goes_by_facts = facts::row_of(trying.config, trying.slice, &trying.call.tool).is_some();
-        let entered_ms = goes_by_facts.then_some(0);
-        let unknown = CallResult { approval, entered_ms, ..trying.result(Outcome::OutcomeUnknown, error) };
-        Disposition::Ended(Box::new(unknown), Vec::new())
+        let has_facts = facts::row_of(attempt.config, attempt.slice, &attempt.call.tool).is_some();
+        let entered_ms = has_facts.then_some(0);
+        let unknown = CallResult { approval, entered_ms, ..attempt.result(Outcome::OutcomeUnknown, error) };
+        AttemptOutcome::Ended(Box::new(unknown), Vec::new())
     }
 
     /// Begins a call that has passed every guard.
     ///
     /// # Errors
-    /// What becomes of the call instead: it waits, or ends.
-    pub(super) async fn let_in(
+    /// The outcome of a call that waits or ends instead.
+    pub(super) async fn begin_call(
         &self,
-        trying: &Trying<'_>,
-        wanted: Wanted<'_>,
-        passed: Passed,
-    ) -> Result<Admitted, Instead> {
-        let facts_row = facts::row_of(trying.config, trying.slice, &trying.call.tool);
-        let uses = (!passed.asked.is_empty()).then(|| consent::uses(trying, &passed));
+        attempt: &CallAttempt<'_>,
+        inputs: BeginInputs<'_>,
+        passed: CheckedCall,
+    ) -> Result<BegunCall, NotBegun> {
+        let facts_row = facts::row_of(attempt.config, attempt.slice, &attempt.call.tool);
+        let uses = (!passed.asked.is_empty()).then(|| consent::uses(attempt, &passed));
         let once = passed.tool.spec.effect == Effect::Once;
-        let (mut nothing, mut view, mut by) = (None, trying.view.clone(), None);
+        let (mut nothing, mut view, mut by) = (None, attempt.view.clone(), None);
         loop {
             let mut agreed = None;
             if let Some(uses) = &uses {
-                let queries = self.queries(trying, &wanted, &passed, uses);
-                self.read(trying, &mut view, queries).await?;
-                agreed = Some(self.consented(trying, wanted.tools, &passed, uses, &view).await?);
+                let queries = self.queries(attempt, &inputs, &passed, uses);
+                self.read(attempt, &mut view, queries).await?;
+                agreed = Some(self.consented(attempt, inputs.tools, &passed, uses, &view).await?);
             }
             let (check, narrowed) = agreed.map_or((None, None), |(check, narrowed)| (Some(check), narrowed));
             let runs = narrowed.as_ref().unwrap_or(&passed);
             let changed = narrowed.as_ref().map(|again| &*again.arguments);
-            let facts = facts_row.map(|row| facts::check_of(trying, row, changed));
-            let claim = self.ledger.claim_of(trying, &runs.tool, &runs.arguments, nothing.take());
-            let claim = claim.map_err(|invalid| Instead::of(*invalid))?;
-            let question = self.cache.asked(trying, &runs.tool, &runs.arguments);
-            // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
-            if once && wanted.runs && !self.still_leased(trying).await {
-                return Err(Instead::of(Disposition::unsent()));
+            let facts = facts_row.map(|row| facts::check_of(attempt, row, changed));
+            let claim = self.claims.claim_of(attempt, &runs.tool, &runs.arguments, nothing.take());
+            let claim = claim.map_err(|invalid| NotBegun::of(*invalid))?;
+            let lookup = self.cache.lookup_of(attempt, &runs.tool, &runs.arguments);
+            // If a call is begun and then returned, its outcome can only be reported as unknown, so check the lease
+            // before the begin too.
+            if once && inputs.runs && !self.still_leased(attempt).await {
+                return Err(NotBegun::of(AttemptOutcome::unsent()));
             }
             let by = by.get_or_insert_with(|| self.store.versions().draw().to_string());
             let begin = BeginCall {
-                slice: Arc::clone(trying.slice),
-                position: trying.id.position,
+                slice: Arc::clone(attempt.slice),
+                position: attempt.id.position,
                 by: by.clone(),
-                once: once && wanted.runs,
+                once: once && inputs.runs,
                 epoch: self.journal.epoch(),
-                streak: wanted.streak.clone().filter(|_| trying.is_first()),
+                streak: inputs.streak.clone().filter(|_| attempt.is_first()),
                 facts: facts.as_ref().map(|facts| facts.check.clone()),
                 consent: check.clone(),
                 claim: claim.clone(),
-                cache: question.as_ref().map(|question| question.name.clone()).filter(|_| !trying.waited),
+                cache: lookup.as_ref().map(|lookup| lookup.name.clone()).filter(|_| !attempt.waited),
                 view: view.clone(),
             };
             let durability =
                 if begin.once { runs.tool.spec.durable.unwrap_or(self.durable.0) } else { Durability::None };
             let asked = Instant::now();
-            let answer = self.outbox.begin(begin, durability, self.durable.1).await;
+            let answer = self.decisions.begin(begin, durability, self.durable.1).await;
             let Some(((result, read), confirmed)) = answer else {
                 self.metrics.fenced("begin");
-                return Err(Instead::of(Disposition::Lost));
+                return Err(NotBegun::of(AttemptOutcome::Lost));
             };
             view.extend(read);
-            let asks = Asks { trying, wanted: &wanted, passed: &passed, facts: facts.as_ref(), claim: claim.as_ref() };
-            let next = match self.next(&asks, uses.as_ref(), check.as_ref(), result, &view).await {
+            let context = BeginContext {
+                attempt,
+                inputs: &inputs,
+                passed: &passed,
+                facts: facts.as_ref(),
+                claim: claim.as_ref(),
+            };
+            let next = match self.next(&context, uses.as_ref(), check.as_ref(), result, &view).await {
                 Ok(next) => next,
-                Err(instead) => {
-                    trying.progress.lock().view.extend(view);
-                    return Err(instead);
+                Err(not_begun) => {
+                    attempt.progress.lock().view.extend(view);
+                    return Err(not_begun);
                 }
             };
             match next {
-                Next::Started(started) => {
+                AfterBegin::Started(started) => {
                     let Started { version, turn, shadow, checked_ms, agreed, cached } = *started;
                     let is_begun = turn.begun.as_ref().is_some_and(|begun| begun.by == *by);
                     {
-                        let mut progress = trying.progress.lock();
+                        let mut progress = attempt.progress.lock();
                         progress.written = Some(Box::new((version, turn)));
                         progress.begun_by = is_begun.then(|| by.clone());
-                        // From here on it may run.
-                        progress.ends.unrun = None;
+                        // From here on the call may run.
+                        progress.effects.unrun = None;
                         progress.view.extend(view);
                     }
                     if let Some(claim) = &claim {
-                        self.journal.claimed(effects::opened(claim), trying.head().deadline_ms);
+                        self.journal.record_claim(claims::opened(claim), attempt.head().deadline_ms);
                     }
-                    if !self.journal.begin(trying.slice, trying.id.position, by, once, trying.hold.epoch) {
+                    if !self.journal.begin(attempt.slice, attempt.id.position, by, once, attempt.lease.epoch) {
                         // The store may have lost the begin already.
-                        return Err(Instead::of(trying.unsent()));
+                        return Err(NotBegun::of(attempt.unsent()));
                     }
-                    if let Err(disposition) = self.confirmed(trying, durability, confirmed, asked.elapsed()) {
-                        // Also if this was its last try: another store may carry out the turn that this one loses.
-                        self.journal.undo(&trying.slice.name, trying.id.position).await;
-                        return Err(Instead::of(disposition));
+                    if let Err(outcome) = self.confirmed(attempt, durability, confirmed, asked.elapsed()) {
+                        // Also if this was its last attempt: if this store loses the turn, another one may carry it
+                        // out.
+                        self.journal.undo(&attempt.slice.name, attempt.id.position).await;
+                        return Err(NotBegun::of(outcome));
                     }
                     let approved = check.map(|check| {
                         let arguments = changed.map(ToOwned::to_owned);
                         CallApproval { id: check.uses.id, by: agreed, arguments }
                     });
                     if approved.is_some() {
-                        self.count_agreed(trying);
+                        self.count_agreed(attempt);
                     }
                     let shadow = facts
                         .as_ref()
-                        .map(|facts| facts.in_shadow(trying, &runs.tool, wanted.tools, &shadow))
+                        .map(|facts| facts.in_shadow(attempt, &runs.tool, inputs.tools, &shadow))
                         .unwrap_or_default();
-                    // Nothing was asked of another try.
-                    let entered_ms = checked_ms.map(|at_ms| if trying.attempt == 1 { at_ms } else { 0 });
+                    // On a retry the conditions are not evaluated again.
+                    let entered_ms = checked_ms.map(|at_ms| if attempt.number == 1 { at_ms } else { 0 });
                     let mut passed = narrowed.unwrap_or(passed);
                     passed.shadow.extend(shadow);
-                    return Ok(Admitted { passed, approved, entered_ms, question, cached });
+                    return Ok(BegunCall { passed, approved, entered_ms, lookup, cached });
                 }
-                Next::Nothing(claimant) => nothing = Some(claimant),
-                Next::Again => {
+                AfterBegin::Nothing(claimant) => nothing = Some(claimant),
+                AfterBegin::Again => {
                     if let Some(check) = &check {
-                        view.remove(&Query::Record(approval::key(&trying.slice.name.tenant, &check.uses.id)));
+                        view.remove(&Query::Record(approval::key(&attempt.slice.name.tenant, &check.uses.id)));
                     }
                 }
             }
@@ -248,24 +258,30 @@ impl Calls {
     }
 
     /// Everything that the begin of a call reads.
-    fn queries(&self, trying: &Trying<'_>, wanted: &Wanted<'_>, passed: &Passed, uses: &UseConsent) -> Vec<Query> {
-        let tenant = &trying.slice.name.tenant;
-        let row = facts::row_of(trying.config, trying.slice, &trying.call.tool);
-        let claim = self.ledger.claim_of(trying, &passed.tool, &passed.arguments, None).ok().flatten();
-        let cached = self.cache.asked(trying, &passed.tool, &passed.arguments);
+    fn queries(
+        &self,
+        attempt: &CallAttempt<'_>,
+        inputs: &BeginInputs<'_>,
+        passed: &CheckedCall,
+        uses: &UseConsent,
+    ) -> Vec<Query> {
+        let tenant = &attempt.slice.name.tenant;
+        let row = facts::row_of(attempt.config, attempt.slice, &attempt.call.tool);
+        let claim = self.claims.claim_of(attempt, &passed.tool, &passed.arguments, None).ok().flatten();
+        let cached = self.cache.lookup_of(attempt, &passed.tool, &passed.arguments);
         let records = [
             Some(approval::key(tenant, &uses.id)),
-            wanted.streak.as_ref().map(|streak| streak.name.key()),
-            row.map(|row| facts::session_of(trying.slice, row).key()),
+            inputs.streak.as_ref().map(|streak| streak.name.key()),
+            row.map(|row| facts::session_of(attempt.slice, row).key()),
             claim.map(|claim| claim.effect.key()),
         ];
         let records = records.into_iter().flatten().map(Query::Record);
-        let cached = cached.into_iter().flat_map(|question| [question.name.query()]);
+        let cached = cached.into_iter().flat_map(|lookup| [lookup.name.query()]);
         records.chain(cached).collect()
     }
 
-    /// Reads what the view lacks.
-    async fn read(&self, trying: &Trying<'_>, view: &mut View, queries: Vec<Query>) -> Result<(), Instead> {
+    /// Reads the queries that the view lacks.
+    async fn read(&self, attempt: &CallAttempt<'_>, view: &mut View, queries: Vec<Query>) -> Result<(), NotBegun> {
         let missing: Vec<Query> = queries.into_iter().filter(|query| view.get(query).is_err()).collect();
         if missing.is_empty() {
             return Ok(());
@@ -274,7 +290,7 @@ impl Calls {
             match self.store.seam().read(&missing).await {
                 Ok(values) => Attempt::Done(Some(values)),
                 Err(error) if error.is_script_error() => {
-                    tracing::error!(%error, call = %trying.id, "store rejected a read");
+                    tracing::error!(%error, call = %attempt.id, "store rejected a read");
                     Attempt::Done(None)
                 }
                 Err(error) => {
@@ -283,7 +299,7 @@ impl Calls {
                 }
             }
         });
-        let Some(values) = read.await.flatten() else { return Err(Instead::of(Disposition::Lost)) };
+        let Some(values) = read.await.flatten() else { return Err(NotBegun::of(AttemptOutcome::Lost)) };
         for (query, value) in missing.into_iter().zip(values) {
             view.insert(query, value);
         }
@@ -293,114 +309,116 @@ impl Calls {
     /// The next step after the result of a begin.
     async fn next(
         &self,
-        asks: &Asks<'_>,
+        context: &BeginContext<'_>,
         uses: Option<&UseConsent>,
         check: Option<&ConsentCheck>,
         result: BeginResult,
         view: &View,
-    ) -> Result<Next, Instead> {
-        let trying = asks.trying;
-        let counted = |disposition| Instead { disposition, counts: true };
+    ) -> Result<AfterBegin, NotBegun> {
+        let attempt = context.attempt;
+        let counted = |outcome| NotBegun { outcome, counts: true };
         Err(match result {
-            BeginResult::Started(started) => return Ok(Next::Started(started)),
-            BeginResult::ConsentChanged => return Ok(Next::Again),
-            BeginResult::Waits(reason) => Instead::of(self.waits(asks, reason, view)),
+            BeginResult::Started(started) => return Ok(AfterBegin::Started(started)),
+            BeginResult::ConsentChanged => return Ok(AfterBegin::Again),
+            BeginResult::Waits(reason) => NotBegun::of(self.waits(context, reason, view)),
             BeginResult::Asks { before } => {
-                let Some(uses) = uses else { return Err(Instead::of(Disposition::Lost)) };
-                Instead::of(self.asks(trying, asks.passed, uses, before).await)
+                let Some(uses) = uses else { return Err(NotBegun::of(AttemptOutcome::Lost)) };
+                NotBegun::of(self.request_approval(attempt, context.passed, uses, before).await)
             }
-            BeginResult::Refused(refusal) => self.refused_by(asks, check, refusal).await,
+            BeginResult::Refused(refusal) => self.refused_by(context, check, refusal).await,
             BeginResult::AnsweredBy { by, result } => {
-                let Some(claim) = asks.claim else { return Err(Instead::of(Disposition::Lost)) };
-                counted(self.ledger.answered(trying, claim, &by, &result))
+                let Some(claim) = context.claim else { return Err(NotBegun::of(AttemptOutcome::Lost)) };
+                counted(self.claims.equal_call_outcome(attempt, claim, &by, &result))
             }
             BeginResult::Abandoned { by, result } => {
-                let Some(claim) = asks.claim else { return Err(Instead::of(Disposition::Lost)) };
-                match self.ledger.end_of(claim, &by, result).await {
-                    Some(result) => counted(self.ledger.told(trying, claim, &by, result)),
-                    None => return Ok(Next::Nothing(by)),
+                let Some(claim) = context.claim else { return Err(NotBegun::of(AttemptOutcome::Lost)) };
+                match self.claims.end_of(claim, &by, result).await {
+                    Some(result) => counted(self.claims.known_outcome(attempt, claim, &by, result)),
+                    None => return Ok(AfterBegin::Nothing(by)),
                 }
             }
-            BeginResult::Reported { call } => Instead::of(Disposition::Kept(Box::new(call))),
-            BeginResult::Unknown => counted(self.unknown(trying)),
+            BeginResult::Reported { call } => NotBegun::of(AttemptOutcome::Reported(Box::new(call))),
+            BeginResult::Unknown => counted(self.unknown(attempt)),
             BeginResult::Canceled { reason } => {
-                trying.hold.cancel.cancel();
-                trying.progress.lock().canceled = Some(reason.clone());
-                counted(self.ended_before_this_try(trying, &EndReason::Canceled).await)
+                attempt.lease.cancel.cancel();
+                attempt.progress.lock().canceled = Some(reason.clone());
+                counted(self.end_unless_begun(attempt, &EndReason::Canceled).await)
             }
-            BeginResult::Expired => counted(self.ended_before_this_try(trying, &EndReason::Expired).await),
-            // The store restarted; what it lost may include another's begin of this very call.
+            BeginResult::Expired => counted(self.end_unless_begun(attempt, &EndReason::Expired).await),
+            // The store restarted, and it may have lost another worker's begin of this same call.
             BeginResult::Hold => {
                 tokio::select! {
-                    () = self.now.cancelled() => return Err(Instead::of(Disposition::unsent())),
-                    () = tokio::time::sleep(HOLD) => {}
+                    () = self.now.cancelled() => return Err(NotBegun::of(AttemptOutcome::unsent())),
+                    () = tokio::time::sleep(RESTART_WAIT) => {}
                 }
-                if self.journal.epoch() != trying.hold.epoch {
-                    return Err(Instead::of(Disposition::HandBack(HandBackReason::Beside)));
+                if self.journal.epoch() != attempt.lease.epoch {
+                    return Err(NotBegun::of(AttemptOutcome::HandBack(HandBackReason::Beside)));
                 }
-                return Ok(Next::Again);
+                return Ok(AfterBegin::Again);
             }
             BeginResult::Stale => {
                 self.metrics.fenced("begin");
-                Instead::of(Disposition::Lost)
+                NotBegun::of(AttemptOutcome::Lost)
             }
         })
     }
 
-    /// A call that waits before it begins.
-    fn waits(&self, asks: &Asks<'_>, reason: WaitReason, view: &View) -> Disposition {
-        let trying = asks.trying;
-        let (at_most, wait, waits_while) = match (&reason, asks.facts, asks.claim) {
+    /// The outcome of a call that must wait before it begins.
+    fn waits(&self, context: &BeginContext<'_>, reason: WaitReason, view: &View) -> AttemptOutcome {
+        let attempt = context.attempt;
+        let (at_most, wait, waits_while) = match (&reason, context.facts, context.claim) {
             (WaitReason::Fact { .. }, Some(facts), _) => {
                 self.metrics.waited_for_facts();
-                (facts::LOOK_AGAIN, WaitFor::Facts(facts.check.clone(), trying.name()), Vec::new())
+                (facts::RECHECK_AFTER, WaitFor::Facts(facts.check.clone(), attempt.name()), Vec::new())
             }
-            (WaitReason::EqualCall { .. }, _, Some(claim)) => (LOOK_AGAIN, WaitFor::Claim(claim.clone()), Vec::new()),
+            (WaitReason::EqualCall { .. }, _, Some(claim)) => {
+                (RECHECK_AFTER, WaitFor::Claim(claim.clone()), Vec::new())
+            }
             (WaitReason::Approval { approval }, ..) => {
-                let (at_most, guard) = self.waits_for_people(trying, approval, view);
+                let (at_most, guard) = self.waits_for_people(attempt, approval, view);
                 (at_most, WaitFor::Timer, guard.into_iter().collect())
             }
-            _ => (LOOK_AGAIN, WaitFor::Timer, Vec::new()),
+            _ => (RECHECK_AFTER, WaitFor::Timer, Vec::new()),
         };
-        Disposition::WaitsFor(Box::new(Waiting { reason, at_most, wait, waits_while }))
+        AttemptOutcome::WaitToBegin(Box::new(BeginWait { reason, at_most, wait, waits_while }))
     }
 
-    /// The end of a call that a subject refuses.
-    async fn refused_by(&self, asks: &Asks<'_>, check: Option<&ConsentCheck>, refusal: Refusal) -> Instead {
-        let trying = asks.trying;
+    /// The end of a call that a check in the begin refuses.
+    async fn refused_by(&self, context: &BeginContext<'_>, check: Option<&ConsentCheck>, refusal: Refusal) -> NotBegun {
+        let attempt = context.attempt;
         let id = check.map_or("", |check| check.uses.id.as_str());
-        Instead::of(match refusal {
-            Refusal::Streak { until_ms } => self.loops.refused(trying, until_ms),
-            Refusal::Fact { condition, known } => match asks.facts {
+        NotBegun::of(match refusal {
+            Refusal::Streak { until_ms } => self.loops.refused(attempt, until_ms),
+            Refusal::Fact { condition, known } => match context.facts {
                 Some(facts) => {
-                    let tool = (&*asks.passed.tool, asks.wanted.tools);
-                    self.denied_by_fact(trying, tool, facts, condition, known)
+                    let tool = (&*context.passed.tool, context.inputs.tools);
+                    self.denied_by_fact(attempt, tool, facts, condition, known)
                 }
-                None => Disposition::Lost,
+                None => AttemptOutcome::Lost,
             },
-            Refusal::FactsFull => facts::full(trying, &asks.passed.tool.spec.name),
-            Refusal::Denied { by, reason } => self.denied_by(trying, id, &by, &reason),
-            Refusal::ConsentExpired { since_ms } => self.consent_expired(trying, since_ms, id),
+            Refusal::FactsFull => facts::session_full(attempt, &context.passed.tool.spec.name),
+            Refusal::Denied { by, reason } => self.denied_by(attempt, id, &by, &reason),
+            Refusal::ConsentExpired { since_ms } => self.consent_expired(attempt, since_ms, id),
             Refusal::NotAsked => {
-                tracing::error!(call = %trying.id, approval = id, "approval id belongs to another call; ending the call");
-                self.cannot_be_asked(trying)
+                tracing::error!(call = %attempt.id, approval = id, "approval id belongs to another call; ending the call");
+                self.cannot_be_asked(attempt)
             }
             Refusal::EqualAbove { by } => {
-                let error = messages::equal_above(&asks.passed.tool.spec.name, &by.to_string());
-                trying.refused(Outcome::Denied, error)
+                let error = messages::equal_above(&context.passed.tool.spec.name, &by.to_string());
+                attempt.refused(Outcome::Denied, error)
             }
         })
     }
 
-    /// A call that has begun runs only if that would survive what its tool is to survive. Else nothing of it is sent: it
-    /// failed at this try, and certainly did nothing.
+    /// A begun call runs only if its begin has the durability that its tool requires. Otherwise nothing is sent, and
+    /// this attempt fails with certainly no effect.
     fn confirmed(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         durability: Durability,
         confirmed: Confirmed,
         took: Duration,
-    ) -> Result<(), Disposition> {
+    ) -> Result<(), AttemptOutcome> {
         if durability == Durability::None {
             return Ok(());
         }
@@ -410,42 +428,42 @@ impl Calls {
             Confirmed::NotInTime => messages::not_durable(durability, self.durable.1),
             Confirmed::CannotTell(why) => {
                 let durable = durability.as_str();
-                tracing::error!(call = %trying.id, durable, why, "Redis cannot confirm that the begin is durable; call not executed");
+                tracing::error!(call = %attempt.id, durable, why, "Redis cannot confirm that the begin is durable; call not executed");
                 messages::cannot_be_durable(durability)
             }
         };
-        Err(self.try_again(trying, &message, None, messages::NOT_DURABLE))
+        Err(self.retry_or_give_up(attempt, &message, None, messages::NOT_DURABLE))
     }
 
-    /// What a handler gets to know of the call.
-    pub(super) fn context(&self, trying: &Trying<'_>, tools: Toolbox, inner: Inner) -> CallContext {
-        let (head, name) = (trying.head(), &trying.slice.name);
+    /// The context of the call for its handler.
+    pub(super) fn context(&self, attempt: &CallAttempt<'_>, tools: Toolbox, inner: Inner) -> CallContext {
+        let (head, name) = (attempt.head(), &attempt.slice.name);
         CallContext {
             tenant: name.tenant.clone(),
             agent: head.agent.clone(),
-            call: trying.id.clone(),
-            idempotency_key: idempotency_key(&name.tenant, &trying.id.turn, &head.digest, trying.id.position),
+            call: attempt.id.clone(),
+            idempotency_key: idempotency_key(&name.tenant, &attempt.id.turn, &head.digest, attempt.id.position),
             deadline_ms: head.deadline_ms,
-            attempt: trying.attempt,
-            context: trying.context.clone(),
+            attempt: attempt.number,
+            context: attempt.context.clone(),
             task: head.task.clone(),
             tools,
             reply_to: head.reply_to.clone(),
             secrets: ToolSecrets::default(),
-            fence: trying.slice.entry.to_string(),
-            waited: trying.waited,
-            may_be_forgotten: self.may_be_forgotten(trying),
+            fence: attempt.slice.entry.to_string(),
+            waited: attempt.waited,
+            may_be_forgotten: self.may_be_forgotten(attempt),
             inner,
-            cancel: trying.hold.cancel.child_token(),
+            cancel: attempt.lease.cancel.child_token(),
         }
     }
 }
 
-/// A begin with its subjects, for the messages about its result.
-struct Asks<'a> {
-    trying: &'a Trying<'a>,
-    wanted: &'a Wanted<'a>,
-    passed: &'a Passed,
+/// A begin with its inputs. Messages about its result need them.
+struct BeginContext<'a> {
+    attempt: &'a CallAttempt<'a>,
+    inputs: &'a BeginInputs<'a>,
+    passed: &'a CheckedCall,
     facts: Option<&'a FactsCheck<'a>>,
     claim: Option<&'a ClaimEffect>,
 }

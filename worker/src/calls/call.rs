@@ -1,5 +1,5 @@
-//! START HERE (2): one call, end to end. Known tool → permission → arguments → rules → approval (`guards`, `consent`) → loops
-//! → kept answer (`cache`) or begin → execute → judge (`attempt`).
+//! START HERE (2): one call, end to end. Known tool → permission → arguments → rules → approval (`guards`, `consent`) →
+//! loops → cached result (`cache`) or begin → execute → judge (`attempt`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,76 +16,76 @@ use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::retry::RetryDecision;
 use tickfleet_model::{CallError, Effect, Outcome, Priority, TurnId};
 use tickfleet_ops::metrics::RuleAction;
-use tickfleet_protocol::{about, cut_response, is_cut, text};
+use tickfleet_protocol::{cut_response, dialect_info, is_cut, text};
 use tickfleet_store::TurnName;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use crate::calls::attempt::{self, Judged, Ran};
-use crate::calls::begin::{Earlier, Wanted};
-use crate::calls::guards::{Passed, passed_with};
-use crate::calls::inner::Begins;
+use crate::calls::attempt::{self, HandlerEnd, HandlerOutcome};
+use crate::calls::begin::{BeginInputs, EarlierAttempts};
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt, NotBegun, may_have_been_held};
+use crate::calls::guards::{CheckedCall, passed_with};
+use crate::calls::inner::InnerTurns;
 use crate::calls::messages::{self, CallEnding};
 use crate::calls::state::Calls;
-use crate::calls::trying::{Disposition, Instead, Trying, may_have_been_held};
-use crate::calls::waiting::breakers::{self, Leave};
-use crate::calls::waiting::permit::Permit;
+use crate::calls::waiting::breakers::{self, CallPermit};
+use crate::calls::waiting::tool_access::ToolAccess;
 use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};
 
 impl Calls {
-    /// Carries out one try of one call.
-    pub(crate) async fn carry_out(&self, trying: &Trying<'_>) -> Disposition {
+    /// Carries out one attempt of one call.
+    pub(crate) async fn carry_out(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         if self.now.is_cancelled() {
-            return Disposition::unsent();
+            return AttemptOutcome::unsent();
         }
-        if let Some(over) = self.over(trying).await {
+        if let Some(over) = self.end_if_canceled_or_expired(attempt).await {
             return over;
         }
-        if let Some(problem) = unreadable(trying) {
-            return trying.refused(Outcome::InvalidArguments, problem);
+        if let Some(problem) = unreadable(attempt) {
+            return attempt.refused(Outcome::InvalidArguments, problem);
         }
-        let head = trying.head();
+        let head = attempt.head();
         let grant = head.task.as_ref().map(|(_, grant)| grant);
-        let (active, registry) = (Arc::clone(&trying.config.active), Arc::clone(&trying.config.registry));
+        let (active, registry) = (Arc::clone(&attempt.config.active), Arc::clone(&attempt.config.registry));
         let tools = Toolbox::new(active, registry, head.allowed_tools.as_ref(), grant);
-        let streak = self.loops.check_of(trying);
-        let passed = match passed_with(trying, &tools, &trying.call.arguments).await {
+        let streak = self.loops.check_of(attempt);
+        let passed = match passed_with(attempt, &tools, &attempt.call.arguments).await {
             Ok(passed) => passed,
             Err(ending) => {
-                if let Some(begun) = self.begun_by_another(trying).await {
+                if let Some(begun) = self.begun_by_another(attempt).await {
                     return begun;
                 }
                 messages::count_rule(&ending.error, &self.metrics);
-                let refused = trying.refused(ending.outcome, ending.error);
-                self.read_streak(trying, streak.as_ref()).await;
-                self.loops.count_end(streak, trying, &refused);
+                let refused = attempt.refused(ending.outcome, ending.error);
+                self.read_streak(attempt, streak.as_ref()).await;
+                self.loops.count_end(streak, attempt, &refused);
                 return refused;
             }
         };
         let now_ms = self.store.state().now_ms;
         if let Some(refused) =
-            streak.as_ref().and_then(|streak| self.loops.refused_by_unsettled(streak, trying, now_ms))
+            streak.as_ref().and_then(|streak| self.loops.refused_by_unsettled(streak, attempt, now_ms))
         {
-            return self.begun_by_another(trying).await.unwrap_or(refused);
+            return self.begun_by_another(attempt).await.unwrap_or(refused);
         }
         let tool = Arc::clone(&passed.tool);
-        let permit = match self.leave(trying, &tool, &passed.arguments).await {
-            Ok(permit) => permit,
-            Err(instead) => return instead,
+        let access = match self.permit_call(attempt, &tool, &passed.arguments).await {
+            Ok(access) => access,
+            Err(outcome) => return outcome,
         };
-        Box::pin(self.begin_and_run(trying, tools, passed, permit, streak)).await
+        Box::pin(self.begin_and_run(attempt, tools, passed, access, streak)).await
     }
 
     /// Reads the streak of a call that ends without a begin, which would have read it. On failure, its result has no note.
-    async fn read_streak(&self, trying: &Trying<'_>, streak: Option<&StreakCheck>) {
+    async fn read_streak(&self, attempt: &CallAttempt<'_>, streak: Option<&StreakCheck>) {
         let Some(key) = streak.map(|check| check.name.key()) else { return };
-        if trying.view.record::<Streak>(&key).is_ok() {
+        if attempt.view.record::<Streak>(&key).is_ok() {
             return;
         }
         let mut view = View::default();
         match self.store.evaluate(&mut view, |view, _| view.record::<Streak>(&key).map(drop)).await {
-            Ok(()) => trying.progress.lock().view.extend(view),
+            Ok(()) => attempt.progress.lock().view.extend(view),
             Err(error) => tracing::debug!(%error, "failed to read the streak of a call"),
         }
     }
@@ -93,102 +93,106 @@ impl Calls {
     /// Begins a call that has passed every guard, and runs its tool.
     async fn begin_and_run(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         tools: Toolbox,
-        passed: Passed,
-        permit: Permit<'_>,
+        passed: CheckedCall,
+        access: ToolAccess<'_>,
         streak: Option<StreakCheck>,
-    ) -> Disposition {
+    ) -> AttemptOutcome {
         let (tool, once) = (Arc::clone(&passed.tool), passed.tool.spec.effect == Effect::Once);
         let own = passed.arguments.clone();
-        let runs = matches!(permit, Permit::Call(_));
-        let wanted = Wanted { tools: &tools, streak: streak.clone(), runs };
-        let mut admitted = match self.let_in(trying, wanted, passed).await {
-            Ok(admitted) => admitted,
-            Err(Instead { disposition, counts }) => {
-                let ends =
-                    if once { self.reconciled(trying, &tool, tools, &own, disposition).await } else { disposition };
-                self.loops.count_end(streak.filter(|_| counts), trying, &ends);
-                return ends;
+        let runs = matches!(access, ToolAccess::Call(_));
+        let inputs = BeginInputs { tools: &tools, streak: streak.clone(), runs };
+        let mut begun_call = match self.begin_call(attempt, inputs, passed).await {
+            Ok(begun_call) => begun_call,
+            Err(NotBegun { outcome, counts }) => {
+                let outcome = if once { self.reconciled(attempt, &tool, tools, &own, outcome).await } else { outcome };
+                self.loops.count_end(streak.filter(|_| counts), attempt, &outcome);
+                return outcome;
             }
         };
-        // Each try is judged anew; the call is counted once.
-        if trying.is_first() {
-            admitted.passed.shadow.iter().for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
+        // Rules are evaluated for each attempt, but the call is counted only once.
+        if attempt.is_first() {
+            begun_call
+                .passed
+                .shadow
+                .iter()
+                .for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
         }
-        let (question, cached) = (admitted.question.take(), admitted.cached.take());
-        let answered = question.as_ref().and_then(|_| self.cache.answer(trying, cached));
-        let Passed { tool, arguments, .. } = &admitted.passed;
-        let carried = match (answered, permit.into_leave()) {
-            (Some(answered), _) => answered,
+        let (lookup, cached) = (begun_call.lookup.take(), begun_call.cached.take());
+        let cached_outcome = lookup.as_ref().and_then(|_| self.cache.cached_outcome(attempt, cached));
+        let CheckedCall { tool, arguments, .. } = &begun_call.passed;
+        let outcome = match (cached_outcome, access.into_permit()) {
+            (Some(cached_outcome), _) => cached_outcome,
             (None, Err(rests)) => rests,
-            (None, Ok(leave)) => {
-                let carried = self.execute(trying, tool, tools.clone(), arguments, leave).await;
-                let carried =
-                    if once { self.reconciled(trying, tool, tools, arguments, carried).await } else { carried };
-                let fill = question.and_then(|question| self.cache.fill(trying, question, &carried));
-                trying.progress.lock().ends.fill = fill;
-                carried
+            (None, Ok(permit)) => {
+                let outcome = self.execute(attempt, tool, tools.clone(), arguments, permit).await;
+                let outcome =
+                    if once { self.reconciled(attempt, tool, tools, arguments, outcome).await } else { outcome };
+                let fill = lookup.and_then(|lookup| self.cache.fill(attempt, lookup, &outcome));
+                attempt.progress.lock().effects.fill = fill;
+                outcome
             }
         };
-        // One that people did not agree to is none of its streak.
-        self.loops.count_end(streak.filter(|_| !carried.is_refused()), trying, &carried);
-        admitted.told(carried)
+        // A call that people did not approve does not count for its streak.
+        self.loops.count_end(streak.filter(|_| !outcome.is_refused()), attempt, &outcome);
+        begun_call.annotate(outcome)
     }
 
-    /// The end of a call that does not run (again), for one of the reasons that schedulers know too.
-    fn ended(&self, trying: &Trying<'_>, reason: &EndReason, past: &CallHistory<'_>) -> Disposition {
-        let result = trying.ended(reason, past);
-        // What has never run is counted where it is rendered.
+    /// The end of a call that does not run (again), for a reason that a scheduler can have too.
+    fn ended(&self, attempt: &CallAttempt<'_>, reason: &EndReason, past: &CallHistory<'_>) -> AttemptOutcome {
+        let result = attempt.ended(reason, past);
+        // A call that never ran is counted when its result is rendered.
         if result.attempts > 0 {
-            self.metrics.call_ended(trying.tool_name(), result.outcome, None);
+            self.metrics.call_ended(attempt.tool_name(), result.outcome, None);
         }
-        Disposition::Ended(result, Vec::new())
+        AttemptOutcome::Ended(result, Vec::new())
     }
 
-    /// As [`Self::ended`], with what is known of the call: one that has begun is never told as not run.
-    pub(crate) async fn ended_before_this_try(&self, trying: &Trying<'_>, reason: &EndReason) -> Disposition {
-        let earlier = match self.begun_before(trying).await {
-            Earlier::Ends(disposition) => return disposition,
+    /// Like [`Self::ended`], but checks first whether the call has begun: a call that began is never reported as not
+    /// run.
+    pub(crate) async fn end_unless_begun(&self, attempt: &CallAttempt<'_>, reason: &EndReason) -> AttemptOutcome {
+        let earlier = match self.begun_before(attempt).await {
+            EarlierAttempts::Ends(outcome) => return outcome,
             earlier => earlier,
         };
-        let why = self.why(trying, reason).await;
-        let once = trying.config.registry.effect(&trying.call.tool) == Some(Effect::Once);
+        let why = self.cancel_reason(attempt, reason).await;
+        let once = attempt.config.registry.effect(&attempt.call.tool) == Some(Effect::Once);
         let past = CallHistory {
-            tries: trying.tries(),
-            // Of a call that must not run twice it is certain that no lost holder began it.
-            lost: matches!(earlier, Earlier::MayHaveRun) || !once && may_have_been_held(trying.slice),
-            waited: trying.waited,
+            tries: attempt.tries(),
+            // For a call that must not run twice, it is certain that no lost holder began it.
+            lost: matches!(earlier, EarlierAttempts::MayHaveRun) || !once && may_have_been_held(attempt.slice),
+            waited: attempt.waited,
             why: why.as_deref(),
             ..CallHistory::default()
         };
-        self.ended(trying, reason, &past)
+        self.ended(attempt, reason, &past)
     }
 
-    /// Returns true if the slice may go on. If the lease that it came under is over, it is handed back: nothing died,
-    /// so no crash should count against it.
-    pub(super) async fn still_leased(&self, trying: &Trying<'_>) -> bool {
-        let sure = self.lease_clock.is_sure(trying.hold.term).await;
+    /// Returns true if the slice may continue. If the lease under which it was taken is over, the slice is returned: no
+    /// process died, so no crash may count against the slice.
+    pub(super) async fn still_leased(&self, attempt: &CallAttempt<'_>) -> bool {
+        let sure = self.lease_clock.is_sure(attempt.lease.term).await;
         if !sure {
             self.metrics.fenced("execute");
-            tracing::warn!(call = %trying.id, "lease expired; returning the slice");
+            tracing::warn!(call = %attempt.id, "lease expired; returning the slice");
         }
         sure
     }
 
-    /// Returns how a call ends whose turn was cancelled or has expired.
-    async fn over(&self, trying: &Trying<'_>) -> Option<Disposition> {
-        let reason = if trying.hold.cancel.is_cancelled() {
+    /// Returns the end of a call whose turn was canceled or has expired.
+    async fn end_if_canceled_or_expired(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
+        let reason = if attempt.lease.cancel.is_cancelled() {
             EndReason::Canceled
-        } else if trying.hold.deadline_passed() || self.store.state().now_ms >= trying.head().deadline_ms {
+        } else if attempt.lease.deadline_passed() || self.store.state().now_ms >= attempt.head().deadline_ms {
             EndReason::Expired
         } else {
             return None;
         };
-        Some(self.ended_before_this_try(trying, &reason).await)
+        Some(self.end_unless_begun(attempt, &reason).await)
     }
 
-    /// The reason of the turn's cancel, if it was cancelled and somebody gave one.
+    /// The reason of the turn's cancellation, if the turn was canceled with a reason.
     pub(super) async fn canceled_because(&self, slice: &Slice) -> Option<String> {
         if let Some(why) = &slice.turn.canceled {
             return Some(why.clone());
@@ -200,87 +204,87 @@ impl Calls {
         found.map(|found| found.value).filter(|found| found.is_of(&slice.turn)).map(|found| found.reason)
     }
 
-    /// The reason of the turn's cancel, without secrets.
-    async fn why(&self, trying: &Trying<'_>, reason: &EndReason) -> Option<String> {
+    /// The reason of the turn's cancellation, without secrets.
+    async fn cancel_reason(&self, attempt: &CallAttempt<'_>, reason: &EndReason) -> Option<String> {
         if *reason != EndReason::Canceled {
             return None;
         }
-        let known = trying.canceled.map(str::to_owned).or_else(|| trying.progress.lock().canceled.clone());
+        let known = attempt.canceled.map(str::to_owned).or_else(|| attempt.progress.lock().canceled.clone());
         let why = match known {
             Some(why) => why,
-            None => self.canceled_because(trying.slice).await?,
+            None => self.canceled_because(attempt.slice).await?,
         };
-        trying.progress.lock().canceled.get_or_insert_with(|| why.clone());
+        attempt.progress.lock().canceled.get_or_insert_with(|| why.clone());
         Some(self.redactor.text(&why).into_owned()).filter(|why| !why.is_empty())
     }
 
-    /// Whether an earlier try may have begun something elsewhere that is forgotten by now: it can have begun it when its
-    /// turn was submitted, and its end is remembered for so long.
-    pub(super) fn may_be_forgotten(&self, trying: &Trying<'_>) -> bool {
-        let tried = trying.attempt > 1 || may_have_been_held(trying.slice);
+    /// Returns true if an earlier attempt may have begun work elsewhere that the store no longer remembers. That work
+    /// may have begun as early as the turn was submitted, and its end is remembered only for a limited time.
+    pub(super) fn may_be_forgotten(&self, attempt: &CallAttempt<'_>) -> bool {
+        let tried = attempt.number > 1 || may_have_been_held(attempt.slice);
         let options = self.store.options();
         let remembered_since = self.store.state().now_ms - options.dedupe_ms.max(options.retain_ms);
-        let submitted_ms = trying.head().submitted_ms;
+        let submitted_ms = attempt.head().submitted_ms;
         tried && (submitted_ms == 0 || submitted_ms <= remembered_since)
     }
 
     async fn execute(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         tool: &RegisteredTool,
         tools: Toolbox,
         arguments: &RawValue,
-        leave: Leave<'_>,
-    ) -> Disposition {
-        // Rule 7: nothing is sent on a heartbeat that may be too old.
-        if !self.still_leased(trying).await {
-            return trying.unsent();
+        permit: CallPermit<'_>,
+    ) -> AttemptOutcome {
+        // Invariant 7: nothing is sent if the last heartbeat may be too old.
+        if !self.still_leased(attempt).await {
+            return attempt.unsent();
         }
-        let priority = match trying.slice.turn.destination {
+        let priority = match attempt.slice.turn.destination {
             Destination::Workers(priority) => priority,
             Destination::External { .. } => Priority::default(),
         };
-        let begins = Arc::new(Begins::new(self.store.clone(), priority));
-        let left = self.store.clock().until(trying.head().deadline_ms);
+        let inner_turns = Arc::new(InnerTurns::new(self.store.clone(), priority));
+        let left = self.store.clock().until(attempt.head().deadline_ms);
         let limit = tool.spec.timeout.min(left);
-        // A tool that waits is run again.
+        // A tool with inner calls waits and is called again, so a `once` tool cannot make inner calls.
         let inner = match tool.spec.effect {
             Effect::Once => Inner::default(),
-            Effect::Read | Effect::Idempotent => Inner::of(begins.clone()),
+            Effect::Read | Effect::Idempotent => Inner::of(inner_turns.clone()),
         };
-        let context = self.context(trying, tools, inner);
-        let (started, span) = (Instant::now(), self.tool_span(trying, tool, arguments));
-        let (cancelled, must_stop) = (trying.hold.cancel.cancelled(), self.now.cancelled());
+        let context = self.context(attempt, tools, inner);
+        let (started, span) = (Instant::now(), self.tool_span(attempt, tool, arguments));
+        let (cancelled, must_stop) = (attempt.lease.cancel.cancelled(), self.now.cancelled());
         let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).instrument(span.clone()).await;
         let took = started.elapsed();
-        if trying.is_task() {
-            self.adopt_steps(trying).await;
+        if attempt.is_task() {
+            self.adopt_steps(attempt).await;
         }
-        if matches!(ran, Ran::TimedOut) && limit == left {
-            trying.hold.pass_deadline();
+        if matches!(ran, HandlerEnd::TimedOut) && limit == left {
+            attempt.lease.pass_deadline();
         }
-        leave.heard(breakers::heard(&ran, limit < tool.spec.timeout), took, &self.metrics);
-        let judged = attempt::judge(ran, tool, &trying.id, &trying.call.tool, limit);
-        let why = self.cancelled(trying, &begins).await;
-        let carried = self.carried(trying, judged, why.as_deref());
-        self.tried(&span, tool, took, &carried);
-        match carried {
-            Disposition::Ended(mut result, shadow) => {
+        permit.report(breakers::health_of(&ran, limit < tool.spec.timeout), took, &self.metrics);
+        let handler_outcome = attempt::classify(ran, tool, &attempt.id, &attempt.call.tool, limit);
+        let why = self.cancel_inner_turn(attempt, &inner_turns).await;
+        let outcome = self.outcome_of(attempt, handler_outcome, why.as_deref());
+        self.record_attempt(&span, tool, took, &outcome);
+        match outcome {
+            AttemptOutcome::Ended(mut result, shadow) => {
                 result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-                result.attempts = trying.attempt;
-                // What is to be found out is counted when it has been.
+                result.attempts = attempt.number;
+                // A call that will be reconciled is counted after its reconciliation.
                 if result.outcome != Outcome::OutcomeUnknown || tool.spec.reconcile.is_none() {
-                    self.metrics.call_ended(trying.tool_name(), result.outcome, Some(took));
+                    self.metrics.call_ended(attempt.tool_name(), result.outcome, Some(took));
                 }
-                Disposition::Ended(result, shadow)
+                AttemptOutcome::Ended(result, shadow)
             }
             other => other,
         }
     }
 
-    /// Takes over the record of a task as its handler has written it, under the entry of the same slice.
-    async fn adopt_steps(&self, trying: &Trying<'_>) {
-        let name = &trying.slice.name;
+    /// Adopts the record of a task as its handler has written it, if the slice still has the same entry.
+    async fn adopt_steps(&self, attempt: &CallAttempt<'_>) {
+        let name = &attempt.slice.name;
         let read = retry_until(&self.now, || async {
             match self.store.record_of::<Turn>(&name.record()).await {
                 Ok(stored) => Attempt::Done(stored),
@@ -289,24 +293,25 @@ impl Calls {
             }
         });
         let Some(stored) = read.await.flatten() else { return };
-        if stored.out_entry() == Some(&trying.slice.entry) {
-            trying.progress.lock().written = Some(Box::new((stored.version, stored.value)));
+        if stored.out_entry() == Some(&attempt.slice.entry) {
+            attempt.progress.lock().written = Some(Box::new((stored.version, stored.value)));
         }
     }
 
-    /// Where the turn was cancelled while a call ran: cancels what that has begun, and answers the reason.
-    async fn cancelled(&self, trying: &Trying<'_>, begins: &Begins) -> Option<String> {
-        if !trying.hold.cancel.is_cancelled() {
+    /// If the turn was canceled while a call ran: cancels the inner turn that the call has begun, and returns the
+    /// reason.
+    async fn cancel_inner_turn(&self, attempt: &CallAttempt<'_>, inner_turns: &InnerTurns) -> Option<String> {
+        if !attempt.lease.cancel.is_cancelled() {
             return None;
         }
-        let why = self.why(trying, &EndReason::Canceled).await;
-        if let Some(inner) = begins.out() {
-            self.cancel_inner(&trying.slice.name, &inner, why.as_deref()).await;
+        let why = self.cancel_reason(attempt, &EndReason::Canceled).await;
+        if let Some(inner) = inner_turns.out() {
+            self.cancel_inner(&attempt.slice.name, &inner, why.as_deref()).await;
         }
         why
     }
 
-    /// Cancels an inner turn of a turn that was cancelled. Where Redis does not answer, it goes on to its end.
+    /// Cancels an inner turn of a canceled turn. If Redis does not respond, the inner turn continues to its end.
     pub(crate) async fn cancel_inner(&self, outer: &TurnName, inner: &TurnId, why: Option<&str>) {
         let name = TurnName { tenant: outer.tenant.clone(), turn: inner.clone() };
         let why = why.unwrap_or("the turn of its outer call was cancelled");
@@ -315,57 +320,62 @@ impl Calls {
         }
     }
 
-    fn carried(&self, trying: &Trying<'_>, judged: Judged, why: Option<&str>) -> Disposition {
-        match judged {
-            Judged::Output(output) => {
-                let result = |outcome, error| trying.result(outcome, error);
-                Disposition::Ended(Box::new(attempt::succeeded(output, trying.head().calls, result)), Vec::new())
+    fn outcome_of(
+        &self,
+        attempt: &CallAttempt<'_>,
+        handler_outcome: HandlerOutcome,
+        why: Option<&str>,
+    ) -> AttemptOutcome {
+        match handler_outcome {
+            HandlerOutcome::Output(output) => {
+                let result = |outcome, error| attempt.result(outcome, error);
+                AttemptOutcome::Ended(Box::new(attempt::succeeded(output, attempt.head().calls, result)), Vec::new())
             }
-            Judged::Failed(CallEnding { outcome, error }) => trying.refused(outcome, error),
-            // The handler may have heard of the cancel before we looked.
-            Judged::Again { .. } if trying.hold.cancel.is_cancelled() => trying.stopped(why),
-            Judged::Again { message, after, reason } => self.try_again(trying, &message, after, reason),
-            Judged::Waits { .. } if trying.hold.cancel.is_cancelled() => trying.stopped(why),
-            Judged::Waits { awaits, at_most } => Disposition::Waits(awaits, at_most),
-            Judged::Stopped => trying.stopped(why),
-            Judged::HandBack => Disposition::HandBack(HandBackReason::Tried),
+            HandlerOutcome::Failed(CallEnding { outcome, error }) => attempt.refused(outcome, error),
+            // The handler may have noticed the cancellation before this check.
+            HandlerOutcome::Retry { .. } if attempt.lease.cancel.is_cancelled() => attempt.stopped(why),
+            HandlerOutcome::Retry { message, after, reason } => self.retry_or_give_up(attempt, &message, after, reason),
+            HandlerOutcome::Waits { .. } if attempt.lease.cancel.is_cancelled() => attempt.stopped(why),
+            HandlerOutcome::Waits { awaits, at_most } => AttemptOutcome::WaitForWork(awaits, at_most),
+            HandlerOutcome::Stopped => attempt.stopped(why),
+            HandlerOutcome::HandBack => AttemptOutcome::HandBack(HandBackReason::Tried),
         }
     }
 
-    pub(super) fn try_again(
+    pub(super) fn retry_or_give_up(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         message: &str,
         after: Option<Duration>,
         reason: &'static str,
-    ) -> Disposition {
-        let left = self.store.clock().until(trying.head().deadline_ms);
-        match self.ladder.decide(trying.attempt, after, left) {
+    ) -> AttemptOutcome {
+        let left = self.store.clock().until(attempt.head().deadline_ms);
+        match self.ladder.decide(attempt.number, after, left) {
             RetryDecision::RetryAfter(wait) => {
                 self.metrics.retried(reason);
-                // It goes into the turn's log, which people read.
-                Disposition::Again(wait, self.redactor.text(message).into_owned())
+                // The message goes into the turn's log, which people read.
+                AttemptOutcome::Retry(wait, self.redactor.text(message).into_owned())
             }
             RetryDecision::NoRetry(why) => {
-                let mut error = messages::gave_up(message, trying.attempt, Some(why), after);
+                let mut error = messages::gave_up(message, attempt.number, Some(why), after);
                 if reason == messages::NOT_DURABLE {
                     error.details = Some(serde_json::json!({ "reason": messages::NOT_DURABLE }));
                 }
-                trying.refused(Outcome::Transient, error)
+                attempt.refused(Outcome::Transient, error)
             }
         }
     }
 }
 
-/// The problem of a call that cannot be read: it is one of a plain answer, or its response was cut off, so that its
-/// tool's name may be half of another one.
-fn unreadable(trying: &Trying<'_>) -> Option<CallError> {
-    let (head, call) = (trying.head(), trying.call);
-    if trying.is_task() {
+/// The problem of an unreadable call: it was not readable in a plain-text answer, or its response was cut off, so that
+/// even its tool's name may be incomplete.
+fn unreadable(attempt: &CallAttempt<'_>) -> Option<CallError> {
+    let (head, call) = (attempt.head(), attempt.call);
+    if attempt.is_task() {
         return None;
     }
     let error = |message| messages::error(Outcome::InvalidArguments, message);
-    if about(head.dialect).in_words {
+    if dialect_info(head.dialect).in_words {
         return text::problem(call).map(error);
     }
     let cut = || CallError { details: Some(json!({ "reason": "cut" })), ..error(cut_response(&call.tool)) };

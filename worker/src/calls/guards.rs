@@ -1,5 +1,5 @@
-//! The guards: what a call has to pass before it runs. `pass` is their one order, for every call of a worker and for
-//! `tickfleet tools try`.
+//! The guards that a call must pass before it runs. `pass` defines their order, which applies to every call of a worker
+//! and to `tickfleet tools try`.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,9 +16,9 @@ use tickfleet_protocol::without_nulls;
 use tickfleet_rules::RuleFindings;
 
 use crate::agents::TaskHandlers;
-use crate::calls::governed::cache::Question;
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
+use crate::calls::governed::cache::CacheLookup;
 use crate::calls::messages::{self, CallEnding};
-use crate::calls::trying::{Disposition, Trying};
 use crate::tools::{RegisteredTool, RuleViolation, RuledCall, Toolbox, UnusableTool};
 
 /// One guard.
@@ -26,21 +26,21 @@ use crate::tools::{RegisteredTool, RuleViolation, RuledCall, Toolbox, UnusableTo
 pub enum Guard {
     /// The tool is known, and the agent may call it.
     Permission,
-    /// The arguments are within bounds, and as the tool's input schema wants them.
+    /// The arguments are within bounds, and match the tool's input schema.
     Arguments,
-    /// The tool itself finds nothing wrong with them.
+    /// The tool itself accepts them.
     Validation,
     /// The call meets the rules on its arguments and context.
     Rules,
-    /// There are people to agree, if the tool or a rule wants that.
+    /// Approvers exist, if the tool or a rule requires approval.
     Approval,
 }
 
 impl Guard {
-    /// All guards, in the order in which a call meets them.
+    /// All guards, in the order in which a call passes them.
     pub const ALL: [Self; 5] = [Self::Permission, Self::Arguments, Self::Validation, Self::Rules, Self::Approval];
 
-    /// The guard as people read it.
+    /// The name of the guard for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Guard {
         }
     }
 
-    /// The condition that a call has to meet, in words.
+    /// The condition that a call must meet, as text.
     #[must_use]
     pub const fn condition(self) -> &'static str {
         match self {
@@ -65,10 +65,10 @@ impl Guard {
     }
 }
 
-/// The call that guards look at.
-pub(crate) enum Asked<'a> {
-    /// A model's call of a tool, by the name that it used. Of a `strict` answer, the nulls that stand for optional
-    /// arguments are left out.
+/// The call that guards check.
+pub(crate) enum GuardedCall<'a> {
+    /// A model's call of a tool, by the name that the model used. If the answer is `strict`, the nulls that represent
+    /// omitted optional arguments are removed.
     Tool {
         tools: &'a Toolbox,
         tenant: &'a TenantId,
@@ -78,64 +78,65 @@ pub(crate) enum Asked<'a> {
         context: &'a Context,
         task: Option<&'a (TaskId, TaskGrant)>,
     },
-    /// A task: its work is its agent's handler.
+    /// A task, whose tool is its agent's handler.
     Task { handlers: &'a TaskHandlers, agent: &'a AgentId },
 }
 
 /// A call that has passed every guard.
-pub(crate) struct Passed {
+pub(crate) struct CheckedCall {
     pub(crate) tool: Arc<RegisteredTool>,
-    /// The arguments as the tool gets them.
+    /// The arguments that the tool gets.
     pub(crate) arguments: Box<RawValue>,
-    /// The rules in shadow that would have stopped it.
+    /// The rules in shadow mode that would have denied the call.
     pub(crate) shadow: Vec<ShadowDenial>,
-    /// What asks for people's consent: the call runs only with it.
+    /// Everything that requires approval. The call runs only with that approval.
     pub(crate) asked: Vec<ApprovalReason>,
 }
 
-/// A call that has passed every guard, and has begun.
-pub(crate) struct Admitted {
-    pub(crate) passed: Passed,
-    /// People's consent to it.
+/// A call that has passed every guard and has begun.
+pub(crate) struct BegunCall {
+    pub(crate) passed: CheckedCall,
+    /// People's consent to the call.
     pub(crate) approved: Option<CallApproval>,
-    /// When facts let it begin, as [`tickfleet_model::CallResult::entered_ms`].
+    /// When the facts permitted it to begin, as [`tickfleet_model::CallResult::entered_ms`].
     pub(crate) entered_ms: Option<i64>,
     /// Its question, if its result may be cached.
-    pub(super) question: Option<Question>,
+    pub(super) lookup: Option<CacheLookup>,
     /// The cached result.
     pub(super) cached: Option<CachedResult>,
 }
 
-impl Admitted {
-    /// What has come of it, with what let it begin: where people have not agreed after all, that is no consent.
-    pub(crate) fn told(self, carried: Disposition) -> Disposition {
-        let approval = self.approved.filter(|_| !carried.is_refused());
-        match carried {
-            Disposition::Ended(result, _) => {
+impl BegunCall {
+    /// Adds the consent and the time of the facts check to the call's outcome. If people have not approved the call
+    /// after all, no consent is added.
+    pub(crate) fn annotate(self, outcome: AttemptOutcome) -> AttemptOutcome {
+        let approval = self.approved.filter(|_| !outcome.is_refused());
+        match outcome {
+            AttemptOutcome::Ended(result, _) => {
                 let approval = approval.or(result.approval);
                 let result = CallResult { approval, entered_ms: self.entered_ms, ..*result };
-                Disposition::Ended(Box::new(result), self.passed.shadow)
+                AttemptOutcome::Ended(Box::new(result), self.passed.shadow)
             }
-            // What it ends as unless somebody finds out.
-            Disposition::Reconciles(wait, why, attempt, unknown) => {
+            // The result if the reconciliation finds nothing.
+            AttemptOutcome::Reconcile(wait, why, attempt, unknown) => {
                 let unknown = CallResult { approval, entered_ms: self.entered_ms, ..*unknown };
-                Disposition::Reconciles(wait, why, attempt, Box::new(unknown))
+                AttemptOutcome::Reconcile(wait, why, attempt, Box::new(unknown))
             }
             other => other,
         }
     }
 }
 
-/// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first that ends it. `observe` is told
-/// what each of them said.
+/// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first guard that ends it. `observe`
+/// receives the result of each guard.
 ///
 /// # Errors
 /// The ending of the call, if it does not pass.
 pub(crate) async fn pass(
-    asked: &Asked<'_>,
+    asked: &GuardedCall<'_>,
     arguments: &str,
     mut observe: impl FnMut(Guard, Result<&RegisteredTool, &CallEnding>),
-) -> Result<Passed, Box<CallEnding>> {
+) -> Result<CheckedCall, Box<CallEnding>> {
     let found = asked.tool();
     observe(Guard::Permission, found.as_deref().map_err(Box::as_ref));
     let tool = found?;
@@ -145,16 +146,16 @@ pub(crate) async fn pass(
     let validated = validated(&tool, &arguments);
     observe(Guard::Validation, validated.as_ref().map(|()| &*tool).map_err(Box::as_ref));
     validated?;
-    let ruled = asked.follows_rules(&tool, &arguments);
+    let ruled = asked.evaluate_rules(&tool, &arguments);
     observe(Guard::Rules, ruled.as_ref().map(|_| &*tool).map_err(Box::as_ref));
     let RuleFindings { shadow, asked: by_rules } = ruled?;
-    let asked = asked.consent(&tool, &arguments, by_rules);
+    let asked = asked.required_approvals(&tool, &arguments, by_rules);
     observe(Guard::Approval, asked.as_ref().map(|_| &*tool).map_err(Box::as_ref));
-    Ok(Passed { asked: asked?, tool, arguments, shadow })
+    Ok(CheckedCall { asked: asked?, tool, arguments, shadow })
 }
 
-impl Asked<'_> {
-    /// The tool that is meant.
+impl GuardedCall<'_> {
+    /// The tool that the call names.
     fn tool(&self) -> Result<Arc<RegisteredTool>, Box<CallEnding>> {
         match *self {
             Self::Tool { tools, tenant, agent, name, .. } => usable(tools, tenant, agent, name),
@@ -165,7 +166,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The arguments as the tool gets them.
+    /// The arguments that the tool gets.
     async fn arguments(&self, tool: &RegisteredTool, text: &str) -> Result<Box<RawValue>, Box<CallEnding>> {
         let (checked, name) = match *self {
             Self::Tool { name, strict, .. } => {
@@ -175,17 +176,17 @@ impl Asked<'_> {
             Self::Task { .. } => (tool.arguments.check_in_time(text).await, tool.spec.name.as_str()),
         };
         checked.map_err(|error| {
-            let told = messages::error(Outcome::InvalidArguments, error.message(name));
-            let error = CallError { details: Some(error.details()), ..told };
+            let base = messages::error(Outcome::InvalidArguments, error.message(name));
+            let error = CallError { details: Some(error.details()), ..base };
             Box::new(CallEnding { outcome: Outcome::InvalidArguments, error })
         })
     }
 }
 
-impl Asked<'_> {
-    /// Decides by the rules of the tool's row. The arguments are those that the tool gets: a rule never judges others. A
-    /// task has no row: whoever delegated it made a call that has.
-    fn follows_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<RuleFindings, Box<CallEnding>> {
+impl GuardedCall<'_> {
+    /// Evaluates the rules of the tool's row with the arguments that the tool gets, never with others. A task has no
+    /// row: the call that delegated it has one.
+    fn evaluate_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<RuleFindings, Box<CallEnding>> {
         let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else {
             return Ok(RuleFindings::default());
         };
@@ -199,14 +200,14 @@ impl Asked<'_> {
     }
 }
 
-impl Asked<'_> {
-    /// What asks for people's consent: the tool, and the rules that the call does not meet. Whether they agree is looked at
-    /// by whoever can ask them (`consent`).
+impl GuardedCall<'_> {
+    /// Everything that requires approval: the tool, and the rules that the call does not meet. The caller checks
+    /// whether people have approved the call (`consent`).
     ///
     /// # Errors
-    /// The end of a call that nobody could ever agree to: no approvers are configured, or its arguments are too long to be
-    /// shown to a person whole. A task asks nobody: whoever delegated it made a call, which can.
-    fn consent(
+    /// The end of a call that can never be approved: no approvers are configured, or its arguments are too long to be
+    /// shown to a person in full. A task needs no approval, because the call that delegated it could require one.
+    fn required_approvals(
         &self,
         tool: &RegisteredTool,
         arguments: &RawValue,
@@ -233,7 +234,7 @@ impl Asked<'_> {
     }
 }
 
-/// The tool that an agent means by `name`: it is known, and the agent may call it.
+/// The tool that an agent means by `name`, if it is known and the agent may call it.
 pub(super) fn usable(
     tools: &Toolbox,
     tenant: &TenantId,
@@ -270,9 +271,9 @@ fn not_usable(
     }
 }
 
-/// Asks the tool itself about arguments that fit its schema.
+/// Lets the tool itself validate arguments that match its schema.
 fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<CallEnding>> {
-    // Two calls that leave it out are not known to be the same, nor to be different.
+    // If the argument is missing, it is unknown whether two calls are equal or different.
     if let Some(pointer) = tool.spec.effect_key.as_ref().and_then(|key| key.missing(arguments)) {
         let error = messages::no_effect_key(&tool.spec.name, pointer);
         return Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }));
@@ -290,19 +291,20 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
     }
 }
 
-/// The tool and its arguments, if the call passes every guard with these. A task's work is its agent's handler.
+/// The tool and its arguments, if the call passes every guard with these arguments. The tool of a task is its agent's
+/// handler.
 pub(super) async fn passed_with(
-    trying: &Trying<'_>,
+    attempt: &CallAttempt<'_>,
     tools: &Toolbox,
     arguments: &str,
-) -> Result<Passed, Box<CallEnding>> {
-    let head = trying.head();
-    let asked = if trying.is_task() {
-        Asked::Task { handlers: &trying.config.task_handlers, agent: &head.agent }
+) -> Result<CheckedCall, Box<CallEnding>> {
+    let head = attempt.head();
+    let asked = if attempt.is_task() {
+        GuardedCall::Task { handlers: &attempt.config.task_handlers, agent: &head.agent }
     } else {
-        let (tenant, name) = (&trying.slice.name.tenant, trying.call.tool.as_str());
-        let (strict, context, task) = (head.strict, &*trying.context, head.task.as_ref());
-        Asked::Tool { tools, tenant, agent: &head.agent, name, strict, context, task }
+        let (tenant, name) = (&attempt.slice.name.tenant, attempt.call.tool.as_str());
+        let (strict, context, task) = (head.strict, &*attempt.context, head.task.as_ref());
+        GuardedCall::Tool { tools, tenant, agent: &head.agent, name, strict, context, task }
     };
     pass(&asked, arguments, |_, _| {}).await
 }
@@ -328,7 +330,7 @@ mod tests {
         let echo = Arc::new(RegisteredTool::new(spec, handler).unwrap());
         let handlers = TaskHandlers::from([(agent.clone(), echo)]);
         let mut met = Vec::new();
-        let asked = Asked::Task { handlers: &handlers, agent: &agent };
+        let asked = GuardedCall::Task { handlers: &handlers, agent: &agent };
         pass(&asked, "{}", |guard, said| met.push((guard, said.is_ok()))).await.unwrap();
         assert_eq!(met, Guard::ALL.map(|guard| (guard, true)));
     }
@@ -352,7 +354,7 @@ mod tests {
         for (active, passes) in [(past_the_handle, false), (PolicyHandle::new(active).load(), true)] {
             let tools = Toolbox::new(active, Arc::clone(&registry), None, None);
             let (tools, tenant, agent, context) = (&tools, &tenant, &agent, &context);
-            let asked = Asked::Tool { tools, tenant, agent, name: "echo", strict: false, context, task: None };
+            let asked = GuardedCall::Tool { tools, tenant, agent, name: "echo", strict: false, context, task: None };
             let passed = pass(&asked, "{}", |_, _| {}).await;
             let stopped = passed.err().map(|ending| ending.error);
             assert_eq!(stopped.is_none(), passes, "{stopped:?}");

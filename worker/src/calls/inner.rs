@@ -1,4 +1,5 @@
-//! Calls that a tool makes while one of its own calls runs: turns of the same agent, that the tool's call waits for.
+//! Calls that a tool makes while one of its own calls runs. They are turns of the same agent, and the tool's call waits
+//! for them.
 
 use std::time::Duration;
 
@@ -14,33 +15,34 @@ use tickfleet_store::{Store, StoreError, TurnName, TurnView};
 use crate::tools::inner::{InnerCalls, InnerResult};
 use crate::tools::{CallContext, ToolError};
 
-/// A turn's end wakes the call that waits for it. Should that get lost, it looks by itself after this time.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+/// The end of a turn wakes the call that waits for it. If that wake-up is lost, the call checks again after this time.
+const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
 /// Makes the inner calls of one call.
-pub(crate) struct Begins {
+pub(crate) struct InnerTurns {
     /// The shard.
     store: Store,
-    /// That of the call which makes them.
+    /// The priority of the outer call.
     priority: Priority,
-    /// The one that this try has begun, or asked to begin, and of which it has seen no end.
+    /// The inner turn that this attempt has begun, or asked to begin, and whose end it has not seen.
     out: Mutex<Option<TurnId>>,
 }
 
-impl Begins {
-    /// For calls of the shard that `store` is; none is begun.
+impl InnerTurns {
+    /// Creates inner calls on the shard of `store`; none has begun yet.
     pub(crate) const fn new(store: Store, priority: Priority) -> Self {
         Self { store, priority, out: Mutex::new(None) }
     }
 
-    /// The inner turn that may be under way.
+    /// The inner turn that may be running.
     pub(crate) fn out(&self) -> Option<TurnId> {
         self.out.lock().clone()
     }
 
-    /// Whether the `number`th inner call, of which nothing is known, was never begun. The first one may have
-    /// been, if its outer call has waited, or had a try so long ago that what it began may be forgotten. Of the others,
-    /// each ends after the one before it, and is remembered for longer than that.
+    /// Returns true if the `number`th inner call, which the store does not know, was never begun. The first inner call
+    /// may have been begun if its outer call has waited, or was attempted so long ago that the inner call may be
+    /// forgotten. Each later inner call ends after the previous one and is remembered longer, so it was never begun if
+    /// the previous one is still known.
     async fn is_new(&self, context: &CallContext, number: usize) -> Result<bool, StoreError> {
         let Some(before) = number.checked_sub(1).filter(|before| *before > 0) else {
             return Ok(!context.waited && !context.may_be_forgotten);
@@ -52,7 +54,7 @@ impl Begins {
 }
 
 #[async_trait]
-impl InnerCalls for Begins {
+impl InnerCalls for InnerTurns {
     async fn call(
         &self,
         context: &CallContext,
@@ -62,7 +64,7 @@ impl InnerCalls for Begins {
     ) -> Result<InnerResult, ToolError> {
         let id = inner_turn(&context.call, number).map_err(ToolError::Permanent)?;
         let turn = turn(context, self.priority, id.clone(), tool, &arguments);
-        // Before it is sent: whoever drops this future does not know whether it was.
+        // Set before the turn is sent: if this future is dropped, it is unknown whether the turn was sent.
         *self.out.lock() = Some(id.clone());
         let later = |message: String| ToolError::NotExecuted { message, retry_after: None };
         match begin_turn(&self.store, &turn, SameTurn::Agent, self.is_new(context, number))
@@ -73,7 +75,7 @@ impl InnerCalls for Begins {
                 *self.out.lock() = None;
                 result(&reply)
             }
-            BegunTurn::Out(turn) => Err(ToolError::Waits { awaits: Some(turn), at_most: LOOK_AGAIN }),
+            BegunTurn::Out(turn) => Err(ToolError::Waits { awaits: Some(turn), at_most: RECHECK_AFTER }),
             BegunTurn::Forgotten => Err(ToolError::Permanent(format!(
                 "Whether {tool} was carried out is not known: its result is no longer kept. Check before you repeat it."
             ))),
@@ -83,7 +85,7 @@ impl InnerCalls for Begins {
     }
 }
 
-/// The turn of an inner call: what its outer call may do, and no more.
+/// The turn of an inner call. It may do what its outer call may do, and no more.
 fn turn(context: &CallContext, priority: Priority, id: TurnId, tool: &str, arguments: &RawValue) -> Turn {
     Turn {
         id: Some(id),

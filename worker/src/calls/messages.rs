@@ -1,4 +1,4 @@
-//! The messages to agents: short ones that a model can act on.
+//! The messages to agents: short texts that a model can act on.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tickfleet_rules::{DenialCause, RuleDenial};
 
 use crate::tools::wording;
 
-/// Names listed in a message at most.
+/// The most names that a message lists.
 const NAMES_MAX: usize = 20;
 
 /// The ending of a call that has no output.
@@ -21,18 +21,19 @@ pub(crate) struct CallEnding {
 }
 
 impl CallEnding {
-    /// An ending whose error's code is the outcome's word. Boxed, as guards give it: most calls pass, and it is large.
+    /// An ending whose error code is the name of the outcome. It is boxed because it is large and most calls pass the
+    /// guards.
     pub(crate) fn of(outcome: Outcome, message: impl Into<String>) -> Box<Self> {
         Box::new(Self { outcome, error: error(outcome, message) })
     }
 }
 
-/// An error whose code is its outcome's word.
+/// An error whose code is the name of its outcome.
 pub(crate) fn error(outcome: Outcome, message: impl Into<String>) -> CallError {
     CallError { code: outcome.as_str().into(), message: bounded(message.into()), details: None }
 }
 
-/// The problem that a tool itself found in its arguments; with the tool's name, if the tool does not say it.
+/// The problem that a tool itself found in its arguments, with the tool's name if the problem does not contain it.
 pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
     let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
     let named = problem.contains(&tool);
@@ -46,7 +47,7 @@ pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
     invalid_arguments(tool, &problem)
 }
 
-/// A call whose equal call waits for it.
+/// The error for a call while an equal call waits for it.
 pub(crate) fn equal_above(tool: &str, call: &str) -> CallError {
     let details = Some(serde_json::json!({ "reason": "equal_call", "call": call }));
     let message = format!(
@@ -55,7 +56,7 @@ pub(crate) fn equal_above(tool: &str, call: &str) -> CallError {
     CallError { details, ..error(Outcome::Denied, message) }
 }
 
-/// A person has to approve the call, and sees all of its arguments: these are too long for that.
+/// The error for arguments that are too long to be shown to a person, who must see all of them to approve the call.
 pub(crate) fn too_long_for_people(tool: &str, bytes: usize) -> CallError {
     let bytes_max = limits::APPROVAL_ARGUMENTS_BYTES_MAX;
     let problem = format!(
@@ -99,7 +100,8 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
     error
 }
 
-/// A rule on arguments and context stops the call. The agent may call the tool with others.
+/// The error for a rule on arguments and context that denies the call. The agent may call the tool with other
+/// arguments.
 pub(crate) fn unmet(name: &str, unmet: &RuleDenial) -> CallError {
     let advice = match unmet.why {
         DenialCause::NotMet => "",
@@ -111,7 +113,7 @@ pub(crate) fn unmet(name: &str, unmet: &RuleDenial) -> CallError {
     CallError { details: Some(details), ..error(Outcome::Denied, message) }
 }
 
-/// Counts the rule that stopped a call, if [`unmet`] told the error.
+/// Counts the rule that denied a call, if the error comes from [`unmet`].
 pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
     let said = |name: &str| error.details.as_ref()?.get(name)?.as_str();
     let Some(rule) = said("rule") else { return };
@@ -122,7 +124,8 @@ pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
     }
 }
 
-/// A transient failure after its last try. `why` says why it is the last one, `after` what wait the far side asked for.
+/// A transient failure after the last attempt. `why` is the reason why it is the last one, `after` the wait that the
+/// service asked for.
 pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<NoRetryReason>, after: Option<Duration>) -> CallError {
     let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
     let asked_s = after.unwrap_or_default().as_secs();
@@ -144,11 +147,12 @@ pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<NoRetryReason>, 
     CallError { details, ..error(Outcome::Transient, said) }
 }
 
-/// The reason of a call that ended while its tool rested.
-pub(crate) const RESTING: &str = "resting";
+/// The reason of a call that ended while its tool's circuit breaker was open.
+pub(crate) const BREAKER_OPEN: &str = "resting";
 
-/// A call that has waited for its tool for as long as it may: it is not sent. `tries` were made before.
-pub(crate) fn rested(tool: &str, failures: u32, tries: u32) -> CallError {
+/// The error for a call that has waited for its tool as long as it may, and is not sent. `tries` attempts were made
+/// before.
+pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallError {
     let before = match tries {
         0 => "This call was not sent".to_owned(),
         1 => "This call was tried once, and then not sent again".to_owned(),
@@ -158,13 +162,13 @@ pub(crate) fn rested(tool: &str, failures: u32, tries: u32) -> CallError {
         "{tool:?} failed {failures} times in a row and is not called for a while. {before}. Try again later or use another \
          approach."
     );
-    CallError { details: Some(serde_json::json!({ "reason": RESTING })), ..error(Outcome::Transient, said) }
+    CallError { details: Some(serde_json::json!({ "reason": BREAKER_OPEN })), ..error(Outcome::Transient, said) }
 }
 
-/// The reason of a try that failed because its begin was not confirmed.
+/// The reason of an attempt that failed because its begin was not confirmed.
 pub(crate) const NOT_DURABLE: &str = "not_durable";
 
-/// Nobody confirmed in time that what a call has begun would survive.
+/// The durability of a begin was not confirmed in time.
 pub(crate) fn not_durable(durability: Durability, within: Duration) -> String {
     let who = match durability {
         Durability::None => "Nobody",
@@ -174,13 +178,13 @@ pub(crate) fn not_durable(durability: Durability, within: Duration) -> String {
     format!("{who} confirmed the beginning of this call within {} ms, so it was not executed", within.as_millis())
 }
 
-/// The server cannot confirm it at all.
+/// The server cannot confirm the durability at all.
 pub(crate) fn cannot_be_durable(durability: Durability) -> String {
     let durable = durability.as_str();
     format!("Redis cannot confirm the beginning of this call ('durable: {durable}'), so it was not executed")
 }
 
-/// A `once` tool whose effect nobody knows.
+/// A `once` tool whose effect is unknown.
 pub(crate) fn outcome_unknown(tool: &str, what: &str) -> CallError {
     let what = what.trim_end_matches('.');
     error(
@@ -192,12 +196,12 @@ pub(crate) fn outcome_unknown(tool: &str, what: &str) -> CallError {
     )
 }
 
-/// A bug or a crash: no internals.
+/// A bug or a crash. The message reveals no internals.
 pub(crate) fn internal() -> CallError {
     error(Outcome::Internal, "Tool execution failed. The error has been logged for investigation.")
 }
 
-/// A tool ran, and returned something else than it promises.
+/// A tool ran, but its output does not match its schema.
 pub(crate) fn unfit_output(tool: &str, problem: &str, once: bool) -> CallError {
     let done = if once { " Its effect has happened: do not call it again." } else { "" };
     let message = format!(
@@ -208,7 +212,7 @@ pub(crate) fn unfit_output(tool: &str, problem: &str, once: bool) -> CallError {
     CallError { code: "invalid_output".into(), ..error(Outcome::Internal, message) }
 }
 
-/// A try took too long.
+/// An attempt took too long.
 pub(crate) fn timed_out(tool: &str, after: Duration) -> String {
     format!("{tool:?} did not answer within {:.1} s.", after.as_secs_f64())
 }

@@ -1,29 +1,30 @@
 //! The calls of a slice, from its lease to its last result.
 //!
-//! Read in this order: [`turn`] (one slice from end to end), `parking` (a slice that goes on later), [`call`] (one call from
-//! end to end), [`guards`] (the conditions before a call runs), `waiting` (whether its tool is called at all), `begin` (the
-//! one decision that begins it), `governed` (its sections: people who have to agree, facts of its session, agents in loops,
-//! cached results), `effects` (equal calls of a tool with an effect key), `ends` (the sections of its end), `reconcile`
-//! (whether a call took effect of which nobody knows), `attempt` (one try), `trying` (what is known of one), `inner` (calls
-//! that a tool makes), `state` (what all of these need), `messages` (the texts that a model gets), `spans` (OpenTelemetry's names), [`trial`] (one call outside
-//! of a fleet), [`recalled`] (one of the audit log).
+//! Read in this order: [`turn`] (one slice from end to end), `parking` (a slice that continues later), [`call`] (one
+//! call from end to end), [`guards`] (the conditions before a call runs), `waiting` (whether its tool is called at
+//! all), `begin` (the single decision that begins it), `governed` (the sections of that decision: approval by people,
+//! facts of its session, agents in loops, cached results), `claims` (equal calls of a tool with an effect key),
+//! `end_effects` (the sections of its end), `reconcile` (whether a call with an unknown outcome took effect), `attempt`
+//! (runs the handler once), `call_attempt` (the state of one attempt, and its outcome), `inner` (calls that a tool
+//! makes), `state` (shared by all of these), `messages` (the texts for models), `spans` (OpenTelemetry spans),
+//! [`trial`] (one call outside a fleet), [`logged_call`] (a call from the audit log).
 
 mod attempt;
 mod begin;
 pub mod call;
-mod effects;
-pub(crate) mod ends;
+mod call_attempt;
+mod claims;
+pub(crate) mod end_effects;
 pub(crate) mod governed;
 pub mod guards;
 mod inner;
+pub mod logged_call;
 pub(crate) mod messages;
 mod parking;
-mod questions;
-pub mod recalled;
 mod reconcile;
+mod reconcile_progress;
 mod spans;
 pub(crate) mod state;
 pub mod trial;
-mod trying;
 pub mod turn;
 pub(crate) mod waiting;

@@ -1,6 +1,6 @@
-//! Reconciling: of a `once` call of which nobody knows whether it took effect, the tool that its own names finds out. It is
-//! asked a bounded number of times; between two of them the slice is parked, and the call stays begun: whoever goes on with
-//! it asks, and never runs it again.
+//! Reconciliation: if it is unknown whether a `once` call took effect, its tool may name another tool that finds out.
+//! That tool is asked a limited number of times. Between two questions the slice is parked and the call stays begun:
+//! the worker that continues with it asks again, and never runs the call again.
 
 use std::time::Duration;
 
@@ -10,62 +10,62 @@ use tickfleet_model::tool::{Reconcile, ReconcileVerdict};
 use tickfleet_model::{CallError, CallResult, Effect, Outcome, idempotency_key, limits};
 use tickfleet_protocol::bounded_output;
 
-use crate::calls::attempt::{self, Judged};
+use crate::calls::attempt::{self, HandlerOutcome};
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
 use crate::calls::messages;
-use crate::calls::questions::Questions;
+use crate::calls::reconcile_progress::ReconcileProgress;
 use crate::calls::state::Calls;
-use crate::calls::trying::{Disposition, Trying};
 use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};
 
-/// The wait before the second question; each later one is three times as long.
+/// The wait before the second question. Each later wait is three times as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest of them.
+/// The longest wait between two questions.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Calls {
-    /// A call that is about to end as unknown, where its tool names another that finds out: how it ends by what that says,
-    /// or that it is asked again later.
+    /// Handles a call that is about to end as unknown: if its tool names a tool that finds out, that tool determines
+    /// the end of the call, or is asked again later.
     pub(super) async fn reconciled(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         tool: &RegisteredTool,
         tools: Toolbox,
         arguments: &RawValue,
-        carried: Disposition,
-    ) -> Disposition {
-        let Some(by) = &tool.spec.reconcile else { return carried };
-        let Disposition::Ended(unknown, shadow) = carried else { return carried };
-        if unknown.outcome != Outcome::OutcomeUnknown || trying.hold.cancel.is_cancelled() {
-            return Disposition::Ended(unknown, shadow);
+        outcome: AttemptOutcome,
+    ) -> AttemptOutcome {
+        let Some(by) = &tool.spec.reconcile else { return outcome };
+        let AttemptOutcome::Ended(unknown, shadow) = outcome else { return outcome };
+        if unknown.outcome != Outcome::OutcomeUnknown || attempt.lease.cancel.is_cancelled() {
+            return AttemptOutcome::Ended(unknown, shadow);
         }
-        // Of a worker that must stop, another asks.
+        // If this worker must stop, another worker asks.
         if self.now.is_cancelled() {
-            let parked = Questions::of(trying.attempt).parked();
-            return Disposition::Reconciles(Duration::ZERO, "the worker had to stop".into(), parked, unknown);
+            let parked = ReconcileProgress::decode(attempt.number).encode();
+            return AttemptOutcome::Reconcile(Duration::ZERO, "the worker had to stop".into(), parked, unknown);
         }
-        let before = Questions::of(trying.attempt);
-        let now = Questions { asked: before.asked.saturating_add(1), ..before };
-        let ended = match self.ask_other(trying, by, tools, arguments).await {
+        let before = ReconcileProgress::decode(attempt.number);
+        let now = ReconcileProgress { asked: before.asked.saturating_add(1), ..before };
+        let ended = match self.ask_other(attempt, by, tools, arguments).await {
             ReconcileVerdict::Happened(output) => {
                 self.metrics.reconciled(Some(true));
-                happened(trying, *unknown, output)
+                happened(attempt, *unknown, output)
             }
             ReconcileVerdict::NotSoFar if now.is_grace_over => {
                 self.metrics.reconciled(Some(false));
                 not_happened(*unknown, by)
             }
-            ReconcileVerdict::NotSoFar if self.has_time_for(trying, grace(by)) => {
+            ReconcileVerdict::NotSoFar if self.has_time_for(attempt, grace(by)) => {
                 let why = format!(
                     "{} finds nothing of it so far; it is asked again when no request can be on its way",
                     by.tool
                 );
-                let parked = Questions { asked: 0, is_grace_over: true, ..now }.parked();
-                return Disposition::Reconciles(grace(by), why, parked, unknown);
+                let parked = ReconcileProgress { asked: 0, is_grace_over: true, ..now }.encode();
+                return AttemptOutcome::Reconcile(grace(by), why, parked, unknown);
             }
-            ReconcileVerdict::Unknown if now.asked < by.tries && self.has_time_for(trying, wait(now.asked)) => {
+            ReconcileVerdict::Unknown if now.asked < by.tries && self.has_time_for(attempt, wait(now.asked)) => {
                 let why = format!("{} cannot tell whether it took effect", by.tool);
-                return Disposition::Reconciles(wait(now.asked), why, now.parked(), unknown);
+                return AttemptOutcome::Reconcile(wait(now.asked), why, now.encode(), unknown);
             }
             ReconcileVerdict::NotSoFar | ReconcileVerdict::Unknown => {
                 self.metrics.reconciled(None);
@@ -73,41 +73,41 @@ impl Calls {
             }
         };
         if ended.attempts > 0 {
-            self.metrics.call_ended(trying.tool_name(), ended.outcome, None);
+            self.metrics.call_ended(attempt.tool_name(), ended.outcome, None);
         }
-        Disposition::Ended(Box::new(ended), shadow)
+        AttemptOutcome::Ended(Box::new(ended), shadow)
     }
 
-    fn has_time_for(&self, trying: &Trying<'_>, wait: Duration) -> bool {
-        self.store.clock().until(trying.head().deadline_ms) > wait
+    fn has_time_for(&self, attempt: &CallAttempt<'_>, wait: Duration) -> bool {
+        self.store.clock().until(attempt.head().deadline_ms) > wait
     }
 
-    /// Asks the other tool once. It only looks: whatever goes wrong is no answer.
+    /// Asks the other tool once. It only reads, so any failure counts as an unknown verdict.
     async fn ask_other(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         by: &Reconcile,
         tools: Toolbox,
         arguments: &RawValue,
     ) -> ReconcileVerdict {
-        let Some(other) = trying.config.registry.resolve(&by.tool).filter(|other| other.spec.effect == Effect::Read)
+        let Some(other) = attempt.config.registry.resolve(&by.tool).filter(|other| other.spec.effect == Effect::Read)
         else {
             tracing::error!(
-                tool = trying.call.tool,
+                tool = attempt.call.tool,
                 by = by.tool,
                 "reconcile names no tool with effect read; nothing is reconciled"
             );
             return ReconcileVerdict::Unknown;
         };
-        let (name, head) = (&trying.slice.name, trying.head());
-        let key = idempotency_key(&name.tenant, &trying.id.turn, &head.digest, trying.id.position);
-        let asked = by.lookup_arguments(arguments, &key, &trying.id.to_string());
+        let (name, head) = (&attempt.slice.name, attempt.head());
+        let key = idempotency_key(&name.tenant, &attempt.id.turn, &head.digest, attempt.id.position);
+        let asked = by.lookup_arguments(arguments, &key, &attempt.id.to_string());
         let asked = match other.arguments.check_in_time(&asked).await {
             Ok(asked) => asked,
             Err(error) => {
                 let problem = error.message(&by.tool);
                 tracing::error!(
-                    tool = trying.call.tool,
+                    tool = attempt.call.tool,
                     by = by.tool,
                     problem,
                     "invalid arguments for the `reconcile` tool"
@@ -115,12 +115,12 @@ impl Calls {
                 return ReconcileVerdict::Unknown;
             }
         };
-        let context = self.context(trying, tools, Inner::default());
+        let context = self.context(attempt, tools, Inner::default());
         let limit = other.spec.timeout.min(self.store.clock().until(head.deadline_ms));
-        let (cancelled, must_stop) = (trying.hold.cancel.cancelled(), self.now.cancelled());
+        let (cancelled, must_stop) = (attempt.lease.cancel.cancelled(), self.now.cancelled());
         let ran = attempt::run(other, &context, &asked, limit, cancelled, must_stop).await;
-        match attempt::judge(ran, other, &trying.id, &by.tool, limit) {
-            Judged::Output(output) => by.verdict(&output.json),
+        match attempt::classify(ran, other, &attempt.id, &by.tool, limit) {
+            HandlerOutcome::Output(output) => by.verdict(&output.json),
             _ => ReconcileVerdict::Unknown,
         }
     }
@@ -130,16 +130,16 @@ fn grace(by: &Reconcile) -> Duration {
     Duration::from_millis(by.grace_ms.unsigned_abs())
 }
 
-/// The wait after so many questions.
+/// The wait after this many questions.
 fn wait(asked: u32) -> Duration {
     FIRST_WAIT.saturating_mul(3_u32.saturating_pow(asked.saturating_sub(1))).min(LONGEST_WAIT)
 }
 
-fn happened(trying: &Trying<'_>, unknown: CallResult, output: Box<RawValue>) -> CallResult {
+fn happened(attempt: &CallAttempt<'_>, unknown: CallResult, output: Box<RawValue>) -> CallResult {
     CallResult {
         success: true,
         outcome: Outcome::Ok,
-        output: Some(bounded_output(output, limits::output_bytes_max(trying.head().calls))),
+        output: Some(bounded_output(output, limits::output_bytes_max(attempt.head().calls))),
         error: None,
         attempts: unknown.attempts.max(1),
         reconciled: true,
@@ -147,7 +147,7 @@ fn happened(trying: &Trying<'_>, unknown: CallResult, output: Box<RawValue>) -> 
     }
 }
 
-/// It did not happen, and cannot happen any more: whoever wants it may ask for it again.
+/// The call did not take effect and can no longer do so, so it may be made again.
 fn not_happened(unknown: CallResult, by: &Reconcile) -> CallResult {
     let message = format!(
         "This call was lost on its way, and did not take effect: {:?} found nothing of it, twice, {} s apart. You may call it again.",

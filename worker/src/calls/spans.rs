@@ -1,4 +1,4 @@
-//! A try of a call by the names of OpenTelemetry, where they are recorded.
+//! OpenTelemetry's standard spans for attempts of calls, if they are recorded.
 
 use std::time::Duration;
 
@@ -6,41 +6,41 @@ use serde_json::value::RawValue;
 use tickfleet_ops::gen_ai;
 use tracing::Span;
 
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
 use crate::calls::state::Calls;
-use crate::calls::trying::{Disposition, Trying};
 use crate::tools::{RegisteredTool, wording};
 
-/// Bytes of arguments, and of a result, in a span.
+/// The most bytes of arguments, and of a result, in a span.
 const CONTENT_BYTES_MAX: usize = 16 * 1024;
 
 impl Calls {
-    /// The span of a try by the names of OpenTelemetry, where they are recorded.
-    pub(super) fn tool_span(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Span {
-        let own = trying.id.to_string();
-        let id = trying.call.provider_id.as_deref().unwrap_or(&own);
-        let span = gen_ai::tool_span(&tool.spec.name, id, trying.head().agent.as_str());
+    /// The span of an attempt by OpenTelemetry's naming, if it is recorded.
+    pub(super) fn tool_span(&self, attempt: &CallAttempt<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Span {
+        let own = attempt.id.to_string();
+        let id = attempt.call.provider_id.as_deref().unwrap_or(&own);
+        let span = gen_ai::tool_span(&tool.spec.name, id, attempt.head().agent.as_str());
         if gen_ai::records_content() {
             span.record("gen_ai.tool.call.arguments", self.content(arguments));
         }
         span
     }
 
-    /// Says by those names what a try came to.
-    pub(super) fn tried(&self, span: &Span, tool: &RegisteredTool, took: Duration, carried: &Disposition) {
-        let ok = matches!(carried, Disposition::Ended(result, _) if result.success);
-        let failed = (!ok && !matches!(carried, Disposition::Waits(..))).then(|| carried.word());
+    /// Records the outcome of an attempt in its span.
+    pub(super) fn record_attempt(&self, span: &Span, tool: &RegisteredTool, took: Duration, outcome: &AttemptOutcome) {
+        let ok = matches!(outcome, AttemptOutcome::Ended(result, _) if result.success);
+        let failed = (!ok && !matches!(outcome, AttemptOutcome::WaitForWork(..))).then(|| outcome.as_str());
         if let Some(word) = failed {
             gen_ai::failed(span, word);
         }
-        if let (true, Disposition::Ended(result, _)) = (gen_ai::records_content(), carried) {
+        if let (true, AttemptOutcome::Ended(result, _)) = (gen_ai::records_content(), outcome) {
             let output = result.output.as_deref();
             let _ = output.map(|output| span.record("gen_ai.tool.call.result", self.content(output)));
         }
         self.metrics.tool_tried(&tool.spec.name, took, failed);
     }
 
-    /// What was said, without secrets and within a bound.
-    fn content(&self, said: &RawValue) -> String {
-        wording::cut(&self.redactor.json(said.get()), CONTENT_BYTES_MAX)
+    /// Arguments or a result, without secrets and within a bound.
+    fn content(&self, json: &RawValue) -> String {
+        wording::cut(&self.redactor.json(json.get()), CONTENT_BYTES_MAX)
     }
 }

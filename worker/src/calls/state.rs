@@ -1,4 +1,4 @@
-//! What every call needs: the store, the journal and the parts that govern calls.
+//! The state that every call needs: the store, the journal, and the parts that govern calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,43 +11,43 @@ use tickfleet_store::Store;
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
-use crate::calls::effects::Ledger;
-use crate::calls::governed::cache::Cache;
-use crate::calls::governed::loops::{LoopOptions, Loops};
+use crate::calls::claims::EffectClaims;
+use crate::calls::governed::cache::ResultCache;
+use crate::calls::governed::loops::{LoopBreaker, LoopOptions};
 use crate::calls::waiting::breakers::Breakers;
-use crate::journal::Journal;
+use crate::decision_queues::DecisionQueues;
+use crate::journal::WorkerJournal;
 use crate::lease_clock::LeaseClock;
-use crate::outbox::Outbox;
 
-/// Carries out calls, one try at a time.
+/// Carries out calls, one attempt at a time.
 pub(crate) struct Calls {
     pub(super) store: Store,
     pub(super) lease_clock: Arc<LeaseClock>,
-    pub(super) journal: Arc<Journal>,
-    pub(super) outbox: Arc<Outbox>,
-    pub(super) ledger: Ledger,
-    pub(super) cache: Cache,
-    pub(super) loops: Loops,
+    pub(super) journal: Arc<WorkerJournal>,
+    pub(super) decisions: Arc<DecisionQueues>,
+    pub(super) claims: EffectClaims,
+    pub(super) cache: ResultCache,
+    pub(super) loops: LoopBreaker,
     pub(super) breakers: Breakers,
     pub(super) metrics: Arc<Metrics>,
-    /// The waits between tries.
+    /// The waits between attempts.
     pub(super) ladder: Ladder,
     /// The durability of begins of tools that set none, and the longest wait for its confirmation.
     pub(in crate::calls) durable: (Durability, Duration),
-    /// Takes secrets out of messages.
+    /// Removes secrets from messages.
     pub(super) redactor: Arc<Redactor>,
-    /// Cancelled when running calls must stop at once.
+    /// Canceled when running calls must stop at once.
     pub(super) now: CancellationToken,
 }
 
 impl Calls {
-    /// Tries calls again by `ladder`; `redactor` takes secrets out of what is told of them; `durable` is what has to know
-    /// that a call has begun, and for how long that is waited for; `loops` says when an agent goes in circles, if that is
-    /// looked for.
+    /// Calls are retried by `ladder`, and `redactor` removes secrets from messages about them. `durable` is the default
+    /// durability of begins, with the longest wait for its confirmation. `loops` configures the loop breaker; `None`
+    /// disables it.
     pub(crate) fn new(
         common: &Common,
-        journal: &Arc<Journal>,
-        outbox: &Arc<Outbox>,
+        journal: &Arc<WorkerJournal>,
+        decisions: &Arc<DecisionQueues>,
         ladder: Ladder,
         redactor: Arc<Redactor>,
         durable: (Durability, Duration),
@@ -57,10 +57,10 @@ impl Calls {
             store: common.store.clone(),
             lease_clock: common.lease_clock.clone(),
             journal: journal.clone(),
-            outbox: outbox.clone(),
-            ledger: Ledger::new(common),
-            cache: Cache::new(common),
-            loops: Loops::new(loops, &common.metrics),
+            decisions: decisions.clone(),
+            claims: EffectClaims::new(common),
+            cache: ResultCache::new(common),
+            loops: LoopBreaker::new(loops, &common.metrics),
             breakers: common.breakers.clone(),
             metrics: common.metrics.clone(),
             ladder,

@@ -1,5 +1,5 @@
-//! One call outside a fleet: through the guards of a worker, one try, and what each of them said. Nothing is admitted,
-//! debited, recorded or repeated.
+//! One call outside a fleet: it passes a worker's guards and one attempt, and the result of each step is reported.
+//! Nothing is admitted, debited, recorded or repeated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tickfleet_model::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::attempt::{self, Judged};
-use crate::calls::guards::{self, Asked, Guard, Passed};
+use crate::calls::attempt::{self, HandlerOutcome};
+use crate::calls::guards::{self, CheckedCall, Guard, GuardedCall};
 use crate::calls::messages::CallEnding;
 use crate::tools::inner::Inner;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 
-/// The call that is tried.
+/// The call to try.
 #[derive(Debug, Clone)]
 pub struct Trial {
     /// The tenant of the agent that calls.
@@ -30,20 +30,20 @@ pub struct Trial {
     pub tool: String,
     /// The arguments, as a model would write them.
     pub arguments: String,
-    /// What the turn says beside its calls.
+    /// The context of the turn.
     pub context: Context,
-    /// The tools, as a worker has them.
+    /// The tools that a worker would have.
     pub tools: Toolbox,
-    /// The waits between tries, to tell what a worker would do.
+    /// The waits between attempts, to report what a worker would do.
     pub ladder: Ladder,
     /// True if the trial stops before the tool runs.
     pub dry: bool,
 }
 
-/// The word of one guard.
+/// The result of one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Step {
-    /// A guard by its name ([`Guard::name`]), then `run` and `output`.
+pub struct TrialStep {
+    /// The name of a guard ([`Guard::name`]), or `run` or `output`.
     pub step: &'static str,
     /// True if the call passed.
     pub passed: bool,
@@ -53,10 +53,10 @@ pub struct Step {
 
 /// The result of a trial.
 #[derive(Debug, Clone, Serialize)]
-pub struct Tried {
-    /// The guards in their order, up to the one that ended the call.
-    pub steps: Vec<Step>,
-    /// The result that the agent would get; none if the trial stopped before the tool ran.
+pub struct TrialResult {
+    /// The steps in order, up to the step that ended the call.
+    pub steps: Vec<TrialStep>,
+    /// The result that the agent would get; `None` if the trial stopped before the tool ran.
     pub result: Option<CallResult>,
     /// The next step of a worker, if the call would not end here.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,21 +64,21 @@ pub struct Tried {
 }
 
 impl Trial {
-    /// The tool's effect, if there is such a tool and the agent may call it.
+    /// The tool's effect, if the tool exists and the agent may call it.
     #[must_use]
     pub fn effect(&self) -> Option<Effect> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.effect)
     }
 
-    /// The tool's own name, whatever a model calls it, if there is such a tool and the agent may call it.
+    /// The tool's own name, whatever the model's spelling, if the tool exists and the agent may call it.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.name.clone())
     }
 
-    /// Tries the call. `id` stands for the turn, `now_ms` is the time in ms since the epoch.
-    pub async fn run(&self, id: TurnId, now_ms: i64) -> Tried {
-        let mut tried = Tried { steps: Vec::new(), result: None, next: None };
+    /// Tries the call. `id` is used as the turn's ID, and `now_ms` is the time in ms since the epoch.
+    pub async fn run(&self, id: TurnId, now_ms: i64) -> TrialResult {
+        let mut tried = TrialResult { steps: Vec::new(), result: None, next: None };
         let call = CallId { turn: id, position: 0 };
         let (tool, arguments) = match self.pass(&mut tried.steps).await {
             Ok(passed) if !passed.asked.is_empty() => {
@@ -100,24 +100,24 @@ impl Trial {
         let started = Instant::now();
         let ran = attempt::run(&tool, &context, &arguments, tool.spec.timeout, never(), never()).await;
         let took = started.elapsed();
-        let unfit = matches!(ran, attempt::Ran::Unfit(_));
-        let judged = attempt::judge(ran, &tool, &call, &self.tool, tool.spec.timeout);
-        self.tell(&mut tried, &tool, &call, judged, unfit, took);
+        let unfit = matches!(ran, attempt::HandlerEnd::Unfit(_));
+        let handler_outcome = attempt::classify(ran, &tool, &call, &self.tool, tool.spec.timeout);
+        self.add_run(&mut tried, &tool, &call, handler_outcome, unfit, took);
         tried
     }
 
-    /// Every guard before the tool runs.
-    async fn pass(&self, steps: &mut Vec<Step>) -> Result<Passed, Box<CallEnding>> {
+    /// Passes every guard before the tool runs.
+    async fn pass(&self, steps: &mut Vec<TrialStep>) -> Result<CheckedCall, Box<CallEnding>> {
         let (tools, tenant, agent, name) = (&self.tools, &self.tenant, &self.agent, self.tool.as_str());
         let context = &self.context;
-        let asked = Asked::Tool { tools, tenant, agent, name, strict: false, context, task: None };
+        let asked = GuardedCall::Tool { tools, tenant, agent, name, strict: false, context, task: None };
         let observe = |guard: Guard, said: Result<&RegisteredTool, &CallEnding>| {
             let passed = said.is_ok();
             let detail = match said {
                 Ok(tool) => self.passed(guard, tool),
                 Err(ending) => format!("{}: {}", ending.outcome.as_str(), ending.error.message),
             };
-            steps.push(Step { step: guard.name(), passed, detail });
+            steps.push(TrialStep { step: guard.name(), passed, detail });
         };
         let passed = guards::pass(&asked, &self.arguments, observe).await?;
         let by_rules = passed.asked.iter().filter(|asked| asked.place.starts_with("permissions.")).count();
@@ -137,8 +137,8 @@ impl Trial {
         Ok(passed)
     }
 
-    /// What the tool's row says of facts: there is no session here to decide by.
-    fn facts(&self, tool: &RegisteredTool) -> Option<Step> {
+    /// The facts in the tool's row. A trial has no session, so they are not evaluated.
+    fn facts(&self, tool: &RegisteredTool) -> Option<TrialStep> {
         let row = self.tools.facts(tool)?;
         let list = |facts: Vec<String>| facts.join(", ");
         let asked = |conditions: &[FactCondition]| {
@@ -162,10 +162,10 @@ impl Trial {
             .map(|(what, facts)| format!("{what} {facts}"))
             .collect();
         let detail = format!("not checked, because a trial has no session: {}", said.join("; "));
-        Some(Step { step: "facts", passed: true, detail })
+        Some(TrialStep { step: "facts", passed: true, detail })
     }
 
-    /// The detail of a guard that lets the call pass.
+    /// The detail of a guard that the call passes.
     fn passed(&self, guard: Guard, tool: &RegisteredTool) -> String {
         match guard {
             Guard::Permission => format!("{} may call {}", self.agent, tool.spec.name),
@@ -201,26 +201,26 @@ impl Trial {
         }
     }
 
-    /// Adds what the run came to.
-    fn tell(
+    /// Adds the result of the run.
+    fn add_run(
         &self,
-        tried: &mut Tried,
+        tried: &mut TrialResult,
         tool: &RegisteredTool,
         call: &CallId,
-        judged: Judged,
+        handler_outcome: HandlerOutcome,
         unfit: bool,
         took: Duration,
     ) {
         let seconds = took.as_secs_f64();
-        let mut step = |step, passed, detail: String| tried.steps.push(Step { step, passed, detail });
-        let mut result = match judged {
-            Judged::Output(output) => {
+        let mut step = |step, passed, detail: String| tried.steps.push(TrialStep { step, passed, detail });
+        let mut result = match handler_outcome {
+            HandlerOutcome::Output(output) => {
                 step("run", true, format!("done in {seconds:.3} s"));
                 let fits = if tool.output.is_some() { "it fits the output schema" } else { "no schema is declared" };
                 step("output", true, fits.to_owned());
                 attempt::succeeded(output, 1, |outcome, error| self.result(call, outcome, error))
             }
-            Judged::Failed(CallEnding { outcome, error }) => {
+            HandlerOutcome::Failed(CallEnding { outcome, error }) => {
                 let detail = format!("{} after {seconds:.3} s: {}", outcome.as_str(), error.message);
                 step("run", unfit, if unfit { format!("done in {seconds:.3} s") } else { detail.clone() });
                 if unfit {
@@ -228,7 +228,7 @@ impl Trial {
                 }
                 self.result(call, outcome, error)
             }
-            Judged::Again { message, after, .. } => {
+            HandlerOutcome::Retry { message, after, .. } => {
                 step("run", false, format!("failed after {seconds:.3} s, a retry may succeed: {message}"));
                 let (next, why) = match self.ladder.decide(1, after, Duration::MAX) {
                     RetryDecision::RetryAfter(wait) => {
@@ -239,14 +239,14 @@ impl Trial {
                 tried.next = Some(next);
                 self.result(call, Outcome::Transient, crate::calls::messages::gave_up(&message, 1, why, after))
             }
-            Judged::Waits { at_most, .. } => {
+            HandlerOutcome::Waits { at_most, .. } => {
                 let most = at_most.as_secs_f64();
                 step("run", true, format!("started work after {seconds:.3} s and waits for its end"));
                 tried.next = Some(format!("A worker would call it again when that has ended, or after {most:.0} s"));
                 return;
             }
-            // Nobody cancels a trial, and nobody stops it.
-            Judged::Stopped | Judged::HandBack => return,
+            // A trial is never canceled or stopped.
+            HandlerOutcome::Stopped | HandlerOutcome::HandBack => return,
         };
         result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         result.attempts = 1;
@@ -258,7 +258,7 @@ impl Trial {
     }
 }
 
-/// Who would have to agree, and for what.
+/// The people who would have to approve the call, and why.
 fn needs(asked: &[ApprovalReason]) -> String {
     let each = asked.iter().map(|ApprovalReason { place, why, demand, .. }| {
         let who = match demand.by.iter().map(String::as_str).collect::<Vec<_>>().join(", ") {

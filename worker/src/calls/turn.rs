@@ -1,5 +1,5 @@
-//! START HERE: one slice of a turn, end to end. Its calls are carried out one by one, in order; every result is
-//! settled; a transient failure parks the slice; whatever happens, nothing is lost and nothing is written twice.
+//! START HERE: one slice of a turn, end to end. Its calls are carried out one by one, in order. Every result is
+//! settled, and a transient failure parks the slice. In every case, nothing is lost and nothing is written twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,34 +25,34 @@ use tracing::{Instrument, Span};
 
 use crate::Common;
 use crate::batch::{BeginCall, SettleResults};
-use crate::calls::begin::HOLD;
-use crate::calls::effects;
-use crate::calls::ends::{Ends, Sections};
+use crate::calls::begin::RESTART_WAIT;
+use crate::calls::call_attempt::{AttemptOutcome, AttemptProgress, CallAttempt};
+use crate::calls::claims;
+use crate::calls::end_effects::{EndEffects, SettleSections};
 use crate::calls::governed::facts;
 use crate::calls::state::Calls;
-use crate::calls::trying::{Disposition, Progress, Trying};
 use crate::config::{WorkerConfig, WorkerConfigs};
-use crate::held::{HeldSlices, Hold};
-use crate::journal::Journal;
-use crate::lane::Slot;
-use crate::outbox::Outbox;
+use crate::decision_queues::DecisionQueues;
+use crate::held_slices::{HeldSlices, SliceLease};
+use crate::journal::WorkerJournal;
+use crate::slot_pool::Slot;
 
-/// Executions shorter than this are settled with the next result of their slice: a commit of their own would
-/// cost more than running them again after a crash.
+/// Executions shorter than this are settled with the next result of their slice: a separate commit would cost more than
+/// running them again after a crash.
 const COMMIT_ALONE_MS: u64 = 100;
 
-/// Reads of one slice that run at the same time at most; they share the slice's slot.
+/// The most reads of one slice that run at the same time. They share the slice's slot.
 const READS_AT_ONCE_MAX: usize = 8;
 
-/// A slice that is held, with the results since its last commit. It is spent when it is settled, parked or handed back.
-pub(super) struct Holding {
+/// A held slice with the results since its last commit. It is consumed when it is settled, parked or returned.
+pub(super) struct SliceRun {
     pub(super) slice: Arc<Slice>,
-    pub(super) hold: Hold,
+    pub(super) lease: SliceLease,
     /// Results of the calls from the slice's position on.
-    pub(super) results: Vec<Carried>,
+    pub(super) results: Vec<UncommittedResult>,
     /// Records that its calls have read and written.
     pub(super) view: View,
-    /// Their calls that count for a streak.
+    /// Those of its calls that count for a streak.
     pub(super) repeats: Vec<(StreakName, StreakBounds, Repeat)>,
     /// Why the turn was canceled, if that is known.
     pub(super) canceled: Option<String>,
@@ -62,55 +62,55 @@ pub(super) struct Holding {
 
 /// The result of one call, to be committed.
 #[derive(Clone)]
-pub(super) struct Carried {
+pub(super) struct UncommittedResult {
     rendered: RenderedCall,
-    ends: Ends,
-    /// Why the call was not run, if its turn ends because of it.
+    effects: EndEffects,
+    /// Why the call was not run, if its turn ends because of that.
     reason: Option<EndReason>,
 }
 
-/// One try of a call that is over.
-struct Tried {
-    /// Its number.
-    attempt: u32,
-    progress: Progress,
-    disposition: Disposition,
+/// A finished attempt of a call.
+struct FinishedAttempt {
+    /// Its number, from 1.
+    number: u32,
+    progress: AttemptProgress,
+    outcome: AttemptOutcome,
 }
 
 /// The outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Commit {
-    /// The slice goes on.
+pub(super) enum CommitOutcome {
+    /// The slice continues.
     Ok,
-    /// Calls that were to end without running may have run: only the results before them are kept, and they are carried out
-    /// again.
+    /// Calls that were to end without running may have run. Only the results before them are kept, and these calls are
+    /// carried out again.
     Again,
-    /// The slice is over, or another worker has it.
+    /// The slice is finished, or another worker has it.
     Over,
 }
 
-/// Carries out slices, end to end.
+/// Carries out slices from end to end.
 pub(crate) struct Pipeline {
     pub(super) store: Store,
     pub(super) configs: Arc<WorkerConfigs>,
-    pub(super) journal: Arc<Journal>,
+    pub(super) journal: Arc<WorkerJournal>,
     slices: Arc<HeldSlices>,
-    pub(super) outbox: Arc<Outbox>,
+    pub(super) decisions: Arc<DecisionQueues>,
     pub(super) calls: Calls,
     pub(super) metrics: Arc<Metrics>,
-    /// The way in which results are reported.
+    /// The options for reporting results.
     report: ReportOptions,
     /// Canceled when running calls must stop at once.
     now: CancellationToken,
 }
 
 impl Pipeline {
-    /// Carries calls out by `calls`, and reports them by `report`.
+    /// Carries out calls with `calls`, and reports them with `report`.
     pub(crate) fn new(
         common: &Common,
-        journal: &Arc<Journal>,
+        journal: &Arc<WorkerJournal>,
         slices: &Arc<HeldSlices>,
-        outbox: &Arc<Outbox>,
+        decisions: &Arc<DecisionQueues>,
         calls: Calls,
         report: ReportOptions,
     ) -> Self {
@@ -119,7 +119,7 @@ impl Pipeline {
             configs: common.configs.clone(),
             journal: journal.clone(),
             slices: slices.clone(),
-            outbox: outbox.clone(),
+            decisions: decisions.clone(),
             calls,
             metrics: common.metrics.clone(),
             report,
@@ -127,28 +127,29 @@ impl Pipeline {
         }
     }
 
-    /// Carries out a slice. `slot` is given back when its last call has run; the results may still be on their way.
-    pub(crate) fn slice(
+    /// Carries out a slice. `slot` is released when its last call has run; the results may still be waiting for the
+    /// store.
+    pub(crate) fn run_slice(
         self: Arc<Self>,
         slice: Slice,
-        hold: Hold,
+        lease: SliceLease,
         slot: Slot,
         held: OwnedSemaphorePermit,
     ) -> impl Future<Output = ()> + Send {
-        // A task is copied several times on its way to where it runs: what is large of it is in a box.
+        // A spawned future is copied several times before it runs, so its large parts are boxed.
         let slice = Arc::new(slice);
         async move {
             let (name, entry) = (slice.name.clone(), slice.entry.clone());
             let span = span_of(&slice);
-            Box::pin(self.run_slice(slice, hold, slot)).instrument(span).await;
-            self.slices.let_go(&name, &entry);
+            Box::pin(self.run_calls(slice, lease, slot)).instrument(span).await;
+            self.slices.remove(&name, &entry);
             drop(held);
         }
     }
 
-    /// Marks a slice that a worker has died with as started: only then does another crash count against it. `None` if
-    /// another worker has it, or if this worker must stop.
-    pub(crate) async fn start(&self, slice: Slice) -> Option<Slice> {
+    /// Marks a slice of a crashed worker as started. A further crash counts against it only after this. `None` if
+    /// another worker has the slice, or if this worker must stop.
+    pub(crate) async fn mark_started(&self, slice: Slice) -> Option<Slice> {
         use tickfleet_core::call::begin::BeginResult;
         let mut slice = Arc::new(slice);
         loop {
@@ -165,7 +166,7 @@ impl Pipeline {
                 cache: None,
                 view: View::default(),
             };
-            let ((begun, _), _) = self.outbox.begin(begin, Durability::None, Duration::ZERO).await?;
+            let ((begun, _), _) = self.decisions.begin(begin, Durability::None, Duration::ZERO).await?;
             match begun {
                 BeginResult::Started(started) => {
                     Arc::make_mut(&mut slice).advance(started.version, started.turn);
@@ -174,88 +175,94 @@ impl Pipeline {
                 BeginResult::Stale => return None,
                 BeginResult::Hold => tokio::select! {
                     () = self.now.cancelled() => break,
-                    () = tokio::time::sleep(HOLD) => {}
+                    () = tokio::time::sleep(RESTART_WAIT) => {}
                 },
-                // Its calls end one by one.
+                // Its calls end one by one in the normal way.
                 _ => break,
             }
         }
         Some(Arc::unwrap_or_clone(slice))
     }
 
-    async fn run_slice(&self, slice: Arc<Slice>, hold: Hold, slot: Slot) {
-        // By one clock: the ID of the slice's entry is the time of its dispatch.
+    async fn run_calls(&self, slice: Arc<Slice>, lease: SliceLease, slot: Slot) {
+        // Both times come from one clock: the ID of the slice's entry is the time of its dispatch.
         let dispatched_ms = entry_ms(&slice.entry).unwrap_or_else(|| self.store.state().now_ms);
         self.metrics.started(self.since(dispatched_ms));
         let context = Arc::new(slice.turn.head.context.clone());
-        let mut holding = Holding::new(slice, hold);
-        while !holding.is_done() {
-            if self.journal.epoch() != holding.hold.epoch {
-                // The store may have lost that this worker took the slice, so that another worker has it, too.
-                return self.give_back(holding, HandBackReason::Beside).await;
+        let mut run = SliceRun::new(slice, lease);
+        while !run.is_done() {
+            if self.journal.epoch() != run.lease.epoch {
+                // The store may have lost that this worker took the slice, so another worker may have it too.
+                return self.return_slice(run, HandBackReason::Beside).await;
             }
-            let (config, mut alone) = (self.config_for(&holding.slice).await, false);
-            let mut carried = self.carry_out_next(&holding, &context, &config).await.into_iter();
-            while let Some(Tried { attempt, progress, disposition }) = carried.next() {
-                // What ran beside it and came later in the turn is dropped, and read again.
-                let beside = carried.len() > 0;
-                let ends = holding.adopt(progress);
-                match disposition {
-                    Disposition::Ended(result, shadow) => {
-                        let at = holding.results.len();
-                        alone |= commits_alone(&config, &holding.slice, at, &result);
-                        self.end_call(&mut holding, &config, *result, &shadow, ends);
+            let (config, mut alone) = (self.config_for(&run.slice).await, false);
+            let mut finished = self.carry_out_next(&run, &context, &config).await.into_iter();
+            while let Some(FinishedAttempt { number, progress, outcome }) = finished.next() {
+                // Results of later calls that ran in parallel are dropped, and these reads are repeated.
+                let beside = finished.len() > 0;
+                let effects = run.adopt(progress);
+                match outcome {
+                    AttemptOutcome::Ended(result, shadow) => {
+                        let at = run.results.len();
+                        alone |= commits_alone(&config, &run.slice, at, &result);
+                        self.end_call(&mut run, &config, *result, &shadow, effects);
                     }
-                    // The store lost it, and its worker has reported it: it is a result like any other.
-                    Disposition::Kept(rendered) => {
+                    // The store had lost the result, and a worker has reported it. It is a result like any other.
+                    AttemptOutcome::Reported(rendered) => {
                         alone = true;
-                        self.keep(&mut holding, &config, *rendered);
+                        self.add_reported(&mut run, &config, *rendered);
                     }
-                    Disposition::Rests(resting) => {
-                        match Box::pin(self.rest(holding, &config, attempt, *resting, beside)).await {
-                            Some(going_on) => holding = going_on,
+                    AttemptOutcome::ToolUnavailable(unavailable) => {
+                        match Box::pin(self.wait_for_tool(run, &config, number, *unavailable, beside)).await {
+                            Some(continued) => run = continued,
                             None => return,
                         }
                     }
-                    other => return Box::pin(self.leave(holding, other, (attempt, beside), &config)).await,
+                    other => return Box::pin(self.park_or_return(run, other, (number, beside), &config)).await,
                 }
             }
-            // The result of a `once` call is committed before the next call begins (rule 6). The slot is free before the last
-            // commit, unless calls may have to be carried out again.
-            let is_last = holding.is_done();
-            if is_last && holding.is_sure() {
+            // The result of a `once` call is committed before the next call begins (invariant 6). The slot is free
+            // before the last commit, unless calls may have to be carried out again.
+            let is_last = run.is_done();
+            if is_last && run.is_sure() {
                 drop(slot);
-                self.commit(&mut holding).await;
+                self.commit(&mut run).await;
                 return;
             }
-            if (alone || is_last) && self.commit(&mut holding).await == Commit::Over {
+            if (alone || is_last) && self.commit(&mut run).await == CommitOutcome::Over {
                 return;
             }
         }
     }
 
-    /// The configuration that the slice is judged by. Its tenant may have been set after our last heartbeat, and the
-    /// scheduler knew it.
+    /// The configuration that applies to the slice. Its tenant may have been added after this worker's last heartbeat,
+    /// while the scheduler knew it already.
     async fn config_for(&self, slice: &Slice) -> Arc<WorkerConfig> {
         let config = self.configs.load();
         if config.active.policy.look_up(&slice.name.tenant, &slice.turn.head.agent).is_ok() {
             return config;
         }
-        if let Err(error) = self.configs.hear_of_new_tenants(&self.store).await {
+        if let Err(error) = self.configs.refresh_if_changed(&self.store).await {
             tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
         self.configs.load()
     }
 
-    /// One try of the next call, or of the next calls if they may run at the same time: what became of each, in call order.
-    async fn carry_out_next(&self, holding: &Holding, context: &Arc<Context>, config: &WorkerConfig) -> Vec<Tried> {
-        let (slice, first) = (&holding.slice, holding.results.len());
+    /// One attempt of the next call, or of the next calls if they may run at the same time; returns the outcome of
+    /// each, in call order.
+    async fn carry_out_next(
+        &self,
+        run: &SliceRun,
+        context: &Arc<Context>,
+        config: &WorkerConfig,
+    ) -> Vec<FinishedAttempt> {
+        let (slice, first) = (&run.slice, run.results.len());
         let one = |index: usize| async move {
-            let trying = holding.trying(index, context, config);
-            let span = trying.span();
-            let disposition = self.calls.carry_out(&trying).instrument(span.clone()).await;
-            span.record("outcome", disposition.word());
-            Tried { attempt: trying.attempt, progress: trying.progress.into_inner(), disposition }
+            let attempt = run.attempt(index, context, config);
+            let span = attempt.span();
+            let outcome = self.calls.carry_out(&attempt).instrument(span.clone()).await;
+            span.record("outcome", outcome.as_str());
+            FinishedAttempt { number: attempt.number, progress: attempt.progress.into_inner(), outcome }
         };
         match at_once(config, slice, first) {
             1 => vec![one(first).await],
@@ -271,18 +278,18 @@ impl Pipeline {
     /// Adds the result of the next call.
     pub(super) fn end_call(
         &self,
-        holding: &mut Holding,
+        run: &mut SliceRun,
         config: &WorkerConfig,
         mut result: CallResult,
         shadow: &[ShadowDenial],
-        mut ends: Ends,
+        mut effects: EndEffects,
     ) {
-        if let Some(repeat) = ends.repeat.clone() {
-            holding.repeats.push(repeat);
-            let count = holding.count(self.store.state().now_ms);
+        if let Some(repeat) = effects.repeat.clone() {
+            run.repeats.push(repeat);
+            let count = run.count(self.store.state().now_ms);
             result.note = count.and_then(|count| self.calls.loops.note(count));
         }
-        let (index, slice) = (holding.results.len(), &holding.slice);
+        let (index, slice) = (run.results.len(), &run.slice);
         let reason = match result.outcome {
             Outcome::Cancelled => Some(EndReason::Canceled),
             Outcome::Expired => Some(EndReason::Expired),
@@ -290,30 +297,30 @@ impl Pipeline {
         };
         let rendered = self.render(config, slice, index, (&result, shadow));
         let call = &slice.calls[index];
-        ends.facts = facts::end_of(config, slice, index, &result);
-        ends.claim = effects::end_of(config, slice, index, &result).or(ends.claim);
-        ends.unused = unused_approval(slice, index, &result);
+        effects.facts = facts::end_of(config, slice, index, &result);
+        effects.claim = claims::end_of(config, slice, index, &result).or(effects.claim);
+        effects.unused = unused_approval(slice, index, &result);
         let once = config.registry.effect(&call.tool).is_none_or(|effect| effect == Effect::Once);
         if once && result.attempts > 0 {
-            // Before the commit: should the store restart, this is what it is told.
+            // Before the commit: if the store restarts, the worker reports this result to it.
             self.journal.end(&slice.name, slice.turn.position + index, &rendered);
         }
-        if let Some(claim) = &ends.claim {
-            self.journal.claimed(claim.clone(), slice.turn.head.deadline_ms);
+        if let Some(claim) = &effects.claim {
+            self.journal.record_claim(claim.clone(), slice.turn.head.deadline_ms);
         }
-        holding.results.push(Carried { rendered, ends, reason });
+        run.results.push(UncommittedResult { rendered, effects, reason });
     }
 
     /// Adds the result of the next call that another attempt has reported.
-    pub(super) fn keep(&self, holding: &mut Holding, config: &WorkerConfig, rendered: RenderedCall) {
-        let (index, slice) = (holding.results.len(), &holding.slice);
-        let ends = serde_json::from_slice::<CallResult>(&rendered.result).map(|result| Ends {
+    pub(super) fn add_reported(&self, run: &mut SliceRun, config: &WorkerConfig, rendered: RenderedCall) {
+        let (index, slice) = (run.results.len(), &run.slice);
+        let effects = serde_json::from_slice::<CallResult>(&rendered.result).map(|result| EndEffects {
             facts: facts::end_of(config, slice, index, &result),
-            claim: effects::end_of(config, slice, index, &result),
+            claim: claims::end_of(config, slice, index, &result),
             unused: unused_approval(slice, index, &result),
-            ..Ends::default()
+            ..EndEffects::default()
         });
-        holding.results.push(Carried { rendered, ends: ends.unwrap_or_default(), reason: None });
+        run.results.push(UncommittedResult { rendered, effects: effects.unwrap_or_default(), reason: None });
     }
 
     pub(super) fn render(
@@ -334,13 +341,14 @@ impl Pipeline {
             self.metrics.call_ended(tool, result.outcome, None);
         }
         let ran = result.ran();
-        // Somebody who is gone had begun it: a call that may have run was tried. One that repeats another was not.
+        // A worker that is gone had begun it. A call that may have run counts as attempted, unless it repeats the
+        // result of another call.
         let tried = result.attempts == 0 && result.outcome == Outcome::OutcomeUnknown && result.repeats.is_none();
         let tried = tried.then(|| CallResult { attempts: 1, ..result.clone() });
         let result = tried.as_ref().unwrap_or(result);
         let mut all = shadow.to_vec();
-        all.extend(shades(config, slice, index));
-        let effect = tool.and_then(|tool| effects::note_of(tool, slice, call, result));
+        all.extend(shadow_limit_denials(config, slice, index));
+        let effect = tool.and_then(|tool| claims::note_of(tool, slice, call, result));
         let reported = ReportedCall {
             name: &slice.name,
             head,
@@ -357,53 +365,53 @@ impl Pipeline {
     }
 
     /// Settles the results since the last commit.
-    pub(super) async fn commit(&self, holding: &mut Holding) -> Commit {
-        if holding.results.is_empty() {
-            return Commit::Ok;
+    pub(super) async fn commit(&self, run: &mut SliceRun) -> CommitOutcome {
+        if run.results.is_empty() {
+            return CommitOutcome::Ok;
         }
-        let slice = &holding.slice;
+        let slice = &run.slice;
         let (name, first) = (slice.name.clone(), slice.turn.position);
-        let results = std::mem::take(&mut holding.results);
+        let results = std::mem::take(&mut run.results);
         let upto = first + results.len();
-        holding.repeats.clear();
-        let unsure = results.iter().position(|carried| carried.ends.unrun.is_some());
+        run.repeats.clear();
+        let unsure = results.iter().position(|result| result.effects.unrun.is_some());
         let kept = unsure.map_or_else(Vec::new, |first| results[..first].to_vec());
-        let facts = results.iter().filter_map(|carried| carried.ends.facts.clone()).collect::<Vec<_>>();
-        let reason = results.iter().find_map(|carried| carried.reason.clone());
-        let canceled = match (&holding.canceled, holding.hold.cancel.is_cancelled()) {
+        let facts = results.iter().filter_map(|result| result.effects.facts.clone()).collect::<Vec<_>>();
+        let reason = results.iter().find_map(|result| result.reason.clone());
+        let canceled = match (&run.canceled, run.lease.cancel.is_cancelled()) {
             (Some(why), _) => Some(why.clone()),
             (None, true) => self.calls.canceled_because(slice).await.or_else(|| Some(String::new())),
             (None, false) => None,
         };
-        let (rendered, ends): (Vec<_>, Vec<_>) =
-            results.into_iter().map(|carried| (carried.rendered, carried.ends)).unzip();
+        let (rendered, effects): (Vec<_>, Vec<_>) =
+            results.into_iter().map(|result| (result.rendered, result.effects)).unzip();
         let settled = self
-            .outbox
+            .decisions
             .settle(SettleResults {
                 slice: Arc::clone(slice),
                 results: rendered,
                 frame: report::frame(&name, &slice.turn.head),
-                sections: Sections::of(ends),
+                sections: SettleSections::of(effects),
                 reason,
                 canceled,
-                view: std::mem::take(&mut holding.view),
+                view: std::mem::take(&mut run.view),
             })
             .await;
         match settled {
             Some(Settled::Unsure) => {
-                holding.results = kept;
-                return Commit::Again;
+                run.results = kept;
+                return CommitOutcome::Again;
             }
             Some(Settled::Stale) => {
                 self.metrics.fenced("settle");
                 tracing::warn!(turn = %name, "results discarded; another worker holds the turn");
-                self.journal.leave_results(&name, first..upto).await;
-                self.journal.let_go(&name);
-                return Commit::Over;
+                self.journal.report_results(&name, first..upto).await;
+                self.journal.release(&name);
+                return CommitOutcome::Over;
             }
             None => {
-                self.journal.let_go(&name);
-                return Commit::Over;
+                self.journal.release(&name);
+                return CommitOutcome::Over;
             }
             Some(_) => {}
         }
@@ -411,31 +419,31 @@ impl Pipeline {
         let ended_ms = self.store.state().now_ms;
         for (session, ended) in facts {
             if let Some(changes) = ended.changes.filter(|changes| !changes.is_empty()) {
-                self.journal.facts_changed(&session, Restatement { call: ended.call, changes, ended_ms });
+                self.journal.record_fact_changes(&session, Restatement { call: ended.call, changes, ended_ms });
             }
         }
         match settled {
             Some(Settled::Continues { version, turn }) => {
-                Arc::make_mut(&mut holding.slice).advance(version, *turn);
-                Commit::Ok
+                Arc::make_mut(&mut run.slice).advance(version, *turn);
+                CommitOutcome::Ok
             }
             Some(Settled::Ended) => {
-                let submitted_ms = holding.slice.turn.head.submitted_ms;
+                let submitted_ms = run.slice.turn.head.submitted_ms;
                 if submitted_ms > 0 {
                     self.metrics.turn_ended(self.since(submitted_ms));
                 }
-                Commit::Over
+                CommitOutcome::Over
             }
-            _ => Commit::Over,
+            _ => CommitOutcome::Over,
         }
     }
 }
 
-impl Holding {
-    fn new(slice: Arc<Slice>, hold: Hold) -> Self {
+impl SliceRun {
+    fn new(slice: Arc<Slice>, lease: SliceLease) -> Self {
         let results = Vec::with_capacity(slice.calls.len());
         let (view, repeats) = (View::default(), Vec::new());
-        Self { slice, hold, results, view, repeats, canceled: None, begun_by: None }
+        Self { slice, lease, results, view, repeats, canceled: None, begun_by: None }
     }
 
     /// True if all calls of the slice have results.
@@ -443,14 +451,14 @@ impl Holding {
         self.results.len() >= self.slice.calls.len()
     }
 
-    /// True if results are to be committed.
+    /// True if results wait for their commit.
     pub(super) fn has_results(&self) -> bool {
         !self.results.is_empty()
     }
 
-    /// True if none of its calls ends without running: whether it has run is not asked again.
+    /// True if none of its calls ends without running. Then it is not checked again whether they have run.
     fn is_sure(&self) -> bool {
-        self.results.iter().all(|carried| carried.ends.unrun.is_none())
+        self.results.iter().all(|result| result.effects.unrun.is_none())
     }
 
     /// The position of the next call.
@@ -458,17 +466,22 @@ impl Holding {
         self.slice.turn.position + self.results.len()
     }
 
-    /// A try of the call at `index` of the slice.
-    pub(super) fn trying<'a>(&'a self, index: usize, context: &Arc<Context>, config: &'a WorkerConfig) -> Trying<'a> {
+    /// An attempt of the call at `index` of the slice.
+    pub(super) fn attempt<'a>(
+        &'a self,
+        index: usize,
+        context: &Arc<Context>,
+        config: &'a WorkerConfig,
+    ) -> CallAttempt<'a> {
         let slice = &self.slice;
-        Trying {
+        CallAttempt {
             slice,
             call: &slice.calls[index],
             id: CallId { turn: slice.name.turn.clone(), position: slice.turn.position + index },
-            attempt: if index == 0 { slice.turn.attempts + 1 } else { 1 },
+            number: if index == 0 { slice.turn.attempts + 1 } else { 1 },
             waited: index == 0 && slice.turn.worked_elsewhere,
             context: Arc::clone(context),
-            hold: &self.hold,
+            lease: &self.lease,
             config,
             canceled: self.canceled.as_deref(),
             unsettled: &self.repeats,
@@ -477,9 +490,9 @@ impl Holding {
         }
     }
 
-    /// Takes over what a try has written and learned. Returns the effects of its end.
-    fn adopt(&mut self, progress: Progress) -> Ends {
-        let Progress { written, begun_by, view, ends, canceled } = progress;
+    /// Adopts what an attempt has written and learned. Returns the effects of its end.
+    fn adopt(&mut self, progress: AttemptProgress) -> EndEffects {
+        let AttemptProgress { written, begun_by, view, effects, canceled } = progress;
         self.begun_by = begun_by;
         if let Some(written) = written {
             let (version, turn) = *written;
@@ -489,7 +502,7 @@ impl Holding {
         if self.canceled.is_none() {
             self.canceled = canceled;
         }
-        ends
+        effects
     }
 
     /// The count of the last call in its streak.
@@ -502,7 +515,7 @@ impl Holding {
     }
 }
 
-/// The approval that a call leaves unused when it ends.
+/// The approval that is left unused when the call ends.
 fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(tickfleet_model::TenantId, String)> {
     let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
     let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
@@ -514,9 +527,9 @@ fn entry_ms(entry: &EntryId) -> Option<i64> {
     entry.as_str().split_once('-')?.0.parse().ok()
 }
 
-/// The limits in shadow mode that would have held up the call at `index` of the slice. The last calls of an admission were
-/// beyond the limit's maximum.
-fn shades(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
+/// The limits in shadow mode that would have delayed the call at `index` of the slice. The last calls of an admission
+/// were above the limit's maximum.
+fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
     let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
         Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
         _ => None,
@@ -538,27 +551,28 @@ fn shades(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenia
     .collect()
 }
 
-/// Returns how many calls run at the same time, from the one at `first` on: one, but for consecutive reads of a turn
-/// that asks for it. A call of any other effect is a barrier: it begins when everything before it has ended, and
-/// nothing after it begins before it has. A slice whose holder has died is carried out one by one.
+/// Returns how many calls run at the same time, starting with the call at `first`: one, except for consecutive reads of
+/// a turn that requests parallel reads. A call with any other effect is a barrier: it begins when all earlier calls
+/// have ended, and no later call begins before it has ended. A slice whose worker has crashed is carried out one by
+/// one.
 fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     if !slice.turn.head.parallel_reads || slice.turn.is_task() || slice.turn.crashes > 0 {
         return 1;
     }
-    // Calls that go by facts come one after the other: their order counts.
+    // The order of calls that use facts matters, so they run one after the other.
     let reads = |call: &&Call| {
         config.registry.effect(&call.tool) == Some(Effect::Read) && facts::row_of(config, slice, &call.tool).is_none()
     };
     slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)
 }
 
-/// Returns true if a result should not wait for the slice's other results. What a lost worker began has to be committed
-/// too: the next begin replaces the intent record, and a third worker would begin the call again.
+/// Returns true if a result must be committed before the slice's other results. This includes the result of a call that
+/// a lost worker began: the next begin replaces the intent record, and a third worker would begin the call again.
 fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
         return true;
     }
-    // The next call begins by what this one did to facts.
+    // The begin of the next call depends on the facts that this call changed.
     if facts::row_of(config, slice, &slice.calls[index].tool).is_some_and(FactRow::changes) {
         return true;
     }
@@ -566,7 +580,7 @@ fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &Ca
     (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
 }
 
-/// A slice's span: a child of the one that admitted its turn, else of the producer's.
+/// The span of a slice: a child of the span that admitted its turn, otherwise of the producer's span.
 fn span_of(slice: &Slice) -> Span {
     let (turn, head) = (&slice.turn, &slice.turn.head);
     let span = tracing::debug_span!(
@@ -585,15 +599,15 @@ fn span_of(slice: &Slice) -> Span {
 mod tests {
     use super::*;
 
-    /// The size of what a function answers, bytes.
+    /// The size of a function's return value, in bytes.
     fn size_of_answer<A, B, C, D, E, F>(_: impl Fn(A, B, C, D, E) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_slice_is_a_small_task() {
-        // It had 12 kB, and 85 kB were copied for each turn.
-        let bytes = size_of_answer(Pipeline::slice);
+        // With 12 kB, 85 kB were copied for each turn.
+        let bytes = size_of_answer(Pipeline::run_slice);
         assert!(bytes <= 2_048, "{bytes} bytes");
     }
 }

@@ -26,7 +26,7 @@ use tickfleet_store::seam::memory::{MemoryOptions, MemoryStore};
 use tickfleet_store::{Store, StoreOptions};
 use tickfleet_tools::{Environment, Registry, TypedTool};
 use tokio::task::JoinHandle;
-use worker::{Breakers, LoopOptions, Options, Surroundings, Worker};
+use worker::{Breakers, LoopOptions, ProcessParts, Worker, WorkerOptions};
 
 pub const LEASE_MS: i64 = 400;
 /// The time within which everything has happened.
@@ -250,7 +250,7 @@ fn worker(store: Store, shutdown: &Shutdown, set_up: impl FnOnce(&mut ActivePoli
         let (spec, handler) = tool.into_parts(Duration::from_secs(30), &environment);
         registry.register(tickfleet_tools::RegisteredTool::new(spec, handler).unwrap()).unwrap();
     }
-    let surroundings = Surroundings {
+    let process = ProcessParts {
         active,
         metrics: Arc::new(Metrics::new().unwrap()),
         progress: Progress::default(),
@@ -259,7 +259,7 @@ fn worker(store: Store, shutdown: &Shutdown, set_up: impl FnOnce(&mut ActivePoli
         registry: Arc::new(registry),
         task_handlers: worker::agents::TaskHandlers::new(),
     };
-    let options = Options {
+    let options = WorkerOptions {
         slots: 4,
         priorities: Priorities::default(),
         drain: Duration::from_secs(5),
@@ -270,7 +270,7 @@ fn worker(store: Store, shutdown: &Shutdown, set_up: impl FnOnce(&mut ActivePoli
         report: ReportOptions::default(),
         name: "one".into(),
     };
-    Worker::new(store, surroundings, options, shutdown.now.clone())
+    Worker::new(store, process, options, shutdown.now.clone())
 }
 
 /// The permission of all agents.

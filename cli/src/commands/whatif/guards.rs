@@ -11,7 +11,7 @@ use tickfleet_proof::whatif::facts::{FactCall, FactLifetimes, FactTurn, GuardRes
 use tickfleet_proof::whatif::recorded::{Arguments, RecordedCall, RecordedFate};
 use tickfleet_proof::whatif::{self, Difference, DifferenceKind};
 use tickfleet_tools::Registry;
-use worker::calls::recalled::{Recall, Recalled, facts};
+use worker::calls::logged_call::{LoggedCall, LoggedCallVerdict, facts};
 
 use crate::commands::whatif::Evaluation;
 use crate::failure::Failure;
@@ -115,7 +115,7 @@ impl Guards {
         let otherwise = recall.as_ref().and_then(|recall| difference(call, recall, evaluation));
         let row = facts(&call.tool, &self.active, &self.registry);
         let row = row.map(|(tool, facts, effect)| ToolFacts { tool, facts, effect });
-        let is_stopped = matches!(recall, Some(Recall::Ends { .. }));
+        let is_stopped = matches!(recall, Some(LoggedCallVerdict::Ends { .. }));
         let guarded = match otherwise {
             Some(difference) if row.is_some() && !is_stopped => GuardResult::Otherwise(Box::new(difference)),
             Some(difference) => {
@@ -130,7 +130,7 @@ impl Guards {
     }
 
     /// The result of the guards for a call; `None` if they cannot evaluate it.
-    async fn recall(&self, call: &RecordedCall, evaluation: &mut Evaluation) -> Option<Recall> {
+    async fn recall(&self, call: &RecordedCall, evaluation: &mut Evaluation) -> Option<LoggedCallVerdict> {
         let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
         let is_of = |(tenant, agent): &(TenantId, AgentId)| {
             !matches!(self.active.policy.look_up(tenant, agent), Err(UnknownCaller::Tenant | UnknownCaller::Withheld))
@@ -139,14 +139,14 @@ impl Guards {
             evaluation.summary.cannot_say(NO_TENANT, 1);
             return None;
         };
-        let recalled = Recalled {
+        let logged = LoggedCall {
             tenant: &tenant,
             agent: &agent,
             tool: &call.tool,
             arguments: arguments(call),
             premises: call.premises.as_ref(),
         };
-        Some(recalled.judge(&self.active, &self.registry).await)
+        Some(logged.evaluate(&self.active, &self.registry).await)
     }
 }
 
@@ -164,10 +164,10 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
 }
 
 /// The difference in the results of the guards for a call.
-fn difference(call: &RecordedCall, recall: &Recall, evaluation: &mut Evaluation) -> Option<Difference> {
+fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut Evaluation) -> Option<Difference> {
     // Arguments that were not JSON, or too long to be logged, were rejected for that reason.
     let is_unread = matches!(&call.fate, RecordedFate::Ended { outcome, .. } if outcome == "invalid_arguments");
-    if is_unread && arguments(call).is_none() && !matches!(recall, Recall::Ends { .. }) {
+    if is_unread && arguments(call).is_none() && !matches!(recall, LoggedCallVerdict::Ends { .. }) {
         return None;
     }
     match compared(&call.fate, recall) {
@@ -198,35 +198,44 @@ enum Comparison {
 }
 
 /// Compares the new result of the guards with the recorded one.
-fn compared(fate: &RecordedFate, recall: &Recall) -> Comparison {
+fn compared(fate: &RecordedFate, recall: &LoggedCallVerdict) -> Comparison {
     let by_facts = |reason: &str| reason.starts_with("fact_");
     let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
     match (fate, recall) {
         (RecordedFate::NotReached, _) => Comparison::Same,
-        (_, Recall::Unknown(why)) => Comparison::Unknown(why),
+        (_, LoggedCallVerdict::Unknown(why)) => Comparison::Unknown(why),
         // Unless facts stop it under the other policy, too.
-        (RecordedFate::Stopped { reason, rule }, Recall::Passes) if by_facts(reason) => {
+        (RecordedFate::Stopped { reason, rule }, LoggedCallVerdict::Passes) if by_facts(reason) => {
             Comparison::Other(DifferenceKind::Allowed, rule.clone())
         }
-        (RecordedFate::Stopped { reason, .. }, Recall::Asks(by)) if by_facts(reason) => {
+        (RecordedFate::Stopped { reason, .. }, LoggedCallVerdict::Asks(by)) if by_facts(reason) => {
             Comparison::Other(DifferenceKind::Asked, by.clone())
         }
-        (RecordedFate::Stopped { .. }, Recall::Passes | Recall::Asks(_)) => Comparison::Unknown(STOPPED),
-        (RecordedFate::Stopped { .. }, Recall::Ends { outcome, rule, .. }) => {
+        (RecordedFate::Stopped { .. }, LoggedCallVerdict::Passes | LoggedCallVerdict::Asks(_)) => {
+            Comparison::Unknown(STOPPED)
+        }
+        (RecordedFate::Stopped { .. }, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
             Comparison::Other(DifferenceKind::Otherwise, stop(outcome, rule))
         }
-        (RecordedFate::Passed, Recall::Passes) | (RecordedFate::Asked, Recall::Asks(_)) => Comparison::Same,
-        (RecordedFate::Passed | RecordedFate::Asked, Recall::Ends { outcome, rule, .. }) => {
+        (RecordedFate::Passed, LoggedCallVerdict::Passes) | (RecordedFate::Asked, LoggedCallVerdict::Asks(_)) => {
+            Comparison::Same
+        }
+        (RecordedFate::Passed | RecordedFate::Asked, LoggedCallVerdict::Ends { outcome, rule, .. }) => {
             Comparison::Other(DifferenceKind::Denied, stop(outcome, rule))
         }
-        (RecordedFate::Passed | RecordedFate::Ended { .. }, Recall::Asks(by)) => {
+        (RecordedFate::Passed | RecordedFate::Ended { .. }, LoggedCallVerdict::Asks(by)) => {
             Comparison::Other(DifferenceKind::Asked, by.clone())
         }
-        (RecordedFate::Asked, Recall::Passes) => Comparison::Other(DifferenceKind::Allowed, "approval".to_owned()),
-        (RecordedFate::Ended { outcome, rule, .. }, Recall::Passes) => {
+        (RecordedFate::Asked, LoggedCallVerdict::Passes) => {
+            Comparison::Other(DifferenceKind::Allowed, "approval".to_owned())
+        }
+        (RecordedFate::Ended { outcome, rule, .. }, LoggedCallVerdict::Passes) => {
             Comparison::Other(DifferenceKind::Allowed, stop(outcome, rule))
         }
-        (RecordedFate::Ended { outcome, reason, rule }, Recall::Ends { outcome: now, reason: why, rule: by }) => {
+        (
+            RecordedFate::Ended { outcome, reason, rule },
+            LoggedCallVerdict::Ends { outcome: now, reason: why, rule: by },
+        ) => {
             if (outcome.as_str(), reason, rule) == (*now, why, by) {
                 Comparison::Same
             } else {
@@ -236,13 +245,13 @@ fn compared(fate: &RecordedFate, recall: &Recall) -> Comparison {
     }
 }
 
-fn words(recall: &Recall) -> String {
+fn words(recall: &LoggedCallVerdict) -> String {
     match recall {
-        Recall::Passes => "passed".into(),
-        Recall::Asks(by) => format!("approval requested ({by})"),
-        Recall::Ends { outcome, reason, rule } => {
+        LoggedCallVerdict::Passes => "passed".into(),
+        LoggedCallVerdict::Asks(by) => format!("approval requested ({by})"),
+        LoggedCallVerdict::Ends { outcome, reason, rule } => {
             RecordedFate::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }.words()
         }
-        Recall::Unknown(why) => (*why).to_owned(),
+        LoggedCallVerdict::Unknown(why) => (*why).to_owned(),
     }
 }

@@ -1,31 +1,32 @@
-//! What an operator did, as the audit log has it. Such entries look like those of calls, but for `action`, and have no
-//! `meta.turn`: who asks for the calls of a turn never meets them.
+//! Audit entries for actions of operators. They differ from the entries of calls in `action`, and have no `meta.turn`,
+//! so a search for the calls of a turn does not return them.
 
 use crate::write::{Object, time};
 use tickfleet_model::{Redactor, TenantId};
 
-/// A counter of a limit that somebody set to zero.
+/// A reset of a limit's counter to zero.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitReset<'a> {
-    /// When, ms since the epoch of the shard's clock.
+    /// The time, ms since the epoch of the shard's clock.
     pub timestamp_ms: i64,
-    /// Who, as that one says.
+    /// The operator's name, as the request states it.
     pub by: &'a str,
-    /// Why.
+    /// The reason.
     pub reason: &'a str,
     /// The limit's name.
     pub limit: &'a str,
-    /// The counter among those of the limit.
+    /// Which of the limit's counters.
     pub counter: &'a str,
-    /// Whose counter it is; none where it is not one tenant's, or nobody knows.
+    /// The tenant of the counter; `None` if the counter does not belong to a single tenant, or if the tenant is
+    /// unknown.
     pub tenant: Option<&'a TenantId>,
-    /// What the counter counts: `calls`, `tokens`, `millionths`, or `unknown`.
+    /// The unit of the counter: `calls`, `tokens`, `millionths`, or `unknown`.
     pub unit: &'a str,
-    /// Takes out the secrets that somebody may have written into the reason.
+    /// Redacts secrets in the reason.
     pub redactor: &'a Redactor,
 }
 
-/// The audit entry of a reset, JSON. The commit of the reset adds `used_before` and `window_ends_ms` to `meta`.
+/// The audit entry of a reset as JSON. The commit of the reset adds `used_before` and `window_ends_ms` to `meta`.
 #[must_use]
 pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     let LimitReset { limit, counter, redactor, .. } = *reset;
@@ -53,32 +54,32 @@ pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     entry.end()
 }
 
-/// Something that an operator did to a tenant, an agent, or turns.
+/// An operator's action on a tenant, an agent, or turns.
 #[derive(Debug, Clone, Copy)]
 pub struct OperatorAct<'a> {
-    /// When, ms since the epoch of the shard's clock.
+    /// The time, ms since the epoch of the shard's clock.
     pub timestamp_ms: i64,
-    /// What, as `PAUSE`.
+    /// The action, for example `PAUSE`.
     pub action: &'static str,
-    /// What it was done to, as `agent`.
+    /// The type of its target, for example `agent`.
     pub entity_type: &'static str,
-    /// Which one.
+    /// The ID of its target.
     pub entity_id: &'a str,
-    /// What was done, within a sentence, as `paused`.
+    /// The verb for the message, in the past tense, for example `paused`.
     pub verb: &'static str,
-    /// Who, as that one says.
+    /// The operator's name, as the request states it.
     pub by: &'a str,
-    /// Why.
+    /// The reason.
     pub reason: &'a str,
-    /// Whose it is; none where that is not one tenant's, or nobody knows.
+    /// The tenant of the target; `None` if the target does not belong to a single tenant, or if the tenant is unknown.
     pub tenant: Option<&'a TenantId>,
-    /// What else there is to say, by the names that `meta` gives it.
+    /// Further members of `meta`, by name.
     pub details: &'a [(&'static str, String)],
-    /// Takes out secrets.
+    /// Redacts secrets.
     pub redactor: &'a Redactor,
 }
 
-/// The entry of such an act as JSON.
+/// The audit entry of an operator's action as JSON.
 #[must_use]
 pub fn act_entry(act: &OperatorAct<'_>) -> String {
     let by = act.redactor.text(act.by);
@@ -107,17 +108,17 @@ pub fn act_entry(act: &OperatorAct<'_>) -> String {
 /// Repairs of a shard that an operator requested.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardRepair<'a> {
-    /// When, ms since the epoch of the shard's clock.
+    /// The time, ms since the epoch of the shard's clock.
     pub timestamp_ms: i64,
-    /// Who, as that one says.
+    /// The operator's name, as the request states it.
     pub by: &'a str,
     /// The shard's number.
     pub shard: u32,
     /// Number of repaired faults.
     pub mended: usize,
-    /// Some of them, each with its subject.
+    /// Some of the faults, each with the record that it concerns.
     pub named: &'a [String],
-    /// Takes out secrets.
+    /// Redacts secrets.
     pub redactor: &'a Redactor,
 }
 
@@ -145,59 +146,59 @@ pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
     entry.end()
 }
 
-/// What a person said about a call that needs people's consent.
+/// A person's decision about a call that needs approval.
 #[derive(Debug, Clone, Copy)]
-pub struct ApprovalSaid<'a> {
-    /// When, ms since the epoch of the shard's clock.
+pub struct ApprovalDecision<'a> {
+    /// The time, ms since the epoch of the shard's clock.
     pub timestamp_ms: i64,
-    /// Whose call it is.
+    /// The tenant of the call.
     pub tenant: &'a TenantId,
-    /// Who, as that one says.
+    /// The person's name, as the request states it.
     pub by: &'a str,
-    /// True where that one agreed.
+    /// True if the person approved the call.
     pub agrees: bool,
-    /// Why.
+    /// The reason.
     pub reason: &'a str,
     /// The approval.
     pub approval: &'a str,
     /// The call, `<turn>/<position>`.
     pub call: &'a str,
-    /// The agent that makes it.
+    /// The agent that made the call.
     pub agent: &'a str,
     /// The tool.
     pub tool: &'a str,
-    /// What that one changed of the arguments, JSON: pointer to value; empty where nothing.
+    /// The arguments that the person changed, as JSON from pointer to value; empty if none.
     pub narrowed: &'a str,
-    /// Takes out secrets.
+    /// Redacts secrets.
     pub redactor: &'a Redactor,
 }
 
-/// The audit entry of a person's decision, JSON. Its commit adds to `meta` the `state` of the approval, and `missing`, the
-/// number of people who still have to agree.
+/// The audit entry of a person's decision as JSON. The commit adds two members to `meta`: `state`, the state of the
+/// approval, and `missing`, the number of approvals still required.
 #[must_use]
-pub fn approval_entry(said: &ApprovalSaid<'_>) -> String {
-    let by = said.redactor.text(said.by);
-    let mut meta = Object::new(512 + said.reason.len() + said.narrowed.len());
-    meta.text("approval", said.approval);
-    meta.text("about", said.call);
-    meta.text("agent", said.agent);
-    meta.text("tool", said.tool);
-    meta.text("verdict", if said.agrees { "approve" } else { "deny" });
-    meta.text("reason", said.reason);
-    if !said.narrowed.is_empty() {
-        meta.text("narrowed", &said.redactor.json(said.narrowed));
+pub fn approval_entry(decision: &ApprovalDecision<'_>) -> String {
+    let by = decision.redactor.text(decision.by);
+    let mut meta = Object::new(512 + decision.reason.len() + decision.narrowed.len());
+    meta.text("approval", decision.approval);
+    meta.text("about", decision.call);
+    meta.text("agent", decision.agent);
+    meta.text("tool", decision.tool);
+    meta.text("verdict", if decision.agrees { "approve" } else { "deny" });
+    meta.text("reason", decision.reason);
+    if !decision.narrowed.is_empty() {
+        meta.text("narrowed", &decision.redactor.json(decision.narrowed));
     }
-    let mut entry = Object::new(1_024 + said.reason.len() + said.narrowed.len());
-    entry.text("timestamp", &time(said.timestamp_ms));
+    let mut entry = Object::new(1_024 + decision.reason.len() + decision.narrowed.len());
+    entry.text("timestamp", &time(decision.timestamp_ms));
     entry.text("level", "info");
     entry.text("action", "APPROVAL");
     entry.text("entity_type", "approval");
-    entry.text("entity_id", said.approval);
+    entry.text("entity_id", decision.approval);
     entry.text("actor_type", "operator");
     entry.text("actor_id", &by);
-    entry.text("tenant", said.tenant.as_str());
-    let did = if said.agrees { "approved" } else { "denied" };
-    entry.text("message", &format!("{by} {did} {} of {}", said.tool, said.agent));
+    entry.text("tenant", decision.tenant.as_str());
+    let did = if decision.agrees { "approved" } else { "denied" };
+    entry.text("message", &format!("{by} {did} {} of {}", decision.tool, decision.agent));
     entry.raw("meta", &meta.end());
     entry.end()
 }

@@ -4,37 +4,48 @@ use serde_json::json;
 
 use super::super::json::{Kind, Value};
 use super::super::message::fields::Fields;
-use super::super::message::problem::Problem;
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
 use super::content::{IN_ONE_USER_MESSAGE, content, id_of};
-use super::{About, Definitions, DialectRules, RejectedCall};
+use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, RejectionCode, ToolSpec};
 
 /// The rules of Messages.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
-        About { option: "anthropic", summary: "Anthropic's Messages", aliases: &[], has_strict: false, in_words: false }
+    fn info(&self) -> DialectInfo {
+        DialectInfo {
+            option: "anthropic",
+            summary: "Anthropic's Messages",
+            aliases: &[],
+            has_strict: false,
+            in_words: false,
+        }
     }
 
     fn member(&self) -> Option<(&'static str, &'static str)> {
         Some(("content", "Anthropic"))
     }
 
-    fn read(&self, name: &'static str, held: Value<'_, '_>, turn: &Fields<'_, '_>) -> Result<Vec<Call>, Problem> {
+    fn read(
+        &self,
+        name: &'static str,
+        held: Value<'_, '_>,
+        turn: &Fields<'_, '_>,
+    ) -> Result<Vec<Call>, MessageProblem> {
         if held.kind() == Kind::String {
             let message = format!("{name} is plain text: the turn has no tool_use block");
-            return Err(Problem::new(RejectionCode::NoCalls, message));
+            return Err(MessageProblem::new(RejectionCode::NoCalls, message));
         }
         read_list(self, name, held, turn)
     }
 
-    /// `{type: "tool_use", id, name, input}`. A block of any other type is no call: text, thinking, and the blocks of
-    /// tools that the provider itself carries out.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    /// `{type: "tool_use", id, name, input}`. Blocks of other types are not calls: text, thinking, and blocks of tools
+    /// that the provider runs itself.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields;
         if !is_call(fields.get("type")) {
             return Ok(None);

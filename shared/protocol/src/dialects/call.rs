@@ -1,47 +1,47 @@
-//! One call, read and written: what dialects do alike.
+//! Reading and writing one call: the code that dialects share.
 
 use std::borrow::Cow;
 
 use super::super::json::{Bounds, Kind, Value, bounded, check, prefix};
-use super::super::message::fields::{Fields, Place};
-use super::super::message::problem::Problem;
+use super::super::message::fields::{Fields, ObjectPath};
+use super::super::message::problem::MessageProblem;
 use super::super::text;
 use super::super::write::Object;
 use super::DialectRules;
 use tickfleet_model::{Call, RejectionCode, limits};
 
-/// One call of a list: its fields, and where it stands.
+/// One element of a list of calls.
 pub(crate) struct Element<'a, 'd> {
     /// The members of the element.
     pub(super) fields: Fields<'a, 'd>,
-    /// The list that it stands in, as errors name it.
+    /// The list that contains it, as errors name it.
     pub(super) list: &'static str,
-    /// Its place in that list.
+    /// Its index in that list.
     pub(super) index: usize,
 }
 
-/// A call of a refused turn.
+/// A call of a rejected turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedCall {
-    /// The provider's id of the call, unchanged.
+    /// The provider's ID of the call, unchanged.
     pub provider_id: Option<String>,
-    /// The tool as the model named it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`; empty where that is what
-    /// cannot be read.
+    /// The tool as the model named it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`; empty if the name cannot
+    /// be read.
     pub tool: String,
-    /// True if it is the call of a custom tool (OpenAI Responses), which only an item of its own type answers.
+    /// True for the call of a custom tool (OpenAI Responses), which can only be answered with an item of its own type.
     pub custom: bool,
 }
 
 impl RejectedCall {
-    /// A call that was read whole, in a turn that is refused for something else.
+    /// A call that was read completely, in a turn that is rejected for another reason.
     #[must_use]
     pub fn of(call: Call) -> Self {
         let tool = bounded(&call.tool, limits::TOOL_NAME_BYTES_MAX).into_owned();
         Self { provider_id: call.provider_id, tool, custom: false }
     }
 
-    /// A call of this id and this tool, where at least one of them can be read. The id is echoed as it was, however
-    /// long: it is a part of the message, which is bounded, and the conversation goes on only under this id.
+    /// A call with this ID and this tool, if at least one of them can be read. The ID is echoed unchanged and at full
+    /// length: the size of the message is bounded already, and the conversation can continue only with this ID.
     pub(super) fn read(id: Option<Value<'_, '_>>, tool: Option<Value<'_, '_>>) -> Option<Self> {
         let text = |value: Option<Value<'_, '_>>| value.and_then(text_of);
         let (provider_id, tool) = (text(id), text(tool));
@@ -53,13 +53,13 @@ impl RejectedCall {
     }
 }
 
-/// The calls of the list that `held` is or holds, element by element.
+/// Reads the calls of the list that `held` is or contains.
 pub(super) fn read_list<R: DialectRules + ?Sized>(
     rules: &R,
     name: &'static str,
     held: Value<'_, '_>,
     turn: &Fields<'_, '_>,
-) -> Result<Vec<Call>, Problem> {
+) -> Result<Vec<Call>, MessageProblem> {
     let (list, held) = rules.list(name, held);
     if held.kind() != Kind::Array {
         let found = held.kind().as_str();
@@ -67,11 +67,11 @@ pub(super) fn read_list<R: DialectRules + ?Sized>(
     }
     let mut calls = Vec::new();
     for (index, element) in held.elements().enumerate() {
-        // Some serializers write null for a call that is not there.
+        // Some serializers write null for an absent call.
         if element.kind() == Kind::Null {
             continue;
         }
-        let fields = Fields::of(Some(element), Place::Element(list, index))?;
+        let fields = Fields::of(Some(element), ObjectPath::Element(list, index))?;
         let call = rules.read_call(Element { fields, list, index })?;
         if calls.len() == limits::CALLS_PER_TURN_MAX && call.is_some() {
             return Err(too_many(list));
@@ -81,13 +81,13 @@ pub(super) fn read_list<R: DialectRules + ?Sized>(
     Ok(calls)
 }
 
-fn too_many(name: &str) -> Problem {
+fn too_many(name: &str) -> MessageProblem {
     let max = limits::CALLS_PER_TURN_MAX;
-    Problem::new(RejectionCode::TooManyCalls, format!("{name} has more than {max} calls; split the turn"))
+    MessageProblem::new(RejectionCode::TooManyCalls, format!("{name} has more than {max} calls; split the turn"))
 }
 
-/// The calls in the plain answer that the member `name` holds, within the bounds of every other dialect.
-pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result<Vec<Call>, Problem> {
+/// Reads the calls in the plain-text answer in the member `name`, within the bounds that every dialect has.
+pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result<Vec<Call>, MessageProblem> {
     let answer = fields.string(name, limits::TURN_BYTES_MAX)?;
     let answer = answer.ok_or_else(|| fields.missing(name))?;
     let calls = text::calls_in(&answer);
@@ -95,7 +95,7 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
         return Err(too_many(name));
     }
     let too_large = |what: &str, bytes: usize, max: usize| {
-        Problem::new(
+        MessageProblem::new(
             RejectionCode::TooLarge,
             format!("{what} of a call in {name} has {bytes} bytes; at most {max} are allowed"),
         )
@@ -113,9 +113,9 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
     Ok(calls)
 }
 
-/// The text of arguments: a string holds it as is, any other value is its own text, and a missing or null one is
-/// `absent`.
-pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Result<String, Problem> {
+/// The text of the arguments: the content of a string, the JSON of any other value, and `absent` if the member is
+/// missing or null.
+pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Result<String, MessageProblem> {
     let max = limits::ARGUMENTS_BYTES_MAX;
     let Some(value) = fields.get(name) else { return Ok(absent.to_owned()) };
     if value.kind() == Kind::String {
@@ -128,19 +128,20 @@ pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Re
     Ok(text.to_owned())
 }
 
-/// The provider's id of a call, however long: the message is bounded, and a conversation continues only under this id.
-/// An id that is no string is its JSON text, so that it costs neither its call nor the others of the turn.
+/// The provider's ID of a call, at full length: the size of the message is bounded already, and a conversation can
+/// continue only with this ID. An ID that is not a string is read as its JSON text, so that it invalidates neither its
+/// call nor the others of the turn.
 pub(super) fn id(fields: &Fields<'_, '_>, name: &str) -> Option<String> {
     fields.get(name).and_then(text_of)
 }
 
-/// The tool's name in a call. A missing, long or odd one is the name of no tool: it costs its own call.
+/// The tool's name in a call. A missing, long or odd name matches no tool, so only its own call fails.
 pub(super) fn tool(fields: &Fields<'_, '_>, name: &str) -> String {
     let name = fields.get(name).and_then(text_of).unwrap_or_default();
     bounded(&name, limits::TOOL_NAME_BYTES_MAX).into_owned()
 }
 
-/// The text of a string, or the JSON of any other value.
+/// The content of a string, or the JSON of any other value; `None` for null.
 fn text_of(value: Value<'_, '_>) -> Option<String> {
     match value.kind() {
         Kind::Null => None,
@@ -149,11 +150,11 @@ fn text_of(value: Value<'_, '_>) -> Option<String> {
     }
 }
 
-/// The end of arguments whose response was cut off. Behind it no text is JSON, so nothing runs with these arguments,
-/// whoever reads them.
+/// The end of arguments whose response was cut off. With it, the text is not JSON for any parser, so no call runs with
+/// such arguments.
 const CUT: char = '…';
 
-/// Marks arguments as those of a response that was cut off before it was complete: nothing runs with them.
+/// Marks arguments as cut off before the response was complete, so that no call runs with them.
 pub fn cut_off(arguments: &mut String) {
     if is_cut(arguments) {
         return;
@@ -163,7 +164,7 @@ pub fn cut_off(arguments: &mut String) {
     arguments.push(CUT);
 }
 
-/// Returns true if arguments are those of a response that was cut off. No JSON ends like that.
+/// Returns true if the arguments come from a response that was cut off. Valid JSON never ends like this.
 #[must_use]
 pub fn is_cut(arguments: &str) -> bool {
     arguments.ends_with(CUT)
@@ -179,8 +180,8 @@ pub fn cut_response(tool: &str) -> String {
     )
 }
 
-/// Arguments as the JSON value that they are, `depth` arrays and objects deep in a turn; what is no value (it is refused
-/// call by call) as a string.
+/// Writes arguments as the JSON value that they are, `depth` arrays and objects deep in a turn. Text that is not a JSON
+/// value is written as a string; such calls are rejected one by one.
 pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments: &str, depth: usize) {
     if stands_alone(arguments, depth) {
         object.raw(name, arguments);

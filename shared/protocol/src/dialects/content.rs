@@ -1,4 +1,4 @@
-//! The contents of messages about results: what dialects tell alike.
+//! The content of result messages: the code that dialects share.
 
 use std::borrow::Cow;
 
@@ -7,22 +7,22 @@ use super::super::json::unescape;
 use super::super::write::Object;
 use tickfleet_model::{CallResult, limits};
 
-/// One message of the user around all results.
+/// The frame of one user message around all results.
 pub(super) const IN_ONE_USER_MESSAGE: (&str, &str) = (r#"[{"role":"user","content":["#, "]}]");
 
-/// The id that a result is told under: the provider's, or our own where it gave none.
+/// The ID that a result is reported under: the provider's ID, or ours if the provider gave none.
 pub(super) fn id_of(result: &CallResult) -> &str {
     result.tool_call_id.as_deref().unwrap_or(&result.call)
 }
 
-/// The members of a part of text.
+/// Writes the members of a text part.
 pub(super) fn push_text_part(object: &mut Object, text: &str) {
     object.text("type", "text");
     object.text("text", text);
 }
 
-/// The text that a model reads: the text of a string output, the JSON of any other, or the error; and what is to be said
-/// beside it: a model that repeats itself has to know that nothing happened now.
+/// The text for the model: the content of a string output, the JSON of any other output, or the error. Notes follow in
+/// parentheses, because a model that repeats a call must know that it was not run again.
 pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     let text = said(result);
     match beside(result) {
@@ -31,8 +31,8 @@ pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     }
 }
 
-/// What a model is told beside a result: of arguments that people changed; of a call that was not carried out, for an equal one had been made before; of an
-/// answer that is not of now; and what the fleet has to say.
+/// The notes for the model about a result: people approved the call with other arguments; the call was not run because
+/// an equal call had been made before; the answer comes from the cache; and the fleet's own note.
 pub(super) fn beside(result: &CallResult) -> Option<String> {
     let narrowed = result.approval.as_ref().and_then(|approval| {
         let (given, by) = (approval.arguments.as_ref()?, approval.by.join(" and "));
@@ -51,7 +51,7 @@ pub(super) fn beside(result: &CallResult) -> Option<String> {
     (!said.is_empty()).then(|| said.join(" "))
 }
 
-/// What the result itself says.
+/// The result without notes: the error with its details, or the output.
 fn said(result: &CallResult) -> Cow<'_, str> {
     if let Some(error) = &result.error {
         return match &error.details {

@@ -1,4 +1,4 @@
-//! Definitions of tools, whatever the dialect.
+//! Tool definitions, in any dialect.
 
 use serde_json::Value;
 
@@ -6,18 +6,18 @@ use super::super::names::{NameMap, NameRules};
 use super::super::strict::NotStrict;
 use tickfleet_model::ToolSpec;
 
-/// Definitions of tools, and which of them could not be strict.
+/// Tool definitions, and the tools that could not be strict.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definitions {
     /// A JSON array for the field `tools` of a request; for [`Dialect::Text`](tickfleet_model::Dialect::Text) a string
     /// for its prompt.
     pub tools: Value,
-    /// Tools that are defined without strictness although it was asked for, and why.
+    /// Tools that are defined without strict mode although it was requested, and why.
     pub not_strict: Vec<(String, NotStrict)>,
 }
 
 impl Definitions {
-    /// A list with the definition that `define` makes of each tool, under the name that `rules` allow.
+    /// A list with the definition that `define` makes of each tool, under the name that `rules` permit.
     pub(super) fn of_each(
         rules: Option<NameRules>,
         tools: &[&ToolSpec],

@@ -1,24 +1,25 @@
-//! Gemini's `generateContent`: the model's content in, one user content with a `functionResponse` part per call out.
+//! Gemini's `generateContent`: reads the model's content, writes one user content with a `functionResponse` part per
+//! call.
 
 use serde_json::json;
 
 use super::super::json::{Kind, Value};
-use super::super::message::fields::{Fields, Place};
-use super::super::message::problem::Problem;
+use super::super::message::fields::{Fields, ObjectPath};
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
 use super::content::{beside, content};
-use super::{About, CALLS, Definitions, DialectRules, RejectedCall};
+use super::{CALLS, Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The member of a turn that may hold the model's content under the name that the response has for it.
+/// The member of a turn that may hold the model's content, named as in the provider's response.
 const CONTENT: &str = "content";
 
-/// The member of a part that is a call, as JSON has it and as the Python SDK prints it.
+/// The member of a part that contains a call: its name in JSON, and in the output of the Python SDK.
 const FUNCTION_CALL: [&str; 2] = ["functionCall", "function_call"];
 
-/// Members of a call that its arguments are still to follow.
+/// Members of a call whose arguments are still incomplete.
 const TO_FOLLOW: [&str; 2] = ["willContinue", "will_continue"];
 
 /// Members of a call that hold pieces of its arguments.
@@ -28,15 +29,15 @@ const PIECES: [&str; 2] = ["partialArgs", "partial_args"];
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
-        About { option: "gemini", summary: "Google's Gemini", aliases: &[], has_strict: false, in_words: false }
+    fn info(&self) -> DialectInfo {
+        DialectInfo { option: "gemini", summary: "Google's Gemini", aliases: &[], has_strict: false, in_words: false }
     }
 
     fn takes(&self, name: &str) -> bool {
         name == CALLS || name == CONTENT
     }
 
-    /// The parts: `held` itself, or the member of the content that it is.
+    /// The parts: `held` itself, or its member `parts` if `held` is a content.
     fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
         match parts(held) {
             Some(parts) => (if name == CONTENT { "content.parts" } else { "calls.parts" }, parts),
@@ -44,25 +45,30 @@ impl DialectRules for Rules {
         }
     }
 
-    fn read(&self, name: &'static str, held: Value<'_, '_>, turn: &Fields<'_, '_>) -> Result<Vec<Call>, Problem> {
-        // A model that says nothing answers with a content without parts.
+    fn read(
+        &self,
+        name: &'static str,
+        held: Value<'_, '_>,
+        turn: &Fields<'_, '_>,
+    ) -> Result<Vec<Call>, MessageProblem> {
+        // An empty answer of a model is a content without parts.
         if held.kind() == Kind::Object && parts(held).is_none() {
             return Ok(Vec::new());
         }
         read_list(self, name, held, turn)
     }
 
-    /// `{functionCall: {id?, name, args?}}`. A part of any other kind is no call: text, thoughts, and what Google itself
-    /// carries out. Members beside the call (`thoughtSignature`) are ignored.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    /// `{functionCall: {id?, name, args?}}`. Parts of other kinds are not calls: text, thoughts, and tools that Google
+    /// runs itself. Members beside the call (`thoughtSignature`) are ignored.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let Element { fields, list, index } = element;
         let found = FUNCTION_CALL.into_iter().find_map(|name| Some((name, fields.get(name)?)));
         let Some((name, call)) = found else { return Ok(None) };
-        // What is no object is a call of no tool, and costs only itself.
+        // If the member is not an object, it is a call of no tool, and only this call fails.
         if call.kind() != Kind::Object {
             return Ok(Some(Call { provider_id: None, tool: String::new(), arguments: String::new() }));
         }
-        let call = Fields::of(Some(call), Place::Inside(list, index, name))?;
+        let call = Fields::of(Some(call), ObjectPath::Inside(list, index, name))?;
         for name in TO_FOLLOW {
             if call.flag(name)? {
                 return Err(in_pieces(&call, name));
@@ -94,7 +100,7 @@ impl DialectRules for Rules {
         part.end()
     }
 
-    /// A `functionResponse` part. Where the model gave no id, there is none: parts pair by their order and names.
+    /// A `functionResponse` part. If the model gave no ID, the part has none: parts pair by their order and names.
     fn message(&self, result: &CallResult) -> Option<String> {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         let mut response = Object::new(output.len() + 64);
@@ -114,12 +120,12 @@ impl DialectRules for Rules {
         Some(part.end())
     }
 
-    /// One content for all: a request with fewer responses than there were calls is refused.
+    /// One content for all: Gemini rejects a request with fewer responses than calls.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some((r#"[{"role":"user","parts":["#, "]}]"))
     }
 
-    /// One `Tool` with all declarations; none where there are none.
+    /// One `Tool` with all declarations; an empty list without tools.
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
         let each = Definitions::of_each(
             self.names(),
@@ -133,7 +139,7 @@ impl DialectRules for Rules {
         }
     }
 
-    /// The rules of the Gemini API, which are narrower than those of Vertex AI (128 bytes).
+    /// The rules of the Gemini API, which are stricter than those of Vertex AI (128 bytes).
     fn names(&self) -> Option<NameRules> {
         Some(NameRules { also: b".:-", first_is_letter: true, bytes_max: 64 })
     }
@@ -144,8 +150,8 @@ fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
     content.member("parts").filter(|parts| parts.kind() != Kind::Null)
 }
 
-/// The error that a call has come in pieces: half a call may be another one.
-fn in_pieces(call: &Fields<'_, '_>, name: &str) -> Problem {
+/// The error for a call that arrived in pieces. Half of a call might be a valid but different call.
+fn in_pieces(call: &Fields<'_, '_>, name: &str) -> MessageProblem {
     call.invalid(name, "the arguments of a streamed call must be put together first")
 }
 
@@ -159,7 +165,7 @@ mod tests {
     use crate::definitions::test_tool;
     use crate::{NameMap, RejectedId, RejectionStatus, define, messages, parse_turn, rejection_reply};
 
-    /// A content as `generateContent` returns it: a thought, two calls of which one has an id, and words.
+    /// A content as `generateContent` returns it: a thought, two calls (one of them with an ID), and text.
     fn content() -> Value {
         json!({"role": "model", "parts": [
             {"text": "The user asks for the weather.", "thought": true},

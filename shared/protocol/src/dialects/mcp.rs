@@ -1,15 +1,15 @@
-//! MCP up to 2025-11-25: parameters of `tools/call` in, `CallToolResult`s out.
+//! MCP up to 2025-11-25: reads the parameters of `tools/call`, writes `CallToolResult`s.
 
 use serde_json::{Value as Json, json};
 
 use super::super::cut::CUT_OBJECT;
 use super::super::json::Value;
-use super::super::message::problem::Problem;
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, tool};
 use super::content::{content, push_text_part};
-use super::{About, Definitions, DialectRules, RejectedCall};
+use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, Effect, ToolSpec};
 
 /// The names that MCP allows.
@@ -19,13 +19,13 @@ pub(super) const NAMES: NameRules = NameRules { also: b".-", first_is_letter: fa
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
+    fn info(&self) -> DialectInfo {
         let summary = "MCP: tools as in `tools/list`, calls as in `tools/call`";
-        About { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false }
+        DialectInfo { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// `{name, arguments?, _meta?}`, the parameters of `tools/call`; `id` may be the request's, as a string.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    /// `{name, arguments?, _meta?}`, the parameters of `tools/call`. `id` may be the ID of the request, as a string.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "name", "arguments", "_meta"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
         Ok(Some(Call { provider_id: id(&fields, "id"), tool: tool(&fields, "name"), arguments }))
@@ -43,12 +43,12 @@ impl DialectRules for Rules {
         params.end()
     }
 
-    /// A `CallToolResult`. It has no place for an id: `_meta` names the call.
+    /// A `CallToolResult`. It has no field for an ID, so `_meta` identifies the call.
     fn message(&self, result: &CallResult) -> Option<String> {
         let content = content(result);
         let mut object = Object::new(content.len() + 192);
         push_content(&mut object, &content);
-        // What was cut is an object too, but not the one that the tool's output schema promises.
+        // A cut output is an object too, but does not match the tool's output schema.
         let output = result.output.as_ref().map_or("", |output| output.get());
         if output.starts_with('{') && !output.starts_with(CUT_OBJECT) {
             object.raw("structuredContent", output);
@@ -58,7 +58,7 @@ impl DialectRules for Rules {
     }
 
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
-        // Structured results are objects.
+        // In this revision, structured results are objects.
         let is_object = |schema: &&Json| schema.get("type").is_some_and(|kind| kind == "object");
         Definitions::of_each(self.names(), tools, |name, tool| {
             definition(name, tool, tool.output_schema.as_ref().filter(is_object))
@@ -77,7 +77,7 @@ pub(super) fn push_content(object: &mut Object, text: &str) {
     object.raw("content", &format!("[{}]", part.end()));
 }
 
-/// Writes whether the call failed, and which call it was.
+/// Writes whether the call failed, and the ID of the call.
 pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("isError", if result.success { "false" } else { "true" });
     let mut meta = Object::new(result.call.len() + 64);
@@ -86,7 +86,7 @@ pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("_meta", &meta.end());
 }
 
-/// A `Tool`. Hints say what the effect says; whether it destroys something is not known.
+/// A `Tool`. The hints come from the tool's effect. Whether the tool is destructive is not known.
 pub(super) fn definition(name: &str, tool: &ToolSpec, output: Option<&Json>) -> Json {
     let mut definition = json!({
         "name": name,

@@ -1,29 +1,29 @@
-//! MCP 2026-07-28: parameters of `tools/call` as before; results say that they are complete, and are structured
-//! whatever their type.
+//! MCP 2026-07-28: the parameters of `tools/call` are as before. Results state that they are complete, and structured
+//! content may have any type.
 
 use super::super::cut::CUT_OBJECT;
 use super::super::json::Value;
-use super::super::message::problem::Problem;
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::Element;
 use super::content::content;
 use super::mcp::{self, definition, push_content, push_ending};
-use super::{About, Definitions, DialectRules, RejectedCall};
+use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The rules of this revision.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
+    fn info(&self) -> DialectInfo {
         let summary = "MCP's revision 2026-07-28: results of any type";
-        About { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
+        DialectInfo { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// As before. `inputResponses` and `requestState` are no fields here: they answer a result that asks for input,
-    /// which the fleet never gives.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    /// As before. `inputResponses` and `requestState` are not accepted: they answer a result that asks for input, and
+    /// the fleet never returns such a result.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         mcp::Rules.read_call(element)
     }
 
@@ -35,8 +35,8 @@ impl DialectRules for Rules {
         mcp::Rules.write_call(call)
     }
 
-    /// A `CallToolResult`, always `complete`. Structured is every output but one that was cut: that would not be what
-    /// the tool's output schema promises.
+    /// A `CallToolResult`, always `complete`. Every output is structured content unless it was cut, because a cut
+    /// output does not match the tool's output schema.
     fn message(&self, result: &CallResult) -> Option<String> {
         let content = content(result);
         let mut object = Object::new(content.len() + 256);
@@ -72,7 +72,7 @@ mod tests {
     use crate::definitions::test_tool;
     use crate::{RejectedId, RejectionStatus, cut_output, define, messages, parse_turn, rejection_reply};
 
-    /// The parameters of a request, with the members of `_meta` that the revision asks for.
+    /// The parameters of a request, with the members of `_meta` that the revision requires.
     fn params() -> Value {
         json!({
             "_meta": {

@@ -1,8 +1,8 @@
-//! One module per dialect: how it is recognised, how its calls are read and written, how results become its messages,
-//! how it defines tools, and which names it allows.
+//! One module per dialect: how to recognize it, read and write its calls, write results as its messages, define tools,
+//! and which tool names it permits.
 //!
-//! A dialect is added with a line in [`tickfleet_model::for_each_dialect`] and a module here: the compiler asks for
-//! whatever else is missing.
+//! To add a dialect, add a line to [`tickfleet_model::for_each_dialect`] and a module here. The compiler reports what
+//! else is missing.
 
 mod anthropic;
 mod call;
@@ -22,36 +22,36 @@ pub use self::call::{RejectedCall, cut_off, cut_response, is_cut};
 pub use self::definitions::Definitions;
 use super::json::Value;
 use super::message::fields::Fields;
-use super::message::problem::Problem;
+use super::message::problem::MessageProblem;
 use super::names::NameRules;
 use tickfleet_model::{Call, CallResult, Dialect, ToolSpec};
 
-/// The member of a turn that takes the calls of every dialect, as `format` says.
+/// The member of a turn that takes calls of any dialect, named by `format`.
 pub(super) const CALLS: &str = "calls";
 
-/// The description of a dialect for those who choose one.
+/// The description of a dialect, for command-line help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct About {
-    /// The word that options of the command line name it by.
+pub struct DialectInfo {
+    /// Its name in command-line options.
     pub option: &'static str,
-    /// Other words that they take for it.
+    /// Other names that command-line options accept.
     pub aliases: &'static [&'static str],
     /// One line of help.
     pub summary: &'static str,
-    /// True if its definitions can hold a model to a schema.
+    /// True if its definitions can force a model to follow a schema.
     pub has_strict: bool,
-    /// True if the model answers in plain words: tools are described in a prompt, an answer may call nothing, and a
-    /// call in it may be one that cannot be read.
+    /// True if the model answers in plain text. Tools are then described in a prompt, an answer may have no calls, and
+    /// a call in it may be unreadable.
     pub in_words: bool,
 }
 
 /// The rules of one dialect.
 pub(super) trait DialectRules: Sync {
-    /// Its description.
-    fn about(&self) -> About;
+    /// The dialect's description.
+    fn info(&self) -> DialectInfo;
 
-    /// The member of a turn that holds calls of this dialect where `format` names none, and how errors call what is in
-    /// it; none where `format` has to name the dialect.
+    /// The member of a turn that holds calls of this dialect if `format` is absent, and the name that errors use for
+    /// the member's content. `None` if the dialect requires `format`.
     fn member(&self) -> Option<(&'static str, &'static str)> {
         None
     }
@@ -61,61 +61,67 @@ pub(super) trait DialectRules: Sync {
         name == CALLS || self.member().is_some_and(|(own, _)| own == name)
     }
 
-    /// The list of calls in `held`, which the member `name` of a turn holds, with the list's name for errors.
+    /// The list of calls in `held`, the value of the turn's member `name`, with the list's name for errors.
     fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
         (name, held)
     }
 
-    /// The calls in `held`, which the member `name` of `turn` holds.
-    fn read(&self, name: &'static str, held: Value<'_, '_>, turn: &Fields<'_, '_>) -> Result<Vec<Call>, Problem> {
+    /// Reads the calls in `held`, the value of the member `name` of `turn`.
+    fn read(
+        &self,
+        name: &'static str,
+        held: Value<'_, '_>,
+        turn: &Fields<'_, '_>,
+    ) -> Result<Vec<Call>, MessageProblem> {
         read_list(self, name, held, turn)
     }
 
-    /// The call that a list's element is; none for an element that is no call.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem>;
+    /// Reads the call in a list's element; `None` if the element is not a call.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem>;
 
-    /// Returns true if `held`, which the member `name` of a turn holds, ends with a call: the one that a response lacks
-    /// the end of, if it was cut off.
+    /// Returns true if `held`, the value of the turn's member `name`, ends with a call. If the response was cut off,
+    /// that call is incomplete.
     fn ends_with_call(&self, name: &'static str, held: Value<'_, '_>) -> bool {
         let last = self.list(name, held).1.elements().last();
         last.is_some_and(|element| self.salvage_call(element).is_some())
     }
 
-    /// The predicate of the error that a list holds no call.
+    /// The predicate of the error for a list without calls.
     fn without_calls(&self) -> &'static str {
         "is empty"
     }
 
-    /// The calls of a refused turn that can be read in `held`, which its member `name` holds.
+    /// The readable calls of a rejected turn in `held`, the value of its member `name`.
     fn salvage(&self, name: &'static str, held: Value<'_, '_>) -> Vec<RejectedCall> {
         self.list(name, held).1.elements().filter_map(|element| self.salvage_call(element)).collect()
     }
 
-    /// Id and tool of a list's element, where it is a call and at least one of them can be read.
+    /// ID and tool of a list's element, if it is a call and at least one of them can be read.
     fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall>;
 
-    /// A call as [`Self::read_call`] reads it.
+    /// Writes a call in the form that [`Self::read_call`] reads.
     fn write_call(&self, call: &Call) -> String;
 
-    /// The message, or the part of one, that tells a model of a result; none where the dialect has no messages.
+    /// The message, or the part of a message, that reports a result to a model; `None` if the dialect has no messages.
     ///
-    /// The provider's id is echoed unchanged, and our own stands in for one that was not given.
+    /// The provider's ID is echoed unchanged. If the provider gave none, our own ID replaces it.
     fn message(&self, result: &CallResult) -> Option<String>;
 
-    /// The message that tells a model that its call was refused.
+    /// The message that reports a rejected call to a model.
     fn rejection_message(&self, result: &CallResult, _call: &RejectedCall) -> Option<String> {
         self.message(result)
     }
 
-    /// The text before and after the comma-joined messages of a turn; none where the dialect has no messages.
+    /// The text before and after a turn's messages, which are joined with commas; `None` if the dialect has no
+    /// messages.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some(("[", "]"))
     }
 
-    /// The definitions of `tools` for a request, strict where asked for and possible.
+    /// The definitions of `tools` for a request, strict if requested and possible.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions;
 
-    /// The names of tools that it allows; none where it allows all.
+    /// The rules for tool names; `None` if the dialect permits every name.
     fn names(&self) -> Option<NameRules>;
 }
 
@@ -134,12 +140,12 @@ tickfleet_model::for_each_dialect!(table);
 
 /// The description of `dialect`.
 #[must_use]
-pub fn about(dialect: Dialect) -> About {
-    rules(dialect).about()
+pub fn dialect_info(dialect: Dialect) -> DialectInfo {
+    rules(dialect).info()
 }
 
-/// The members of a turn that hold calls, each with the dialect that it stands for where `format` names none, and how
-/// errors call what is in it.
+/// The members of a turn that hold calls. Each comes with its dialect for turns without `format`, and with the name
+/// that errors use for its content.
 pub(super) fn members() -> impl Iterator<Item = (&'static str, Dialect, &'static str)> {
     Dialect::ALL.into_iter().filter_map(|dialect| rules(dialect).member().map(|(name, of)| (name, dialect, of)))
 }

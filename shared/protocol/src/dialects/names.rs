@@ -1,16 +1,16 @@
-//! The names of tools as dialects show them.
+//! The names of tools in each dialect.
 
 use super::super::names::{NameMap, NameRules};
 use super::rules;
 use tickfleet_model::Dialect;
 
 impl NameMap {
-    /// The map of these tools' names for the strictest dialects. It also leads back from what any other shows.
+    /// The map of these tools' names for the strictest dialects. It also resolves the wire names of all other dialects.
     pub fn new<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> Self {
         let names: Vec<N> = names.into_iter().collect();
         let names = || names.iter().map(AsRef::as_ref);
         let mut map = Self::within(Some(NameRules::STRICTEST), names());
-        // A name that is too long is shortened from the form that it has by each dialect's own rules.
+        // Each dialect shortens long names from the form that they have under its own rules.
         for dialect in Dialect::ALL {
             map.lead_back(&Self::of(dialect, names()));
         }

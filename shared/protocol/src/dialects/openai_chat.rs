@@ -1,24 +1,24 @@
-//! OpenAI Chat Completions: `tool_calls` in, messages of the role `tool` out.
+//! OpenAI Chat Completions: reads `tool_calls`, writes messages with the role `tool`.
 
 use serde_json::{Value as Json, json};
 
 use super::super::json::{Kind, Value, bounded};
-use super::super::message::fields::{Fields, Place};
-use super::super::message::problem::Problem;
+use super::super::message::fields::{Fields, ObjectPath};
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::strict::{NotStrict, strict_schema};
 use super::super::write::Object;
 use super::call::{Element, arguments, id, tool};
 use super::content::{content, id_of};
-use super::{About, Definitions, DialectRules, RejectedCall};
+use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec, limits};
 
 /// The rules of Chat Completions.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
-        About {
+    fn info(&self) -> DialectInfo {
+        DialectInfo {
             option: "openai",
             summary: "OpenAI's Chat Completions",
             aliases: &["openai-chat"],
@@ -32,18 +32,18 @@ impl DialectRules for Rules {
     }
 
     /// `{id, type: "function", function: {name, arguments}}`. Members that providers add (`index`) are ignored.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let Element { fields, list, index } = element;
         let kind = fields.get("type").and_then(|kind| kind.as_str()).filter(|kind| !kind.is_empty());
         if let Some(kind) = kind.filter(|kind| kind != "function") {
             let kind = bounded(&kind, limits::NAME_BYTES_MAX);
             return Err(fields.invalid("type", &format!("{kind:?} is not supported; expected \"function\"")));
         }
-        // Without a function it is a call of no tool, and costs only itself.
+        // Without a function it is a call of no tool, and only this call fails.
         let Some(function) = fields.get("function").filter(|function| function.kind() == Kind::Object) else {
             return Ok(Some(Call { provider_id: id(&fields, "id"), tool: String::new(), arguments: String::new() }));
         };
-        let function = Fields::of(Some(function), Place::Inside(list, index, "function"))?;
+        let function = Fields::of(Some(function), ObjectPath::Inside(list, index, "function"))?;
         let arguments = arguments(&function, "arguments", "")?;
         Ok(Some(Call { provider_id: id(&fields, "id"), tool: tool(&function, "name"), arguments }))
     }
@@ -91,7 +91,8 @@ impl DialectRules for Rules {
     }
 }
 
-/// The schema of a tool's arguments, and whether it is strict. Why one is not that was to be goes into `not_strict`.
+/// The schema of a tool's arguments, and whether it is strict. If strict was requested but is impossible, the reason is
+/// added to `not_strict`.
 pub(super) fn parameters(tool: &ToolSpec, strict: bool, not_strict: &mut Vec<(String, NotStrict)>) -> (Json, bool) {
     match strict.then(|| strict_schema(&tool.input_schema)) {
         Some(Ok(schema)) => (schema, true),

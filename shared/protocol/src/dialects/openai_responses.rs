@@ -1,29 +1,29 @@
-//! OpenAI Responses: output items in, `function_call_output` items out.
+//! OpenAI Responses: reads output items, writes `function_call_output` items.
 
 use serde_json::json;
 
 use super::super::json::Value;
-use super::super::message::problem::Problem;
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::stop_reason::is_unfinished;
 use super::super::write::Object;
 use super::call::{Element, arguments, cut_off, id, tool};
 use super::content::{content, id_of};
 use super::openai_chat::parameters;
-use super::{About, Definitions, DialectRules, RejectedCall};
+use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The type of an item that calls a function.
 const FUNCTION: &str = "function_call";
-/// The type of an item that calls a custom tool, which only an item of its own type answers.
+/// The type of an item that calls a custom tool. Only an item of its own type can answer it.
 const CUSTOM: &str = "custom_tool_call";
 
 /// The rules of Responses.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
-        About {
+    fn info(&self) -> DialectInfo {
+        DialectInfo {
             option: "openai-responses",
             summary: "OpenAI's Responses",
             aliases: &[],
@@ -32,10 +32,10 @@ impl DialectRules for Rules {
         }
     }
 
-    /// `{type: "function_call", call_id, name, arguments, status?}`. An item of any other type is no call: messages, reasoning,
-    /// and the calls of tools that the provider itself carries out. A custom tool's call is refused: it waits for an
-    /// answer that nobody here can give.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    /// `{type: "function_call", call_id, name, arguments, status?}`. Items of other types are not calls: messages,
+    /// reasoning, and calls of tools that the provider runs itself. A custom tool's call is rejected, because the fleet
+    /// cannot give the answer that it waits for.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields;
         let kind = fields.get("type").and_then(|kind| kind.as_str()).unwrap_or_default();
         match kind.as_ref() {
@@ -95,7 +95,7 @@ impl DialectRules for Rules {
         Some(item.end())
     }
 
-    /// The function lies flat, and says whether it is strict: a missing word is taken for yes.
+    /// The function is not nested, and always states `strict`: if the field is missing, OpenAI assumes true.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions {
         let mut not_strict = Vec::new();
         let definitions = Definitions::of_each(self.names(), tools, |name, tool| {

@@ -1,21 +1,21 @@
-//! The fleet's own shape, for programs: `{id?, name, arguments?}`.
+//! The fleet's own format, for programs: `{id?, name, arguments?}`.
 
 use serde_json::json;
 
 use super::super::json::Value;
-use super::super::message::problem::Problem;
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, tool};
-use super::{About, CALLS, Definitions, DialectRules, RejectedCall};
+use super::{CALLS, Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The rules of raw calls.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
-        About {
+    fn info(&self) -> DialectInfo {
+        DialectInfo {
             option: "raw",
             summary: "Complete results for programs",
             aliases: &[],
@@ -29,7 +29,7 @@ impl DialectRules for Rules {
     }
 
     /// A call without arguments has the arguments `{}`.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "name", "arguments"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
         Ok(Some(Call { provider_id: id(&fields, "id"), tool: tool(&fields, "name"), arguments }))
@@ -55,7 +55,7 @@ impl DialectRules for Rules {
         None
     }
 
-    /// Everything that a program wants to know of a tool; names as they are.
+    /// Everything that a program needs to know about a tool. Names are unchanged.
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
         Definitions::of_each(self.names(), tools, |_, tool| {
             let mut definition = json!({

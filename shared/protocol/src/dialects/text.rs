@@ -1,38 +1,44 @@
-//! The plain answer of a model without function calling: calls in its words in, blocks of text out.
+//! The plain-text answers of models without function calling: reads calls in the text, writes blocks of text.
 
 use super::super::json::Value;
 use super::super::message::fields::Fields;
-use super::super::message::problem::Problem;
+use super::super::message::problem::MessageProblem;
 use super::super::names::NameRules;
 use super::super::text::{Prompts, calls_up_to, result_block};
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_answer, read_list, tool};
 use super::content::{IN_ONE_USER_MESSAGE, content, push_text_part};
-use super::{About, Definitions, DialectRules, RejectedCall};
+use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The member that holds an answer as it is.
+/// The member that holds a model's answer unchanged.
 const ANSWER: &str = "answer";
 
 /// The rules of plain text.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
-    fn about(&self) -> About {
+    fn info(&self) -> DialectInfo {
         let summary = "Plain text for models without function calling";
-        About { option: "text", summary, aliases: &[], has_strict: false, in_words: true }
+        DialectInfo { option: "text", summary, aliases: &[], has_strict: false, in_words: true }
     }
 
     fn member(&self) -> Option<(&'static str, &'static str)> {
         Some((ANSWER, "plain text"))
     }
 
-    fn read(&self, name: &'static str, held: Value<'_, '_>, turn: &Fields<'_, '_>) -> Result<Vec<Call>, Problem> {
+    fn read(
+        &self,
+        name: &'static str,
+        held: Value<'_, '_>,
+        turn: &Fields<'_, '_>,
+    ) -> Result<Vec<Call>, MessageProblem> {
         if name == ANSWER { read_answer(turn, name) } else { read_list(self, name, held, turn) }
     }
 
-    /// `{id?, tool, reason?, arguments?}`: a call as [`calls_in`](crate::text::calls_in) finds it in an answer.
-    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+    /// `{id?, tool, reason?, arguments?}`, the form of the calls that [`calls_in`](crate::text::calls_in) finds in an
+    /// answer.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "tool", "reason", "arguments"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
         Ok(Some(Call { provider_id: id(&fields, "id"), tool: tool(&fields, "tool"), arguments }))
@@ -65,7 +71,7 @@ impl DialectRules for Rules {
         Some(part.end())
     }
 
-    /// One message for all results: many templates refuse two user messages in a row.
+    /// One message for all results, because many chat templates reject two user messages in a row.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some(IN_ONE_USER_MESSAGE)
     }

@@ -1,10 +1,10 @@
-//! The outer levels of a scanned text, as an index: no value is copied or converted.
+//! An index of the outer levels of a scanned text. It neither copies nor converts values.
 
 use std::borrow::Cow;
 
 use super::error::JsonError;
 use super::node::{Kind, Node};
-use super::scan::{Keep, Scan};
+use super::scan::{IndexDepth, Scan};
 use super::strings::unescape;
 
 /// A text with an index of its outer levels.
@@ -18,15 +18,15 @@ impl<'a> Document<'a> {
     /// Scans `text` under the same rules as [`super::check`] and indexes its values down to depth `levels`
     /// (0: the whole value only).
     ///
-    /// The first problem comes beside the document, not instead of it: whatever could be read before a
-    /// broken place, and after one that leaves the structure clear, is there for a best-effort answer.
+    /// A problem does not replace the document. The document has everything that could be read before the broken place,
+    /// and also after it if the structure is still clear, so that the caller can reply with what is readable.
     #[must_use]
     pub fn read(text: &'a str, depth_max: usize, levels: usize) -> (Self, Option<JsonError>) {
-        let (nodes, problem) = Scan::new(text, depth_max, Keep::Levels(levels)).run();
+        let (nodes, problem) = Scan::new(text, depth_max, IndexDepth::Levels(levels)).run();
         (Self { text, nodes }, problem)
     }
 
-    /// The whole value, where there is one at all.
+    /// The whole value, if the text has one.
     #[must_use]
     pub fn root(&self) -> Option<Value<'a, '_>> {
         self.nodes.first().map(|_| Value { document: self, at: 0 })
@@ -51,7 +51,7 @@ impl<'a, 'd> Value<'a, 'd> {
         self.node().map_or(Kind::Null, |node| node.kind)
     }
 
-    /// The value exactly as it is written; `None` where the text broke off inside it.
+    /// The value exactly as written; `None` if the text breaks off inside it.
     #[must_use]
     pub fn text(&self) -> Option<&'a str> {
         self.node().and_then(|node| self.document.text.get(node.start..node.end))
@@ -66,8 +66,8 @@ impl<'a, 'd> Value<'a, 'd> {
         self.text().and_then(|quoted| quoted.strip_prefix('"')?.strip_suffix('"')).and_then(unescape)
     }
 
-    /// The members of an object in their order; nothing for any other kind, or below the levels indexed.
-    /// A key with a lone surrogate reads as empty.
+    /// The members of an object, in order; empty for any other kind, or below the indexed levels. A key with a lone
+    /// surrogate reads as empty.
     pub fn members(&self) -> impl Iterator<Item = (Cow<'a, str>, Value<'a, 'd>)> + use<'a, 'd> {
         let text = self.document.text;
         self.children(Kind::Object).map(move |value| {
@@ -84,7 +84,7 @@ impl<'a, 'd> Value<'a, 'd> {
         self.members().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// The elements of an array in their order; nothing for any other kind, or below the levels indexed.
+    /// The elements of an array, in order; empty for any other kind, or below the indexed levels.
     pub fn elements(&self) -> impl Iterator<Item = Value<'a, 'd>> + use<'a, 'd> {
         self.children(Kind::Array)
     }

@@ -1,4 +1,4 @@
-//! The error of a text that is no good JSON, and its place.
+//! The error for a text that is not valid JSON, with its position.
 
 use std::fmt;
 
@@ -6,22 +6,22 @@ use tickfleet_model::RejectionCode;
 
 use super::strings::bounded;
 
-/// Bytes of a path or key that an error echoes at most: errors go to models, logs and replies.
+/// Longest path or key in an error, in bytes: errors go to models, logs and replies.
 pub(super) const ECHO_BYTES_MAX: usize = 120;
 
-/// The way in which a text is wrong.
+/// The kind of error in a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Problem {
-    /// The text is longer than allowed.
+pub enum JsonProblem {
+    /// The text exceeds the limit.
     TooLarge {
         /// Its length in bytes.
         bytes: usize,
-        /// Longest length allowed.
+        /// Longest permitted length, in bytes.
         max: usize,
     },
-    /// Arrays and objects nest deeper than allowed.
+    /// Arrays and objects nest deeper than permitted.
     TooDeep {
-        /// Deepest nesting allowed.
+        /// Deepest permitted nesting.
         max: usize,
     },
     /// The bytes are not UTF-8.
@@ -31,23 +31,23 @@ pub enum Problem {
         /// The text that should have followed.
         expected: &'static str,
     },
-    /// Something else stands where JSON expects this.
+    /// The text has something else in place of the expected syntax.
     Syntax {
-        /// The text that should stand there.
+        /// The syntax that was expected.
         expected: &'static str,
-        /// The character that stands there.
+        /// The character in its place.
         found: char,
     },
     /// More text follows the value.
     Trailing,
-    /// An object has the same key twice; parsers disagree on which one counts.
+    /// An object has the same key twice. Parsers disagree on which one counts.
     DuplicateKey(String),
-    /// A `\u` escape is half of a surrogate pair: no character.
+    /// A `\u` escape is half of a surrogate pair, which is not a character.
     LoneSurrogate,
 }
 
-impl Problem {
-    /// The code of this problem in refusals.
+impl JsonProblem {
+    /// The code of this problem in rejections.
     #[must_use]
     pub const fn code(&self) -> RejectionCode {
         match self {
@@ -61,7 +61,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for JsonProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge { bytes, max } => write!(f, "the text has {bytes} bytes; at most {max} are allowed"),
@@ -78,13 +78,13 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A problem with its place. Its text is bounded, however long the input was.
+/// A problem with its position. The length of its text is bounded for any input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{problem} (at {place}line {line}, column {column})", place = Place(path))]
+#[error("{problem} (at {place}line {line}, column {column})", place = PathPrefix(path))]
 pub struct JsonError {
     /// The problem.
-    pub problem: Problem,
-    /// The value it is in, as `calls[0].arguments`; empty for the whole text.
+    pub problem: JsonProblem,
+    /// The path of the value that contains it, such as `calls[0].arguments`; empty for the whole text.
     pub path: String,
     /// Byte offset, from 0.
     pub byte: usize,
@@ -94,30 +94,30 @@ pub struct JsonError {
     pub column: usize,
 }
 
-struct Place<'a>(&'a str);
+struct PathPrefix<'a>(&'a str);
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for PathPrefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, "{}, ", self.0) }
     }
 }
 
 impl JsonError {
-    /// A problem of the text `bytes` at `byte`, inside the value `path`.
-    pub(super) fn at(problem: Problem, path: &str, bytes: &[u8], byte: usize) -> Self {
+    /// A problem in the text `bytes` at offset `byte`, inside the value at `path`.
+    pub(super) fn at(problem: JsonProblem, path: &str, bytes: &[u8], byte: usize) -> Self {
         let before = bytes.get(..byte).unwrap_or(bytes);
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
         let column = 1 + before.iter().rev().take_while(|b| **b != b'\n').count();
         Self { problem, path: bounded(path, ECHO_BYTES_MAX).into_owned(), byte, line, column }
     }
 
-    /// The text has `bytes` bytes, more than `max`.
+    /// The error for a text of `bytes` bytes, more than `max`.
     pub(super) fn too_large(bytes: usize, max: usize) -> Self {
-        Self { problem: Problem::TooLarge { bytes, max }, path: String::new(), byte: max, line: 1, column: 1 }
+        Self { problem: JsonProblem::TooLarge { bytes, max }, path: String::new(), byte: max, line: 1, column: 1 }
     }
 
-    /// The bytes stop being UTF-8 at `byte`.
+    /// The error for bytes that are not UTF-8 from offset `byte` on.
     pub(super) fn not_utf8(bytes: &[u8], byte: usize) -> Self {
-        Self::at(Problem::NotUtf8, "", bytes, byte)
+        Self::at(JsonProblem::NotUtf8, "", bytes, byte)
     }
 }

@@ -1,11 +1,11 @@
-//! Hostile JSON under bounds: one pass over the text that checks everything and builds next to nothing.
+//! Reads hostile JSON under bounds: one pass over the text checks everything and allocates almost nothing.
 //!
-//! serde_json alone keeps the last of two equal keys, turns integers beyond 64 bits into floats, and lets
-//! lone surrogates through wherever it skips a value. [`check`] refuses the first and the last; numbers keep
-//! their exact text because nothing here ever converts one.
+//! serde_json alone keeps the last of two equal keys, turns integers beyond 64 bits into floats, and accepts lone
+//! surrogates in values that it skips. [`check`] rejects duplicate keys and lone surrogates. Numbers keep their exact
+//! text, because this module converts none.
 //!
-//! [`Document::read`] does the same pass and keeps an index of the outer levels, so that the envelope of a
-//! message is read without parsing twice, and as far as possible even where the text is broken.
+//! [`Document::read`] does the same pass and keeps an index of the outer levels. It reads the envelope of a message
+//! without parsing twice, and as far as possible even if the text is broken.
 
 mod document;
 mod error;
@@ -15,23 +15,23 @@ mod scan;
 mod strings;
 
 pub use document::{Document, Value};
-pub use error::{JsonError, Problem};
+pub use error::{JsonError, JsonProblem};
 pub use node::Kind;
 pub use repair::{repaired, replace_beyond, with_numbers_as_text};
 pub(crate) use strings::{bounded, escaped_len, prefix, push_escaped};
 pub use strings::{push_quoted, unescape};
 
-/// The bounds on the JSON that is accepted.
+/// Bounds on accepted JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Longest text, bytes.
+    /// Longest text, in bytes.
     pub bytes_max: usize,
     /// Deepest nesting of arrays and objects; a scalar has depth 0, `[]` has 1.
     pub depth_max: usize,
 }
 
-/// Checks that `bytes` hold exactly one JSON value that keeps all rules: UTF-8, syntax, `bounds`, no
-/// duplicate key at any depth, no lone surrogate. Builds nothing.
+/// Checks that `bytes` contain exactly one JSON value that is UTF-8, has valid syntax, is within `bounds`, and has no
+/// duplicate key at any depth and no lone surrogate. Builds nothing.
 ///
 /// # Errors
 /// The first [`JsonError`], with its path and position.
@@ -40,16 +40,16 @@ pub fn check(bytes: &[u8], bounds: Bounds) -> Result<(), JsonError> {
         return Err(JsonError::too_large(bytes.len(), bounds.bytes_max));
     }
     let text = std::str::from_utf8(bytes).map_err(|e| JsonError::not_utf8(bytes, e.valid_up_to()))?;
-    scan::Scan::new(text, bounds.depth_max, scan::Keep::Nothing).run().1.map_or(Ok(()), Err)
+    scan::Scan::new(text, bounds.depth_max, scan::IndexDepth::Nothing).run().1.map_or(Ok(()), Err)
 }
 
-/// Returns how many bytes of `text` the JSON value takes that it begins with, under the rules of [`check`]; whatever
-/// follows it is not looked at.
+/// Returns the length in bytes of the JSON value at the start of `text`, under the rules of [`check`]. The text after
+/// the value is not examined.
 ///
 /// # Errors
-/// The first [`JsonError`]; nothing behind its place was looked at.
+/// The first [`JsonError`]. The text after its position is not examined.
 pub fn leading(text: &str, depth_max: usize) -> Result<usize, JsonError> {
-    scan::Scan::new(text, depth_max, scan::Keep::Nothing).leading()
+    scan::Scan::new(text, depth_max, scan::IndexDepth::Nothing).leading()
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { bytes_max: 1_000, depth_max: 8 };
 
-    fn problem(text: &str) -> Problem {
+    fn problem(text: &str) -> JsonProblem {
         check(text.as_bytes(), BOUNDS).expect_err(text).problem
     }
 
@@ -107,14 +107,14 @@ mod tests {
             "\"\\u00",
             "tru",
         ] {
-            assert!(matches!(problem(text), Problem::Ended { .. } | Problem::Syntax { .. }), "{text}");
+            assert!(matches!(problem(text), JsonProblem::Ended { .. } | JsonProblem::Syntax { .. }), "{text}");
         }
         for text in [
             "01", "1.", ".5", "+1", "1e", "-", "nul ", "{a:1}", "{'a':1}", "[1 2]", "\"\\x\"", "\"\t\"", "1 2", "NaN",
             "{,}",
         ] {
             assert!(
-                matches!(problem(text), Problem::Syntax { .. } | Problem::Trailing | Problem::Ended { .. }),
+                matches!(problem(text), JsonProblem::Syntax { .. } | JsonProblem::Trailing | JsonProblem::Ended { .. }),
                 "{text}: {:?}",
                 problem(text)
             );
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn duplicate_keys_are_refused_at_any_depth_however_they_are_spelt() {
         let error = check(br#"{"calls":[{"arguments":{"to":1,"x":2,"t\u006f":3}}]}"#, BOUNDS).unwrap_err();
-        assert_eq!(error.problem, Problem::DuplicateKey("to".into()));
+        assert_eq!(error.problem, JsonProblem::DuplicateKey("to".into()));
         assert_eq!(error.path, "calls[0].arguments");
         let many = (0..200).map(|i| format!("\"k{i}\":0,")).collect::<String>();
         let bounds = Bounds { bytes_max: 10_000, depth_max: 8 };
@@ -138,10 +138,10 @@ mod tests {
     #[test]
     fn lone_surrogates_raw_control_characters_and_broken_utf8_are_refused() {
         for text in [r#""\ud800""#, r#""\udc00""#, r#""\ud800\u0041""#, r#""\ud800x""#, r#""\ud800\n""#] {
-            assert_eq!(problem(text), Problem::LoneSurrogate, "{text}");
+            assert_eq!(problem(text), JsonProblem::LoneSurrogate, "{text}");
         }
-        assert_eq!(check(b"\"a\xff\"", BOUNDS).unwrap_err().problem, Problem::NotUtf8);
-        assert!(matches!(problem("\"a\0b\""), Problem::Syntax { .. }));
+        assert_eq!(check(b"\"a\xff\"", BOUNDS).unwrap_err().problem, JsonProblem::NotUtf8);
+        assert!(matches!(problem("\"a\0b\""), JsonProblem::Syntax { .. }));
     }
 
     #[test]
@@ -153,13 +153,13 @@ mod tests {
             )
             .is_ok()
         );
-        assert_eq!(problem(&format!("{}{}", "[".repeat(9), "]".repeat(9))), Problem::TooDeep { max: 8 });
-        assert_eq!(problem(&"[".repeat(900)), Problem::TooDeep { max: 8 });
+        assert_eq!(problem(&format!("{}{}", "[".repeat(9), "]".repeat(9))), JsonProblem::TooDeep { max: 8 });
+        assert_eq!(problem(&"[".repeat(900)), JsonProblem::TooDeep { max: 8 });
         assert!(
             check(" ".repeat(999).as_bytes().iter().chain(b"1").copied().collect::<Vec<_>>().as_slice(), BOUNDS)
                 .is_ok()
         );
-        assert_eq!(problem(&" ".repeat(1_001)), Problem::TooLarge { bytes: 1_001, max: 1_000 });
+        assert_eq!(problem(&" ".repeat(1_001)), JsonProblem::TooLarge { bytes: 1_001, max: 1_000 });
     }
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
         assert!(error.to_string().len() < 500);
     }
 
-    /// serde_json's opinion of the syntax alone.
+    /// Returns true if serde_json accepts the syntax and the text is UTF-8.
     fn serde_accepts(bytes: &[u8]) -> bool {
         serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() && std::str::from_utf8(bytes).is_ok()
     }
@@ -189,7 +189,7 @@ mod tests {
             let ours = check(&bytes, Bounds { bytes_max: 1_000, depth_max: 100 });
             match ours {
                 Ok(()) => prop_assert!(serde_accepts(&bytes)),
-                Err(JsonError { problem: Problem::DuplicateKey(_) | Problem::LoneSurrogate, .. }) => {}
+                Err(JsonError { problem: JsonProblem::DuplicateKey(_) | JsonProblem::LoneSurrogate, .. }) => {}
                 Err(error) => prop_assert!(!serde_accepts(&bytes), "{error}"),
             }
         }
@@ -200,7 +200,7 @@ mod tests {
             if at < text.len() { text[at] = with; }
             match check(&text, Bounds { bytes_max: 1_000, depth_max: 100 }) {
                 Ok(()) => prop_assert!(serde_accepts(&text)),
-                Err(JsonError { problem: Problem::DuplicateKey(_) | Problem::LoneSurrogate, .. }) => {}
+                Err(JsonError { problem: JsonProblem::DuplicateKey(_) | JsonProblem::LoneSurrogate, .. }) => {}
                 Err(error) => prop_assert!(!serde_accepts(&text), "{error}"),
             }
         }

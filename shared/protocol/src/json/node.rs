@@ -1,6 +1,6 @@
-//! Values of a text by their places in it.
+//! Values of a text, by their positions in it.
 
-/// The inside of a string of the text, by byte offsets.
+/// The inside of a string in the text, as byte offsets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Span {
     pub(super) start: usize,
@@ -9,7 +9,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The string's inside as it is written.
+    /// The inside of the string as written.
     pub(super) fn of(self, text: &str) -> &str {
         text.get(self.start..self.end).unwrap_or_default()
     }
@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of the value that begins with this byte.
+    /// The kind of a value that begins with this byte.
     pub(super) const fn of_first_byte(byte: u8) -> Self {
         match byte {
             b'{' => Self::Object,
@@ -70,12 +70,12 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// A value whose end is not known yet, and perhaps never will.
+    /// A value whose end is not known yet. If the text breaks off, it stays unknown.
     pub(super) const fn open(key: Span, start: usize, kind: Kind) -> Self {
         Self { key, start, end: usize::MAX, next: usize::MAX, kind }
     }
 
-    /// Ends the value before byte `end` and node `next`.
+    /// Ends the value before byte `end`; `next` is the first node after its children.
     pub(super) const fn close(&mut self, end: usize, next: usize) {
         self.end = end;
         self.next = next;

@@ -1,19 +1,19 @@
-//! JSON of others, held to what inputs are held to: what every reader of it can read.
+//! Repairs JSON from other services, so that it meets the rules for inputs and every reader can parse it.
 //!
-//! A service's answer may be JSON that some readers refuse: half of a surrogate pair, a key twice, a number beyond every
-//! double. The call that brought it has succeeded all the same, so the text is repaired, and not refused.
+//! A service's answer may be JSON that some readers reject: half of a surrogate pair, a duplicate key, a number beyond
+//! the range of doubles. The call behind it has succeeded all the same, so the text is repaired rather than rejected.
 
 use std::borrow::Cow;
 
 use super::document::{Document, Value};
-use super::error::Problem;
+use super::error::JsonProblem;
 use super::node::Kind;
 use super::strings::{hex4, push_quoted};
 use super::{Bounds, check};
 
-/// `text` as JSON that keeps the rules of [`check`], digit for digit: the replacement character stands for half of a
-/// surrogate pair, and of equal keys the last one counts, as for most readers. None if it is no JSON, or deeper than
-/// `depth_max`.
+/// Returns `text` as JSON that meets the rules of [`check`], with all digits of numbers. The replacement character
+/// replaces half of a surrogate pair, and the last of equal keys counts, as for most readers. `None` if `text` is not
+/// JSON or is deeper than `depth_max`.
 #[must_use]
 pub fn repaired(text: &str, depth_max: usize) -> Option<Cow<'_, str>> {
     let bounds = Bounds { bytes_max: usize::MAX, depth_max };
@@ -25,7 +25,7 @@ pub fn repaired(text: &str, depth_max: usize) -> Option<Cow<'_, str>> {
     let whole = with_whole_characters(text);
     match check(whole.as_bytes(), bounds) {
         Ok(()) => Some(whole),
-        Err(error) if !matches!(error.problem, Problem::DuplicateKey(_)) => None,
+        Err(error) if !matches!(error.problem, JsonProblem::DuplicateKey(_)) => None,
         Err(_) => {
             let (document, _) = Document::read(&whole, depth_max, depth_max);
             let mut written = String::with_capacity(whole.len());
@@ -35,11 +35,11 @@ pub fn repaired(text: &str, depth_max: usize) -> Option<Cow<'_, str>> {
     }
 }
 
-const fn is_repairable(problem: &Problem) -> bool {
-    matches!(problem, Problem::DuplicateKey(_) | Problem::LoneSurrogate)
+const fn is_repairable(problem: &JsonProblem) -> bool {
+    matches!(problem, JsonProblem::DuplicateKey(_) | JsonProblem::LoneSurrogate)
 }
 
-/// JSON whose strings have no half of a surrogate pair.
+/// Replaces each half of a surrogate pair in the strings of a JSON text.
 fn with_whole_characters(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
     let unit = |at: usize| {
@@ -68,7 +68,7 @@ fn with_whole_characters(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Writes a value with each key once.
+/// Writes a value with each key once: the last of equal keys.
 fn write(value: Value<'_, '_>, to: &mut String) -> Option<()> {
     match value.kind() {
         Kind::Object => {
@@ -102,13 +102,13 @@ fn write(value: Value<'_, '_>, to: &mut String) -> Option<()> {
     Some(())
 }
 
-/// JSON in which numbers beyond every double are strings of their digits, for readers that would refuse them.
+/// Turns numbers beyond the range of doubles into strings of their digits, for readers that would reject them.
 #[must_use]
 pub fn with_numbers_as_text(text: &str) -> Cow<'_, str> {
     replace_beyond(text, |number| format!("\"{number}\""))
 }
 
-/// JSON with each number beyond every double replaced. Text that is no JSON comes back as odd as it was.
+/// Replaces each number beyond the range of doubles. Text that is not JSON is not repaired.
 #[must_use]
 pub fn replace_beyond(text: &str, with: impl Fn(&str) -> String) -> Cow<'_, str> {
     let bytes = text.as_bytes();

@@ -1,28 +1,28 @@
-//! The one pass: a recursive descent whose depth is bounded, over text that is known to be UTF-8.
+//! The single pass: a recursive descent with bounded depth over text that is known to be UTF-8.
 
 use std::collections::BTreeSet;
 
-use super::error::{ECHO_BYTES_MAX, JsonError, Problem};
+use super::error::{ECHO_BYTES_MAX, JsonError, JsonProblem};
 use super::node::{Kind, Node, Span};
 use super::strings::{ENDS_RUN, bounded, hex4, unescape};
 
-/// Up to this many keys an object's keys are compared one by one; beyond, a set keeps hostile objects linear.
+/// Up to this many keys, the keys of an object are compared one by one. Beyond it, a set keeps hostile objects linear.
 const FEW_KEYS: usize = 24;
 
-/// The index that a scan builds beside its verdict.
+/// The index that a scan builds in addition to its verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
-    /// Nothing; the scan stops at the first problem.
+pub(super) enum IndexDepth {
+    /// No index; the scan stops at the first problem.
     Nothing,
-    /// Nodes down to this depth; the scan goes on after a problem wherever the structure is still clear.
+    /// Nodes down to this depth; the scan continues after a problem wherever the structure is still clear.
     Levels(usize),
 }
 
-/// The scan cannot go on; the problem is in [`Scan::problem`].
-struct Stop;
+/// The scan cannot continue; the problem is in [`Scan::problem`].
+struct ScanStopped;
 
-/// The place where the scan is, inside one open container.
-enum Step {
+/// The current position of the scan inside one open container.
+enum PathStep {
     Member(Span),
     Element(usize),
 }
@@ -33,16 +33,16 @@ pub(super) struct Scan<'a> {
     bytes: &'a [u8],
     at: usize,
     depth_max: usize,
-    keep: Keep,
-    path: Vec<Step>,
-    /// Keys of all open objects; each object owns the tail from its own start.
+    keep: IndexDepth,
+    path: Vec<PathStep>,
+    /// The keys of all open objects; each object owns the tail from its own start index.
     keys: Vec<Span>,
     nodes: Vec<Node>,
     problem: Option<JsonError>,
 }
 
 impl<'a> Scan<'a> {
-    pub(super) fn new(text: &'a str, depth_max: usize, keep: Keep) -> Self {
+    pub(super) fn new(text: &'a str, depth_max: usize, keep: IndexDepth) -> Self {
         let bytes = text.as_bytes();
         Self {
             text,
@@ -52,36 +52,36 @@ impl<'a> Scan<'a> {
             keep,
             path: Vec::with_capacity(8),
             keys: Vec::with_capacity(16),
-            nodes: Vec::with_capacity(if keep == Keep::Nothing { 0 } else { 32 }),
+            nodes: Vec::with_capacity(if keep == IndexDepth::Nothing { 0 } else { 32 }),
             problem: None,
         }
     }
 
-    /// Scans the whole text: the nodes kept, and the first problem.
+    /// Scans the whole text. Returns the kept nodes and the first problem.
     pub(super) fn run(mut self) -> (Vec<Node>, Option<JsonError>) {
         if self.value(Span::default()).is_ok() {
             self.blanks();
             if self.at < self.bytes.len() {
-                self.note(Problem::Trailing);
+                self.note(JsonProblem::Trailing);
             }
         }
         (self.nodes, self.problem)
     }
 
-    /// Scans the value that the text begins with: the offset after it. What follows it is not looked at.
+    /// Scans the value at the start of the text and returns the offset after it. The text after it is not examined.
     pub(super) fn leading(mut self) -> Result<usize, JsonError> {
         match self.value(Span::default()) {
             Ok(()) => Ok(self.at),
-            Err(Stop) => Err(self.problem.unwrap_or_else(|| {
-                JsonError::at(Problem::Ended { expected: "a JSON value" }, "", self.bytes, self.at)
+            Err(ScanStopped) => Err(self.problem.unwrap_or_else(|| {
+                JsonError::at(JsonProblem::Ended { expected: "a JSON value" }, "", self.bytes, self.at)
             })),
         }
     }
 
-    /// One value with the blanks before it; `key` is the key it belongs to, if any.
-    fn value(&mut self, key: Span) -> Result<(), Stop> {
+    /// Scans one value and the whitespace before it. `key` is the value's key, if it has one.
+    fn value(&mut self, key: Span) -> Result<(), ScanStopped> {
         self.blanks();
-        let kept = matches!(self.keep, Keep::Levels(levels) if self.path.len() <= levels);
+        let kept = matches!(self.keep, IndexDepth::Levels(levels) if self.path.len() <= levels);
         let node = self.nodes.len();
         if kept {
             self.nodes.push(Node::open(key, self.at, self.peek().map_or(Kind::Null, Kind::of_first_byte)));
@@ -106,7 +106,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn object(&mut self) -> Result<(), Stop> {
+    fn object(&mut self) -> Result<(), ScanStopped> {
         self.at += 1;
         let first_key = self.keys.len();
         let mut seen = BTreeSet::new();
@@ -123,7 +123,7 @@ impl<'a> Scan<'a> {
             let key = self.string()?;
             self.new_key(first_key, key, &mut seen)?;
             self.blanks();
-            self.path.push(Step::Member(key));
+            self.path.push(PathStep::Member(key));
             self.expect(b':', "a colon after the key")?;
             self.value(key)?;
             self.path.pop();
@@ -139,7 +139,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn array(&mut self) -> Result<(), Stop> {
+    fn array(&mut self) -> Result<(), ScanStopped> {
         self.at += 1;
         self.blanks();
         if self.peek() == Some(b']') {
@@ -147,7 +147,7 @@ impl<'a> Scan<'a> {
             return Ok(());
         }
         for index in 0.. {
-            self.path.push(Step::Element(index));
+            self.path.push(PathStep::Element(index));
             self.value(Span::default())?;
             self.path.pop();
             self.blanks();
@@ -161,8 +161,13 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Notes the key of the object whose keys begin at `first`, or that it has that key already.
-    fn new_key(&mut self, first: usize, key: Span, seen: &mut BTreeSet<std::borrow::Cow<'a, str>>) -> Result<(), Stop> {
+    /// Notes a key of the object whose keys begin at `first`, or reports a duplicate.
+    fn new_key(
+        &mut self,
+        first: usize,
+        key: Span,
+        seen: &mut BTreeSet<std::borrow::Cow<'a, str>>,
+    ) -> Result<(), ScanStopped> {
         let text = self.text;
         let siblings = self.keys.get(first..).unwrap_or_default();
         let twice = if siblings.len() < FEW_KEYS {
@@ -171,7 +176,7 @@ impl<'a> Scan<'a> {
             if seen.is_empty() {
                 seen.extend(siblings.iter().filter_map(|span| unescape(span.of(text))));
             }
-            // A key with a lone surrogate has no text and is a problem already noted.
+            // A key with a lone surrogate has no text. Its problem is noted already.
             unescape(key.of(text)).is_some_and(|key| !seen.insert(key))
         };
         self.keys.push(key);
@@ -179,11 +184,11 @@ impl<'a> Scan<'a> {
             return Ok(());
         }
         let name = unescape(key.of(text)).unwrap_or_default();
-        self.soft(Problem::DuplicateKey(bounded(&name, ECHO_BYTES_MAX).into_owned()), key.start)
+        self.soft(JsonProblem::DuplicateKey(bounded(&name, ECHO_BYTES_MAX).into_owned()), key.start)
     }
 
-    /// The string at the present quote.
-    fn string(&mut self) -> Result<Span, Stop> {
+    /// Scans the string whose quote is at the current position.
+    fn string(&mut self) -> Result<Span, ScanStopped> {
         self.at += 1;
         let start = self.at;
         let mut escaped = false;
@@ -203,8 +208,8 @@ impl<'a> Scan<'a> {
         Ok(Span { start, end: self.at - 1, escaped })
     }
 
-    /// The escape at the present backslash.
-    fn escape(&mut self) -> Result<(), Stop> {
+    /// Scans the escape whose backslash is at the current position.
+    fn escape(&mut self) -> Result<(), ScanStopped> {
         self.at += 1;
         match self.peek() {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
@@ -216,7 +221,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn unicode(&mut self) -> Result<(), Stop> {
+    fn unicode(&mut self) -> Result<(), ScanStopped> {
         let start = self.at - 1;
         let unit = self.hex()?;
         match unit {
@@ -227,15 +232,15 @@ impl<'a> Scan<'a> {
                     return Ok(());
                 }
                 self.at = back;
-                self.soft(Problem::LoneSurrogate, start)
+                self.soft(JsonProblem::LoneSurrogate, start)
             }
-            0xD800..=0xDFFF => self.soft(Problem::LoneSurrogate, start),
+            0xD800..=0xDFFF => self.soft(JsonProblem::LoneSurrogate, start),
             _ => Ok(()),
         }
     }
 
-    /// Four hexadecimal digits after the present `u`.
-    fn hex(&mut self) -> Result<u32, Stop> {
+    /// Scans four hexadecimal digits after the `u` at the current position.
+    fn hex(&mut self) -> Result<u32, ScanStopped> {
         self.at += 1;
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         if let Some(unit) = hex4(rest) {
@@ -246,7 +251,7 @@ impl<'a> Scan<'a> {
         Err(self.unexpected("four hexadecimal digits after \\u"))
     }
 
-    fn number(&mut self) -> Result<(), Stop> {
+    fn number(&mut self) -> Result<(), ScanStopped> {
         if self.peek() == Some(b'-') {
             self.at += 1;
         }
@@ -269,23 +274,23 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn digits(&mut self) -> Result<(), Stop> {
+    fn digits(&mut self) -> Result<(), ScanStopped> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let count = rest.iter().take_while(|b| b.is_ascii_digit()).count();
         self.at += count;
         if count == 0 { Err(self.unexpected("a digit")) } else { Ok(()) }
     }
 
-    fn word(&mut self, word: &'static str) -> Result<(), Stop> {
+    fn word(&mut self, word: &'static str) -> Result<(), ScanStopped> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let same = rest.iter().zip(word.as_bytes()).take_while(|(a, b)| a == b).count();
         self.at += same;
         if same == word.len() { Ok(()) } else { Err(self.unexpected("true, false or null")) }
     }
 
-    /// Skips a container that lies too deep by counting brackets: what is inside stays unread.
-    fn too_deep(&mut self) -> Result<(), Stop> {
-        self.soft(Problem::TooDeep { max: self.depth_max }, self.at)?;
+    /// Skips a container that is too deep by counting brackets; its content is not read.
+    fn too_deep(&mut self) -> Result<(), ScanStopped> {
+        self.soft(JsonProblem::TooDeep { max: self.depth_max }, self.at)?;
         let mut open = 0usize;
         loop {
             match self.peek() {
@@ -296,7 +301,7 @@ impl<'a> Scan<'a> {
                 Some(b'{' | b'[') => open += 1,
                 Some(b'}' | b']') => open -= 1,
                 Some(_) => {}
-                None => return Err(Stop),
+                None => return Err(ScanStopped),
             }
             self.at += 1;
             if open == 0 {
@@ -315,7 +320,7 @@ impl<'a> Scan<'a> {
         self.bytes.get(self.at).copied()
     }
 
-    fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), Stop> {
+    fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ScanStopped> {
         if self.peek() != Some(byte) {
             return Err(self.unexpected(expected));
         }
@@ -323,36 +328,36 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn unexpected(&mut self, expected: &'static str) -> Stop {
+    fn unexpected(&mut self, expected: &'static str) -> ScanStopped {
         let problem = match self.text.get(self.at..).and_then(|rest| rest.chars().next()) {
-            Some(found) => Problem::Syntax { expected, found },
-            None => Problem::Ended { expected },
+            Some(found) => JsonProblem::Syntax { expected, found },
+            None => JsonProblem::Ended { expected },
         };
         self.note(problem);
-        Stop
+        ScanStopped
     }
 
-    /// Notes a problem that leaves the structure clear: the scan goes on where it builds something.
-    fn soft(&mut self, problem: Problem, at: usize) -> Result<(), Stop> {
+    /// Notes a problem that leaves the structure clear. The scan continues if it builds an index.
+    fn soft(&mut self, problem: JsonProblem, at: usize) -> Result<(), ScanStopped> {
         let back = std::mem::replace(&mut self.at, at);
         self.note(problem);
         self.at = back;
-        if self.keep == Keep::Nothing { Err(Stop) } else { Ok(()) }
+        if self.keep == IndexDepth::Nothing { Err(ScanStopped) } else { Ok(()) }
     }
 
-    fn note(&mut self, problem: Problem) {
+    fn note(&mut self, problem: JsonProblem) {
         if self.problem.is_none() {
             self.problem = Some(JsonError::at(problem, &self.place(), self.bytes, self.at));
         }
     }
 
-    /// The path of the present value, as `calls[0].arguments`; bounded.
+    /// The path of the current value, such as `calls[0].arguments`; bounded.
     fn place(&self) -> String {
         let mut place = String::new();
         for step in &self.path {
             match step {
-                Step::Element(index) => place.push_str(&format!("[{index}]")),
-                Step::Member(key) => {
+                PathStep::Element(index) => place.push_str(&format!("[{index}]")),
+                PathStep::Member(key) => {
                     if !place.is_empty() {
                         place.push('.');
                     }
@@ -367,7 +372,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Returns true if two keys are the same text, however they are spelt.
+/// Returns true if two keys are the same text, even if one is written with escapes.
 fn same_key(text: &str, one: Span, other: Span) -> bool {
     if !(one.escaped || other.escaped) {
         return one.of(text) == other.of(text);

@@ -1,4 +1,4 @@
-//! JSON strings: their text out of the escapes, and back.
+//! Unescapes and escapes JSON strings.
 
 use std::borrow::Cow;
 
@@ -15,8 +15,8 @@ pub(super) static ENDS_RUN: [bool; 256] = {
     table
 };
 
-/// The text of a JSON string's inside (without its quotes), or `None` where an escape is broken or a lone
-/// surrogate. Borrows where nothing is escaped.
+/// The text of a JSON string's inside (without quotes); `None` if an escape is broken or is a lone surrogate. Borrows
+/// if nothing is escaped.
 #[must_use]
 pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
     let Some(first) = inner.find('\\') else { return Some(Cow::Borrowed(inner)) };
@@ -47,7 +47,7 @@ pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(text))
 }
 
-/// The character of a `\u` escape, and how many bytes after the `u` it takes (4, or 10 for a pair).
+/// The character of a `\u` escape, and the number of bytes that it takes after the `u` (4, or 10 for a pair).
 fn unicode_escape(after: &[u8]) -> Option<(char, usize)> {
     let high = hex4(after)?;
     match high {
@@ -104,7 +104,7 @@ fn push_escape(to: &mut String, byte: u8) {
     }
 }
 
-/// Returns how many bytes a character takes inside a JSON string as [`push_quoted`] writes it.
+/// Returns the number of bytes that a character takes in a JSON string as [`push_quoted`] writes it.
 pub(crate) const fn escaped_len(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' => 2,
@@ -113,7 +113,7 @@ pub(crate) const fn escaped_len(character: char) -> usize {
     }
 }
 
-/// The start of `text`, at most `bytes_max` bytes and then `…` where something was cut. Never splits a character.
+/// The start of `text`: at most `bytes_max` bytes, followed by `…` if something was cut. Never splits a character.
 pub(crate) fn bounded(text: &str, bytes_max: usize) -> Cow<'_, str> {
     if text.len() <= bytes_max {
         return Cow::Borrowed(text);
@@ -121,7 +121,7 @@ pub(crate) fn bounded(text: &str, bytes_max: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{}…", prefix(text, bytes_max)))
 }
 
-/// The longest start of `text` with at most `bytes_max` bytes that splits no character.
+/// The longest start of `text` with at most `bytes_max` bytes that does not split a character.
 pub(crate) fn prefix(text: &str, bytes_max: usize) -> &str {
     let mut end = bytes_max.min(text.len());
     while !text.is_char_boundary(end) {

@@ -1,21 +1,21 @@
-//! The calls of a turn: which member holds them, and in which dialect.
+//! The calls of a turn: the member that holds them, and their dialect.
 
 use super::super::dialects::{CALLS, cut_off, members, rules};
 use super::super::stop_reason::is_unfinished;
 use super::super::write::Object;
 use super::fields::Fields;
-use super::problem::Problem;
+use super::problem::MessageProblem;
 use tickfleet_model::{Call, Dialect, RejectionCode, limits};
 
 /// The dialect and the calls of the one member that holds calls.
-pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>), Problem> {
+pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>), MessageProblem> {
     let format = format(fields)?;
     let mut present = members().filter_map(|(name, own, _)| Some((name, own, fields.get(name)?)));
     let Some((name, own, held)) = present.next() else {
-        return Err(Problem::new(RejectionCode::MissingField, format!("{}; this one has none", one_of())));
+        return Err(MessageProblem::new(RejectionCode::MissingField, format!("{}; this one has none", one_of())));
     };
     if let Some((other, ..)) = present.next() {
-        return Err(Problem::new(
+        return Err(MessageProblem::new(
             RejectionCode::InvalidField,
             format!("{}; this one has {name} and {other}", one_of()),
         ));
@@ -28,26 +28,30 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     }
     let mut calls = rules.read(name, held, fields)?;
     let is_cut = fields.string("stop_reason", limits::NAME_BYTES_MAX)?.is_some_and(|word| is_unfinished(&word));
-    // In plain text, a call that is closed is complete.
-    if is_cut && !rules.about().in_words && rules.ends_with_call(name, held) {
+    // In plain text, a call whose JSON is closed is complete.
+    if is_cut && !rules.info().in_words && rules.ends_with_call(name, held) {
         calls.last_mut().into_iter().for_each(|call| cut_off(&mut call.arguments));
     }
-    // Whoever submits a plain answer cannot know whether it has a call; of the other dialects the provider says so.
-    if calls.is_empty() && !rules.about().in_words {
+    // The submitter of a plain-text answer cannot know whether it contains a call. In the other dialects the provider
+    // reports it.
+    if calls.is_empty() && !rules.info().in_words {
         let what = rules.without_calls();
-        return Err(Problem::new(RejectionCode::NoCalls, format!("{name} {what}: a turn has at least one call")));
+        return Err(MessageProblem::new(
+            RejectionCode::NoCalls,
+            format!("{name} {what}: a turn has at least one call"),
+        ));
     }
     Ok((dialect, calls))
 }
 
-/// The rule about the members that hold calls.
+/// The rule for the members that hold calls.
 fn one_of() -> String {
     let mut names: Vec<String> = members().map(|(name, _, of)| format!("{name} ({of})")).collect();
     let last = names.pop().unwrap_or_default();
     format!("a turn has exactly one of {} and {last}", names.join(", "))
 }
 
-fn format(fields: &Fields<'_, '_>) -> Result<Option<Dialect>, Problem> {
+fn format(fields: &Fields<'_, '_>) -> Result<Option<Dialect>, MessageProblem> {
     let Some(text) = fields.string("format", limits::NAME_BYTES_MAX)? else { return Ok(None) };
     let known = || Dialect::ALL.map(Dialect::as_str).join(", ");
     Dialect::parse(&text)
@@ -55,10 +59,10 @@ fn format(fields: &Fields<'_, '_>) -> Result<Option<Dialect>, Problem> {
         .ok_or_else(|| fields.invalid("format", &format!("{text:?} is not one of {}", known())))
 }
 
-/// Writes calls into a turn, as [`read_calls`] reads them.
+/// Writes calls into a turn in the form that [`read_calls`] reads.
 pub(crate) fn write_calls(turn: &mut Object, dialect: Dialect, calls: &[Call]) {
     let rules = rules(dialect);
-    let own = rules.member().map(|(name, _)| name).filter(|_| !rules.about().in_words);
+    let own = rules.member().map(|(name, _)| name).filter(|_| !rules.info().in_words);
     if own.is_none() {
         turn.text("format", dialect.as_str());
     }

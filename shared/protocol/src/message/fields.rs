@@ -1,4 +1,4 @@
-//! The fields of a message: read one by one, each with an error that says what was expected.
+//! The fields of a message. Each is read by its own function, whose error says what was expected.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -7,24 +7,24 @@ use std::fmt;
 use serde_json::value::RawValue;
 
 use super::super::json::{Kind, Value, bounded};
-use super::problem::Problem;
+use super::problem::MessageProblem;
 use tickfleet_model::{Context, IdError, Priority, RejectionCode, SessionName, limits};
 
-/// The place where an object is; a text only once an error needs it.
+/// The position of an object. It becomes text only when an error needs it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum ObjectPath {
     /// The whole message.
     Message,
     /// A member of the message.
     Member(&'static str),
-    /// An element of a list of the message.
+    /// An element of a list in the message.
     Element(&'static str, usize),
     /// A member of such an element.
     Inside(&'static str, usize, &'static str),
 }
 
-impl fmt::Display for Place {
-    /// The text before the name of a member: nothing, or as `calls[0].`.
+impl fmt::Display for ObjectPath {
+    /// The text before the name of a member: empty, or for example `calls[0].`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message => Ok(()),
@@ -37,13 +37,13 @@ impl fmt::Display for Place {
 
 /// The members of one object, by name.
 pub(crate) struct Fields<'a, 'd> {
-    place: Place,
+    place: ObjectPath,
     members: Vec<(Cow<'a, str>, Value<'a, 'd>)>,
 }
 
 impl<'a, 'd> Fields<'a, 'd> {
     /// The members of the object `value`.
-    pub(crate) fn of(value: Option<Value<'a, 'd>>, place: Place) -> Result<Self, Problem> {
+    pub(crate) fn of(value: Option<Value<'a, 'd>>, place: ObjectPath) -> Result<Self, MessageProblem> {
         match value {
             Some(object) if object.kind() == Kind::Object => {
                 let mut members = Vec::with_capacity(16);
@@ -54,20 +54,20 @@ impl<'a, 'd> Fields<'a, 'd> {
                 let what = place.to_string();
                 let what = if what.is_empty() { "the message" } else { what.trim_end_matches('.') };
                 let found = other.map_or("nothing", |value| value.kind().as_str());
-                Err(Problem::new(RejectionCode::InvalidField, format!("{what} is {found}; expected an object")))
+                Err(MessageProblem::new(RejectionCode::InvalidField, format!("{what} is {found}; expected an object")))
             }
         }
     }
 
-    /// Refuses members that are not in `allowed`.
-    pub(crate) fn only(self, allowed: &[&str]) -> Result<Self, Problem> {
+    /// Rejects members that are not in `allowed`.
+    pub(crate) fn only(self, allowed: &[&str]) -> Result<Self, MessageProblem> {
         match self.members.iter().find(|(key, _)| !allowed.contains(&key.as_ref())) {
             None => Ok(self),
             Some((key, _)) => {
                 let key = bounded(key, limits::NAME_BYTES_MAX);
                 let allowed = allowed.join(", ");
                 let place = &self.place;
-                Err(Problem::new(
+                Err(MessageProblem::new(
                     RejectionCode::UnknownField,
                     format!("unknown field {place}{key}; allowed are {allowed}"),
                 ))
@@ -75,7 +75,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
-    /// The member `name`; one that is null counts as absent.
+    /// The member `name`; null counts as absent.
     pub(crate) fn get(&self, name: &str) -> Option<Value<'a, 'd>> {
         self.get_or_null(name).filter(|value| value.kind() != Kind::Null)
     }
@@ -85,32 +85,32 @@ impl<'a, 'd> Fields<'a, 'd> {
         self.members.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
     }
 
-    /// The error that `name` is not what it should be.
-    pub(crate) fn invalid(&self, name: &str, what: &str) -> Problem {
-        Problem::new(RejectionCode::InvalidField, format!("{}{name}: {what}", self.place))
+    /// The error for a member `name` with an invalid value.
+    pub(crate) fn invalid(&self, name: &str, what: &str) -> MessageProblem {
+        MessageProblem::new(RejectionCode::InvalidField, format!("{}{name}: {what}", self.place))
     }
 
-    /// The error that `name` is too long.
-    pub(crate) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> Problem {
+    /// The error for a member `name` that is too long.
+    pub(crate) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> MessageProblem {
         let place = &self.place;
-        Problem::new(
+        MessageProblem::new(
             RejectionCode::TooLarge,
             format!("{place}{name} has {bytes} bytes; at most {bytes_max} are allowed"),
         )
     }
 
-    /// The error that `name` is not there.
-    pub(crate) fn missing(&self, name: &str) -> Problem {
-        Problem::new(RejectionCode::MissingField, format!("the field {}{name} is missing", self.place))
+    /// The error for a missing member `name`.
+    pub(crate) fn missing(&self, name: &str) -> MessageProblem {
+        MessageProblem::new(RejectionCode::MissingField, format!("the field {}{name} is missing", self.place))
     }
 
-    /// Turns an absent `name` into an error.
-    pub(crate) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, Problem> {
+    /// Returns an error if `name` is absent.
+    pub(crate) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, MessageProblem> {
         value.ok_or_else(|| self.missing(name))
     }
 
     /// A string of at most `bytes_max` bytes.
-    pub(crate) fn string(&self, name: &str, bytes_max: usize) -> Result<Option<Cow<'a, str>>, Problem> {
+    pub(crate) fn string(&self, name: &str, bytes_max: usize) -> Result<Option<Cow<'a, str>>, MessageProblem> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value
             .as_str()
@@ -121,18 +121,18 @@ impl<'a, 'd> Fields<'a, 'd> {
         Ok(Some(text))
     }
 
-    /// An id, made by `new`.
+    /// An ID, built with `new`.
     pub(crate) fn id<T>(
         &self,
         name: &str,
         new: impl FnOnce(Cow<'a, str>) -> Result<T, IdError>,
-    ) -> Result<Option<T>, Problem> {
+    ) -> Result<Option<T>, MessageProblem> {
         let text = self.string(name, limits::TURN_BYTES_MAX)?;
         text.map(|text| new(text).map_err(|e| self.invalid(name, &e.to_string()))).transpose()
     }
 
-    /// A boolean, false where absent.
-    pub(crate) fn flag(&self, name: &str) -> Result<bool, Problem> {
+    /// A boolean; false if absent.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, MessageProblem> {
         match self.get(name) {
             None => Ok(false),
             Some(value) if value.kind() == Kind::Bool => Ok(value.text() == Some("true")),
@@ -146,7 +146,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         name: &str,
         count_max: usize,
         bytes_max: usize,
-    ) -> Result<Option<BTreeSet<String>>, Problem> {
+    ) -> Result<Option<BTreeSet<String>>, MessageProblem> {
         let Some(list) = self.get(name) else { return Ok(None) };
         let expected =
             || self.invalid(name, &format!("expected at most {count_max} strings of 1 to {bytes_max} bytes"));
@@ -159,21 +159,21 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A whole number from 0 to 2³²-1.
-    pub(crate) fn count(&self, name: &str) -> Result<Option<u32>, Problem> {
+    pub(crate) fn count(&self, name: &str) -> Result<Option<u32>, MessageProblem> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let number = value.text().filter(|_| value.kind() == Kind::Number).and_then(|text| text.parse().ok());
         number.map(Some).ok_or_else(|| self.invalid(name, "expected a whole number from 0 to 4294967295"))
     }
 
-    /// The priority, `normal` where absent.
-    pub(crate) fn priority(&self) -> Result<Priority, Problem> {
+    /// The priority; `normal` if absent.
+    pub(crate) fn priority(&self) -> Result<Priority, MessageProblem> {
         let Some(text) = self.string("priority", limits::NAME_BYTES_MAX)? else { return Ok(Priority::default()) };
         let expected = || self.invalid("priority", &format!("{text:?} is not one of urgent, high, normal, low"));
         Priority::parse(&text).ok_or_else(expected)
     }
 
-    /// The deadline, ms since the epoch. Only its form is judged here.
-    pub(crate) fn deadline(&self) -> Result<Option<i64>, Problem> {
+    /// The deadline, ms since the epoch. Only its format is checked here.
+    pub(crate) fn deadline(&self) -> Result<Option<i64>, MessageProblem> {
         let Some(text) = self.string("deadline", limits::NAME_BYTES_MAX)? else { return Ok(None) };
         let expected = |_| {
             let example = "expected an RFC 3339 time with an offset, as 2026-01-31T12:00:00Z";
@@ -182,8 +182,8 @@ impl<'a, 'd> Fields<'a, 'd> {
         chrono::DateTime::parse_from_rfc3339(&text).map(|time| Some(time.timestamp_millis())).map_err(expected)
     }
 
-    /// A JSON value of at most `bytes_max` bytes, exactly as it is written.
-    pub(crate) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, Problem> {
+    /// A JSON value of at most `bytes_max` bytes, exactly as written.
+    pub(crate) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, MessageProblem> {
         let Some(text) = self.get(name).and_then(|value| value.text()) else { return Ok(None) };
         if text.len() > bytes_max {
             return Err(self.too_large(name, text.len(), bytes_max));
@@ -192,7 +192,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// The context fields, within their common bound.
-    pub(crate) fn context(&self) -> Result<Context, Problem> {
+    pub(crate) fn context(&self) -> Result<Context, MessageProblem> {
         let context = Context {
             user_context: self.raw("user_context", limits::CONTEXT_BYTES_MAX)?,
             session_data: self.raw("session_data", limits::CONTEXT_BYTES_MAX)?,
@@ -208,7 +208,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         if bytes > limits::CONTEXT_BYTES_MAX {
             let max = limits::CONTEXT_BYTES_MAX;
             let what = "user_context, session_data and correlation_id together";
-            return Err(Problem::new(
+            return Err(MessageProblem::new(
                 RejectionCode::TooLarge,
                 format!("{what} have {bytes} bytes; at most {max} are allowed"),
             ));
@@ -216,13 +216,13 @@ impl<'a, 'd> Fields<'a, 'd> {
         Ok(context)
     }
 
-    /// The W3C trace context. What is malformed is ignored, as the standard asks: a trace must not cost a turn.
+    /// The W3C trace context. A malformed one is ignored, as the standard requires: a trace must not make a turn fail.
     fn traceparent(&self) -> Option<String> {
         let text = self.get("traceparent")?.as_str()?;
         super::super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
-    /// The `tracestate` that goes with the trace context; without a good one it means nothing.
+    /// The `tracestate` of the trace context; ignored without a valid `traceparent`.
     fn tracestate(&self) -> Option<String> {
         self.traceparent()?;
         let text = self.get("tracestate")?.as_str()?;
@@ -230,7 +230,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 }
 
-/// JSON that the scan has checked already, as a value that keeps its text.
+/// Wraps JSON that the scan has already checked, as a value that keeps its text.
 fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
     RawValue::from_string(text.to_owned())
 }

@@ -1,15 +1,15 @@
-//! The owner of a message that leaves it out: who hands it on knows it.
+//! Adds the owner to a message that lacks one. The process that forwards the message knows the owner.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, TenantId};
 
-/// Adds tenant and agent to a message that leaves them out, as a provider's response does. Null counts as left out, as in
+/// Adds tenant and agent to a message that lacks them, as a provider's response does. Null counts as absent, as in
 /// every optional field.
 #[must_use]
 pub fn with_owner(mut bytes: Vec<u8>, tenant: Option<&TenantId>, agent: Option<&AgentId>) -> Vec<u8> {
-    // Ids need no escaping: their characters are bounded.
+    // IDs need no escaping, because their characters are restricted.
     for (name, id) in [("agent", agent.map(AgentId::as_str)), ("tenant", tenant.map(TenantId::as_str))] {
         if let Some(id) = id {
             bytes = with_member(bytes, name, id);
@@ -26,7 +26,8 @@ fn with_member(bytes: Vec<u8>, name: &str, id: &str) -> Vec<u8> {
     }
 }
 
-/// Where a text is put into a message, in the place of so many bytes, and the text; none if the message has the member.
+/// The edit that adds a member: its offset, the number of bytes that it replaces, and the new text. `None` if the
+/// message has the member.
 fn addition(bytes: &[u8], name: &str, id: &str) -> Option<(usize, usize, String)> {
     let members = serde_json::from_slice::<BTreeMap<String, &RawValue>>(bytes).ok()?;
     match members.get(name).map(|value| value.get()) {
@@ -34,7 +35,7 @@ fn addition(bytes: &[u8], name: &str, id: &str) -> Option<(usize, usize, String)
             let open = bytes.iter().position(|b| *b == b'{')?;
             Some((open + 1, 0, format!("\"{name}\":\"{id}\"{}", if members.is_empty() { "" } else { "," })))
         }
-        // It is a part of the bytes, not a copy: where it begins there is how far it lies behind their beginning.
+        // `null` is a slice of `bytes`, not a copy, so the distance of the two pointers is its offset.
         Some(null) if null == "null" => {
             Some((null.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr()), null.len(), format!("\"{id}\"")))
         }
@@ -60,9 +61,9 @@ mod tests {
         assert_eq!(owned(r#"{"tenant":"acme","agent":"fran"}"#), r#"{"tenant":"acme","agent":"fran"}"#);
         assert_eq!(owned(r#"{"tenant": null,"agent":null}"#), r#"{"tenant": "demo","agent":"kelly"}"#);
         assert_eq!(owned(r#"{"agent":null,"a":null}"#), r#"{"tenant":"demo","agent":"kelly","a":null}"#);
-        // Twice the same member stays so, and is refused.
+        // A duplicate member is left as it is, and rejected later.
         assert_eq!(owned(r#"{"tenant":"acme","tenant":null}"#).matches("tenant").count(), 2);
-        // What cannot be read is told by whoever parses it.
+        // The parser reports what cannot be read.
         assert_eq!(owned("[1]"), "[1]");
         assert_eq!(owned("{"), "{");
     }

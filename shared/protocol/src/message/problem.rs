@@ -1,15 +1,15 @@
-//! One rule that a message breaks.
+//! A rule that a message breaks.
 
 use tickfleet_model::RejectionCode;
 
-/// A rule that a message breaks, with the words that say so.
+/// A rule that a message breaks, with the error message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct MessageProblem {
     pub(crate) code: RejectionCode,
     pub(crate) message: String,
 }
 
-impl Problem {
+impl MessageProblem {
     pub(crate) fn new(code: RejectionCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }

@@ -1,4 +1,4 @@
-//! Arguments as a strict model gives them, without the nulls that stand for what is left out.
+//! Removes the nulls that a strict model sends for arguments that it omits.
 
 use std::borrow::Cow;
 
@@ -8,12 +8,12 @@ use super::super::json::{Document, Kind, Value, push_quoted};
 use super::{HOPS_MAX, allows_null, resolve};
 use tickfleet_model::limits;
 
-/// `arguments` without the members that are null, optional in `schema`, and not allowed to be null there: a strict
-/// model has to name every argument, and says with null that it leaves one out. Every other byte stays, and so does
-/// text that is no JSON.
+/// Returns `arguments` without the members that are null, optional in `schema`, and not permitted to be null there. A
+/// strict model must name every argument, and sends null for an argument that it omits. All other bytes are unchanged,
+/// and so is text that is not JSON.
 #[must_use]
 pub fn without_nulls<'a>(schema: &Schema, arguments: &'a str) -> Cow<'a, str> {
-    // Nothing but a null is ever dropped.
+    // Only nulls are ever dropped.
     if !arguments.contains("null") {
         return Cow::Borrowed(arguments);
     }
@@ -22,7 +22,7 @@ pub fn without_nulls<'a>(schema: &Schema, arguments: &'a str) -> Cow<'a, str> {
     root.and_then(|value| strip(value, schema, schema)).map_or(Cow::Borrowed(arguments), Cow::Owned)
 }
 
-/// The text of `value` without its dropped members; `None` where nothing is dropped.
+/// The text of `value` without its dropped members; `None` if nothing is dropped.
 fn strip(value: Value<'_, '_>, schema: &Schema, root: &Schema) -> Option<String> {
     let schema = plain(schema, root)?;
     match value.kind() {
@@ -70,7 +70,7 @@ fn strip_array(array: Value<'_, '_>, items: &Schema, root: &Schema) -> Option<St
     })
 }
 
-/// The schema behind references and behind a choice between one schema and null.
+/// The schema after following references, and after a choice between one schema and null.
 fn plain<'a>(schema: &'a Schema, root: &'a Schema) -> Option<&'a Schema> {
     let mut schema = schema;
     for _ in 0..HOPS_MAX {

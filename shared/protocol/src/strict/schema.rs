@@ -1,16 +1,16 @@
-//! A schema as the strict subset has it.
+//! Converts a schema to the strict subset.
 
 use serde_json::{Map, Value, json};
 
 use super::{HOPS_MAX, NotStrict, allows_null, resolve};
 
-/// OpenAI's bounds on a strict schema: levels, properties, values of enums, and characters of names and values.
+/// OpenAI's bounds on a strict schema: levels, properties, enum values, and characters of names and values.
 const LEVELS_MAX: usize = 10;
 const PROPERTIES_MAX: usize = 5_000;
 const ENUM_VALUES_MAX: usize = 1_000;
 const NAME_CHARS_MAX: usize = 120_000;
 
-/// Keywords that say what a grammar cannot, and without which the model would be held to something else.
+/// Keywords that a grammar cannot express. Without them, the model would be forced to follow a different schema.
 const NEEDED: [&str; 11] = [
     "patternProperties",
     "prefixItems",
@@ -25,7 +25,7 @@ const NEEDED: [&str; 11] = [
     "$recursiveRef",
 ];
 
-/// Keywords that only narrow or inform: left out, and told in the description.
+/// Keywords that only narrow or inform. They are left out, and the description mentions them.
 const TOLD: [&str; 9] = [
     "default",
     "minLength",
@@ -38,10 +38,10 @@ const TOLD: [&str; 9] = [
     "contentEncoding",
 ];
 
-/// Bytes of a value that is told in a description.
+/// Longest value that a description mentions, in bytes.
 const TOLD_BYTES_MAX: usize = 120;
 
-/// Keywords that stay as they are beside a type.
+/// Keywords that are kept unchanged next to a type.
 const KEPT: [&str; 12] = [
     "title",
     "enum",
@@ -57,15 +57,15 @@ const KEPT: [&str; 12] = [
     "format",
 ];
 
-/// Values of `format` that a model can be held to.
+/// Values of `format` that strict mode enforces.
 const FORMATS: [&str; 9] = ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
 
 /// The strict form of a tool's input schema.
 ///
 /// # Errors
-/// [`NotStrict`] where the subset cannot say what the schema says.
+/// [`NotStrict`] if the subset cannot express the schema.
 pub fn strict_schema(schema: &Value) -> Result<Value, NotStrict> {
-    let mut walk = Walk { root: schema, properties: 0, enum_values: 0, name_chars: 0 };
+    let mut walk = SchemaWalk { root: schema, properties: 0, enum_values: 0, name_chars: 0 };
     let mut strict = walk.schema(schema, "", 1)?;
     if strict.get("type").is_none_or(|kind| kind != "object") {
         return Err(refuse("", "is not a plain object"));
@@ -95,14 +95,14 @@ fn refuse(at: &str, why: &str) -> NotStrict {
     NotStrict { at: at.to_owned(), why: why.to_owned() }
 }
 
-struct Walk<'a> {
+struct SchemaWalk<'a> {
     root: &'a Value,
     properties: usize,
     enum_values: usize,
     name_chars: usize,
 }
 
-impl Walk<'_> {
+impl SchemaWalk<'_> {
     fn schema(&mut self, schema: &Value, at: &str, level: usize) -> Result<Value, NotStrict> {
         let Value::Object(members) = schema else {
             return Err(refuse(at, "takes any value"));
@@ -127,7 +127,7 @@ impl Walk<'_> {
         }
     }
 
-    /// `$ref` stands alone in the subset: a description goes around it.
+    /// In the subset, `$ref` has no siblings, so a description wraps it.
     fn reference(&mut self, members: &Map<String, Value>, at: &str) -> Result<Value, NotStrict> {
         let to = members.get("$ref").and_then(Value::as_str).unwrap_or_default();
         if resolve(self.root, to).is_none() {
@@ -145,7 +145,7 @@ impl Walk<'_> {
         })
     }
 
-    /// `allOf` around one schema, as generators write it to add a description.
+    /// An `allOf` with a single schema, which generators write to add a description.
     fn only_one(
         &mut self,
         members: &Map<String, Value>,
@@ -202,7 +202,7 @@ impl Walk<'_> {
     }
 
     fn typed(&mut self, members: &Map<String, Value>, kind: &str, at: &str, level: usize) -> Result<Value, NotStrict> {
-        // Beside a type, a choice only narrows, unless it brings members of its own.
+        // Next to a type, a choice only narrows, unless it has members of its own.
         let brings = |one: &Value| one.get("properties").is_some() || one.get("$ref").is_some();
         let choices = ["anyOf", "oneOf"].iter().filter_map(|name| members.get(*name)?.as_array());
         if choices.flatten().any(brings) {
@@ -238,7 +238,8 @@ impl Walk<'_> {
         let empty = Map::new();
         let properties = members.get("properties").and_then(Value::as_object).unwrap_or(&empty);
         let closed = members.get("additionalProperties").map(|more| more == &Value::Bool(false));
-        // The arguments of a tool without any are an empty object; anywhere else, such an object takes anything.
+        // The arguments of a tool without arguments are an empty object. Anywhere else, such an object accepts any
+        // members.
         if closed == Some(false) || closed.is_none() && properties.is_empty() && !at.is_empty() {
             return Err(refuse(at, "takes members of any name"));
         }
@@ -276,7 +277,7 @@ impl Walk<'_> {
     }
 }
 
-/// The types that a schema names, or that its values or members show; empty for a schema that leaves them open.
+/// The types that a schema names, or that its values or members imply; empty if the type is open.
 fn types(members: &Map<String, Value>) -> Vec<String> {
     let named = |kind: &Value| kind.as_str().map(str::to_owned);
     match members.get("type") {
@@ -311,7 +312,7 @@ fn is_known_format(format: &Value) -> bool {
     format.as_str().is_some_and(|format| FORMATS.contains(&format))
 }
 
-/// The description, and behind it what the subset leaves out.
+/// The description, followed by the keywords that the subset leaves out.
 fn described(members: &Map<String, Value>) -> Option<String> {
     let unknown_format = members.get("format").filter(|format| !is_known_format(format)).map(|value| ("format", value));
     let told = TOLD.iter().filter_map(|name| Some((*name, members.get(*name)?)));
@@ -330,7 +331,7 @@ fn described(members: &Map<String, Value>) -> Option<String> {
     }
 }
 
-/// The strict schema, and null beside it.
+/// The strict schema, or null.
 fn nullable(mut strict: Value) -> Value {
     let null = || json!({"type": "null"});
     let Some(members) = strict.as_object_mut() else { return strict };
@@ -368,7 +369,7 @@ mod tests {
         json!({"type": "object", "properties": properties, "required": required})
     }
 
-    /// The strict form of the one property `p`, optional unless said otherwise.
+    /// The strict form of the single property `p`, optional unless `required`.
     fn property(schema: Value, required: bool) -> Value {
         let names = if required { json!(["p"]) } else { json!([]) };
         strict_schema(&object(json!({"p": schema}), names)).unwrap()["properties"]["p"].clone()

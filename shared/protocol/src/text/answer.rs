@@ -1,27 +1,28 @@
-//! A model's plain answer: where it calls tools, and what is wrong where that cannot be read.
+//! Finds the tool calls in a model's plain-text answer, and reports what is wrong with a call that cannot be read.
 //!
-//! An answer is read from left to right, and two things are never done. A call is never completed or repaired: one
-//! that breaks off was never finished. And behind a broken place nothing is taken for a call: with one quote too
-//! many or too few, what was a string may look like one. So what is told to be mended was not carried out.
+//! An answer is read from left to right, with two rules. A call is never completed or repaired: a call that breaks off
+//! was never finished. After a broken place, nothing is taken for a call: with one quote too many or too few, the
+//! content of a string may look like one. So if the model is asked to fix a call, neither that call nor any later one
+//! was carried out.
 
 use std::borrow::Cow;
 
 use super::super::json::{Bounds, Document, JsonError, bounded, check, leading, prefix};
-use super::forms::{self, Form};
+use super::forms::{self, CallForm};
 use super::meaning::{self, collect, unreadable};
 use tickfleet_model::{Call, limits};
 
 /// The depth to which an answer's JSON is indexed: list, call, `function`, its members.
 const LEVELS: usize = 4;
 
-/// Bytes of a form that a complaint quotes.
+/// Longest quote of a form in a complaint, in bytes.
 const FORM_BYTES_MAX: usize = 60;
 
-/// Bytes that are looked at behind the place where JSON broke, to tell a broken call from prose with braces.
+/// Bytes examined after the place where JSON broke, to distinguish a broken call from prose with braces.
 const LOOK_AHEAD_BYTES: usize = 256;
 
-/// Thoughts, and words to the user, are no call: how they begin and end, and whether a prompt may end with the
-/// beginning, so that an answer has the end alone.
+/// Thoughts and text for the user are not calls. Each entry has the start, the end, and whether a prompt may end with
+/// the start, in which case the answer contains only the end.
 const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<think>", "</think>", true),
     ("[THINK]", "[/THINK]", true),
@@ -30,14 +31,14 @@ const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<|channel>thought", "<channel|>", true),
 ];
 
-/// Begins words to the user, which nothing has to end.
+/// Begins text for the user, which needs no end.
 const TO_THE_USER: &str = "<|channel|>final<|message|>";
 
-/// Marks that stand before a call, beside the tags that [`forms::tag`] knows. Behind these comes JSON, or a markup that
-/// is not read here.
+/// Marks before a call, besides the tags that [`forms::tag`] recognizes. After them comes JSON, or a markup that this
+/// module does not read.
 const MARKS: [&str; 3] = ["[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"];
 
-/// Marks of calls in a markup that is not read here: the tool's name stands outside the JSON.
+/// Marks of calls in a markup that this module does not read: the tool's name is outside the JSON.
 const FOREIGN: [&str; 11] = [
     "<|tool_call>",
     "<|tool_calls_section_begin|>",
@@ -52,29 +53,37 @@ const FOREIGN: [&str; 11] = [
     RECIPIENT,
 ];
 
-/// Whom a message goes to that calls a tool.
+/// The recipient of a message that calls a tool.
 const RECIPIENT: &str = "to=functions.";
 
-/// Begins and ends the header of a message that names whom it goes to.
+/// Start and end of the header of a message that names its recipient.
 const HEADERS: [&str; 2] = ["<|start|>", "<|channel|>"];
 const HEADER_ENDS: &str = "<|message|>";
 
-/// The calls in a model's answer, in order; at most one more than a turn may have. An answer in plain words has none.
+/// The calls in a model's answer, in order; at most one more than a turn may have. An answer without calls gives none.
 ///
-/// A call that cannot be read is a call too, which [`problem`] tells from the others: its arguments are the broken
-/// text, so that it never runs, and it is the last one, for nothing behind it is read.
+/// An unreadable call is included; [`problem`] distinguishes it from the others. Its arguments are the broken text, so
+/// that it never runs. It is the last one, because nothing after it is read.
 #[must_use]
 pub fn calls_in(answer: &str) -> Vec<Call> {
     calls_up_to(answer, limits::CALLS_PER_TURN_MAX + 1)
 }
 
-/// As [`calls_in`], with another bound.
+/// Like [`calls_in`], with another bound.
 pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     let forms = forms::find(answer);
     let at = thought_in_prompt(answer);
-    let mut reader =
-        Reader { answer, at, calls: Vec::new(), doubt: None, marked: None, forms, next_form: 0, open_thought: None };
-    // Where the prompt ends with the header's beginning, the answer begins in the middle of it.
+    let mut reader = AnswerReader {
+        answer,
+        at,
+        calls: Vec::new(),
+        doubt: None,
+        marked: None,
+        forms,
+        next_form: 0,
+        open_thought: None,
+    };
+    // If the prompt ends with the start of the header, the answer begins in the middle of the header.
     let start = answer.trim_start();
     if start.starts_with(RECIPIENT) {
         reader.give_up(answer.len() - start.len());
@@ -83,7 +92,7 @@ pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     reader.calls
 }
 
-/// Where the answer begins behind a thought whose start stood in the prompt.
+/// Where the answer begins after a thought whose start was in the prompt.
 fn thought_in_prompt(answer: &str) -> usize {
     let ends = THOUGHTS.into_iter().filter(|(.., may_be_prompted)| *may_be_prompted).filter_map(|(start, end, _)| {
         let at = answer.find(end)?;
@@ -93,28 +102,28 @@ fn thought_in_prompt(answer: &str) -> usize {
     ends.max().unwrap_or(0)
 }
 
-struct Reader<'a> {
+struct AnswerReader<'a> {
     answer: &'a str,
     at: usize,
     calls: Vec<Call>,
-    /// The place where JSON broke that did not look like a call. A call behind it may stand inside of it.
+    /// The place of broken JSON that did not look like a call. A later call may be inside it.
     doubt: Option<usize>,
-    /// The place of a mark that JSON has to follow.
+    /// The place of a mark that must be followed by JSON.
     marked: Option<usize>,
-    /// The lines that announce or make a call in another form than JSON, in order.
-    forms: Vec<Form>,
-    /// The first of them that is not behind.
+    /// The lines that announce or make a call in a form other than JSON, in order.
+    forms: Vec<CallForm>,
+    /// The index of the first form that is not behind the current position.
     next_form: usize,
     /// Where a thought began that does not end.
     open_thought: Option<usize>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> AnswerReader<'a> {
     fn rest(&self) -> &'a str {
         self.answer.get(self.at..).unwrap_or_default()
     }
 
-    /// Reads up to the next place that means something, and that; false at the end.
+    /// Reads up to and including the next place that matters. Returns false at the end.
     fn step(&mut self) -> bool {
         let next = |c: char| matches!(c, '{' | '[' | '<') || self.marked.is_some() && !c.is_whitespace();
         let found = self.rest().find(next);
@@ -149,8 +158,9 @@ impl<'a> Reader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Reads a line that announces a call, or gives up at one that makes it.
-    fn form(&mut self, form: Form) -> bool {
+    /// Handles a line in such a form: continues after a line that announces a call, gives up at a line that is the
+    /// call.
+    fn form(&mut self, form: CallForm) -> bool {
         let Some(bytes) = form.announces else {
             self.give_up(self.marked.unwrap_or(form.at));
             return false;
@@ -163,7 +173,7 @@ impl<'a> Reader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Skips the model's thoughts. A call in a thought that does not end may have been meant.
+    /// Skips the model's thoughts. A call in a thought that does not end may have been intended.
     fn thought(&mut self, rest: &str) -> bool {
         if self.open_thought.is_some() {
             return false;
@@ -180,7 +190,7 @@ impl<'a> Reader<'a> {
                 return true;
             }
             if may_be_prompted && rest.starts_with(end) {
-                // The start stood in the prompt: so far, all was thought.
+                // The start was in the prompt, so everything so far was a thought.
                 self.calls.clear();
                 (self.doubt, self.marked) = (None, None);
                 self.at += end.len();
@@ -190,7 +200,7 @@ impl<'a> Reader<'a> {
         false
     }
 
-    /// Notes a mark, and gives up at one of a markup that is not read here.
+    /// Notes a mark, and gives up at a markup that this module does not read.
     fn mark(&mut self, rest: &str) -> bool {
         if FOREIGN.iter().any(|mark| rest.starts_with(mark)) || names_a_recipient(rest) {
             self.give_up(self.marked.unwrap_or(self.at));
@@ -206,14 +216,14 @@ impl<'a> Reader<'a> {
         }
         self.marked = Some(self.at);
         self.at += bytes;
-        // A mark that nothing follows any more announced a call.
+        // A mark at the end of the answer announced a call that does not follow.
         if self.rest().trim().is_empty() {
             self.give_up(self.at - bytes);
         }
         true
     }
 
-    /// A whole JSON value.
+    /// Handles a complete JSON value.
     fn json(&mut self, text: &str) {
         let (document, _) = Document::read(text, limits::JSON_DEPTH_MAX, LEVELS);
         let before = self.calls.len();
@@ -224,7 +234,7 @@ impl<'a> Reader<'a> {
             self.calls.truncate(before);
             return self.give_up(doubt);
         }
-        // The model is told that nothing behind it was carried out.
+        // The error message states that nothing after this call was carried out.
         if let Some(bad) = self.calls.iter().skip(before).position(has_to_be_mended) {
             self.calls.truncate(before + bad + 1);
             self.at = self.answer.len();
@@ -236,10 +246,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// JSON that breaks: a call to be mended, or something else in braces.
+    /// Handles broken JSON: a call that the model has to fix, or other text in braces.
     fn broken(&mut self, rest: &str, error: &JsonError) {
         let read = rest.get(..error.byte).unwrap_or(rest);
-        // Elsewhere than at the start, brackets around a function are prose.
+        // Except at the start of the answer, brackets around a function are prose.
         let python =
             || forms::is_python(rest) && self.answer.get(..self.at).is_some_and(|before| before.trim().is_empty());
         if self.marked.is_some() || python() || looks_like_a_call(prefix(rest, read.len() + LOOK_AHEAD_BYTES)) {
@@ -248,11 +258,12 @@ impl<'a> Reader<'a> {
         if read.contains(':') {
             self.doubt.get_or_insert(self.at);
         }
-        // Behind the place where it broke, so that no byte is scanned twice. Brackets are never cut in two.
+        // Continues after the place where it broke, so that no byte is scanned twice. Brackets are single bytes, so
+        // this splits none.
         self.at += read.len().max(1);
     }
 
-    /// From `start` on, the answer is one call that cannot be read.
+    /// Takes everything from `start` on as one unreadable call.
     fn give_up(&mut self, start: usize) {
         let start = self.open_thought.unwrap_or(start);
         let raw = self.answer.get(start..).unwrap_or_default();
@@ -261,7 +272,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns true if a message's header names a tool, as `<|channel|>commentary to=functions.add`.
+/// Returns true if a message's header names a tool as its recipient, such as `<|channel|>commentary to=functions.add`.
 fn names_a_recipient(rest: &str) -> bool {
     let Some(header) = HEADERS.iter().find_map(|start| rest.strip_prefix(start)) else { return false };
     let header = prefix(header, LOOK_AHEAD_BYTES);
@@ -270,11 +281,11 @@ fn names_a_recipient(rest: &str) -> bool {
     recipient.is_some_and(|recipient| !matches!(recipient, "" | "user" | "assistant" | "all"))
 }
 
-/// Returns true if JSON that broke was meant as a call: by its first key, however that is quoted.
+/// Returns true if broken JSON was meant as a call, judged by its first key in any kind of quotes.
 fn looks_like_a_call(text: &str) -> bool {
     let quotes = ['"', '\'', '`', '“', '”', '\\', ' ', '\n', '\r', '\t'];
     let inside = text.strip_prefix('[').unwrap_or(text).trim_start();
-    // Two braces are how templates write one.
+    // Templates write one brace as two.
     let inside = inside.strip_prefix('{').map_or(inside, |inside| inside.strip_prefix('{').unwrap_or(inside));
     let inside = inside.trim_start_matches(quotes);
     let inside = inside.strip_prefix("&quot;").unwrap_or(inside);
@@ -284,31 +295,32 @@ fn looks_like_a_call(text: &str) -> bool {
     (after.is_empty() || after.starts_with(':')) && meaning::begins_a_call(key, inside)
 }
 
-/// Broken text behind the mark that it may begin with.
+/// Broken text without the mark that it may begin with.
 fn unmarked(raw: &str) -> &str {
     raw.get(mark_bytes(raw).max(forms::fence(raw))..).unwrap_or(raw).trim_start()
 }
 
-/// Returns how many bytes the mark has that a text begins with.
+/// Returns the length in bytes of the mark at the start of a text; 0 if the text has none.
 fn mark_bytes(text: &str) -> usize {
     let tag = || forms::tag(text).filter(|tag| !tag.is_foreign).map(|tag| tag.bytes);
     MARKS.iter().find(|mark| text.starts_with(**mark)).map(|mark| mark.len()).or_else(tag).unwrap_or(0)
 }
 
-/// The tool that broken text names, where that much can be read; empty otherwise.
+/// The tool that broken text names, if that much is readable; otherwise empty.
 fn named(raw: &str) -> String {
     let (document, _) = Document::read(prefix(unmarked(raw), LOOK_AHEAD_BYTES), limits::JSON_DEPTH_MAX, 1);
     let name = document.root().and_then(meaning::name_of).unwrap_or_default();
     bounded(&name, limits::NAME_BYTES_MAX).into_owned()
 }
 
-/// Whether nothing behind a call is carried out. No text at all is the empty object, as in every dialect.
+/// Returns true if nothing after this call may be carried out. Empty arguments are the empty object, as in every
+/// dialect.
 fn has_to_be_mended(call: &Call) -> bool {
     if call.arguments.is_empty() { call.tool.is_empty() } else { problem(call).is_some() }
 }
 
-/// The complaint about a call out of [`calls_in`] that cannot be read, in words that its model can act on, at most
-/// [`limits::ERROR_BYTES_MAX`] bytes; `None` for a call whose arguments are JSON, whatever a tool says of them.
+/// The complaint about an unreadable call from [`calls_in`], in words that its model can act on, at most
+/// [`limits::ERROR_BYTES_MAX`] bytes. `None` for a call whose arguments are JSON, even if the tool rejects them.
 #[must_use]
 pub fn problem(call: &Call) -> Option<String> {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
@@ -320,7 +332,7 @@ pub fn problem(call: &Call) -> Option<String> {
     if error.is_none() && !call.tool.is_empty() {
         return None;
     }
-    // Where it stood among other text, its own end is no mistake.
+    // If other text surrounded the call, the end of the call itself is not an error.
     let error = leading(unmarked(raw), limits::JSON_DEPTH_MAX).err().or(error.filter(|_| !call.tool.is_empty()));
     let what = match (mark_of(raw), error) {
         (Some(mark), _) => format!("{whose} is in a form that is not understood here ({mark})."),
@@ -336,7 +348,7 @@ pub fn problem(call: &Call) -> Option<String> {
     Some(bounded(&told, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned())
 }
 
-/// The mark that broken text begins with, where it is not followed by JSON.
+/// The mark that broken text begins with, unless JSON follows it.
 fn mark_of(raw: &str) -> Option<Cow<'_, str>> {
     if let Some((start, ..)) = THOUGHTS.iter().find(|(start, ..)| raw.starts_with(start)) {
         return Some(Cow::Owned(format!("it is inside {start}, which does not end")));
@@ -362,7 +374,7 @@ mod tests {
 
     use super::*;
 
-    /// Tool and arguments of each call that can be read, and the word `unreadable` for one that cannot.
+    /// Tool and arguments of each readable call, and the word `unreadable` for the others.
     fn read(answer: &str) -> Vec<String> {
         let told = |call: &Call| match problem(call) {
             None => format!("{} {}", call.tool, call.arguments),

@@ -1,23 +1,24 @@
-//! Forms of calls that are no JSON, or that announce it: tags, fences and lines as model families and agent frameworks
-//! write them. They are recognised, not read: half of what makes such a call lies in the tool's own definition.
+//! Forms of calls that are not JSON or that announce it: tags, fences and lines that model families and agent
+//! frameworks use. They are recognized but not read, because half of such a call's meaning is in the tool's own
+//! definition.
 
 use tickfleet_model::limits;
 
 use super::super::json::prefix;
 
-/// Bytes of a tag that are looked at.
+/// Bytes of a tag that are examined.
 const TAG_BYTES_MAX: usize = 200;
-/// Lines behind a tool's name in which its arguments begin.
+/// Lines after a tool's name in which its arguments must begin.
 const LINES_BETWEEN_MAX: usize = 4;
-/// Lines of an answer that are looked at.
+/// Lines of an answer that are examined.
 const LINES_MAX: usize = 10_000;
 
-/// What the name of a tag holds that announces a call, without case and punctuation.
+/// Words in the name of a tag that announces a call, without case and punctuation.
 const CALLS: [&str; 8] =
     ["toolcall", "functioncall", "tooluse", "toolcode", "usetool", "calltool", "toolinvocation", "usemcptool"];
-/// Tags whose content is no JSON of ours.
+/// Tags whose content is not JSON in our format.
 const FOREIGN: [&str; 6] = ["invoke", "toolname", "toolinput", "toolarguments", "usemcptool", "recipient"];
-/// What the name of a tag holds that ends a call, or tells what one came to.
+/// Words in the name of a tag that ends a call, or that reports a result.
 const NO_CALLS: [&str; 5] = ["result", "response", "output", "error", "end"];
 
 /// Labels of a line that names a tool, without case and punctuation.
@@ -34,7 +35,7 @@ const NAME_LABELS: [&str; 11] = [
     "usetool",
     "nextaction",
 ];
-/// Labels of a line that has its arguments.
+/// Labels of a line with the arguments.
 const INPUT_LABELS: [&str; 12] = [
     "actioninput",
     "arguments",
@@ -49,28 +50,28 @@ const INPUT_LABELS: [&str; 12] = [
     "functionarguments",
     "functioninput",
 ];
-/// Names that stand for no tool.
+/// Names that mean no tool.
 const NO_TOOLS: [&str; 6] = ["none", "null", "na", "no", "finalanswer", "finish"];
 
-/// A line that makes a call, or announces one.
+/// A line that is a call, or that announces one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Form {
-    /// Where the line begins.
+pub(super) struct CallForm {
+    /// Offset of the line.
     pub(super) at: usize,
-    /// The bytes of it that JSON has to follow; none where the call itself is no JSON.
+    /// The length of the part that JSON must follow; `None` if the call itself is not JSON.
     pub(super) announces: Option<usize>,
 }
 
 /// A tag that begins a call.
-pub(super) struct Tag {
-    /// Its length.
+pub(super) struct CallTag {
+    /// Its length, in bytes.
     pub(super) bytes: usize,
-    /// True if its content is not read here.
+    /// True if this module does not read its content.
     pub(super) is_foreign: bool,
 }
 
-/// The tag of a call that a text begins with.
-pub(super) fn tag(text: &str) -> Option<Tag> {
+/// The call's tag at the start of a text.
+pub(super) fn tag(text: &str) -> Option<CallTag> {
     let inside = prefix(text.strip_prefix('<')?, TAG_BYTES_MAX);
     let (tag, _) = inside.split_once('>')?;
     let name = tag.split(|c: char| c.is_whitespace() || c == '=').next().unwrap_or_default();
@@ -83,10 +84,10 @@ pub(super) fn tag(text: &str) -> Option<Tag> {
     }
     let is_foreign = FOREIGN.contains(&name.as_str());
     let is_call = is_foreign || CALLS.iter().any(|word| name.contains(word));
-    is_call.then_some(Tag { bytes: 1 + tag.len() + 1, is_foreign: is_foreign || has_more })
+    is_call.then_some(CallTag { bytes: 1 + tag.len() + 1, is_foreign: is_foreign || has_more })
 }
 
-/// Returns how many bytes the fence of a call has that a text begins with: its first line.
+/// Returns the length in bytes of the call's fence at the start of a text: of its first line. 0 if the text has none.
 pub(super) fn fence(text: &str) -> usize {
     let line = text.lines().next().unwrap_or_default();
     let info = line.strip_prefix("```").map(folded).unwrap_or_default();
@@ -94,8 +95,8 @@ pub(super) fn fence(text: &str) -> usize {
     if is_call { line.len() } else { 0 }
 }
 
-/// The lines of an answer that make or announce calls, in order.
-pub(super) fn find(answer: &str) -> Vec<Form> {
+/// The lines of an answer that are or announce calls, in order.
+pub(super) fn find(answer: &str) -> Vec<CallForm> {
     let mut forms = Vec::new();
     let lines: Vec<(usize, &str)> = lines(answer).take(LINES_MAX).collect();
     for (number, (start, line)) in lines.iter().enumerate() {
@@ -104,23 +105,23 @@ pub(super) fn find(answer: &str) -> Vec<Form> {
         let behind = || lines.iter().skip(number + 1).map(|(_, line)| line.trim()).filter(|line| !line.is_empty());
         let fence = fence(text);
         if fence > 0 {
-            forms.push(Form { at, announces: Some(fence) });
+            forms.push(CallForm { at, announces: Some(fence) });
             continue;
         }
         let python = || is_python(text) && has_keywords(text) && text.trim_end().ends_with(']');
         if names_a_tool(text, behind) || is_functionary(text, behind) || is_expression_of_functions(text) || python() {
-            forms.push(Form { at, announces: None });
+            forms.push(CallForm { at, announces: None });
         }
     }
     if let Some(at) = lone_expression(answer)
         && !forms.iter().any(|form| form.at <= at)
     {
-        forms.insert(0, Form { at, announces: None });
+        forms.insert(0, CallForm { at, announces: None });
     }
     forms
 }
 
-/// The lines of a text, each with its place.
+/// The lines of a text, each with its offset.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split_inclusive('\n').scan(0, |at, line| {
         let start = *at;
@@ -129,7 +130,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns true if a line names a tool, and one behind it has arguments: `Action: add`, `Action Input: {…}`.
+/// Returns true if a line names a tool, and a line after it has arguments: `Action: add`, `Action Input: {…}`.
 fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn() -> Lines) -> bool {
     let Some((label, value)) = labelled(line).filter(|(label, _)| NAME_LABELS.contains(&label.as_str())) else {
         return false;
@@ -151,7 +152,7 @@ fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn
     }
 }
 
-/// The label of a line, folded, and what stands behind its colon, without marks of Markdown.
+/// The label of a line, folded, and the text after its colon, without Markdown.
 fn labelled(line: &str) -> Option<(String, &str)> {
     let marks = ['*', '#', '>', '-', '_', '`', '"', '\'', ' ', '\t'];
     let (label, value) = line.trim_start_matches(marks).split_once(':')?;
@@ -178,7 +179,7 @@ fn is_expression_of_functions(line: &str) -> bool {
     name > 0 && rest.get(name..).is_some_and(|after| after.starts_with(['(', ':', '{', '[']))
 }
 
-/// Where an answer begins that is one call as Python writes it, in a fence or not, and nothing else.
+/// The offset of an answer that consists of a single call in Python syntax, in a fence or not.
 fn lone_expression(answer: &str) -> Option<usize> {
     let trimmed = answer.trim();
     let inside = trimmed.strip_prefix("```").and_then(|text| text.strip_suffix("```"));
@@ -190,7 +191,7 @@ fn lone_expression(answer: &str) -> Option<usize> {
     (name > 0 && is_call).then(|| answer.len() - answer.trim_start().len())
 }
 
-/// Returns true if text is a list of calls as Python writes them: `[add(a=1)]`.
+/// Returns true if the text is a list of calls in Python syntax: `[add(a=1)]`.
 pub(super) fn is_python(text: &str) -> bool {
     let Some(inside) = text.strip_prefix('[') else { return false };
     let name = inside
@@ -201,7 +202,7 @@ pub(super) fn is_python(text: &str) -> bool {
     name > 0 && inside.as_bytes().get(name) == Some(&b'(')
 }
 
-/// Returns true if the first call of such a list names its arguments, or has none.
+/// Returns true if the first call of such a list has keyword arguments, or none.
 fn has_keywords(text: &str) -> bool {
     text.split_once('(').is_some_and(|(_, arguments)| arguments.starts_with(')') || begins_with_keyword(arguments))
 }

@@ -1,4 +1,4 @@
-//! The meaning of JSON in an answer: a call, a near miss of one, or something else.
+//! The meaning of JSON in an answer: a call, nearly a call, or something else.
 
 use std::borrow::Cow;
 
@@ -6,16 +6,16 @@ use super::super::json::{Kind, Value, prefix};
 use super::forms::folded;
 use tickfleet_model::{Call, limits, suggest};
 
-/// Keys of a tool's name that nothing else has, without case and punctuation.
+/// Keys that only a tool's name has, without case and punctuation.
 const NAMES: [&str; 8] =
     ["tool", "toolname", "functionname", "recipientname", "toolcall", "functioncall", "calltool", "usetool"];
-/// Keys that have a tool's name where arguments stand beside them.
+/// Keys that hold a tool's name if arguments are next to them.
 const NAMES_BESIDE_ARGUMENTS: [&str; 2] = ["function", "action"];
-/// Keys of an object that is the call.
+/// Keys of an object that contains the call.
 const WRAPPERS: [&str; 7] = ["function", "tool", "toolcall", "functioncall", "tooluse", "call", "action"];
-/// Keys of lists of calls that nothing else has.
+/// Keys that only lists of calls have.
 const LISTS: [&str; 3] = ["toolcalls", "functioncalls", "tooluses"];
-/// Keys of arguments that nothing else has.
+/// Keys that only arguments have.
 const ARGUMENTS: [&str; 9] = [
     "arguments",
     "toolinput",
@@ -27,30 +27,30 @@ const ARGUMENTS: [&str; 9] = [
     "functionargs",
     "functionparameters",
 ];
-/// Keys of arguments beside a tool's name.
+/// Keys of arguments next to a tool's name.
 const ARGUMENTS_BESIDE_NAME: [&str; 7] =
     ["parameters", "args", "params", "kwargs", "input", "inputs", "actionarguments"];
 /// Members of a call that are neither its tool nor its arguments.
 const ASIDE: [&str; 10] =
     ["reason", "id", "callid", "toolcallid", "type", "thought", "thoughts", "thinking", "explanation", "why"];
-/// The action by which agents of LangChain give their answer.
+/// The actions by which LangChain agents give their answer.
 const FINAL_ANSWERS: [&str; 3] = ["finalanswer", "finish", "none"];
 
-/// A call that [`super::problem`] complains of: it has no name, or its arguments are no JSON.
+/// A call that [`super::problem`] complains about: it has no name, or its arguments are not JSON.
 pub(super) fn unreadable(raw: &str, tool: String) -> Call {
     Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
 }
 
 /// The meaning of an object of an answer.
-enum Meant {
+enum ObjectMeaning {
     Call(Call),
-    /// A call without a name or arguments that could be read.
+    /// A call whose name or arguments could not be read.
     Unreadable,
     /// Something else.
     Other,
 }
 
-/// Adds the calls of a whole value: an object, a list of such, or an object with such a list.
+/// Adds the calls of a whole value: an object, a list of objects, or an object with such a list.
 pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     if value.kind() == Kind::Array {
         return value.elements().for_each(|element| add(element, false, calls));
@@ -69,72 +69,80 @@ pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     }
 }
 
-/// Adds the call that a value is. `is_announced`: its list can hold nothing but calls.
+/// Adds the call that a value contains. `is_announced`: the list that contains the value can hold only calls.
 fn add(value: Value<'_, '_>, is_announced: bool, calls: &mut Vec<Call>) {
-    match meant(value) {
-        Meant::Call(call) => calls.push(call),
-        Meant::Other if !is_announced || value.kind() == Kind::Null => {}
-        Meant::Unreadable | Meant::Other => {
+    match meaning_of(value) {
+        ObjectMeaning::Call(call) => calls.push(call),
+        ObjectMeaning::Other if !is_announced || value.kind() == Kind::Null => {}
+        ObjectMeaning::Unreadable | ObjectMeaning::Other => {
             calls.push(unreadable(value.text().unwrap_or_default(), String::new()));
         }
     }
 }
 
-fn meant(object: Value<'_, '_>) -> Meant {
+fn meaning_of(object: Value<'_, '_>) -> ObjectMeaning {
     if object.kind() != Kind::Object {
-        return Meant::Other;
+        return ObjectMeaning::Other;
     }
     if let Some(inner) = member(object, &WRAPPERS).filter(|inner| inner.kind() == Kind::Object) {
-        return match meant(inner) {
-            Meant::Call(call) => Meant::Call(Call { provider_id: id(object).or(call.provider_id), ..call }),
-            // A definition has a description.
-            Meant::Other if has_text(inner, "name") && inner.member("description").is_none() => Meant::Unreadable,
+        return match meaning_of(inner) {
+            ObjectMeaning::Call(call) => {
+                ObjectMeaning::Call(Call { provider_id: id(object).or(call.provider_id), ..call })
+            }
+            // A tool definition has a description, a call has none.
+            ObjectMeaning::Other if has_text(inner, "name") && inner.member("description").is_none() => {
+                ObjectMeaning::Unreadable
+            }
             other => other,
         };
     }
-    // Said in so many words that none is needed.
+    // The model states explicitly that it calls no tool.
     if object.member("tool").is_some_and(|tool| tool.kind() == Kind::Null) {
-        return Meant::Other;
+        return ObjectMeaning::Other;
     }
     let arguments = member(object, &ARGUMENTS).or_else(|| member(object, &ARGUMENTS_BESIDE_NAME));
     if let Some(name) = member(object, &NAMES) {
         return match (text(name), arguments) {
-            (Some(name), Some(arguments)) => Meant::Call(call(object, name, arguments_text(arguments))),
-            (Some(name), None) if is_alone(object) => Meant::Call(call(object, name, "{}".into())),
-            (Some(_), None) | (None, Some(_)) => Meant::Unreadable,
-            (None, None) => Meant::Other,
+            (Some(name), Some(arguments)) => ObjectMeaning::Call(call(object, name, arguments_text(arguments))),
+            (Some(name), None) if is_alone(object) => ObjectMeaning::Call(call(object, name, "{}".into())),
+            (Some(_), None) | (None, Some(_)) => ObjectMeaning::Unreadable,
+            (None, None) => ObjectMeaning::Other,
         };
     }
     if let (Some(name), Some(arguments)) = (member(object, &NAMES_BESIDE_ARGUMENTS).and_then(text), arguments) {
         let is_answer = FINAL_ANSWERS.contains(&folded(&name).as_str());
-        return if is_answer { Meant::Other } else { Meant::Call(call(object, name, arguments_text(arguments))) };
+        return if is_answer {
+            ObjectMeaning::Other
+        } else {
+            ObjectMeaning::Call(call(object, name, arguments_text(arguments)))
+        };
     }
-    // A definition has a name and parameters too.
+    // A tool definition has a name and parameters too.
     if object.member("description").is_some() {
-        return Meant::Other;
+        return ObjectMeaning::Other;
     }
     let sure = member(object, &ARGUMENTS).or_else(|| object.member("parameters"));
     let named = object.member("name").or_else(|| object.member("function"));
     match (named.and_then(text), sure) {
-        (Some(name), Some(arguments)) => Meant::Call(call(object, name, arguments_text(arguments))),
+        (Some(name), Some(arguments)) => ObjectMeaning::Call(call(object, name, arguments_text(arguments))),
         (Some(name), None) => match arguments.filter(|arguments| arguments.kind() == Kind::Object) {
-            Some(arguments) => Meant::Call(call(object, name, arguments_text(arguments))),
-            None => Meant::Other,
+            Some(arguments) => ObjectMeaning::Call(call(object, name, arguments_text(arguments))),
+            None => ObjectMeaning::Other,
         },
-        (None, Some(_)) if named.is_some() || object.member("reason").is_some() => Meant::Unreadable,
-        (None, Some(_)) if member(object, &ARGUMENTS).is_some() || is_misspelt(object) => Meant::Unreadable,
-        _ => Meant::Other,
+        (None, Some(_)) if named.is_some() || object.member("reason").is_some() => ObjectMeaning::Unreadable,
+        (None, Some(_)) if member(object, &ARGUMENTS).is_some() || is_misspelt(object) => ObjectMeaning::Unreadable,
+        _ => ObjectMeaning::Other,
     }
 }
 
-/// Returns true if an object has a text under a key that was probably to name the tool.
+/// Returns true if an object has a string under a key that was probably meant to name the tool.
 fn is_misspelt(object: Value<'_, '_>) -> bool {
     object.members().any(|(key, value)| {
         value.kind() == Kind::String && suggest::closest(&key, ["tool", "tool_name", "function", "name"]).is_some()
     })
 }
 
-/// Returns true if nothing of an object but its tool's name means anything.
+/// Returns true if an object has only the tool's name and members that do not matter.
 fn is_alone(object: Value<'_, '_>) -> bool {
     object.members().all(|(key, _)| {
         let key = folded(&key);
@@ -142,13 +150,13 @@ fn is_alone(object: Value<'_, '_>) -> bool {
     })
 }
 
-/// The tool that an object names; none where it names none.
+/// The tool that an object names, if any.
 pub(super) fn name_of<'a>(object: Value<'a, '_>) -> Option<Cow<'a, str>> {
     let name = member(object, &NAMES).or_else(|| member(object, &NAMES_BESIDE_ARGUMENTS));
     name.or_else(|| object.member("name")).and_then(text)
 }
 
-/// Returns true if an object that breaks off was to be a call, by its first key and what else can be seen of it.
+/// Returns true if an incomplete object was meant to be a call, judged by its first key and the text that follows.
 pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     let key = folded(key);
     let key = key.as_str();
@@ -163,7 +171,7 @@ pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     may_begin && ["arguments", "parameters", "tool", "action_input", "\"args\""].iter().any(|word| seen.contains(word))
 }
 
-/// The first member whose key is one of these, without case and punctuation.
+/// The first member whose key is in `names`, without case and punctuation.
 fn member<'a, 'd>(object: Value<'a, 'd>, names: &[&str]) -> Option<Value<'a, 'd>> {
     object.members().find(|(key, _)| names.contains(&folded(key).as_str())).map(|(_, value)| value)
 }

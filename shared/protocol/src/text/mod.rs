@@ -1,5 +1,5 @@
-//! Tools in plain words, for models without function calling: what such a model is told of them, how its answer
-//! is read, and how a result is told.
+//! Tools in plain text, for models without function calling: the prompt that describes the tools, how an answer is
+//! read, and how a result is written.
 
 mod answer;
 mod forms;
@@ -12,7 +12,7 @@ pub(super) use answer::calls_up_to;
 pub use answer::{calls_in, problem};
 pub use prompts::{PromptError, Prompts};
 
-/// `text` for the inside of a block or of its attributes: it cannot end either.
+/// Escapes `text` for the inside of a block or of its attributes, so that it cannot end either.
 pub(super) fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>', '"']) {
         return Cow::Borrowed(text);
@@ -29,7 +29,7 @@ pub(super) fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// A result as a block of text that nothing inside can end.
+/// A result as a block of text that its content cannot end.
 pub(super) fn result_block(tool: &str, success: bool, content: &str) -> String {
     let content = escape(content);
     let mut block = String::with_capacity(content.len() + tool.len() + 64);

@@ -1,8 +1,8 @@
-//! The prompts that tell a model without function calling of its tools.
+//! The prompts that describe tools to a model without function calling.
 
 use tickfleet_model::ToolSpec;
 
-/// The texts around the tools. The built-in ones stand in `config/prompts`.
+/// The texts around the tools. The built-in texts are in `config/prompts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompts {
     tools: String,
@@ -10,13 +10,13 @@ pub struct Prompts {
     none: String,
 }
 
-/// A prompt without a placeholder that it cannot do without.
+/// A prompt without a required placeholder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no {placeholder} in the prompt")]
 pub struct PromptError {
-    /// The file that the prompt belongs into.
+    /// The file of the prompt.
     pub file: &'static str,
-    /// The placeholder that is missing.
+    /// The missing placeholder.
     pub placeholder: &'static str,
 }
 
@@ -28,18 +28,18 @@ impl Default for Prompts {
 }
 
 impl Prompts {
-    /// The files of the folder `prompts`, and their built-in text: how to call, with `{tools}` where the tools go;
-    /// one tool, with `{name}`, `{description}` and `{arguments}`; and the sentence for no tools at all.
+    /// The files of the folder `prompts`, and their built-in text: how to call, with `{tools}` as the place for the
+    /// tools; one tool, with `{name}`, `{description}` and `{arguments}`; and the sentence for a request without tools.
     pub const BUILT_IN: [(&'static str, &'static str); 3] = [
         ("tools.txt", include_str!("../../../../config/prompts/tools.txt")),
         ("tool.txt", include_str!("../../../../config/prompts/tool.txt")),
         ("no_tools.txt", include_str!("../../../../config/prompts/no_tools.txt")),
     ];
 
-    /// Prompts of the texts of [`Self::BUILT_IN`]'s files, in that order.
+    /// Builds prompts from the texts of the files in [`Self::BUILT_IN`], in that order.
     ///
     /// # Errors
-    /// [`PromptError`] for the first text that could not say what it has to.
+    /// [`PromptError`] for the first text that lacks a required placeholder.
     pub fn new(texts: [String; 3]) -> Result<Self, PromptError> {
         let [tools, tool, none] = texts;
         for (file, text, placeholder) in
@@ -52,7 +52,7 @@ impl Prompts {
         Ok(Self { tools, tool, none })
     }
 
-    /// These tools in words, sorted by name; a sentence where there are none.
+    /// Describes these tools in plain text, sorted by name. Without tools, returns the sentence for that case.
     #[must_use]
     pub fn describe(&self, tools: &[&ToolSpec]) -> String {
         if tools.is_empty() {
@@ -72,7 +72,7 @@ impl Prompts {
     }
 }
 
-/// `template` with its placeholders replaced, once: what looks like one in a value stays.
+/// Replaces the placeholders of `template` once. A value that contains a placeholder is not expanded again.
 fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(template.len() + values.iter().map(|(_, value)| value.len()).sum::<usize>());
     let mut rest = template;

@@ -1,11 +1,11 @@
-//! Messages.
+//! Anthropic's Messages.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Loose, Written, call, stop, unexpected};
-use crate::message::{Answer, Message, Request, Usage, object};
+use super::{EncodedRequest, LooseText, call, stop, unexpected};
+use crate::message::{ChatMessage, ModelAnswer, ModelRequest, TokenUsage, object};
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -13,7 +13,7 @@ struct Body<'a> {
     max_tokens: u32,
     #[serde(skip_serializing_if = "str::is_empty")]
     system: &'a str,
-    messages: Vec<Said<'a>>,
+    messages: Vec<RequestMessage<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -23,7 +23,7 @@ struct Body<'a> {
 }
 
 #[derive(Serialize)]
-struct Said<'a> {
+struct RequestMessage<'a> {
     role: &'static str,
     content: Vec<Block<'a>>,
 }
@@ -36,19 +36,19 @@ enum Block<'a> {
     ToolResult { tool_use_id: &'a str, content: &'a str, is_error: bool },
 }
 
-pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_json::Error> {
+pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedRequest, serde_json::Error> {
     let define = |tool: &crate::ToolDefinition| json!({ "name": tool.name, "description": tool.description, "input_schema": tool.parameters });
     let body = Body {
         model,
         max_tokens: request.tokens_max,
         system: &request.system,
         messages: messages(&request.messages),
-        // Its scale ends at 1, where that of others ends at 2.
+        // Its temperature scale ends at 1, while that of the other providers ends at 2.
         temperature: request.temperature.map(|t| t.clamp(0.0, 1.0)),
         tools: request.tools.iter().map(define).collect(),
         tool_choice: (request.answer_only && !request.tools.is_empty()).then(|| json!({ "type": "none" })),
     };
-    Ok(Written {
+    Ok(EncodedRequest {
         path: "/v1/messages".to_owned(),
         key: ("x-api-key", ""),
         headers: &[("anthropic-version", "2023-06-01")],
@@ -56,16 +56,17 @@ pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_jso
     })
 }
 
-/// Roles alternate: what one role says in a row becomes one message, so that results stand before what a user adds.
-fn messages(messages: &[Message]) -> Vec<Said<'_>> {
-    let mut said: Vec<Said<'_>> = Vec::new();
+/// Roles must alternate, so consecutive messages of one role become one message. Results thus come before the text that
+/// a user adds.
+fn messages(messages: &[ChatMessage]) -> Vec<RequestMessage<'_>> {
+    let mut joined: Vec<RequestMessage<'_>> = Vec::new();
     for message in messages {
         let (role, blocks) = match message {
-            Message::User(text) => ("user", vec![Block::Text { text }]),
-            Message::Result { id, content, is_error, .. } => {
+            ChatMessage::User(text) => ("user", vec![Block::Text { text }]),
+            ChatMessage::Result { id, content, is_error, .. } => {
                 ("user", vec![Block::ToolResult { tool_use_id: id, content, is_error: *is_error }])
             }
-            Message::Model { text, calls } => {
+            ChatMessage::Model { text, calls } => {
                 let words = Some(text).filter(|text| !text.trim().is_empty()).map(|text| Block::Text { text });
                 let calls = calls.iter().map(|call| Block::ToolUse {
                     id: &call.id,
@@ -75,12 +76,12 @@ fn messages(messages: &[Message]) -> Vec<Said<'_>> {
                 ("assistant", words.into_iter().chain(calls).collect())
             }
         };
-        match said.last_mut().filter(|last| last.role == role) {
+        match joined.last_mut().filter(|last| last.role == role) {
             Some(last) => last.content.extend(blocks),
-            None => said.push(Said { role, content: blocks }),
+            None => joined.push(RequestMessage { role, content: blocks }),
         }
     }
-    said
+    joined
 }
 
 #[derive(Deserialize)]
@@ -90,17 +91,17 @@ struct Reply {
     usage: Option<Tokens>,
 }
 
-/// One struct for all kinds: an enum would be read by way of a buffer, which loses the digits of numbers.
+/// One struct for all kinds: an enum would be read through a buffer, which loses digits of numbers.
 #[derive(Deserialize)]
 struct Part {
     #[serde(default)]
-    r#type: Loose,
+    r#type: LooseText,
     #[serde(default)]
-    text: Loose,
+    text: LooseText,
     #[serde(default)]
-    name: Loose,
+    name: LooseText,
     #[serde(default)]
-    input: Loose,
+    input: LooseText,
 }
 
 #[derive(Deserialize, Default)]
@@ -113,7 +114,7 @@ struct Tokens {
     output_tokens: u64,
 }
 
-pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
+pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, String> {
     let reply: Reply = serde_json::from_str(body).map_err(|e| unexpected(&e))?;
     let (mut text, mut calls) = (String::new(), Vec::new());
     let ends_with_call = reply.content.last().is_some_and(|part| part.r#type.0 == "tool_use");
@@ -121,7 +122,7 @@ pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
         match part.r#type.0.as_str() {
             "text" => text.push_str(&part.text.0),
             "tool_use" => calls.push(call(request, calls.len(), part.name, part.input, None)),
-            // Thoughts, and what Anthropic itself carries out, which nobody here asks for.
+            // Thoughts, and tools that Anthropic runs itself, which this crate never requests.
             _ => {}
         }
     }
@@ -130,5 +131,5 @@ pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
     let used = reply.usage.unwrap_or_default();
     let cached = [used.cache_creation_input_tokens, used.cache_read_input_tokens].into_iter().flatten();
     let input = cached.fold(used.input_tokens, u64::saturating_add);
-    Ok(Answer { text, calls, stop, usage: Usage { input, output: used.output_tokens } })
+    Ok(ModelAnswer { text, calls, stop, usage: TokenUsage { input, output: used.output_tokens } })
 }

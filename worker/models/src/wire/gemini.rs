@@ -1,11 +1,11 @@
-//! `generateContent`.
+//! Google's `generateContent`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Loose, Written, call, stop, unexpected};
-use crate::message::{Answer, Message, Request, Stop, Usage, object};
+use super::{EncodedRequest, LooseText, call, stop, unexpected};
+use crate::message::{ChatMessage, ModelAnswer, ModelRequest, StopReason, TokenUsage, object};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -46,7 +46,7 @@ struct FunctionCall<'a> {
     args: Box<RawValue>,
 }
 
-pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_json::Error> {
+pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedRequest, serde_json::Error> {
     let define = |tool: &crate::ToolDefinition| json!({ "name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters });
     let declared: Vec<_> = request.tools.iter().map(define).collect();
     let mut generation = json!({ "maxOutputTokens": request.tokens_max });
@@ -61,7 +61,7 @@ pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_jso
         tool_config: (has_tools && request.answer_only).then(|| json!({ "functionCallingConfig": { "mode": "NONE" } })),
         generation_config: generation,
     };
-    Ok(Written {
+    Ok(EncodedRequest {
         path: format!("/v1beta/models/{model}:generateContent"),
         key: ("x-goog-api-key", ""),
         headers: &[],
@@ -69,18 +69,19 @@ pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_jso
     })
 }
 
-/// What one role says in a row becomes one content: the responses to the calls of a content must be in one.
-fn contents(messages: &[Message]) -> Vec<Content<'_>> {
+/// Consecutive messages of one role become one content, because the responses to the calls of one content must be in
+/// one content.
+fn contents(messages: &[ChatMessage]) -> Vec<Content<'_>> {
     let mut contents: Vec<Content<'_>> = Vec::new();
     for message in messages {
         let (role, parts) = match message {
-            Message::User(text) => ("user", vec![Part { text: Some(text), ..Part::default() }]),
-            Message::Result { id, tool, content, is_error } => {
+            ChatMessage::User(text) => ("user", vec![Part { text: Some(text), ..Part::default() }]),
+            ChatMessage::Result { id, tool, content, is_error } => {
                 let response = json!({ if *is_error { "error" } else { "output" }: content });
                 let response = json!({ "id": id, "name": tool, "response": response });
                 ("user", vec![Part { function_response: Some(response), ..Part::default() }])
             }
-            Message::Model { text, calls } => {
+            ChatMessage::Model { text, calls } => {
                 let words = Some(text.as_str()).filter(|text| !text.trim().is_empty());
                 let words = words.map(|text| Part { text: Some(text), ..Part::default() });
                 let calls = calls.iter().map(|call| Part {
@@ -111,30 +112,30 @@ struct Reply {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Candidate {
-    content: Option<Said>,
+    content: Option<ResponseContent>,
     finish_reason: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
-struct Said {
-    parts: Option<Vec<SaidPart>>,
+struct ResponseContent {
+    parts: Option<Vec<ResponsePart>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct SaidPart {
+struct ResponsePart {
     text: Option<String>,
     thought: Option<bool>,
-    function_call: Option<Called>,
+    function_call: Option<ResponseCall>,
     thought_signature: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Called {
+struct ResponseCall {
     #[serde(default)]
-    name: Loose,
+    name: LooseText,
     #[serde(default)]
-    args: Loose,
+    args: LooseText,
 }
 
 #[derive(Deserialize, Default)]
@@ -145,35 +146,35 @@ struct Tokens {
     thoughts_token_count: u64,
 }
 
-pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
+pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, String> {
     let reply: Reply = serde_json::from_str(body).map_err(|e| unexpected(&e))?;
     let used = reply.usage_metadata.unwrap_or_default();
     let output = used.candidates_token_count.saturating_add(used.thoughts_token_count);
-    let usage = Usage { input: used.prompt_token_count, output };
+    let usage = TokenUsage { input: used.prompt_token_count, output };
     let Some(candidate) = reply.candidates.into_iter().next() else {
-        // A prompt that its filter stopped has feedback in place of a candidate.
+        // If the filter stopped a prompt, the reply has feedback in place of a candidate.
         let blocked = reply.prompt_feedback.ok_or("the response has no candidate")?;
         let reason = blocked.get("blockReason").and_then(Value::as_str).ok_or("the response has no candidate")?;
         let text = format!("The request was blocked: {}.", reason.chars().take(64).collect::<String>());
-        return Ok(Answer { text, calls: Vec::new(), stop: Stop::Refused, usage });
+        return Ok(ModelAnswer { text, calls: Vec::new(), stop: StopReason::Refused, usage });
     };
     let (mut text, mut calls) = (String::new(), Vec::new());
     let parts = candidate.content.and_then(|content| content.parts).unwrap_or_default();
     let ends_with_call = parts.last().is_some_and(|part| part.function_call.is_some());
     for part in parts {
-        if let Some(Called { name, args }) = part.function_call {
+        if let Some(ResponseCall { name, args }) = part.function_call {
             calls.push(call(request, calls.len(), name, args, part.thought_signature));
         } else if part.thought != Some(true) {
             text.push_str(part.text.as_deref().unwrap_or_default());
         }
     }
     let word = candidate.finish_reason.as_deref();
-    // A call that the model could not write is no answer, and may go better next time.
+    // A call that the model failed to write is not an answer, and a repetition may succeed.
     if word == Some("MALFORMED_FUNCTION_CALL") {
         return Err("the model wrote a call that cannot be read".to_owned());
     }
     let is_refused =
         matches!(word, Some("SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "IMAGE_SAFETY"));
     let stop = stop(word, is_refused, &mut calls, ends_with_call);
-    Ok(Answer { text, calls, stop, usage })
+    Ok(ModelAnswer { text, calls, stop, usage })
 }

@@ -1,4 +1,4 @@
-//! One module per provider: how a request is written for it, and how its answer is read.
+//! One module per API: how its requests are written and its answers read.
 
 mod anthropic;
 mod gemini;
@@ -11,12 +11,12 @@ use tickfleet_model::limits;
 use tickfleet_protocol::json::repaired;
 use tickfleet_protocol::{cut_off, is_unfinished};
 
-use crate::message::{Answer, Request, Stop, ToolCall};
+use crate::message::{ModelAnswer, ModelRequest, StopReason, ToolCall};
 
-/// A form of requests and answers.
+/// A format of requests and answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Api {
-    /// Chat Completions, of OpenAI and of the many servers that answer alike.
+pub enum ProviderApi {
+    /// Chat Completions of OpenAI, and of the many compatible servers.
     OpenAi,
     /// OpenAI's Responses.
     Responses,
@@ -26,19 +26,19 @@ pub enum Api {
     Gemini,
 }
 
-/// A request as it is sent.
-pub(crate) struct Written {
-    /// What follows the base address.
+/// A request in the provider's format.
+pub(crate) struct EncodedRequest {
+    /// The path after the base address.
     pub(crate) path: String,
-    /// The header that the key goes into, and what stands before it.
+    /// The header for the key, and the prefix of its value.
     pub(crate) key: (&'static str, &'static str),
     /// Other headers.
     pub(crate) headers: &'static [(&'static str, &'static str)],
     pub(crate) body: String,
 }
 
-impl Api {
-    /// The word that configuration and metrics name it by.
+impl ProviderApi {
+    /// Its name in configuration and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Api {
         }
     }
 
-    /// The address of the provider itself.
+    /// The address of the provider.
     #[must_use]
     pub fn base_url(self) -> &'static str {
         match self {
@@ -59,8 +59,13 @@ impl Api {
         }
     }
 
-    /// Writes a request that has been checked.
-    pub(crate) fn write(self, request: &Request, model: &str, base_url: &str) -> Result<Written, serde_json::Error> {
+    /// Writes a request that has already been checked.
+    pub(crate) fn write(
+        self,
+        request: &ModelRequest,
+        model: &str,
+        base_url: &str,
+    ) -> Result<EncodedRequest, serde_json::Error> {
         match self {
             Self::OpenAi => openai::write(request, model, base_url),
             Self::Responses => responses::write(request, model),
@@ -69,12 +74,12 @@ impl Api {
         }
     }
 
-    /// Reads the body of a success.
+    /// Reads the body of a successful response.
     ///
     /// # Errors
-    /// What is wrong with it, in words that repeat nothing of it.
-    pub(crate) fn read(self, request: &Request, body: &[u8]) -> Result<Answer, String> {
-        // An answer that was cut off may end in half a character.
+    /// The problem, in a message that repeats none of the body.
+    pub(crate) fn read(self, request: &ModelRequest, body: &[u8]) -> Result<ModelAnswer, String> {
+        // A cut-off answer may end inside a character.
         let body = String::from_utf8_lossy(body);
         let body = repaired(&body, limits::JSON_DEPTH_MAX).unwrap_or(std::borrow::Cow::Borrowed(&body));
         match self {
@@ -86,11 +91,12 @@ impl Api {
     }
 }
 
-/// A text that some servers write as null, or as another JSON value: it costs its own call, and not the answer.
+/// A text that some servers write as null or as another JSON value. Such a value affects only its own call, not the
+/// whole answer.
 #[derive(Debug, Default)]
-struct Loose(String);
+struct LooseText(String);
 
-impl<'de> Deserialize<'de> for Loose {
+impl<'de> Deserialize<'de> for LooseText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(from)?;
         Ok(Self(match raw.get() {
@@ -102,30 +108,36 @@ impl<'de> Deserialize<'de> for Loose {
 }
 
 /// The `index`th call of the answer to `request`.
-fn call(request: &Request, index: usize, name: Loose, arguments: Loose, signature: Option<String>) -> ToolCall {
-    // Providers refuse a conversation with a call without a name.
+fn call(
+    request: &ModelRequest,
+    index: usize,
+    name: LooseText,
+    arguments: LooseText,
+    signature: Option<String>,
+) -> ToolCall {
+    // Providers reject a conversation that contains a call without a name.
     let tool = if name.0.is_empty() { "unnamed".to_owned() } else { name.0 };
-    // No arguments at all is how some servers write none.
+    // Some servers send empty arguments for a call without arguments.
     let arguments = if arguments.0.trim().is_empty() { "{}".to_owned() } else { arguments.0 };
     ToolCall { id: request.call_id(index), tool, arguments, signature }
 }
 
-/// Why an answer ended, by its provider's word for that and what is in it. The last call of one that was cut off is never
-/// carried out, if nothing follows it.
-fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_call: bool) -> Stop {
+/// Why an answer ended, from the provider's stop reason and the content. If the answer was cut off and ends with a
+/// call, that call is marked so that it is never carried out.
+fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_call: bool) -> StopReason {
     if is_refused {
-        return Stop::Refused;
+        return StopReason::Refused;
     }
     if word.is_some_and(is_unfinished) {
         if let Some(last) = calls.last_mut().filter(|_| ends_with_call) {
             cut_off(&mut last.arguments);
         }
-        return Stop::Length;
+        return StopReason::Length;
     }
-    if calls.is_empty() { Stop::Answer } else { Stop::Calls }
+    if calls.is_empty() { StopReason::Answer } else { StopReason::Calls }
 }
 
-/// Why JSON is not what was expected, without a word of it.
+/// Describes a format error without repeating any of the text.
 fn unexpected(error: &serde_json::Error) -> String {
     format!("the response does not have this provider's format (line {}, column {})", error.line(), error.column())
 }
@@ -138,8 +150,8 @@ mod tests {
 
     use super::*;
 
-    fn api(word: &str) -> Api {
-        let all = [Api::OpenAi, Api::Responses, Api::Anthropic, Api::Gemini];
+    fn api(word: &str) -> ProviderApi {
+        let all = [ProviderApi::OpenAi, ProviderApi::Responses, ProviderApi::Anthropic, ProviderApi::Gemini];
         all.into_iter().find(|api| api.as_str() == word).unwrap()
     }
 
@@ -147,19 +159,20 @@ mod tests {
     fn an_answer_that_was_cut_off_or_has_odd_parts_is_read_call_by_call() {
         let cases = include_str!("../../../../tests/data/trouble/model-answers.json");
         for case in serde_json::from_str::<Vec<Box<RawValue>>>(cases).unwrap() {
-            // As text: a value would round the numbers of the body.
+            // Kept as text, because a value would round the numbers of the body.
             let members: std::collections::BTreeMap<String, Box<RawValue>> = serde_json::from_str(case.get()).unwrap();
             let read = |name: &str| serde_json::from_str::<Value>(members[name].get()).unwrap();
             let about = read("about");
-            let answer = api(read("api").as_str().unwrap()).read(&Request::default(), members["body"].get().as_bytes());
+            let answer =
+                api(read("api").as_str().unwrap()).read(&ModelRequest::default(), members["body"].get().as_bytes());
             let answer = answer.unwrap_or_else(|why| panic!("{about}: {why}"));
             let calls: Vec<_> = answer.calls.iter().map(|call| [call.tool.clone(), call.arguments.clone()]).collect();
             assert_eq!(serde_json::to_value(calls).unwrap(), read("calls"), "{about}");
-            let expected = if read("stop") == "length" { Stop::Length } else { Stop::Calls };
+            let expected = if read("stop") == "length" { StopReason::Length } else { StopReason::Calls };
             assert_eq!(answer.stop, expected, "{about}");
         }
         let half = br#"{"choices":[{"finish_reason":"length","message":{"content":"caf\ud83d"}}]}"#;
-        let answer = Api::OpenAi.read(&Request::default(), half).unwrap();
-        assert_eq!((answer.text.as_str(), answer.stop), ("caf\u{fffd}", Stop::Length));
+        let answer = ProviderApi::OpenAi.read(&ModelRequest::default(), half).unwrap();
+        assert_eq!((answer.text.as_str(), answer.stop), ("caf\u{fffd}", StopReason::Length));
     }
 }

@@ -1,21 +1,21 @@
-//! Chat Completions.
+//! OpenAI's Chat Completions.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Loose, Written, call, stop, unexpected};
-use crate::message::{Answer, Message, Request, ToolCall, Usage};
+use super::{EncodedRequest, LooseText, call, stop, unexpected};
+use crate::message::{ChatMessage, ModelAnswer, ModelRequest, TokenUsage, ToolCall};
 
 pub(super) const BASE_URL: &str = "https://api.openai.com/v1";
 
-pub(super) fn write(request: &Request, model: &str, base_url: &str) -> Result<Written, serde_json::Error> {
+pub(super) fn write(request: &ModelRequest, model: &str, base_url: &str) -> Result<EncodedRequest, serde_json::Error> {
     let mut messages = Vec::with_capacity(request.messages.len() + 1);
     if !request.system.is_empty() {
         messages.push(json!({ "role": "system", "content": request.system }));
     }
     messages.extend(request.messages.iter().map(message));
     let mut body = json!({ "model": model, "messages": messages });
-    // OpenAI's newer models refuse the old name, and most servers that answer alike know no other.
+    // OpenAI's newer models reject the old name, and most compatible servers support only the old name.
     let tokens_max = if base_url.starts_with(BASE_URL) { "max_completion_tokens" } else { "max_tokens" };
     body[tokens_max] = request.tokens_max.into();
     if let Some(temperature) = request.temperature {
@@ -30,14 +30,14 @@ pub(super) fn write(request: &Request, model: &str, base_url: &str) -> Result<Wr
         body["tool_choice"] = if request.answer_only { "none" } else { "auto" }.into();
     }
     let path = "/chat/completions".to_owned();
-    Ok(Written { path, key: ("authorization", "Bearer "), headers: &[], body: serde_json::to_string(&body)? })
+    Ok(EncodedRequest { path, key: ("authorization", "Bearer "), headers: &[], body: serde_json::to_string(&body)? })
 }
 
-fn message(message: &Message) -> Value {
+fn message(message: &ChatMessage) -> Value {
     match message {
-        Message::User(text) => json!({ "role": "user", "content": text }),
-        Message::Model { text, calls } if calls.is_empty() => json!({ "role": "assistant", "content": text }),
-        Message::Model { text, calls } => {
+        ChatMessage::User(text) => json!({ "role": "user", "content": text }),
+        ChatMessage::Model { text, calls } if calls.is_empty() => json!({ "role": "assistant", "content": text }),
+        ChatMessage::Model { text, calls } => {
             let call = |call: &ToolCall| {
                 let function = json!({ "name": call.tool, "arguments": call.arguments });
                 json!({ "id": call.id, "type": "function", "function": function })
@@ -45,7 +45,7 @@ fn message(message: &Message) -> Value {
             let content = Some(text).filter(|text| !text.is_empty());
             json!({ "role": "assistant", "content": content, "tool_calls": calls.iter().map(call).collect::<Vec<_>>() })
         }
-        Message::Result { id, content, .. } => json!({ "role": "tool", "tool_call_id": id, "content": content }),
+        ChatMessage::Result { id, content, .. } => json!({ "role": "tool", "tool_call_id": id, "content": content }),
     }
 }
 
@@ -57,27 +57,27 @@ struct Completion {
 
 #[derive(Deserialize)]
 struct Choice {
-    message: Said,
+    message: ResponseMessage,
     finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct ResponseMessage {
     content: Option<String>,
     refusal: Option<String>,
-    tool_calls: Option<Vec<Option<Called>>>,
+    tool_calls: Option<Vec<Option<ResponseCall>>>,
 }
 
 #[derive(Deserialize)]
-struct Called {
+struct ResponseCall {
     function: Option<Function>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Function {
-    name: Loose,
-    arguments: Loose,
+    name: LooseText,
+    arguments: LooseText,
 }
 
 #[derive(Deserialize)]
@@ -88,12 +88,12 @@ struct Tokens {
     completion_tokens: u64,
 }
 
-pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
+pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, String> {
     let read: Completion = serde_json::from_str(body).map_err(|e| unexpected(&e))?;
     let choice = read.choices.into_iter().next().ok_or("the response has no choice")?;
-    let said = choice.message;
-    let refused = said.refusal.filter(|refusal| !refusal.is_empty());
-    let calls = said.tool_calls.unwrap_or_default().into_iter().flatten().enumerate().map(|(index, called)| {
+    let message = choice.message;
+    let refused = message.refusal.filter(|refusal| !refusal.is_empty());
+    let calls = message.tool_calls.unwrap_or_default().into_iter().flatten().enumerate().map(|(index, called)| {
         let Function { name, arguments } = called.function.unwrap_or_default();
         call(request, index, name, arguments, None)
     });
@@ -101,7 +101,7 @@ pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
     let word = choice.finish_reason.as_deref();
     let is_refused = refused.is_some() || word == Some("content_filter");
     let stop = stop(word, is_refused, &mut calls, true);
-    let usage = read.usage.map(|u| Usage { input: u.prompt_tokens, output: u.completion_tokens });
-    let text = refused.or(said.content).unwrap_or_default();
-    Ok(Answer { text, calls, stop, usage: usage.unwrap_or_default() })
+    let usage = read.usage.map(|u| TokenUsage { input: u.prompt_tokens, output: u.completion_tokens });
+    let text = refused.or(message.content).unwrap_or_default();
+    Ok(ModelAnswer { text, calls, stop, usage: usage.unwrap_or_default() })
 }

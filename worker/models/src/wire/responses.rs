@@ -1,17 +1,18 @@
-//! OpenAI's Responses. Nothing is stored there: each request carries its whole conversation, like everywhere else.
+//! OpenAI's Responses. Nothing is stored at the provider: each request has the whole conversation, as with the other
+//! APIs.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use tickfleet_protocol::{cut_off, is_unfinished};
 
-use super::{Loose, Written, call, stop, unexpected};
-use crate::message::{Answer, Message, Request, ToolCall, Usage};
+use super::{EncodedRequest, LooseText, call, stop, unexpected};
+use crate::message::{ChatMessage, ModelAnswer, ModelRequest, TokenUsage, ToolCall};
 
-/// The provider refuses fewer tokens of an answer.
+/// The provider rejects a lower limit on the tokens of an answer.
 const TOKENS_MIN: u32 = 16;
 
-pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_json::Error> {
+pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedRequest, serde_json::Error> {
     let input: Vec<Value> = request.messages.iter().flat_map(items).collect();
     let tokens_max = request.tokens_max.max(TOKENS_MIN);
     let mut body = json!({ "model": model, "input": input, "max_output_tokens": tokens_max, "store": false });
@@ -30,20 +31,20 @@ pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_jso
         body["tool_choice"] = if request.answer_only { "none" } else { "auto" }.into();
     }
     let path = "/responses".to_owned();
-    Ok(Written { path, key: ("authorization", "Bearer "), headers: &[], body: serde_json::to_string(&body)? })
+    Ok(EncodedRequest { path, key: ("authorization", "Bearer "), headers: &[], body: serde_json::to_string(&body)? })
 }
 
-/// The items of one message: a model's words and each of its calls are items of their own.
-fn items(message: &Message) -> Vec<Value> {
+/// The items of one message: the model's text and each of its calls are separate items.
+fn items(message: &ChatMessage) -> Vec<Value> {
     match message {
-        Message::User(text) => vec![json!({ "role": "user", "content": text })],
-        Message::Model { text, calls } => {
+        ChatMessage::User(text) => vec![json!({ "role": "user", "content": text })],
+        ChatMessage::Model { text, calls } => {
             let words = Some(text).filter(|text| !text.trim().is_empty());
             let words = words.map(|text| json!({ "role": "assistant", "content": text }));
             let call = |call: &ToolCall| json!({ "type": "function_call", "call_id": call.id, "name": call.tool, "arguments": call.arguments });
             words.into_iter().chain(calls.iter().map(call)).collect()
         }
-        Message::Result { id, content, .. } => {
+        ChatMessage::Result { id, content, .. } => {
             vec![json!({ "type": "function_call_output", "call_id": id, "output": content })]
         }
     }
@@ -62,15 +63,15 @@ struct Incomplete {
     reason: Option<String>,
 }
 
-/// One struct for all kinds: what is not known here (thoughts, and whatever comes) is passed over, whatever it holds.
+/// One struct for all kinds. Unknown items (thoughts, and kinds added later) are skipped, whatever they contain.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Item {
-    r#type: Loose,
-    status: Loose,
-    name: Loose,
-    arguments: Loose,
-    content: Loose,
+    r#type: LooseText,
+    status: LooseText,
+    name: LooseText,
+    arguments: LooseText,
+    content: LooseText,
 }
 
 #[derive(Deserialize)]
@@ -94,7 +95,7 @@ struct Tokens {
     output_tokens: u64,
 }
 
-pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
+pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, String> {
     let read: Response = serde_json::from_str(body).map_err(|e| unexpected(&e))?;
     let (mut text, mut refused, mut calls) = (String::new(), None, Vec::new());
     let ends_with_call = read.output.last().is_some_and(|item| item.r#type.0 == "function_call");
@@ -127,6 +128,6 @@ pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
     let is_refused = refused.is_some() || reason.as_deref() == Some("content_filter");
     let word = reason.as_deref().or(word);
     let stop = stop(word, is_refused, &mut calls, ends_with_call);
-    let usage = read.usage.map(|u| Usage { input: u.input_tokens, output: u.output_tokens });
-    Ok(Answer { text: refused.unwrap_or(text), calls, stop, usage: usage.unwrap_or_default() })
+    let usage = read.usage.map(|u| TokenUsage { input: u.input_tokens, output: u.output_tokens });
+    Ok(ModelAnswer { text: refused.unwrap_or(text), calls, stop, usage: usage.unwrap_or_default() })
 }

@@ -1,4 +1,4 @@
-//! Providers over real HTTP, against a stand-in that refuses what they refuse.
+//! Tests providers over real HTTP, with a stand-in that rejects what the real providers reject.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod strict;
@@ -9,25 +9,26 @@ use std::time::Duration;
 use secrecy::SecretString;
 use serde_json::json;
 use tickfleet_models::{
-    Answered, Api, Class, Failure, Message, Models, Provider, Request, Settings, Stop, ToolCall, ToolDefinition,
-    Unanswered, Usage,
+    ChatMessage, FailureClass, ModelChain, ModelChainError, ModelFailure, ModelRequest, Provider, ProviderAnswer,
+    ProviderApi, ProviderSettings, StopReason, TokenUsage, ToolCall, ToolDefinition,
 };
 
 use strict::{KEY, Reply, StandIn};
 
-const APIS: [Api; 4] = [Api::OpenAi, Api::Responses, Api::Anthropic, Api::Gemini];
+const APIS: [ProviderApi; 4] =
+    [ProviderApi::OpenAi, ProviderApi::Responses, ProviderApi::Anthropic, ProviderApi::Gemini];
 
-fn provider(api: Api, base: &str, name: &str) -> Arc<Provider> {
+fn provider(api: ProviderApi, base: &str, name: &str) -> Arc<Provider> {
     made(settings(api, base, name))
 }
 
-fn made(settings: Settings) -> Arc<Provider> {
+fn made(settings: ProviderSettings) -> Arc<Provider> {
     tickfleet_outbound::install_crypto_provider();
     Arc::new(Provider::new(settings).unwrap())
 }
 
-fn settings(api: Api, base: &str, name: &str) -> Settings {
-    Settings {
+fn settings(api: ProviderApi, base: &str, name: &str) -> ProviderSettings {
+    ProviderSettings {
         name: name.to_owned(),
         api,
         base_url: base.to_owned(),
@@ -43,28 +44,28 @@ fn tool(name: &str) -> ToolDefinition {
     ToolDefinition { name: name.into(), description: "Posts.".into(), parameters: json!({ "type": "object" }) }
 }
 
-fn asking() -> Request {
-    Request {
+fn asking() -> ModelRequest {
+    ModelRequest {
         system: "You are Kelly.".into(),
-        messages: vec![Message::User("Post it.".into())],
+        messages: vec![ChatMessage::User("Post it.".into())],
         tools: vec![tool("post_to_x"), tool("search_x")],
         tokens_max: 500,
         temperature: Some(0.2),
-        ..Request::default()
+        ..ModelRequest::default()
     }
 }
 
-/// The conversation after a turn of two calls, the second of which failed.
-fn continued(calls: Vec<ToolCall>) -> Request {
+/// The conversation after an answer with two calls, of which the second failed.
+fn continued(calls: Vec<ToolCall>) -> ModelRequest {
     let mut request = asking();
-    let results = calls.iter().enumerate().map(|(index, call)| Message::Result {
+    let results = calls.iter().enumerate().map(|(index, call)| ChatMessage::Result {
         id: call.id.clone(),
         tool: call.tool.clone(),
         content: "done".into(),
         is_error: index == 1,
     });
     let results: Vec<_> = results.collect();
-    request.messages.push(Message::Model { text: "I post.".into(), calls });
+    request.messages.push(ChatMessage::Model { text: "I post.".into(), calls });
     request.messages.extend(results);
     request
 }
@@ -73,16 +74,16 @@ fn continued(calls: Vec<ToolCall>) -> Request {
 async fn a_conversation_with_calls_and_results_is_what_each_provider_takes() {
     for api in APIS {
         let server = StandIn::start(api, vec![Reply::Calls, Reply::Words("Posted.")]).await;
-        let models = Models::new(vec![provider(api, &server.base, "one")]);
+        let models = ModelChain::new(vec![provider(api, &server.base, "one")]);
         let first = models.ask(&asking()).await.unwrap().answer;
-        assert_eq!((first.stop, first.calls.len()), (Stop::Calls, 2), "{api:?}");
-        assert_eq!(first.usage, Usage { input: 10, output: 5 }, "{api:?}");
+        assert_eq!((first.stop, first.calls.len()), (StopReason::Calls, 2), "{api:?}");
+        assert_eq!(first.usage, TokenUsage { input: 10, output: 5 }, "{api:?}");
         assert_eq!(first.calls[0].id, "call_1_0", "{api:?}");
         assert!(first.calls[0].arguments.contains("12345678901234567890123"), "{api:?}: no digit is lost");
         let mut then = continued(first.calls);
         then.answer_only = true;
         let last = models.ask(&then).await.unwrap().answer;
-        assert_eq!((last.stop, last.text.as_str()), (Stop::Answer, "Posted."), "{api:?}");
+        assert_eq!((last.stop, last.text.as_str()), (StopReason::Answer, "Posted."), "{api:?}");
     }
 }
 
@@ -92,12 +93,12 @@ async fn a_conversation_goes_on_with_another_provider() {
         let to = APIS[(at + 1) % APIS.len()];
         let first = StandIn::start(from, vec![Reply::Calls, Reply::Status(503, json!({}), "")]).await;
         let second = StandIn::start(to, vec![Reply::Words("Done by the other.")]).await;
-        let models = Models::new(vec![provider(from, &first.base, "one"), provider(to, &second.base, "two")]);
+        let models = ModelChain::new(vec![provider(from, &first.base, "one"), provider(to, &second.base, "two")]);
         let calls = models.ask(&asking()).await.unwrap().answer.calls;
-        // Gemini wants its own signature back; another provider's conversation has none.
-        let Answered { provider, answer, failed } = models.ask(&continued(calls)).await.unwrap();
+        // Gemini requires its own signature, which a conversation with another provider does not have.
+        let ProviderAnswer { provider, answer, failed } = models.ask(&continued(calls)).await.unwrap();
         assert_eq!((provider.as_str(), answer.text.as_str()), ("two", "Done by the other."), "{from:?} {to:?}");
-        assert_eq!(failed[0].failure, Failure::Unavailable);
+        assert_eq!(failed[0].failure, ModelFailure::Unavailable);
     }
 }
 
@@ -107,50 +108,55 @@ async fn refusals_are_typed_and_hold_no_key() {
     let spent = json!({ "error": { "message": "You exceeded your quota", "code": "insufficient_quota" } });
     let delay = json!({ "error": { "message": "slow", "details": [{ "retryDelay": "7s" }] } });
     let table = [
-        (401, message(&format!("Incorrect API key provided: {KEY}")), Failure::Unauthorised, Class::Permanent),
-        (400, message("bad"), Failure::BadRequest, Class::Permanent),
-        (404, message("no model"), Failure::NotFound, Class::Permanent),
-        (429, spent, Failure::QuotaSpent, Class::Exhausted),
-        (529, message("Overloaded"), Failure::Unavailable, Class::Transient),
-        (429, delay, Failure::RateLimited, Class::Transient),
+        (
+            401,
+            message(&format!("Incorrect API key provided: {KEY}")),
+            ModelFailure::Unauthorised,
+            FailureClass::Permanent,
+        ),
+        (400, message("bad"), ModelFailure::BadRequest, FailureClass::Permanent),
+        (404, message("no model"), ModelFailure::NotFound, FailureClass::Permanent),
+        (429, spent, ModelFailure::QuotaSpent, FailureClass::Exhausted),
+        (529, message("Overloaded"), ModelFailure::Unavailable, FailureClass::Transient),
+        (429, delay, ModelFailure::RateLimited, FailureClass::Transient),
     ];
     for (status, body, failure, class) in table {
-        let server = StandIn::start(Api::OpenAi, vec![Reply::Status(status, body, "")]).await;
-        let models = Models::new(vec![provider(Api::OpenAi, &server.base, "one")]);
+        let server = StandIn::start(ProviderApi::OpenAi, vec![Reply::Status(status, body, "")]).await;
+        let models = ModelChain::new(vec![provider(ProviderApi::OpenAi, &server.base, "one")]);
         let error = models.ask(&asking()).await.unwrap_err();
         assert_eq!(error.class(), class, "{error}");
         assert!(!error.to_string().contains(KEY) && !format!("{error:?}").contains(KEY), "{error}");
-        let Unanswered::All(all) = &error else { panic!("{error}") };
+        let ModelChainError::All(all) = &error else { panic!("{error}") };
         assert_eq!(all[0].failure, failure);
-        assert_eq!(error.retry_after(), (failure == Failure::RateLimited).then_some(Duration::from_secs(7)));
+        assert_eq!(error.retry_after(), (failure == ModelFailure::RateLimited).then_some(Duration::from_secs(7)));
     }
 }
 
 #[tokio::test]
 async fn who_asks_for_a_pause_is_left_alone() {
-    let server = StandIn::start(Api::Anthropic, vec![Reply::Status(429, json!({}), "60")]).await;
-    let models = Models::new(vec![provider(Api::Anthropic, &server.base, "one")]);
+    let server = StandIn::start(ProviderApi::Anthropic, vec![Reply::Status(429, json!({}), "60")]).await;
+    let models = ModelChain::new(vec![provider(ProviderApi::Anthropic, &server.base, "one")]);
     assert_eq!(models.ask(&asking()).await.unwrap_err().retry_after(), Some(Duration::from_secs(60)));
-    let Unanswered::All(all) = models.ask(&asking()).await.unwrap_err() else { panic!("it was sent") };
-    assert_eq!(all[0].failure, Failure::Resting);
+    let ModelChainError::All(all) = models.ask(&asking()).await.unwrap_err() else { panic!("it was sent") };
+    assert_eq!(all[0].failure, ModelFailure::Resting);
     assert_eq!(server.asked(), 1);
 }
 
 #[tokio::test]
 async fn broken_and_endless_answers_end() {
-    // Each of these values takes seventy bytes of memory once it is read.
+    // Each of these values takes seventy bytes of memory once it is parsed.
     let dense = Box::leak(format!("[{}0]", "0,".repeat(300_000)).into_boxed_str());
     let table = [
-        (Reply::Raw("<html>"), Failure::Malformed),
-        (Reply::Endless, Failure::TooLarge),
-        (Reply::Raw(dense), Failure::TooLarge),
-        (Reply::Raw("{}"), Failure::Malformed),
+        (Reply::Raw("<html>"), ModelFailure::Malformed),
+        (Reply::Endless, ModelFailure::TooLarge),
+        (Reply::Raw(dense), ModelFailure::TooLarge),
+        (Reply::Raw("{}"), ModelFailure::Malformed),
     ];
     for api in APIS {
         for (reply, failure) in &table {
             let server = StandIn::start(api, vec![reply.clone()]).await;
-            let error = Models::new(vec![provider(api, &server.base, "one")]).ask(&asking()).await.unwrap_err();
-            let Unanswered::All(all) = &error else { panic!("{error}") };
+            let error = ModelChain::new(vec![provider(api, &server.base, "one")]).ask(&asking()).await.unwrap_err();
+            let ModelChainError::All(all) = &error else { panic!("{error}") };
             assert_eq!(all[0].failure, *failure, "{api:?}: {error}");
         }
     }
@@ -161,35 +167,41 @@ async fn a_model_without_function_calling_plans_in_words() {
     let planned = r#"{"tool": "post_to_x", "reason": "asked", "arguments": {"text": "hi"}}"#;
     let none = r#"{"tool": "none", "reason": "done", "arguments": {}}"#;
     let server =
-        StandIn::start(Api::OpenAi, vec![Reply::Words(planned), Reply::Words("All done."), Reply::Words(none)]).await;
-    let settings = Settings { function_calling: false, ..settings(Api::OpenAi, &server.base, "plain") };
-    let models = Models::new(vec![made(settings)]);
+        StandIn::start(ProviderApi::OpenAi, vec![Reply::Words(planned), Reply::Words("All done."), Reply::Words(none)])
+            .await;
+    let settings = ProviderSettings { function_calling: false, ..settings(ProviderApi::OpenAi, &server.base, "plain") };
+    let models = ModelChain::new(vec![made(settings)]);
     let first = models.ask(&asking()).await.unwrap().answer;
-    assert_eq!((first.stop, first.calls[0].tool.as_str()), (Stop::Calls, "post_to_x"));
+    assert_eq!((first.stop, first.calls[0].tool.as_str()), (StopReason::Calls, "post_to_x"));
     assert_eq!(first.calls[0].arguments, r#"{"text": "hi"}"#);
     let then = continued(first.calls);
     assert_eq!(models.ask(&then).await.unwrap().answer.text, "All done.");
     let seen = server.last();
     assert!(seen.get("tools").is_none(), "{seen}");
     assert!(seen.to_string().contains("<tool_result tool_name="), "{seen}");
-    assert_eq!(models.ask(&then).await.unwrap().answer.stop, Stop::Answer, "none is no call");
+    assert_eq!(models.ask(&then).await.unwrap().answer.stop, StopReason::Answer, "none is no call");
 }
 
 #[tokio::test]
 async fn what_every_provider_refuses_is_not_sent() {
-    let models = Models::new(Vec::new());
+    let models = ModelChain::new(Vec::new());
     let call = ToolCall { id: "a".into(), tool: "search_x".into(), arguments: "{}".into(), signature: None };
     let mut unanswered = asking();
-    unanswered.messages.push(Message::Model { text: String::new(), calls: vec![call.clone()] });
+    unanswered.messages.push(ChatMessage::Model { text: String::new(), calls: vec![call.clone()] });
     let mut between = unanswered.clone();
-    between.messages.push(Message::User("And?".into()));
+    between.messages.push(ChatMessage::User("And?".into()));
     let mut stray = asking();
-    stray.messages.push(Message::Result { id: "a".into(), tool: call.tool, content: String::new(), is_error: false });
-    let named = Request { tools: vec![tool("x.y")], ..asking() };
-    let twice = Request { tools: vec![tool("x"), tool("x")], ..asking() };
-    let empty = Request { messages: Vec::new(), ..asking() };
+    stray.messages.push(ChatMessage::Result {
+        id: "a".into(),
+        tool: call.tool,
+        content: String::new(),
+        is_error: false,
+    });
+    let named = ModelRequest { tools: vec![tool("x.y")], ..asking() };
+    let twice = ModelRequest { tools: vec![tool("x"), tool("x")], ..asking() };
+    let empty = ModelRequest { messages: Vec::new(), ..asking() };
     for wrong in [unanswered, between, stray, named, twice, empty] {
         let error = models.ask(&wrong).await.unwrap_err();
-        assert!(matches!(error, Unanswered::Invalid(_)), "{error}");
+        assert!(matches!(error, ModelChainError::Invalid(_)), "{error}");
     }
 }

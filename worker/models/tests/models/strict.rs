@@ -1,4 +1,4 @@
-//! A stand-in for a provider: it answers from a list, and refuses what the provider would refuse.
+//! A stand-in for a provider: it replies from a list, and rejects what the provider would reject.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -9,26 +9,26 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tickfleet_models::Api;
+use tickfleet_models::ProviderApi;
 
-/// The key that it takes. Its form is no real provider's.
+/// The key that it accepts. It does not look like a real provider's key.
 pub const KEY: &str = "test-key-of-the-stand-in";
 
-/// What it answers to a request that it does not refuse.
+/// Its reply to a valid request.
 #[derive(Debug, Clone)]
 pub enum Reply {
     /// Two calls, one with a number beyond what a double holds.
     Calls,
     Words(&'static str),
-    /// Status, body, and `Retry-After` where it is not empty.
+    /// Status, body, and `Retry-After` unless empty.
     Status(u16, Value, &'static str),
     Raw(&'static str),
-    /// More bytes than anybody should read.
+    /// More bytes than the client may read.
     Endless,
 }
 
 struct Script {
-    api: Api,
+    api: ProviderApi,
     replies: Mutex<VecDeque<Reply>>,
     seen: Mutex<Vec<Value>>,
 }
@@ -39,7 +39,7 @@ pub struct StandIn {
 }
 
 impl StandIn {
-    pub async fn start(api: Api, replies: Vec<Reply>) -> Self {
+    pub async fn start(api: ProviderApi, replies: Vec<Reply>) -> Self {
         let script = Arc::new(Script { api, replies: Mutex::new(replies.into()), seen: Mutex::default() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
@@ -64,19 +64,21 @@ async fn answer(State(script): State<Arc<Script>>, uri: Uri, headers: HeaderMap,
     script.seen.lock().unwrap().push(request.clone());
     let header = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
     let (path, key) = match script.api {
-        Api::OpenAi => ("/chat/completions", header("authorization") == format!("Bearer {KEY}")),
-        Api::Responses => ("/responses", header("authorization") == format!("Bearer {KEY}")),
-        Api::Anthropic => ("/v1/messages", header("x-api-key") == KEY && header("anthropic-version") == "2023-06-01"),
-        Api::Gemini => ("/v1beta/models/test-model:generateContent", header("x-goog-api-key") == KEY),
+        ProviderApi::OpenAi => ("/chat/completions", header("authorization") == format!("Bearer {KEY}")),
+        ProviderApi::Responses => ("/responses", header("authorization") == format!("Bearer {KEY}")),
+        ProviderApi::Anthropic => {
+            ("/v1/messages", header("x-api-key") == KEY && header("anthropic-version") == "2023-06-01")
+        }
+        ProviderApi::Gemini => ("/v1beta/models/test-model:generateContent", header("x-goog-api-key") == KEY),
     };
     if uri.path() != path || !key || header("content-type") != "application/json" {
         return refuse(format!("path {} or headers", uri.path()));
     }
     let checked = match script.api {
-        Api::OpenAi => openai(&request),
-        Api::Responses => responses(&request),
-        Api::Anthropic => anthropic(&request),
-        Api::Gemini => gemini(&request),
+        ProviderApi::OpenAi => openai(&request),
+        ProviderApi::Responses => responses(&request),
+        ProviderApi::Anthropic => anthropic(&request),
+        ProviderApi::Gemini => gemini(&request),
     };
     if let Err(why) = checked {
         return refuse(why);
@@ -97,45 +99,45 @@ async fn answer(State(script): State<Arc<Script>>, uri: Uri, headers: HeaderMap,
     }
 }
 
-fn said(api: Api, text: &str) -> String {
+fn said(api: ProviderApi, text: &str) -> String {
     let body = match api {
-        Api::OpenAi => json!({ "choices": [{ "message": { "content": text }, "finish_reason": "stop" }] }),
-        Api::Responses => {
+        ProviderApi::OpenAi => json!({ "choices": [{ "message": { "content": text }, "finish_reason": "stop" }] }),
+        ProviderApi::Responses => {
             let message =
                 json!({ "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": text }] });
             json!({ "status": "completed", "output": [{ "type": "reasoning", "summary": [] }, message] })
         }
-        Api::Anthropic => json!({ "content": [{ "type": "text", "text": text }], "stop_reason": "end_turn" }),
-        Api::Gemini => {
+        ProviderApi::Anthropic => json!({ "content": [{ "type": "text", "text": text }], "stop_reason": "end_turn" }),
+        ProviderApi::Gemini => {
             json!({ "candidates": [{ "content": { "parts": [{ "text": text }] }, "finishReason": "STOP" }] })
         }
     };
     body.to_string()
 }
 
-/// As text: a number of 23 digits is no number of `json!`.
-fn calls(api: Api) -> &'static str {
+/// Written as text, because `json!` cannot hold a number with 23 digits.
+fn calls(api: ProviderApi) -> &'static str {
     match api {
-        Api::OpenAi => {
+        ProviderApi::OpenAi => {
             r#"{"choices":[{"message":{"content":null,"tool_calls":[
             {"id":"functions.post:0","type":"function","function":{"name":"post_to_x","arguments":"{\"n\":12345678901234567890123}"}},
             {"id":"functions.search:1","type":"function","function":{"name":"search_x","arguments":""}}]},
             "finish_reason":"tool_calls"}],"usage":{"prompt_tokens":10,"completion_tokens":5}}"#
         }
-        Api::Responses => {
+        ProviderApi::Responses => {
             r#"{"status":"completed","output":[{"type":"reasoning","id":"rs_1","summary":[]},
             {"type":"message","role":"assistant","content":[{"type":"output_text","text":"I post.","annotations":[]}]},
             {"type":"function_call","call_id":"fc:0","name":"post_to_x","arguments":"{\"n\":12345678901234567890123}"},
             {"type":"function_call","call_id":"fc:1","name":"search_x","arguments":""}],
             "usage":{"input_tokens":10,"output_tokens":5,"output_tokens_details":{"reasoning_tokens":2}}}"#
         }
-        Api::Anthropic => {
+        ProviderApi::Anthropic => {
             r#"{"content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"I post."},
             {"type":"tool_use","id":"toolu_1","name":"post_to_x","input":{"n":12345678901234567890123}},
             {"type":"tool_use","id":"toolu_2","name":"search_x","input":{}}],
             "stop_reason":"tool_use","usage":{"input_tokens":7,"cache_read_input_tokens":3,"output_tokens":5}}"#
         }
-        Api::Gemini => {
+        ProviderApi::Gemini => {
             r#"{"candidates":[{"content":{"role":"model","parts":[{"text":"hm","thought":true},
             {"functionCall":{"name":"post_to_x","args":{"n":12345678901234567890123}},"thoughtSignature":"c2ln"},
             {"functionCall":{"name":"search_x"}}]},"finishReason":"STOP"}],

@@ -1,5 +1,6 @@
-//! What a child does to itself before it becomes the command, in an order that leaves no gap: another user where the
-//! launcher is root, limits, no new privileges, Landlock, seccomp, and only then the program.
+//! The steps by which a child confines itself before it executes the command. Their order leaves no gap: switch to
+//! another user if the launcher is root, set limits, give up new privileges, Landlock, seccomp, and only then the
+//! program.
 
 use std::ffi::{CString, NulError};
 use std::fs::File;
@@ -13,22 +14,22 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
 use nix::unistd::{self, Gid, Pid, Uid};
 
-use super::limits::{self, Room};
-use super::place::Place;
+use super::command_paths::CommandPaths;
+use super::limits::{self, ThreadAllowance};
 use super::{Refusal, raw, rules, seccomp, step};
-use crate::cgroup::Entrance;
+use crate::cgroup::CgroupHandle;
 use crate::spec::{Level, PATH};
 use crate::wire::Request;
 
-/// How much lower the priority of commands is.
+/// How much the priority of commands is lowered.
 const NICE: i32 = 10;
 
-/// A child that has been let go, and what it says before it becomes the command.
+/// A released child, and the pipes for its reports.
 #[derive(Debug)]
-pub(super) struct Started {
+pub(super) struct StartedChild {
     /// The direct child of the launcher: the command, or the first process of its namespace.
     pub(super) child: Pid,
-    /// Closed without a word when the command is executed; else it says what failed.
+    /// Closed without data when the command is executed; otherwise it has the step that failed.
     pub(super) failure: PipeReader,
     /// At the level `strict`: how the command ended, and whether it had a `/proc`.
     pub(super) ended: Option<PipeReader>,
@@ -41,8 +42,8 @@ pub(super) struct Owner {
     pub(super) gid: Gid,
 }
 
-/// The unprivileged user that a launcher of root makes commands run as: the owner of the workspace. None where the
-/// launcher is not root: then it is the launcher's own.
+/// The unprivileged user that commands run as if the launcher is root: the owner of the workspace. `None` if the
+/// launcher is not root; then commands run as the launcher's user.
 pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
     if !unistd::geteuid().is_root() {
         return Ok(None);
@@ -56,45 +57,51 @@ pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
 }
 
 /// Starts the command at the level `basic`.
-pub(super) fn start(request: &Request, stdin: &File, entrance: Option<&Entrance>) -> Result<Started, Refusal> {
+pub(super) fn start(
+    request: &Request,
+    stdin: &File,
+    cgroup_handle: Option<&CgroupHandle>,
+) -> Result<StartedChild, Refusal> {
     let workspace = &request.spec.workspace;
     let owner = owner(workspace)?;
-    let (failure, tell) = std::io::pipe().map_err(step("make a pipe"))?;
+    let (failure, failure_writer) = std::io::pipe().map_err(step("make a pipe"))?;
     let (gate, open) = std::io::pipe().map_err(step("make a pipe"))?;
-    let room = match owner {
-        Some(_) => Room::Own,
-        None => Room::Shared(limits::running(unistd::geteuid())),
+    let allowance = match owner {
+        Some(_) => ThreadAllowance::Own,
+        None => ThreadAllowance::Shared(limits::running(unistd::geteuid())),
     };
     let child = match raw::fork().map_err(step("fork"))? {
         Some(child) => child,
         None => {
             drop((failure, open));
             let temporary = workspace.join(".tmp");
-            let place = Place { workspace, temporary: &temporary, level: Level::Basic };
-            let failed =
-                become_owner(owner).and_then(|()| hold_the_gate(gate)).and_then(|()| run(request, stdin, &place, room));
-            say(tell, failed);
+            let paths = CommandPaths { workspace, temporary: &temporary, level: Level::Basic };
+            let failed = become_owner(owner)
+                .and_then(|()| wait_for_gate(gate))
+                .and_then(|()| run(request, stdin, &paths, allowance));
+            report_failure(failure_writer, failed);
         }
     };
-    let _ = (tell, gate);
-    admit(entrance, child)?;
-    see_as(owner)?;
+    let _ = (failure_writer, gate);
+    admit(cgroup_handle, child)?;
+    use_file_ids_of(owner)?;
     (&open).write_all(&[1]).map_err(step("let the child go"))?;
-    Ok(Started { child, failure, ended: None })
+    Ok(StartedChild { child, failure, ended: None })
 }
 
-/// Puts a child, which waits, into its cgroup: all that it starts is in it, too.
-pub(super) fn admit(entrance: Option<&Entrance>, child: Pid) -> Result<(), Refusal> {
-    entrance.map_or(Ok(()), |entrance| entrance.admit(child.as_raw())).map_err(step("enter the cgroup"))
+/// Puts a waiting child into its cgroup, which all processes that it starts inherit.
+pub(super) fn admit(cgroup_handle: Option<&CgroupHandle>, child: Pid) -> Result<(), Refusal> {
+    cgroup_handle.map_or(Ok(()), |cgroup_handle| cgroup_handle.admit(child.as_raw())).map_err(step("enter the cgroup"))
 }
 
-/// The child waits for a word of its parent; a parent that died before the child could follow it says none.
-pub(super) fn hold_the_gate(mut gate: PipeReader) -> Result<(), Refusal> {
+/// Waits in the child until the launcher sends a byte. If the launcher died before the death signal was set, the byte
+/// never arrives and this fails.
+pub(super) fn wait_for_gate(mut gate: PipeReader) -> Result<(), Refusal> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("die with the launcher"))?;
     gate.read_exact(&mut [0]).map_err(step("wait for the launcher"))
 }
 
-/// Gives up root for good.
+/// Gives up root permanently.
 pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
     unistd::setgroups(&[]).map_err(step("leave all groups"))?;
@@ -102,11 +109,12 @@ pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     unistd::setresuid(uid, uid, uid).map_err(step("change the user"))
 }
 
-/// Lets a launcher of root see files and processes as the command's user does: the kernel shows a process' descriptors to
-/// its own user, and to root only with a capability that containers do not give. Signals are still root's.
-fn see_as(owner: Option<Owner>) -> Result<(), Refusal> {
+/// Gives a launcher that is root the command user's view of files and processes: the kernel shows a process's
+/// descriptors to its own user, and to root only with a capability that containers do not have. Signals are still sent
+/// as root.
+fn use_file_ids_of(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
-    // Each returns the one before, and no error.
+    // Each call returns the previous ID and reports no error.
     unistd::setfsgid(gid);
     unistd::setfsuid(uid);
     match (unistd::setfsgid(gid), unistd::setfsuid(uid)) {
@@ -115,58 +123,63 @@ fn see_as(owner: Option<Owner>) -> Result<(), Refusal> {
     }
 }
 
-/// Tells the launcher why there is no command, and ends.
-pub(super) fn say(tell: PipeWriter, failed: Result<(), Refusal>) -> ! {
+/// Reports to the launcher why the command was not started, and ends the child.
+pub(super) fn report_failure(failure_writer: PipeWriter, failed: Result<(), Refusal>) -> ! {
     let (mark, why) = match failed {
         Ok(()) => ("S", "the confined process went on".to_owned()),
         Err(Refusal::Step(why)) => ("S", why),
         Err(Refusal::Program(why)) => ("P", why),
     };
-    // Nobody else can be told.
-    let _ = (&tell).write_all(format!("{mark}{why}").as_bytes());
+    // If this fails, there is no other way to report it.
+    let _ = (&failure_writer).write_all(format!("{mark}{why}").as_bytes());
     end(125)
 }
 
-/// Ends a forked child, without what a whole process does at its end.
+/// Ends a forked child, without the exit handlers of a whole process.
 #[allow(clippy::disallowed_methods, reason = "a forked child has no `main` to return to, and nothing to drain")]
 pub(super) fn end(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Confines this process and makes it the command; comes back only where that fails.
-pub(super) fn run(request: &Request, stdin: &File, place: &Place<'_>, room: Room) -> Result<(), Refusal> {
+/// Confines this process and executes the command. Returns only if that fails.
+pub(super) fn run(
+    request: &Request,
+    stdin: &File,
+    paths: &CommandPaths<'_>,
+    allowance: ThreadAllowance,
+) -> Result<(), Refusal> {
     let spec = &request.spec;
     unistd::setsid().map_err(step("begin a session"))?;
     unistd::dup2_stdin(stdin.as_fd()).map_err(step("give the standard input"))?;
     default_signals()?;
-    std::env::set_current_dir(place.workspace).map_err(step("enter the workspace"))?;
-    if place.level == Level::Basic && !request.probe {
-        // Where a command put something else there, it harms itself alone.
-        let _ = std::fs::create_dir(place.temporary);
+    std::env::set_current_dir(paths.workspace).map_err(step("enter the workspace"))?;
+    if paths.level == Level::Basic && !request.probe {
+        // If a command put something else at this path, it harms only itself.
+        let _ = std::fs::create_dir(paths.temporary);
     }
     let argv = strings(spec.argv.iter().map(String::as_str))?;
-    let environment = environment(request, place)?;
-    // The worker and the launcher come first, whatever a command does with the processors.
+    let environment = environment(request, paths)?;
+    // Worker and launcher take precedence over a command that keeps the processors busy.
     rustix::process::nice(NICE).map_err(step("lower the priority"))?;
-    limits::set(&spec.limits, room)?;
+    limits::set(&spec.limits, allowance)?;
     prctl::set_no_new_privs().map_err(step("no new privileges"))?;
-    rules::restrict(spec, place)?;
-    seccomp::restrict(place.level, &spec.network, matches!(room, Room::Shared(_)))?;
+    rules::restrict(spec, paths)?;
+    seccomp::restrict(paths.level, &spec.network, matches!(allowance, ThreadAllowance::Shared(_)))?;
     if request.probe {
         end(0);
     }
     Err(execute(&spec.argv[0], &argv, &environment))
 }
 
-/// A launcher may have been started with signals ignored or blocked; commands expect neither.
+/// A launcher may have been started with signals ignored or blocked. Commands expect neither.
 fn default_signals() -> Result<(), Refusal> {
     let all = SigSet::all();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None).map_err(step("unblock signals"))?;
     raw::default_action(Signal::SIGPIPE, SigHandler::SigDfl).map_err(step("reset signals"))
 }
 
-fn environment(request: &Request, place: &Place<'_>) -> Result<Vec<CString>, Refusal> {
-    let (home, temporary) = (place.workspace.display(), place.temporary.display());
+fn environment(request: &Request, paths: &CommandPaths<'_>) -> Result<Vec<CString>, Refusal> {
+    let (home, temporary) = (paths.workspace.display(), paths.temporary.display());
     let mut all =
         vec![format!("PATH={PATH}"), format!("HOME={home}"), format!("TMPDIR={temporary}"), "LANG=C.UTF-8".to_owned()];
     all.retain(|line| !request.spec.environment.keys().any(|key| line.split('=').next() == Some(key)));
@@ -178,7 +191,7 @@ fn strings<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>, Ref
     texts.map(CString::new).collect::<Result<_, NulError>>().map_err(step("write the command"))
 }
 
-/// Executes a program, looked for in [`PATH`] where its name has no `/`.
+/// Executes a program. A name without `/` is searched for in [`PATH`].
 fn execute(program: &str, argv: &[CString], environment: &[CString]) -> Refusal {
     let folders = if program.contains('/') { vec![""] } else { PATH.split(':').collect() };
     let mut worst = Errno::ENOENT;

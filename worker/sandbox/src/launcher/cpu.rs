@@ -1,37 +1,37 @@
-//! Time on processors of a tree of processes, whose members come and go between two looks.
+//! Processor time of a process tree whose members come and go between two samples.
 
 use std::collections::HashMap;
 
 use super::tree::Stat;
 
-/// What names a process for good: its number and its start.
+/// Identifies a process permanently: its process ID and its start time.
 type Identity = (i32, u64);
 
-/// What one look has seen.
+/// One sample.
 #[derive(Debug, Default)]
-pub(super) struct Look {
+pub(super) struct CpuSample {
     /// The processes of the tree.
     pub(super) processes: HashMap<Identity, Stat>,
-    /// The time of what the launcher itself has reaped, ticks.
+    /// The time of the processes that the launcher itself has reaped, in ticks.
     pub(super) reaped: u64,
 }
 
 /// Adds up the time of processes that are alive, that were reaped, and that vanished without being reaped.
 #[derive(Debug, Default)]
 pub(super) struct CpuMeter {
-    older: Look,
-    before: Look,
-    /// Time of processes that no parent has reaped, as it was seen last: the kernel drops a child's time where its parent
-    /// ignores the child's end.
+    older: CpuSample,
+    before: CpuSample,
+    /// The last seen time of processes that no parent has reaped: if a parent ignores the end of its children, the
+    /// kernel drops their time.
     dropped: u64,
 }
 
 impl CpuMeter {
-    /// Takes a look, and returns the time of all processes until now, ticks.
-    pub(super) fn add(&mut self, now: Look) -> u64 {
+    /// Adds a sample and returns the time of all processes so far, in ticks.
+    pub(super) fn add(&mut self, now: CpuSample) -> u64 {
         let has_gone = |(identity, _): &(&Identity, &Stat)| !self.before.processes.contains_key(identity);
         let gone: u64 = self.older.processes.iter().filter(has_gone).map(|(_, stat)| stat.own + stat.reaped).sum();
-        // A parent that was looked at just before it reaped shows it one look later.
+        // If a parent was read just before it reaped a child, the child's time appears one sample later.
         let by_parents = now.processes.iter().filter_map(|(identity, stat)| {
             self.older.processes.get(identity).map(|older| stat.reaped.saturating_sub(older.reaped))
         });
@@ -48,9 +48,9 @@ impl CpuMeter {
 mod tests {
     use super::*;
 
-    fn look(reaped: u64, processes: &[(i32, u64, u64)]) -> Look {
+    fn sample(reaped: u64, processes: &[(i32, u64, u64)]) -> CpuSample {
         let stat = |own, reaped| Stat { threads: 1, is_headless: false, started: 0, own, reaped };
-        Look {
+        CpuSample {
             reaped,
             processes: processes.iter().map(|(pid, own, reaped)| ((*pid, 0), stat(*own, *reaped))).collect(),
         }
@@ -59,21 +59,21 @@ mod tests {
     #[test]
     fn time_counts_once_whoever_reaps_and_also_where_nobody_does() {
         let mut meter = CpuMeter::default();
-        assert_eq!(meter.add(look(0, &[(1, 5, 0), (2, 10, 0), (3, 20, 0), (4, 40, 0)])), 75);
-        // 2 was reaped by 1, 3 by the launcher, 4 by none.
+        assert_eq!(meter.add(sample(0, &[(1, 5, 0), (2, 10, 0), (3, 20, 0), (4, 40, 0)])), 75);
+        // Process 2 was reaped by 1, process 3 by the launcher, process 4 by none.
         let after = [(1, 5, 10)];
-        assert_eq!(meter.add(look(20, &after)), 35);
-        assert_eq!(meter.add(look(20, &after)), 35 + 40);
-        assert_eq!(meter.add(look(20, &after)), 35 + 40);
+        assert_eq!(meter.add(sample(20, &after)), 35);
+        assert_eq!(meter.add(sample(20, &after)), 35 + 40);
+        assert_eq!(meter.add(sample(20, &after)), 35 + 40);
     }
 
     #[test]
     fn a_parent_that_reaps_while_it_is_looked_at_is_not_charged_twice() {
         let mut meter = CpuMeter::default();
-        meter.add(look(0, &[(1, 5, 0), (2, 10, 0)]));
-        // 1 was read before it reaped 2, and 2 after.
-        meter.add(look(0, &[(1, 5, 0)]));
-        assert_eq!(meter.add(look(0, &[(1, 5, 10)])), 15);
-        assert_eq!(meter.add(look(0, &[(1, 5, 10)])), 15);
+        meter.add(sample(0, &[(1, 5, 0), (2, 10, 0)]));
+        // Process 1 was read before it reaped 2, and 2 afterwards.
+        meter.add(sample(0, &[(1, 5, 0)]));
+        assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);
+        assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);
     }
 }

@@ -1,5 +1,5 @@
-//! Resource limits of the kernel: each process has them, so they bound what one process can take at once. What a tree of
-//! processes takes together is [`super::watch`]'s to bound.
+//! Resource limits of the kernel. They apply to each process, so they limit what one process can take. [`super::watch`]
+//! limits what the tree of processes takes together.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,22 +10,22 @@ use nix::unistd::Uid;
 use super::{Refusal, step};
 use crate::spec::Limits;
 
-/// Threads that the same user may start beside the command while it runs, where the worker and all its sandboxes share
-/// one: a fork bomb gets so many more until the next look at the tree.
+/// Further threads that the user may have while the command runs, if the worker and all its sandboxes share that user.
+/// A fork bomb can start this many more threads before the next check of the tree.
 const OTHERS: u64 = 768;
-/// Processes of a namespace that are not the command's: its first one, and the launcher.
+/// Processes of a namespace that do not belong to the command: its first process, and the launcher.
 const OURS: u64 = 2;
 
-/// The most threads that the user of a command may have while it runs.
+/// The maximum number of threads that the user of a command may have while it runs.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Room {
-    /// The user, or the user's number in this namespace, is the command's alone.
+pub(super) enum ThreadAllowance {
+    /// The user, or its user ID in this namespace, belongs to the command alone.
     Own,
-    /// The worker and other commands have the same user, with so many threads now.
+    /// The worker and other commands have the same user, which currently has this many threads.
     Shared(u64),
 }
 
-/// The number of threads that `uid` has, as the kernel counts them for its limit.
+/// The number of threads of `uid`, as the kernel counts them for its limit.
 pub(super) fn running(uid: Uid) -> u64 {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let of_uid = processes.flatten().filter(|entry| {
@@ -35,19 +35,19 @@ pub(super) fn running(uid: Uid) -> u64 {
     of_uid.map(|entry| fs::read_dir(entry.path().join("task")).map_or(1, |tasks| tasks.count() as u64)).sum()
 }
 
-/// Sets all of them for this process and what it starts.
-pub(super) fn set(limits: &Limits, room: Room) -> Result<(), Refusal> {
+/// Sets all resource limits for this process and the processes that it starts.
+pub(super) fn set(limits: &Limits, allowance: ThreadAllowance) -> Result<(), Refusal> {
     let threads = limits.processes
-        + match room {
-            Room::Own => OURS,
-            Room::Shared(running) => running + OTHERS,
+        + match allowance {
+            ThreadAllowance::Own => OURS,
+            ThreadAllowance::Shared(running) => running + OTHERS,
         };
     let seconds = limits.cpu_ms.div_ceil(1_000).max(1);
     let all = [
         (Resource::RLIMIT_CPU, seconds, seconds + 1),
         (Resource::RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
         (Resource::RLIMIT_NOFILE, limits.open_files, limits.open_files),
-        // Written memory, not reserved addresses: Node, Go and the JVM reserve gigabytes that they never touch.
+        // Written memory rather than reserved addresses: Node, Go and the JVM reserve gigabytes that they never touch.
         (Resource::RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes),
         (Resource::RLIMIT_NPROC, threads, threads),
         (Resource::RLIMIT_CORE, 0, 0),

@@ -1,6 +1,6 @@
-//! Memory that a process keeps: its pages, those that are swapped out, the tables that map them, its mappings, and what the
-//! kernel may buffer for its descriptors. Shared memory without a file, which shows in none of these, cannot be made:
-//! [`super::seccomp`] and [`super::rules`] see to that.
+//! The memory that a process uses: its pages, swapped-out pages, page tables, mappings, and what the kernel may buffer
+//! for its descriptors. Shared memory without a file appears in none of these, so [`super::seccomp`] and
+//! [`super::rules`] make it impossible.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,82 +13,84 @@ use nix::sys::stat::makedev;
 
 use crate::spec::{Level, Network, Spec};
 
-/// Bytes that the kernel buffers for a socket of a pair, at most: by default 208 KiB and one message more. The size cannot
-/// be raised in the sandbox.
+/// The most bytes that the kernel buffers for a socket of a pair: by default 208 KiB and one more message. A sandboxed
+/// command cannot raise it.
 const SOCKET_BYTES: u64 = 320 << 10;
-/// The machine's default for the buffer of a socket, where it can be read.
+/// The machine's default for the buffer of a socket, if it is readable.
 const SOCKET_DEFAULT: &str = "/proc/sys/net/core/wmem_default";
-/// Bytes that a pipe holds. The size cannot be raised in the sandbox.
+/// Bytes that a pipe holds. A sandboxed command cannot raise it.
 const PIPE_BYTES: u64 = 64 << 10;
-/// Bytes that the kernel keeps for each descriptor that an `epoll` watches, and for each lock on a file.
+/// Bytes that the kernel uses for each descriptor that an `epoll` watches, and for each lock on a file.
 const WATCH_BYTES: u64 = 256;
-/// What the descriptor of an `epoll` leads to.
+/// The link target of an `epoll` descriptor.
 const EPOLL: &str = "anon_inode:[eventpoll]";
-/// Ends the line of a mapped file that has no name any more.
+/// The end of a line for a mapped file that no longer has a name.
 const DELETED: &[u8] = b" (deleted)";
-/// File systems in memory of the level `strict`, which have a size of their own.
+/// File systems in memory at the level `strict`. They have size limits of their own.
 const SCRATCH: [&[u8]; 2] = [b"/tmp/", b"/dev/shm/"];
-/// Bytes that the kernel keeps for each mapping of a process, touched or not.
+/// Bytes that the kernel uses for each mapping of a process, even if it is never touched.
 const MAPPING_BYTES: u64 = 256;
-/// Mappings that the kernel allows a process by default.
+/// Mappings that the kernel permits per process by default.
 const MAPPINGS_MAX: u64 = 65_530;
 
-/// Device and number of a file, a pipe or a socket.
+/// Device and inode number of a file, a pipe or a socket.
 type FileId = (u64, u64);
 
-/// What descriptors are charged, bytes each.
+/// The charges for descriptors, in bytes each.
 #[derive(Debug)]
 pub(super) struct Charges {
     socket: u64,
-    /// An `epoll`, or another object that has no file: an `epoll` may watch every descriptor of its process.
+    /// For an `epoll` or another object without a file, because an `epoll` may watch every descriptor of its process.
     object: u64,
-    /// A process that shows neither descriptors nor mappings: as if it had as many as it may, and each descriptor were a
-    /// socket.
+    /// For a process that shows neither descriptors nor mappings: as if it had the maximum number of both, and every
+    /// descriptor were a socket.
     hidden: u64,
     /// The device of the workspace.
     device: Option<u64>,
     has_tcp: bool,
 }
 
-/// What was charged in one look.
+/// The charges of one check.
 #[derive(Debug, Default)]
 pub(super) struct Charged {
     /// Bytes of memory.
     pub(super) bytes: u64,
-    /// Bytes of disk of open files without a name.
+    /// Bytes on disk of open files without a name.
     pub(super) nameless: u64,
-    /// Pipes and sockets that were charged already: several processes may have them.
+    /// Pipes and sockets that are already charged, because several processes may share them.
     seen: HashSet<FileId>,
     /// Open files without a name.
     files: HashSet<FileId>,
     has_sockets: bool,
 }
 
-/// What is counted less often, because it costs more: mappings, what each `epoll` watches, locks on files, and files
-/// without a name that are mapped and not open.
+/// Usage that is counted less often because counting costs more: mappings, the watches of each `epoll`, locks on files,
+/// and files without a name that are mapped but not open.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// Bytes of memory that the kernel keeps for mappings, watches and locks.
+    /// Bytes of memory that the kernel uses for mappings, watches and locks.
     pub(super) bytes: u64,
-    /// Mapped files without a name that no process has open, in this scan and in the one before.
+    /// Mapped files without a name that no process had open, in this scan and in the previous one.
     pub(super) mapped_only: u64,
     mapped: HashSet<FileId>,
 }
 
 impl Scan {
-    /// Adds a process; stops where the scan is beyond `max` bytes. One with thousands of mappings takes milliseconds.
+    /// Adds a process; stops when the scan exceeds `max` bytes. A process with thousands of mappings takes
+    /// milliseconds.
     pub(super) fn process(&mut self, folder: &Path, level: Level, max: u64) {
         self.lines(&folder.join("maps"), MAPPING_BYTES, max, &|line| nameless_mapping(line, level));
         for entry in fs::read_dir(folder.join("fd")).into_iter().flatten().flatten() {
             let has_a_list = |leads_to: PathBuf| leads_to.as_os_str() == EPOLL || leads_to.is_absolute();
             if fs::read_link(entry.path()).is_ok_and(has_a_list) {
-                // The file shows a line for each lock, and for each descriptor that is watched under each of its numbers.
+                // The file has one line for each lock, and one for each watch; a descriptor may be watched under
+                // several numbers.
                 self.lines(&folder.join("fdinfo").join(entry.file_name()), WATCH_BYTES, max, &|_| None);
             }
         }
     }
 
-    /// Counts a file's lines, each as `bytes`, and keeps the mapped files that `see` finds in them.
+    /// Counts a file's lines as `bytes` each, and keeps the mapped files that `see` finds in them.
     fn lines(&mut self, path: &Path, bytes: u64, max: u64, see: &dyn Fn(&[u8]) -> Option<FileId>) {
         let Ok(file) = fs::File::open(path) else { return };
         let (mut file, mut line) = (BufReader::with_capacity(16 << 10, file), Vec::new());
@@ -99,17 +101,18 @@ impl Scan {
         }
     }
 
-    /// Compares the mapped files with those that are open. One scan alone proves nothing: a file may have been opened while
-    /// processes were looked at.
+    /// Compares the mapped files with the open files. A single scan proves nothing, because a file may have been opened
+    /// while processes were scanned.
     pub(super) fn end(&mut self, charges: &Charges, charged: &Charged, before: &Self) {
-        // Some file systems show another device for what is mapped.
+        // Some file systems report a different device for mapped files.
         let of_workspace = |number: u64| charges.device.is_some_and(|device| charged.files.contains(&(device, number)));
         self.mapped.retain(|file| !charged.files.contains(file) && !of_workspace(file.1));
         self.mapped_only = self.mapped.intersection(&before.mapped).count() as u64;
     }
 }
 
-/// Device and number of the file without a name that a line of a process' `maps` shows, outside of file systems in memory.
+/// Device and inode number of the file without a name in a line of a process's `maps`, except on file systems in
+/// memory.
 fn nameless_mapping(line: &[u8], level: Level) -> Option<FileId> {
     let line = line.strip_suffix(DELETED)?;
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
@@ -122,7 +125,7 @@ fn nameless_mapping(line: &[u8], level: Level) -> Option<FileId> {
 }
 
 impl Charges {
-    /// For a run.
+    /// The charges for a run.
     pub(super) fn new(spec: &Spec) -> Self {
         let default = fs::read_to_string(SOCKET_DEFAULT).ok().and_then(|text| text.trim().parse::<u64>().ok());
         let socket = default.map_or(SOCKET_BYTES, |bytes| SOCKET_BYTES.max(bytes.saturating_mul(2)));
@@ -135,18 +138,19 @@ impl Charges {
         }
     }
 
-    /// Charges a process its pages.
+    /// Charges the pages of a process.
     pub(super) fn pages(folder: &Path, charged: &mut Charged) {
         let text = fs::read_to_string(folder.join("status")).unwrap_or_default();
         charged.bytes = charged.bytes.saturating_add(kept(&text));
     }
 
-    /// Charges a process its descriptors.
+    /// Charges the descriptors of a process.
     pub(super) fn descriptors(&self, folder: &Path, charged: &mut Charged) {
         let entries = match fs::read_dir(folder.join("fd")) {
             Ok(entries) => entries,
             Err(error) if has_gone(&error) => return,
-            // It executes a program that it may not read, which hides it; or it is ending and has no memory any more.
+            // Either the process executes a program that it may not read, which hides it, or it is ending and has no
+            // memory left.
             Err(_) => {
                 let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
                 if status.contains("\nVmRSS:") {
@@ -161,7 +165,7 @@ impl Charges {
     }
 
     fn descriptor(&self, path: &Path, charged: &mut Charged) {
-        // What cannot be looked at any more has been closed.
+        // A descriptor that can no longer be examined has been closed.
         let Ok(found) = fs::metadata(path) else { return };
         let (kind, identity) = (found.file_type(), (found.dev(), found.ino()));
         let bytes = if kind.is_socket() {
@@ -182,7 +186,7 @@ impl Charges {
         {
             return;
         } else {
-            // All of these have one number.
+            // All of these objects share one inode number.
             charged.bytes = charged.bytes.saturating_add(self.object);
             return;
         };
@@ -191,7 +195,8 @@ impl Charges {
         }
     }
 
-    /// Charges what the TCP connections of the run have sent and received and nobody has taken yet.
+    /// Charges the data that the run's TCP connections have sent or received but that has not been taken out of their
+    /// queues.
     pub(super) fn connections(&self, charged: &mut Charged) {
         if !self.has_tcp || !charged.has_sockets {
             return;
@@ -200,14 +205,14 @@ impl Charges {
         for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
             let text = fs::read_to_string(table).unwrap_or_default();
             let queued = text.lines().filter_map(queue).filter(|(number, _)| numbers.contains(number));
-            // The kernel's bookkeeping takes about as much again.
+            // The kernel's bookkeeping takes about the same amount again.
             let bytes = queued.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes.saturating_mul(2)));
             charged.bytes = charged.bytes.saturating_add(bytes);
         }
     }
 }
 
-/// Bytes of a process' `status` that it keeps from others.
+/// The bytes in a process's `status` that belong to it alone.
 fn kept(status: &str) -> u64 {
     let of = |line: &str| {
         let (name, value) = line.split_once(':')?;
@@ -217,7 +222,7 @@ fn kept(status: &str) -> u64 {
     status.lines().filter_map(of).fold(0, |sum, kib| sum.saturating_add(kib.saturating_mul(1_024)))
 }
 
-/// The number and the queued bytes of a line of the kernel's table of TCP connections.
+/// The inode number and the queued bytes of a line in the kernel's table of TCP connections.
 fn queue(line: &str) -> Option<(u64, u64)> {
     let mut fields = line.split_whitespace().skip(4);
     let (sent, received) = fields.next()?.split_once(':')?;

@@ -1,9 +1,10 @@
-//! The launcher: a process of one thread between a worker and a command. It is told what to run over its standard input,
-//! a socket; forks; confines the child; watches it; kills whatever is left when the command ends, a bound is crossed or
-//! the worker lets go; and reports. It outlives the command, and the command cannot reach it.
+//! The launcher: a single-threaded process between a worker and a command. It receives the command over its standard
+//! input, a socket; forks; confines the child; watches it; kills all remaining processes when the command ends, a limit
+//! is exceeded or the worker closes the socket; and reports. It outlives the command, and the command cannot reach it.
 //!
-//! Read on in `confine` (what the child does to itself), `namespaces` (the level `strict`), `watch` (the parent).
+//! Continue with `confine` (how the child confines itself), `namespaces` (the level `strict`) and `watch` (the parent).
 
+mod command_paths;
 mod confine;
 mod cpu;
 mod files;
@@ -11,7 +12,6 @@ mod limits;
 mod memory;
 mod mounts;
 mod namespaces;
-mod place;
 mod raw;
 mod rules;
 mod seccomp;
@@ -29,7 +29,7 @@ use nix::sys::prctl;
 use nix::unistd;
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, memfd_create};
 
-use crate::cgroup::Entrance;
+use crate::cgroup::CgroupHandle;
 use crate::spec::Level;
 use crate::wire::{self, Report, Request};
 
@@ -42,22 +42,23 @@ pub(crate) enum Refusal {
     Program(String),
 }
 
-/// Names the step that failed.
+/// Names the step that failed, for `map_err`.
 pub(crate) fn step<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> Refusal {
     move |error| Refusal::Step(format!("{what}: {error}"))
 }
 
-/// The ABI of Landlock in the running kernel; 0 where there is none.
+/// The ABI of Landlock in the running kernel; 0 if unavailable.
 #[must_use]
 pub fn landlock_abi() -> i32 {
     raw::landlock_abi()
 }
 
-/// The whole life of a launcher. Call it from `main`, before any thread is started.
+/// Runs the launcher from start to end. Call it from `main`, before any thread is started.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Where memory runs out, commands are killed before their worker: they inherit this. Once this process is hidden, the
-    // file is root's. A machine that does not let a process volunteer still bounds its memory.
+    // If memory runs out, the kernel kills commands before their worker, because they inherit this score. Set it before
+    // this process is hidden, because then the file belongs to root. If the machine does not permit it, the memory
+    // limit still applies.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let Ok(control) = take_control() else { return ExitCode::from(2) };
     let mut control = UnixStream::from(control);
@@ -66,14 +67,14 @@ pub fn main() -> ExitCode {
         Err(Refusal::Step(why)) => Report::Refused(why),
         Err(Refusal::Program(why)) => Report::NotStarted(why),
     };
-    // A worker that has gone reads no report.
+    // If the worker has gone, the report is lost.
     match wire::write(&mut control, &report) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-/// Moves the socket from standard input to where no command inherits it.
+/// Moves the socket from standard input to a descriptor that no command inherits.
 fn take_control() -> io::Result<OwnedFd> {
     let control = io::stdin().as_fd().try_clone_to_owned()?;
     unistd::dup2_stdin(File::open("/dev/null")?)?;
@@ -81,7 +82,7 @@ fn take_control() -> io::Result<OwnedFd> {
 }
 
 fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
-    // Before anything is known: the command must find neither the memory nor the descriptors of its launcher.
+    // Before any input is read: the command must not reach the memory or the descriptors of its launcher.
     prctl::set_dumpable(false).map_err(step("hide the launcher"))?;
     prctl::set_child_subreaper(true).map_err(step("become a subreaper"))?;
     raw::close_others_on_exec().map_err(step("close descriptors"))?;
@@ -89,24 +90,25 @@ fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
     let input = wire::read_frame(control).map_err(step("read the standard input"))?;
     request.spec.check().map_err(Refusal::Step)?;
     let stdin = in_memory(&input).map_err(step("keep the standard input"))?;
-    let entrance = request.cgroup.as_deref().map(Entrance::open).transpose().map_err(step("open the cgroup"))?;
+    let cgroup_handle =
+        request.cgroup.as_deref().map(CgroupHandle::open).transpose().map_err(step("open the cgroup"))?;
     let started = match request.level {
-        Level::Basic => confine::start(&request, &stdin, entrance.as_ref())?,
-        Level::Strict => namespaces::start(&request, &stdin, entrance.as_ref())?,
+        Level::Basic => confine::start(&request, &stdin, cgroup_handle.as_ref())?,
+        Level::Strict => namespaces::start(&request, &stdin, cgroup_handle.as_ref())?,
         Level::Docker => return Err(Refusal::Step("a container is no launcher's business".into())),
     };
     drop(stdin);
     let quiet = File::options().write(true).open("/dev/null").map_err(step("let go of the output"))?;
     unistd::dup2_stdout(&quiet).map_err(step("let go of the output"))?;
     unistd::dup2_stderr(&quiet).map_err(step("let go of the output"))?;
-    watch::until_the_end(started, control, &request, entrance.as_ref())
+    watch::watch_until_end(started, control, &request, cgroup_handle.as_ref())
 }
 
-/// A file without a name that holds what the command reads.
+/// A file without a name for the command's standard input.
 fn in_memory(content: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(content)?;
-    // Nobody counts this memory: it must not grow.
+    // This memory is not counted, so it must not grow.
     fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
     rustix::fs::seek(&file, SeekFrom::Start(0))?;
     Ok(file)

@@ -1,5 +1,5 @@
-//! The root of the level `strict`: an empty file system in memory, into which the machine's programs are bound read-only,
-//! and the workspace last. No target of a mount lies below anything that a command could have written.
+//! The root of the level `strict`: an empty file system in memory, with the machine's programs bound read-only and the
+//! workspace bound last. No mount target is below anything that a command could have written.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -14,14 +14,14 @@ use super::files::{DEVICES, ETC, SYSTEM, ZERO};
 use super::{Refusal, raw, step};
 use crate::spec::{Spec, WORKSPACE};
 
-/// Folders that the new root may be put over: whatever is there is seen no more.
+/// Folders that the new root may be mounted over. Their previous content becomes invisible.
 const STAGES: [&str; 4] = ["/tmp", "/mnt", "/run", "/var"];
-/// Size of `/tmp` and of `/dev/shm`, bytes, each where the limits allow no less.
+/// Size of `/tmp` and of `/dev/shm`, in bytes each, unless the limits permit less.
 const SCRATCH_BYTES: u64 = 64 << 20;
 const NONE: Option<&str> = None;
 
-/// Something of the machine, held before the new root hides it.
-struct Source {
+/// A file or folder of the machine, opened before the new root hides it.
+struct BindSource {
     file: File,
     target: PathBuf,
     is_folder: bool,
@@ -29,8 +29,8 @@ struct Source {
     device: bool,
 }
 
-impl Source {
-    /// None where there is nothing.
+impl BindSource {
+    /// `None` if the path does not exist.
     fn open(path: &Path, target: &Path, write: bool) -> Option<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()?;
         let is_folder = file.metadata().ok()?.is_dir();
@@ -38,7 +38,7 @@ impl Source {
     }
 }
 
-/// Makes the root and moves into it; answers whether there is a `/proc`.
+/// Creates the root and moves into it; returns whether it has a `/proc`.
 pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(step("make a mount namespace"))?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).map_err(step("keep mounts to oneself"))?;
@@ -69,27 +69,28 @@ pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
     Ok(proc)
 }
 
-/// What is bound, the workspace last.
-fn sources(spec: &Spec) -> Result<Vec<Source>, Refusal> {
+/// The bind mounts, the workspace last.
+fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     let is_link = |path: &&&str| Path::new(path).is_symlink();
     let system = SYSTEM.iter().filter(|path| !is_link(path)).chain(&ETC);
-    let mut all: Vec<Source> =
-        system.filter_map(|path| Source::open(Path::new(path), Path::new(path), false)).collect();
-    // A mount that is read-only leaves a device writable. Only Landlock takes that away.
+    let mut all: Vec<BindSource> =
+        system.filter_map(|path| BindSource::open(Path::new(path), Path::new(path), false)).collect();
+    // A read-only mount leaves a device writable. Only Landlock makes the device read-only.
     let zero = (raw::landlock_abi() > 0).then_some(&ZERO);
-    let devices = DEVICES.iter().chain(zero).filter_map(|path| Source::open(Path::new(path), Path::new(path), true));
-    all.extend(devices.map(|source| Source { device: true, ..source }));
+    let devices =
+        DEVICES.iter().chain(zero).filter_map(|path| BindSource::open(Path::new(path), Path::new(path), true));
+    all.extend(devices.map(|source| BindSource { device: true, ..source }));
     for grant in &spec.grants {
-        let source = Source::open(&grant.path, &grant.path, grant.write);
+        let source = BindSource::open(&grant.path, &grant.path, grant.write);
         let missing = || Refusal::Step(format!("the granted path {} does not exist", grant.path.display()));
         all.push(source.ok_or_else(missing)?);
     }
-    let workspace = Source::open(&spec.workspace, Path::new(WORKSPACE), true);
+    let workspace = BindSource::open(&spec.workspace, Path::new(WORKSPACE), true);
     all.push(workspace.ok_or_else(|| Refusal::Step("the workspace does not exist".into()))?);
     Ok(all)
 }
 
-/// Folders of the system that are links, such as `/bin`: they are links again.
+/// Folders of the system that are symbolic links, such as `/bin`. They become links in the new root too.
 fn links() -> Vec<(PathBuf, PathBuf)> {
     let devices = [("/dev/fd", "/proc/self/fd"), ("/dev/stdin", "/proc/self/fd/0"), ("/dev/stdout", "/proc/self/fd/1")];
     let devices = devices.into_iter().chain([("/dev/stderr", "/proc/self/fd/2")]);
@@ -98,11 +99,11 @@ fn links() -> Vec<(PathBuf, PathBuf)> {
     system.chain(devices).collect()
 }
 
-/// Where `path` is below `stage`; the folders above it are made.
+/// The location of `path` below `stage`. Creates its parent folders.
 fn below(stage: &Path, path: &Path) -> PathBuf {
     let inner = stage.join(path.strip_prefix("/").unwrap_or(path));
     if let Some(above) = inner.parent() {
-        // What fails here fails in the next step, too, which says so.
+        // If this fails, the next step fails too and reports it.
         let _ = fs::create_dir_all(above);
     }
     inner
@@ -114,7 +115,7 @@ fn memory(path: &Path, bytes: u64, flags: MsFlags) -> Result<(), Refusal> {
         .map_err(step("make a file system in memory"))
 }
 
-fn bind(stage: &Path, source: &Source) -> Result<(), Refusal> {
+fn bind(stage: &Path, source: &BindSource) -> Result<(), Refusal> {
     let target = below(stage, &source.target);
     if source.is_folder {
         fs::create_dir_all(&target).map_err(step("make a folder"))?;
@@ -138,14 +139,14 @@ fn bind(stage: &Path, source: &Source) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The mounts at `target` and below, with the flags that they came with: those may not be taken off.
+/// The mounts at `target` and below, with their inherited flags, which must not be removed.
 fn mounted_at(target: &Path) -> Result<Vec<(PathBuf, MsFlags)>, Refusal> {
     let text = fs::read_to_string("/proc/self/mountinfo").map_err(step("read the mounts"))?;
     let all = text.lines().filter_map(mount_of).filter(|(path, _)| path.starts_with(target)).collect();
     Ok(all)
 }
 
-/// The path and flags of a line of `mountinfo`.
+/// The path and flags in a line of `mountinfo`.
 fn mount_of(line: &str) -> Option<(PathBuf, MsFlags)> {
     let mut fields = line.split(' ').skip(4);
     let path =
@@ -163,8 +164,8 @@ fn mount_of(line: &str) -> Option<(PathBuf, MsFlags)> {
     Some((path.into(), fields.next()?.split(',').map(flag).fold(MsFlags::empty(), |all, one| all | one)))
 }
 
-/// A `/proc` of the new process namespace. Where the machine's own is partly hidden, as in most containers, the kernel
-/// allows none: then there is none.
+/// Mounts a `/proc` for the new process namespace and returns whether that worked. If the machine's own `/proc` is
+/// partly hidden, as in most containers, the kernel forbids it.
 fn proc(stage: &Path) -> Result<bool, Refusal> {
     let path = stage.join("proc");
     fs::create_dir_all(&path).map_err(step("make a folder"))?;

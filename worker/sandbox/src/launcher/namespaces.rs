@@ -1,5 +1,5 @@
-//! The level `strict`: namespaces that the launcher enters, and the first process within them, which makes the root,
-//! starts the command, reaps what is orphaned, and takes everything with it when it ends.
+//! The level `strict`: the namespaces that the launcher enters, and the first process in them. That process creates the
+//! root, starts the command, reaps orphans, and takes all other processes with it when it ends.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Read, Write};
@@ -12,27 +12,27 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{self, Pid};
 use serde::{Deserialize, Serialize};
 
-use super::confine::{self, Started, admit, become_owner, end, hold_the_gate, owner, say};
-use super::limits::Room;
-use super::place::Place;
+use super::command_paths::CommandPaths;
+use super::confine::{self, StartedChild, admit, become_owner, end, owner, report_failure, wait_for_gate};
+use super::limits::ThreadAllowance;
 use super::{Refusal, mounts, raw, step};
-use crate::cgroup::Entrance;
+use crate::cgroup::CgroupHandle;
 use crate::spec::{Level, Network, WORKSPACE};
 use crate::wire::Request;
 
-/// User and group of commands, as they see themselves.
+/// The user and group ID of commands inside their namespace.
 const USER: u32 = 1_000;
 
 /// How the command ended.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Ended {
+pub(super) struct CommandEnd {
     pub(super) exit_code: Option<i32>,
     pub(super) signal: Option<i32>,
     pub(super) proc: bool,
 }
 
-impl Ended {
-    /// What the first process said, if it could.
+impl CommandEnd {
+    /// Reads the report of the first process; `None` if it did not write one.
     pub(super) fn read(mut from: PipeReader) -> Option<Self> {
         let mut text = String::new();
         from.read_to_string(&mut text).ok()?;
@@ -41,36 +41,40 @@ impl Ended {
 }
 
 /// Starts the command at the level `strict`.
-pub(super) fn start(request: &Request, stdin: &File, entrance: Option<&Entrance>) -> Result<Started, Refusal> {
+pub(super) fn start(
+    request: &Request,
+    stdin: &File,
+    cgroup_handle: Option<&CgroupHandle>,
+) -> Result<StartedChild, Refusal> {
     let owner = owner(&request.spec.workspace)?;
-    // With the command's own user a launcher of root needs no more rights than any other.
+    // As the command's own user, a launcher that was root needs no more rights than any other launcher.
     become_owner(owner)?;
     enter(&request.spec.network)?;
-    let (failure, tell) = std::io::pipe().map_err(step("make a pipe"))?;
+    let (failure, failure_writer) = std::io::pipe().map_err(step("make a pipe"))?;
     let (gate, open) = std::io::pipe().map_err(step("make a pipe"))?;
-    let (ended, tell_end) = std::io::pipe().map_err(step("make a pipe"))?;
+    let (ended, end_writer) = std::io::pipe().map_err(step("make a pipe"))?;
     let child = match raw::fork().map_err(step("fork"))? {
         Some(child) => child,
         None => {
             drop((failure, open, ended));
-            let made = hold_the_gate(gate).and_then(|()| mounts::make_root(&request.spec));
+            let made = wait_for_gate(gate).and_then(|()| mounts::make_root(&request.spec));
             let proc = match made {
                 Ok(proc) => proc,
-                Err(failed) => say(tell, Err(failed)),
+                Err(failed) => report_failure(failure_writer, Err(failed)),
             };
-            first_process(request, stdin, proc, tell, tell_end)
+            first_process(request, stdin, proc, failure_writer, end_writer)
         }
     };
-    drop((tell, gate, tell_end));
-    admit(entrance, child)?;
+    drop((failure_writer, gate, end_writer));
+    admit(cgroup_handle, child)?;
     (&open).write_all(&[1]).map_err(step("let the child go"))?;
-    Ok(Started { child, failure, ended: Some(ended) })
+    Ok(StartedChild { child, failure, ended: Some(ended) })
 }
 
-/// Enters namespaces of its own: the next child is the first process of a process namespace.
+/// Enters new namespaces. The next child is the first process of a process namespace.
 fn enter(network: &Network) -> Result<(), Refusal> {
     let (uid, gid) = (unistd::geteuid(), unistd::getegid());
-    // Only a process that may be looked at may write its own maps.
+    // Only a dumpable process may write its own maps.
     prctl::set_dumpable(true).map_err(step("prepare the user namespace"))?;
     unshare(CloneFlags::CLONE_NEWUSER).map_err(step("make a user namespace"))?;
     let write = |name: &str, text: String| fs::write(format!("/proc/self/{name}"), text);
@@ -86,35 +90,36 @@ fn enter(network: &Network) -> Result<(), Refusal> {
     unistd::sethostname("sandbox").map_err(step("name the host"))
 }
 
-/// Starts the command, reaps until it has ended, says how, and ends; the kernel then kills whatever is left.
+/// Starts the command, reaps until it has ended, reports how, and exits. The kernel then kills all remaining processes.
 fn first_process(
     request: &Request,
     stdin: &File,
     proc: bool,
-    tell: std::io::PipeWriter,
-    tell_end: std::io::PipeWriter,
+    failure_writer: std::io::PipeWriter,
+    end_writer: std::io::PipeWriter,
 ) -> ! {
     let command = match raw::fork() {
         Ok(Some(command)) => command,
         Ok(None) => {
-            drop(tell_end);
-            let place = Place { workspace: Path::new(WORKSPACE), temporary: Path::new("/tmp"), level: Level::Strict };
-            let failed = confine::run(request, stdin, &place, Room::Own);
-            say(tell, failed)
+            drop(end_writer);
+            let paths =
+                CommandPaths { workspace: Path::new(WORKSPACE), temporary: Path::new("/tmp"), level: Level::Strict };
+            let failed = confine::run(request, stdin, &paths, ThreadAllowance::Own);
+            report_failure(failure_writer, failed)
         }
-        Err(error) => say(tell, Err(step("fork")(error))),
+        Err(error) => report_failure(failure_writer, Err(step("fork")(error))),
     };
-    drop(tell);
-    let ended = Ended { proc, ..reap_until(command) };
+    drop(failure_writer);
+    let ended = CommandEnd { proc, ..reap_until(command) };
     if let Ok(text) = serde_json::to_vec(&ended) {
-        // Where the launcher has gone, this process goes with it.
-        let _ = (&tell_end).write_all(&text);
+        // If the launcher has gone, this process is killed too.
+        let _ = (&end_writer).write_all(&text);
     }
     end(0)
 }
 
-fn reap_until(command: Pid) -> Ended {
-    let ended = |exit_code, signal| Ended { exit_code, signal, proc: false };
+fn reap_until(command: Pid) -> CommandEnd {
+    let ended = |exit_code, signal| CommandEnd { exit_code, signal, proc: false };
     loop {
         match waitpid(None, None) {
             Ok(WaitStatus::Exited(pid, code)) if pid == command => return ended(Some(code), None),

@@ -1,15 +1,14 @@
-//! The few system calls that no kept crate offers with a safe signature. Nothing else of the project is `unsafe` for the
-//! sandbox's sake.
+//! The few system calls for which no dependency has a safe signature. The sandbox needs no other `unsafe` code.
 #![expect(unsafe_code, reason = "fork, close_range and the version of Landlock have no safe wrapper")]
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal};
 use nix::unistd::{ForkResult, Pid};
 
-/// Makes a child; answers its id in the parent, and none in the child.
+/// Forks. Returns the child's process ID in the parent, and `None` in the child.
 ///
 /// # Errors
-/// The system has no room for another process.
+/// The system cannot create another process.
 pub(super) fn fork() -> nix::Result<Option<Pid>> {
     // SAFETY: the launcher never starts a thread, so the child has every lock and all memory in a sound state.
     match unsafe { nix::unistd::fork() }? {
@@ -18,26 +17,26 @@ pub(super) fn fork() -> nix::Result<Option<Pid>> {
     }
 }
 
-/// Sees to it that no descriptor but standard input, output and error outlives an `exec`, whoever opened it and however.
+/// Closes all descriptors except standard input, output and error on `exec`, including those opened by other code.
 ///
 /// # Errors
 /// The kernel is older than 5.11.
 pub(super) fn close_others_on_exec() -> nix::Result<()> {
-    // SAFETY: it marks descriptors; memory is not touched, and no descriptor is closed under anybody's feet.
+    // SAFETY: it only marks descriptors. It does not touch memory, and closes no descriptor that is in use.
     let answer = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     Errno::result(answer).map(drop)
 }
 
-/// The ABI of Landlock in the running kernel; 0 where there is none or it is switched off.
+/// The ABI of Landlock in the running kernel; 0 if it is unavailable or disabled.
 pub(super) fn landlock_abi() -> i32 {
     const VERSION: u32 = 1;
-    // SAFETY: with this flag the call takes no attributes, makes nothing, and answers a number.
+    // SAFETY: with this flag the call takes no attributes, creates nothing, and returns a number.
     let answer =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<libc::c_void>(), 0_usize, VERSION) };
     i32::try_from(answer).unwrap_or(0).max(0)
 }
 
-/// Sets what a signal does, to one of the kernel's own actions.
+/// Sets the disposition of a signal to one of the kernel's own actions.
 ///
 /// # Errors
 /// The signal cannot be handled.

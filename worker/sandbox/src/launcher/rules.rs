@@ -1,4 +1,4 @@
-//! Landlock: the files that a command may reach, the TCP ports, and nobody outside to signal.
+//! Landlock: restricts the files and TCP ports that a command may use, and its signals to processes in the sandbox.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use landlock::{
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
+use super::command_paths::CommandPaths;
 use super::files::{DEVICES, ETC, SYSTEM, ZERO};
-use super::place::Place;
 use super::{Refusal, raw, step};
 use crate::spec::{Level, Network, Spec};
 
-/// The newest ABI whose rights this crate has been tried with; an older kernel enforces what it knows of them.
+/// The newest ABI whose rights this crate was tested with. An older kernel enforces the subset that it supports.
 const NEWEST: ABI = ABI::V6;
 
-/// Restricts this process and what it starts, for good.
-pub(super) fn restrict(spec: &Spec, place: &Place<'_>) -> Result<(), Refusal> {
+/// Restricts this process and its children permanently.
+pub(super) fn restrict(spec: &Spec, paths: &CommandPaths<'_>) -> Result<(), Refusal> {
     if raw::landlock_abi() == 0 {
-        // The level `strict` has a root of its own, made of mounts.
-        return match place.level {
+        // The level `strict` has its own root, which consists of mounts.
+        return match paths.level {
             Level::Strict => Ok(()),
             _ => Err(Refusal::Step("Landlock: the kernel has none, or it is switched off".into())),
         };
@@ -31,18 +31,18 @@ pub(super) fn restrict(spec: &Spec, place: &Place<'_>) -> Result<(), Refusal> {
         .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal))
         .and_then(Ruleset::create)
         .map_err(step("Landlock"))?;
-    let status = with_rules(ruleset, spec, place)?.restrict_self().map_err(step("Landlock"))?;
+    let status = with_rules(ruleset, spec, paths)?.restrict_self().map_err(step("Landlock"))?;
     match status.ruleset {
         RulesetStatus::NotEnforced => Err(Refusal::Step("Landlock: the kernel enforces nothing".into())),
         _ => Ok(()),
     }
 }
 
-fn with_rules(mut rules: RulesetCreated, spec: &Spec, place: &Place<'_>) -> Result<RulesetCreated, Refusal> {
+fn with_rules(mut rules: RulesetCreated, spec: &Spec, paths: &CommandPaths<'_>) -> Result<RulesetCreated, Refusal> {
     let (all, read) = (AccessFs::from_all(NEWEST), AccessFs::from_read(NEWEST));
     let look = AccessFs::ReadFile | AccessFs::ReadDir;
-    if place.level == Level::Strict {
-        // The root holds nothing but what was put there; writing is for the places below.
+    if paths.level == Level::Strict {
+        // The root contains only what the launcher put there. Only the paths below are writable.
         rules = beneath(rules, Path::new("/"), read)?;
         for path in ["/tmp", "/dev/shm"] {
             rules = beneath(rules, Path::new(path), all)?;
@@ -62,7 +62,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, place: &Place<'_>) -> Resu
     for grant in &spec.grants {
         rules = beneath(rules, &grant.path, if grant.write { all } else { read })?;
     }
-    rules = beneath(rules, place.workspace, all)?;
+    rules = beneath(rules, paths.workspace, all)?;
     if let Network::Tcp(ports) = &spec.network {
         for port in ports {
             rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp)).map_err(step("Landlock"))?;
@@ -71,7 +71,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, place: &Place<'_>) -> Resu
     Ok(rules)
 }
 
-/// Allows `access` at a path and below it. What does not exist needs no rule.
+/// Permits `access` at a path and below it. A path that does not exist needs no rule.
 fn beneath(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, Refusal> {
     let Ok(found) = PathFd::new(path) else { return Ok(rules) };
     let allowed = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };

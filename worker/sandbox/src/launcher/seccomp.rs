@@ -1,8 +1,8 @@
-//! seccomp: filters, of which the strictest answer counts. The first allows the calls of [`super::syscalls`] and tells
-//! of all others that they do not exist. The second forbids some by their arguments: those that Landlock does not look at,
-//! those that reach processes outside by a number, and those that take memory which [`super::memory`] does not see. Three
-//! more do the last in words that programs expect: larger buffers of sockets are not given without an error,
-//! `fallocate` is not supported, and no descriptors are suited to `splice`.
+//! seccomp filters, of which the strictest result applies. The first permits the calls of [`super::syscalls`]; all
+//! others fail as if they did not exist. The second forbids some calls by their arguments: calls that Landlock does not
+//! check, calls that reach outside processes by number, and calls that take memory which [`super::memory`] does not
+//! see. Three more filters do the same as that last part, with results that programs expect: larger socket buffers are
+//! ignored without an error, `fallocate` is not supported, and no descriptors are suitable for `splice`.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use crate::spec::{Level, Network};
 
 type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;
 
-/// Landlock's ABI that restricts `truncate`.
+/// The Landlock ABI that restricts `truncate`.
 const ABI_TRUNCATE: i32 = 3;
-/// Every flag of `clone` that makes a namespace.
+/// The flags of `clone` that create a namespace.
 const NEW_NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
@@ -29,8 +29,8 @@ const NEW_NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWPID,
     libc::CLONE_NEWNET,
 ];
-/// `prctl`: a command neither outlives its launcher nor keeps its orphans, nor lets itself be traced,
-/// nor hides its descriptors.
+/// Forbidden options of `prctl`: a command must neither outlive its launcher, keep its orphans, let itself be traced,
+/// nor hide its descriptors.
 const PRCTL: [libc::c_int; 5] = [
     libc::PR_SET_PDEATHSIG,
     libc::PR_SET_CHILD_SUBREAPER,
@@ -38,31 +38,32 @@ const PRCTL: [libc::c_int; 5] = [
     libc::PR_SET_MM,
     libc::PR_SET_DUMPABLE,
 ];
-/// `ioctl`: what types into a terminal, and what names a receiver of signals.
+/// Forbidden requests of `ioctl`: typing into a terminal, and setting the receiver of signals.
 const IOCTL: [u64; 4] = [0x5412, 0x541C, 0x8901, 0x8902];
-/// Data with the first packet of a connection: it passes Landlock's look at `connect` by.
+/// Sends data with the first packet of a connection, which bypasses Landlock's check of `connect`.
 const FASTOPEN: u64 = 0x2000_0000;
-/// The part of a socket's type that is no flag.
+/// The bits of a socket's type that are not flags.
 const TYPE_MASK: u64 = 0xf;
 
-/// `mmap`: shared memory without a file, and huge pages, show in no process' resident pages.
+/// Forbidden flags of `mmap`: shared memory without a file and huge pages do not appear in the resident pages of a
+/// process.
 const MAPPINGS: [libc::c_int; 2] = [libc::MAP_SHARED | libc::MAP_ANONYMOUS, libc::MAP_HUGETLB];
-/// `setsockopt`: the sizes of a socket's buffers.
+/// Ignored options of `setsockopt`: the sizes of a socket's buffers.
 const BUFFERS: [libc::c_int; 4] = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
 
-/// Restricts this process and what it starts, for good. `shared` says that the worker runs as the same user.
+/// Restricts this process and its children permanently. `shared` means that the worker runs as the same user.
 pub(super) fn restrict(level: Level, network: &Network, shared: bool) -> Result<(), Refusal> {
     let errno = |code: libc::c_int| SeccompAction::Errno(code.unsigned_abs());
     let forbidden = forbidden(level, network, shared).map_err(step("write the seccomp filter"))?;
     let buffers = buffers().map_err(step("write the seccomp filter"))?;
-    // From here on nothing can be asked of Landlock any more.
+    // From here on, Landlock's ABI can no longer be queried.
     let known = syscalls::allowed().map(|call| (call, Vec::new())).collect();
     apply(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
     apply(forbidden, SeccompAction::Allow, errno(libc::EPERM))?;
-    // Programs that ask for larger buffers work without them.
+    // Programs that request larger buffers work without them.
     apply(buffers, SeccompAction::Allow, errno(0))?;
     apply(unsupported(), SeccompAction::Allow, errno(libc::EOPNOTSUPP))?;
-    // Programs then copy by themselves.
+    // Programs then copy the data themselves.
     let unsuited = syscalls::SPLICES.map(|call| (call, Vec::new())).into();
     apply(unsuited, SeccompAction::Allow, errno(libc::EINVAL))
 }
@@ -76,8 +77,9 @@ fn buffers() -> Result<Rules, seccompiler::BackendError> {
     Ok(rules)
 }
 
-/// `fallocate` takes gigabytes of disk within milliseconds, before the workspace is looked at again. Some of its modes take them
-/// beyond the end of a file, where no limit on its length counts them. Programs then write, which takes time.
+/// `fallocate` takes gigabytes of disk within milliseconds, before the next check of the workspace. Some of its modes
+/// allocate beyond the end of a file, where no limit on the file's length counts. Without it, programs write the data,
+/// which takes time.
 fn unsupported() -> Rules {
     [(libc::SYS_fallocate, Vec::new())].into()
 }
@@ -107,7 +109,7 @@ fn forbidden(level: Level, network: &Network, shared: bool) -> Result<Rules, sec
     others_by_number(&mut rules)?;
     sockets(&mut rules, &mut whole, network)?;
     if level == Level::Basic {
-        // In a mount namespace all of this is harmless; here it would reach the machine's files.
+        // In a mount namespace these calls are harmless. Here they would reach the machine's files.
         if shared {
             whole.extend(syscalls::metadata_by_path());
             when(&mut rules, libc::SYS_utimensat, &[(1, Op::Ne, 0)])?;
@@ -126,22 +128,22 @@ fn forbidden(level: Level, network: &Network, shared: bool) -> Result<Rules, sec
     Ok(rules)
 }
 
-/// Memory and descriptors that [`super::memory`] does not see.
+/// Forbids memory and descriptors that [`super::memory`] does not see.
 fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     for flags in MAPPINGS {
         let flags = u64::from(flags.unsigned_abs());
         when(rules, libc::SYS_mmap, &[(3, Op::MaskedEq(flags), flags)])?;
     }
     when(rules, libc::SYS_fcntl, &[(1, Op::Eq, u64::from(libc::F_SETPIPE_SZ.unsigned_abs()))])?;
-    // A thread with descriptors of its own: those of a process are looked at once.
+    // A thread with its own descriptors is forbidden, because descriptors are counted once per process.
     let (thread, files) = (u64::from(libc::CLONE_THREAD.unsigned_abs()), u64::from(libc::CLONE_FILES.unsigned_abs()));
     when(rules, libc::SYS_clone, &[(0, Op::MaskedEq(thread | files), thread)])?;
     let unshare = u64::from(libc::CLOSE_RANGE_UNSHARE);
     when(rules, libc::SYS_close_range, &[(2, Op::MaskedEq(unshare), unshare)])
 }
 
-/// Calls that change a process which they name by its number: only 0, the caller itself, may be named. The worker has
-/// the same user where it is not root, so the kernel alone would let a command set the worker's limits.
+/// Restricts calls that change a process which they name by its number: only 0, the caller itself, is permitted. If the
+/// worker is not root, commands run as its user, so the kernel alone would let a command set the worker's limits.
 fn others_by_number(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     for call in [
         libc::SYS_prlimit64,
@@ -166,7 +168,8 @@ fn sockets(
     network: &Network,
 ) -> Result<(), seccompiler::BackendError> {
     let family = |family: libc::c_int| u64::from(family.unsigned_abs());
-    // Connected from birth and for good. A pair of datagram sockets could send to others by their names.
+    // A pair is connected from its creation and stays connected. A pair of datagram sockets could send to other sockets
+    // by name.
     when(rules, libc::SYS_socketpair, &[(0, Op::Ne, family(libc::AF_UNIX))])?;
     when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_DGRAM))])?;
     when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_RAW))])?;
@@ -174,7 +177,7 @@ fn sockets(
         whole.extend(syscalls::SOCKETS);
         return Ok(());
     }
-    // TCP over IPv4 and IPv6: neither UDP, nor raw packets, nor Multipath TCP, which Landlock does not look at.
+    // TCP over IPv4 and IPv6 only: no UDP, raw packets or Multipath TCP, which Landlock does not check.
     let other = [(0, Op::Ne, family(libc::AF_INET)), (0, Op::Ne, family(libc::AF_INET6))];
     when(rules, libc::SYS_socket, &other)?;
     for kind in (0..=TYPE_MASK).filter(|kind| *kind != family(libc::SOCK_STREAM)) {
@@ -188,9 +191,9 @@ fn sockets(
     Ok(())
 }
 
-/// Adds a rule: `call` is forbidden where all of these hold of its arguments.
+/// Adds a rule that forbids `call` if its arguments meet all conditions.
 fn when(rules: &mut Rules, call: libc::c_long, all: &[(u8, Op, u64)]) -> Result<(), seccompiler::BackendError> {
-    // The kernel reads 32 bits of these arguments; only pointers have more, and those are compared with 0 alone.
+    // The kernel reads 32 bits of these arguments. Only pointers have more, and they are only compared with 0.
     let length = |value: u64, op: &Op| match op {
         Op::Ne if value == 0 && call == libc::SYS_utimensat => Len::Qword,
         _ => Len::Dword,

@@ -1,7 +1,7 @@
-//! The system calls that a command may make. What is not here does not exist for it (`ENOSYS`): new calls of a newer kernel
-//! come in by a decision, not by an update. [`super::seccomp`] refuses some of these by their arguments.
+//! The system calls that a command may make. All others do not exist for it (`ENOSYS`), so a new call of a newer kernel
+//! is permitted by a decision, not by an update. [`super::seccomp`] rejects some of these calls by their arguments.
 
-/// Those that every architecture has.
+/// The calls that every architecture has.
 const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_accept4,
     libc::SYS_brk,
@@ -203,7 +203,7 @@ const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_writev,
 ];
 
-/// Those that older architectures have beside them, mostly for the same with fewer arguments.
+/// The further calls of older architectures, mostly the same with fewer arguments.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[libc::c_long] = &[
     libc::SYS_access,
@@ -245,12 +245,12 @@ const OLDER: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
-/// All of them.
+/// All permitted calls.
 pub(super) fn allowed() -> impl Iterator<Item = libc::c_long> {
     EVERYWHERE.iter().chain(OLDER).copied()
 }
 
-/// What changes a file's mode, owner, times or attributes by its path: Landlock does not look at it.
+/// Calls that change a file's mode, owner, times or attributes by its path. Landlock does not check them.
 pub(super) fn metadata_by_path() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_fchmodat,
@@ -272,7 +272,7 @@ pub(super) fn metadata_by_path() -> Vec<libc::c_long> {
     all
 }
 
-/// What sends a signal to a process that the caller chooses.
+/// Calls that send a signal to a process that the caller chooses.
 pub(super) const SIGNALS: [libc::c_long; 6] = [
     libc::SYS_kill,
     libc::SYS_tkill,
@@ -282,22 +282,23 @@ pub(super) const SIGNALS: [libc::c_long; 6] = [
     libc::SYS_pidfd_send_signal,
 ];
 
-/// What needs a socket of the network, and what sends descriptors: those under way count for nobody, nor does what they
-/// hold.
+/// Calls that need a network socket, and calls that send descriptors: descriptors in transit and the data that they
+/// hold are not counted for any process.
 pub(super) const SOCKETS: [libc::c_long; 5] =
     [libc::SYS_socket, libc::SYS_connect, libc::SYS_accept4, libc::SYS_sendmsg, libc::SYS_sendmmsg];
 
-/// What puts pages of a file into pipes and sockets: one byte there keeps a page of megabytes, also after the file has been
-/// emptied.
+/// Calls that put pages of a file into pipes and sockets: one byte there keeps a page of megabytes, even after the file
+/// was truncated.
 pub(super) const SPLICES: [libc::c_long; 3] = [libc::SYS_splice, libc::SYS_tee, libc::SYS_sendfile];
 
-/// What is told to be forbidden rather than unknown: programs say so in better words, and tests see which wall it was.
+/// Calls that fail as forbidden rather than unknown: programs then print better errors, and tests can distinguish the
+/// filters.
 pub(super) fn forbidden() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_add_key,
         libc::SYS_bind,
         libc::SYS_listen,
-        // Its queues of events are memory that nothing counts; at `basic` it would reach the machine's files.
+        // Its event queues take memory that is not counted, and at `basic` it would reach the machine's files.
         libc::SYS_inotify_add_watch,
         libc::SYS_inotify_init1,
         libc::SYS_inotify_rm_watch,

@@ -1,44 +1,44 @@
-//! The launcher's descendants, as `/proc` shows them.
+//! The launcher's descendants, read from `/proc`.
 
 use std::fs;
 use std::path::PathBuf;
 
 use nix::unistd::Pid;
 
-/// Most processes that one look walks through: more than any limit allows.
-const LOOKED_AT_MAX: usize = 20_000;
+/// The most processes that a single walk visits, more than any limit permits.
+const VISITED_MAX: usize = 20_000;
 
-/// What one process has used and has, from its `stat`.
+/// Usage and state of one process, from its `stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// Threads that live; none of a process that has ended and waits for its parent.
+    /// Live threads; 0 for a process that has ended and waits for its parent.
     pub(super) threads: u64,
-    /// True if its first thread has ended: then the process' own folder shows neither memory nor descriptors.
+    /// True if its first thread has ended. Then the process's own folder shows neither memory nor descriptors.
     pub(super) is_headless: bool,
-    /// When it was started: together with its number, this names it for good.
+    /// Its start time. Together with the process ID, this identifies the process permanently.
     pub(super) started: u64,
-    /// Its own time on processors, in ticks of the kernel's clock.
+    /// Its own processor time, in ticks of the kernel's clock.
     pub(super) own: u64,
-    /// The time of the children that it has reaped, in ticks.
+    /// The processor time of the children that it has reaped, in ticks.
     pub(super) reaped: u64,
 }
 
-/// The children of a process; empty where it has gone.
+/// The children of a process; empty if it has gone.
 pub(super) fn children(pid: Pid) -> Vec<Pid> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// Hands every descendant of `root` to `see`, parents before their children, as long as it returns true. Returns false if
-/// there may be descendants that it has not handed over.
+/// Passes every descendant of `root` to `see`, parents before their children, until `see` returns false. Returns false
+/// if there may be descendants that it has not passed.
 pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
-    let (mut waiting, mut looked_at) = (children(root), 0);
+    let (mut waiting, mut visited) = (children(root), 0);
     while let Some(pid) = waiting.pop() {
-        looked_at += 1;
-        if looked_at > LOOKED_AT_MAX || !see(pid) {
+        visited += 1;
+        if visited > VISITED_MAX || !see(pid) {
             return false;
         }
-        // A thread has children of its own.
+        // Each thread has its own children.
         let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
         for thread in threads.flatten() {
             let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
@@ -48,12 +48,12 @@ pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
     true
 }
 
-/// One process; none where it has gone.
+/// Reads one process; `None` if it has gone.
 pub(super) fn stat(pid: Pid) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The folder that shows what a process has: its own, or that of a thread that lives if the first one has ended.
+/// The folder that shows what a process uses: its own, or that of a live thread if the first thread has ended.
 pub(super) fn folder(pid: Pid, stat: &Stat) -> PathBuf {
     let own = PathBuf::from(format!("/proc/{pid}"));
     if !stat.is_headless {
@@ -65,7 +65,7 @@ pub(super) fn folder(pid: Pid, stat: &Stat) -> PathBuf {
     threads.find(lives).unwrap_or(own)
 }
 
-/// The name, in brackets, may hold anything: what follows the last one is counted from 3 on.
+/// The name, in brackets, may contain any characters. The fields after the last bracket are numbered from 3.
 fn parse(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();

@@ -1,5 +1,5 @@
-//! The launcher while the command runs: it waits for the end, looks now and then at what the tree of processes uses, and
-//! kills it when a bound is crossed or the worker lets go. At the end nothing of the tree is alive.
+//! The launcher while the command runs: it waits for the end, regularly checks the usage of the process tree, and kills
+//! the tree when a limit is exceeded or the worker closes the socket. At the end no process of the tree is alive.
 
 use std::io::{PipeReader, Read};
 use std::os::fd::AsFd;
@@ -14,82 +14,83 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::confine::Started;
-use super::cpu::{CpuMeter, Look};
+use super::confine::StartedChild;
+use super::cpu::{CpuMeter, CpuSample};
 use super::memory::{Charged, Charges, Scan};
-use super::namespaces::Ended;
+use super::namespaces::CommandEnd;
 use super::tree;
 use super::{Refusal, step};
-use crate::cgroup::Entrance;
-use crate::outcome::Stop;
+use crate::cgroup::CgroupHandle;
+use crate::outcome::StopCause;
 use crate::spec::{Level, Limits};
-use crate::usage::{crossed, held};
+use crate::usage::{exceeded_limit, folder_size};
 use crate::wire::{Report, Request};
 
-/// The first look comes after this time, each further one after twice as long, so that a short command costs none.
-const FIRST_LOOK: Duration = Duration::from_millis(5);
-/// The longest time between two looks at the processes.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// Looks at the processes for each one that scans their mappings and watches, which costs more.
+/// The time before the first check. Each pause is twice the previous one, so that a short command needs no check.
+const FIRST_CHECK: Duration = Duration::from_millis(5);
+/// The longest pause between two checks of the processes.
+const CHECK_EVERY: Duration = Duration::from_millis(25);
+/// One in this many checks of the processes also scans their mappings and watches, which costs more.
 const SCAN_EVERY: u32 = 4;
-/// A look at the workspace costs time of its own: at most this part of all time is spent on it.
+/// Checking the workspace takes time: at most one part in this many of all time is spent on it.
 const WORKSPACE_SHARE: u32 = 10;
 
-/// Waits for the end of the command, by itself or not, and kills what is left.
-pub(super) fn until_the_end(
-    started: Started,
+/// Waits until the command ends or must be stopped, and kills all remaining processes.
+pub(super) fn watch_until_end(
+    started: StartedChild,
     control: &UnixStream,
     request: &Request,
-    entrance: Option<&Entrance>,
+    cgroup_handle: Option<&CgroupHandle>,
 ) -> Result<Report, Refusal> {
-    let Started { child, mut failure, ended } = started;
-    let mut watch = Watch::new(request, child);
+    let StartedChild { child, mut failure, ended } = started;
+    let mut watch = CommandWatch::new(request, child);
     let waited = watch.wait(&failure, control);
     let own = sweep(child);
     let stopped = waited?;
     let mut why = String::new();
-    // It ends: every process that could write has ended.
+    // This read ends, because every process that could write has ended.
     failure.read_to_string(&mut why).map_err(step("read the launcher's report"))?;
     match why.split_at_checked(1) {
         Some(("P", why)) => return Err(Refusal::Program(why.to_owned())),
         Some((_, why)) => return Err(Refusal::Step(why.to_owned())),
         None => {}
     }
-    let inner = ended.map(Ended::read);
+    let inner = ended.map(CommandEnd::read);
     let (exit_code, signal, proc) = match inner {
-        Some(Some(Ended { exit_code, signal, proc })) => (exit_code, signal, proc),
-        // It was killed before it could say anything.
+        Some(Some(CommandEnd { exit_code, signal, proc })) => (exit_code, signal, proc),
+        // It was killed before it could report.
         Some(None) => (None, Some(Signal::SIGKILL as i32), false),
         None => (own.0, own.1, false),
     };
-    let has_run_out = || entrance.is_some_and(Entrance::has_run_out).then_some(Stop::Memory);
+    let has_run_out = || cgroup_handle.is_some_and(CgroupHandle::has_run_out).then_some(StopCause::Memory);
     let stopped = stopped.or_else(has_run_out).or_else(|| watch.at_the_end(signal));
     Ok(Report::Ended { exit_code, signal, stopped, proc })
 }
 
-struct Watch<'a> {
+struct CommandWatch<'a> {
     limits: &'a Limits,
     workspace: &'a std::path::Path,
-    /// The launcher's own child: the command, or the first process of its namespace.
+    /// The launcher's direct child: the command, or the first process of its namespace.
     child: Pid,
-    /// At the level `strict`, the child is the first process of a namespace, which is the launcher's program.
+    /// At the level `strict`, the child is the first process of a namespace, which runs the launcher's program.
     level: Level,
-    /// True if the command was executed. Before that, it is the launcher's program.
+    /// True if the command was executed. Before that, the child runs the launcher's program.
     is_executed: bool,
     charges: Charges,
     cpu: CpuMeter,
     began: Instant,
     workspace_at: Instant,
     workspace_bytes: u64,
-    /// The limits of the workspace: of one that holds more already, what it held at the start, so that a command may delete.
+    /// The limits of the workspace. If it exceeds them at the start, its initial size is the limit, so that a command
+    /// may delete files.
     workspace_limits: Limits,
-    /// The last scan.
+    /// The previous scan.
     scan: Scan,
-    looks: u32,
+    checks: u32,
     tick_ms: u64,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> CommandWatch<'a> {
     fn new(request: &'a Request, child: Pid) -> Self {
         let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().and_then(|value| u64::try_from(value).ok());
         let began = now();
@@ -106,17 +107,17 @@ impl<'a> Watch<'a> {
             workspace_bytes: 0,
             workspace_limits: workspace_limits(request),
             scan: Scan::default(),
-            looks: 0,
+            checks: 0,
             tick_ms: 1_000 / ticks.filter(|ticks| *ticks > 0).unwrap_or(100),
         }
     }
 
-    /// Until the child has ended; answers the bound that was crossed first, if one was. `failure` ends when the command is
+    /// Waits until the child has ended or a limit is exceeded; returns that limit. `failure` ends when the command is
     /// executed.
-    fn wait(&mut self, failure: &PipeReader, control: &UnixStream) -> Result<Option<Stop>, Refusal> {
+    fn wait(&mut self, failure: &PipeReader, control: &UnixStream) -> Result<Option<StopCause>, Refusal> {
         let pid = rustix::process::Pid::from_raw(self.child.as_raw()).ok_or(Errno::ESRCH).map_err(step("watch"))?;
         let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(step("watch the command"))?;
-        let mut pause = FIRST_LOOK;
+        let mut pause = FIRST_CHECK;
         loop {
             let mut waited =
                 [PollFd::new(ended.as_fd(), PollFlags::POLLIN), PollFd::new(control.as_fd(), PollFlags::POLLIN)];
@@ -128,40 +129,40 @@ impl<'a> Watch<'a> {
             if waited[0].any().unwrap_or(true) {
                 return Ok(None);
             }
-            // The worker has nothing to say: that there is something means that it has let go.
+            // The worker sends no more data, so a readable socket means that the worker has closed it.
             if waited[1].any().unwrap_or(true) {
-                return Ok(Some(Stop::Cancelled));
+                return Ok(Some(StopCause::Cancelled));
             }
             self.is_executed = self.is_executed || is_readable(failure);
             reap_orphans(self.child);
-            if let Some(stop) = self.look() {
+            if let Some(stop) = self.check() {
                 return Ok(Some(stop));
             }
-            pause = (pause * 2).min(LOOK_EVERY);
+            pause = (pause * 2).min(CHECK_EVERY);
         }
     }
 
-    fn look(&mut self) -> Option<Stop> {
+    fn check(&mut self) -> Option<StopCause> {
         let now = now();
         if now.duration_since(self.began) >= Duration::from_millis(self.limits.wall_ms) {
-            return Some(Stop::Wall);
+            return Some(StopCause::Wall);
         }
-        if let Some(stop) = self.look_at_processes() {
+        if let Some(stop) = self.check_processes() {
             return Some(stop);
         }
-        (now >= self.workspace_at).then(|| self.look_at_workspace()).flatten()
+        (now >= self.workspace_at).then(|| self.check_workspace()).flatten()
     }
 
-    fn look_at_processes(&mut self) -> Option<Stop> {
-        let (mut threads, mut charged, mut look) = (0, Charged::default(), Look::default());
-        let is_scan = self.is_executed && self.looks.is_multiple_of(SCAN_EVERY);
-        self.looks = self.looks.wrapping_add(1);
+    fn check_processes(&mut self) -> Option<StopCause> {
+        let (mut threads, mut charged, mut sample) = (0, Charged::default(), CpuSample::default());
+        let is_scan = self.is_executed && self.checks.is_multiple_of(SCAN_EVERY);
+        self.checks = self.checks.wrapping_add(1);
         let mut scan = Scan::default();
         let all_seen = tree::each(Pid::this(), |pid| {
             let Some(stat) = tree::stat(pid) else { return true };
             threads += stat.threads;
             let folder = tree::folder(pid, &stat);
-            look.processes.insert((pid.as_raw(), stat.started), stat);
+            sample.processes.insert((pid.as_raw(), stat.started), stat);
             Charges::pages(&folder, &mut charged);
             if self.is_executed && !(self.level == Level::Strict && pid == self.child) {
                 self.charges.descriptors(&folder, &mut charged);
@@ -169,11 +170,11 @@ impl<'a> Watch<'a> {
                     scan.process(&folder, self.level, self.limits.memory_bytes);
                 }
             }
-            // Every further look at a bomb is time in which it grows.
+            // Each further process that is examined gives a fork bomb time to grow.
             threads <= self.limits.processes
         });
         if !all_seen {
-            return Some(Stop::Processes);
+            return Some(StopCause::Processes);
         }
         self.charges.connections(&mut charged);
         if is_scan {
@@ -181,47 +182,47 @@ impl<'a> Watch<'a> {
             self.scan = scan;
         }
         if charged.bytes.saturating_add(self.scan.bytes) > self.limits.memory_bytes {
-            return Some(Stop::Memory);
+            return Some(StopCause::Memory);
         }
-        look.reaped = reaped_ms() / self.tick_ms;
-        if self.cpu.add(look).saturating_mul(self.tick_ms) > self.limits.cpu_ms {
-            return Some(Stop::Cpu);
+        sample.reaped = reaped_ms() / self.tick_ms;
+        if self.cpu.add(sample).saturating_mul(self.tick_ms) > self.limits.cpu_ms {
+            return Some(StopCause::Cpu);
         }
         let nameless = charged.nameless.saturating_add(self.scan.mapped_only.saturating_mul(self.limits.file_bytes));
-        let held = self.workspace_bytes.saturating_add(nameless);
-        (nameless > 0 && held > self.workspace_limits.workspace_bytes).then_some(Stop::WorkspaceBytes)
+        let folder_size = self.workspace_bytes.saturating_add(nameless);
+        (nameless > 0 && folder_size > self.workspace_limits.workspace_bytes).then_some(StopCause::WorkspaceBytes)
     }
 
-    fn look_at_workspace(&mut self) -> Option<Stop> {
+    fn check_workspace(&mut self) -> Option<StopCause> {
         let began = now();
-        let counted = held(self.workspace, self.workspace_limits.workspace_files);
+        let counted = folder_size(self.workspace, self.workspace_limits.workspace_files);
         let took = began.elapsed();
-        self.workspace_at = began + (took * WORKSPACE_SHARE).max(LOOK_EVERY * 2);
-        self.workspace_bytes = counted.map_or(0, |held| held.bytes);
-        crossed(counted, &self.workspace_limits)
+        self.workspace_at = began + (took * WORKSPACE_SHARE).max(CHECK_EVERY * 2);
+        self.workspace_bytes = counted.map_or(0, |folder_size| folder_size.bytes);
+        exceeded_limit(counted, &self.workspace_limits)
     }
 
-    /// A bound of the kernel that ended the command, or one that was crossed since the last look.
-    fn at_the_end(&mut self, signal: Option<i32>) -> Option<Stop> {
+    /// A limit of the kernel that ended the command, or a workspace limit that was exceeded since the last check.
+    fn at_the_end(&mut self, signal: Option<i32>) -> Option<StopCause> {
         if signal == Some(Signal::SIGXCPU as i32) {
-            return Some(Stop::Cpu);
+            return Some(StopCause::Cpu);
         }
-        self.look_at_workspace()
+        self.check_workspace()
     }
 }
 
-/// The limits of the run, and for a workspace that is beyond them what it holds: it may not grow.
+/// The limits of the run. A workspace that exceeds them gets its current size as the limit: it may not grow.
 fn workspace_limits(request: &Request) -> Limits {
     let mut limits = request.spec.limits.clone();
-    // One that holds far more is not counted to its end.
-    if let Ok(before) = held(&request.spec.workspace, limits.workspace_files.saturating_mul(2)) {
+    // A workspace that is far larger is not counted to its end.
+    if let Ok(before) = folder_size(&request.spec.workspace, limits.workspace_files.saturating_mul(2)) {
         limits.workspace_bytes = limits.workspace_bytes.max(before.bytes);
         limits.workspace_files = limits.workspace_files.max(before.files);
     }
     limits
 }
 
-/// Time on processors of what this process has reaped, ms: orphans of the command.
+/// Processor time of the processes that the launcher has reaped (orphans of the command), in ms.
 fn reaped_ms() -> u64 {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0 };
     let ms = |time: nix::sys::time::TimeVal| {
@@ -235,25 +236,26 @@ fn is_readable(pipe: &PipeReader) -> bool {
     poll(&mut waited, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// The clock of this process alone: nothing that the fleet decides depends on it.
+/// The clock of this process alone. No decision of the fleet depends on it.
 #[allow(clippy::disallowed_methods, reason = "the launcher has no runtime whose clock it could ask")]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// Reaps what was orphaned and has ended: the dead hold places of the kernel's limit. The command itself stays for the end.
+/// Reaps orphans that have ended, because dead processes count toward the kernel's limit. The command itself is reaped
+/// at the end.
 fn reap_orphans(child: Pid) {
     for orphan in tree::children(Pid::this()).into_iter().filter(|pid| *pid != child) {
         let _ = waitpid(orphan, Some(WaitPidFlag::WNOHANG));
     }
 }
 
-/// Kills and reaps until no descendant is left; answers how `child` ended. Whatever is orphaned becomes a child of this
-/// process, which is a subreaper, so none gets away; what the walks missed the next round finds.
+/// Kills and reaps until no descendant is left; returns how `child` ended. Orphans become children of this process,
+/// which is a subreaper, so none escapes. Processes missed by one walk are found in the next round.
 fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
     let mut ended = (None, Some(Signal::SIGKILL as i32));
     loop {
-        // What has ended in the meantime needs no signal.
+        // A process that has ended in the meantime needs no signal.
         let _ = tree::each(Pid::this(), |one| {
             let _ = kill(one, Signal::SIGKILL);
             true
@@ -268,7 +270,7 @@ fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
                 Err(_) => return ended,
             }
         }
-        // What was killed needs the processor to die.
+        // Killed processes need processor time to die.
         nix::sched::sched_yield().ok();
     }
 }

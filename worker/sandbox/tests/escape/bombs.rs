@@ -1,8 +1,8 @@
-//! What a command may use, attacked by taking more.
+//! Attacks on the resource limits of a command.
 
 use std::time::Duration;
 
-use tickfleet_sandbox::{Level, Stop};
+use tickfleet_sandbox::{Level, StopCause};
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -18,7 +18,7 @@ async fn a_fork_bomb_ends_and_nothing_of_it_is_left() {
         spec.limits.wall_ms = 60_000;
         let began = Instant::now();
         let outcome = run(&sandbox, level, spec).await;
-        assert_eq!(outcome.stopped, Some(Stop::Processes), "{level}");
+        assert_eq!(outcome.stopped, Some(StopCause::Processes), "{level}");
         assert!(began.elapsed() < Duration::from_secs(60), "{level}: {:?}", began.elapsed());
         assert_eq!(processes_with(&mark), Vec::<String>::new(), "{level}");
     }
@@ -43,7 +43,7 @@ time.sleep(60)";
         let mut many = python(script, folder.path());
         many.limits.memory_bytes = 200 << 20;
         let outcome = run(&sandbox, level, many).await;
-        assert_eq!(outcome.stopped, Some(Stop::Memory), "{level}: {outcome:?}");
+        assert_eq!(outcome.stopped, Some(StopCause::Memory), "{level}: {outcome:?}");
     }
 }
 
@@ -80,7 +80,7 @@ shutil.copyfile('f', 'g'); print(subprocess.run('cp g h && cat h - < g | cat', s
     }
 }
 
-/// Attacks that take memory outside their resident pages, and hold it.
+/// Attacks that take memory outside their resident pages and keep it.
 const HIDDEN_MEMORY: [(&str, &str); 8] = [
     (
         "mappings that are not touched",
@@ -190,7 +190,7 @@ async fn memory_outside_of_resident_pages_is_bounded() {
             let mut spec = python(script, folder.path());
             spec.limits.memory_bytes = 128 << 20;
             let outcome = run(&sandbox, level, spec).await;
-            assert_eq!(outcome.stopped, Some(Stop::Memory), "{level}: {name}: {outcome:?}");
+            assert_eq!(outcome.stopped, Some(StopCause::Memory), "{level}: {name}: {outcome:?}");
         }
     }
 }
@@ -229,7 +229,7 @@ async fn commands_are_killed_before_their_worker_where_memory_runs_out() {
             if !found.is_empty() {
                 break;
             }
-            // Nothing tells when the command is executed.
+            // Execution of the command sends no notification to wait for.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         for pid in &found {
@@ -249,14 +249,14 @@ async fn time_on_processors_is_bounded_in_one_process_and_over_all_of_them() {
             let mut spec = python(script, folder.path());
             spec.limits.cpu_ms = 400;
             let outcome = run(&sandbox, level, spec).await;
-            assert_eq!(outcome.stopped, Some(Stop::Cpu), "{level}: {outcome:?}");
+            assert_eq!(outcome.stopped, Some(StopCause::Cpu), "{level}: {outcome:?}");
         }
     }
 }
 
 #[tokio::test]
 async fn time_of_processes_that_have_ended_counts_whoever_reaps_them() {
-    // Each round waits until the pipe closes, which is the end of the process that burns time.
+    // Each round waits until the pipe closes, which happens when the process that burns time ends.
     let burn = "
 def burn():
     end = time.process_time() + 0.1
@@ -285,7 +285,7 @@ for _ in range(30):
             let mut spec = python(&format!("{burn}\n{script}"), folder.path());
             spec.limits.cpu_ms = 1_000;
             let outcome = run(&sandbox, level, spec).await;
-            assert_eq!(outcome.stopped, Some(Stop::Cpu), "{level}: {script} {outcome:?}");
+            assert_eq!(outcome.stopped, Some(StopCause::Cpu), "{level}: {script} {outcome:?}");
         }
     }
 }
@@ -306,9 +306,9 @@ file = open('f', 'wb'); os.unlink('f')
 file.write(b'x' * 20_000_000); file.flush()
 time.sleep(60)";
     for (level, sandbox) in each_level().await {
-        for (script, bound) in [(deep, [Stop::WorkspaceBytes; 2]), (nameless, [Stop::WorkspaceBytes; 2])]
+        for (script, bound) in [(deep, [StopCause::WorkspaceBytes; 2]), (nameless, [StopCause::WorkspaceBytes; 2])]
             .into_iter()
-            .chain([(closed, [Stop::WorkspaceUncountable, Stop::WorkspaceBytes])])
+            .chain([(closed, [StopCause::WorkspaceUncountable, StopCause::WorkspaceBytes])])
         {
             let folder = workspace();
             let mut spec = python(script, folder.path());
@@ -319,7 +319,7 @@ time.sleep(60)";
         let folder = workspace();
         let mut inodes = python("for _ in range(2_000): os.mkdir('d'); os.chdir('d')\ntime.sleep(60)", folder.path());
         inodes.limits.workspace_files = 500;
-        assert_eq!(run(&sandbox, level, inodes).await.stopped, Some(Stop::WorkspaceFiles), "{level}");
+        assert_eq!(run(&sandbox, level, inodes).await.stopped, Some(StopCause::WorkspaceFiles), "{level}");
     }
 }
 
@@ -353,12 +353,12 @@ async fn files_and_workspace_are_bounded() {
 
         let mut many = shell("i=0; while true; do i=$((i+1)); head -c 1000000 /dev/zero > f$i; done", folder.path());
         many.limits.workspace_bytes = 10 << 20;
-        assert_eq!(run(&sandbox, level, many).await.stopped, Some(Stop::WorkspaceBytes), "{level}");
+        assert_eq!(run(&sandbox, level, many).await.stopped, Some(StopCause::WorkspaceBytes), "{level}");
 
         let folder = workspace();
         let mut inodes = python("i = 0\nwhile True: open('f%d' % i, 'w'); i += 1", folder.path());
         inodes.limits.workspace_files = 500;
-        assert_eq!(run(&sandbox, level, inodes).await.stopped, Some(Stop::WorkspaceFiles), "{level}");
+        assert_eq!(run(&sandbox, level, inodes).await.stopped, Some(StopCause::WorkspaceFiles), "{level}");
     }
 }
 
@@ -368,7 +368,7 @@ async fn a_workspace_that_is_too_big_at_the_end_is_told_even_if_no_look_saw_it()
         let folder = workspace();
         let mut spec = shell("head -c 100000 /dev/zero > f", folder.path());
         spec.limits.workspace_bytes = 50_000;
-        assert_eq!(run(&sandbox, level, spec).await.stopped, Some(Stop::WorkspaceBytes), "{level}");
+        assert_eq!(run(&sandbox, level, spec).await.stopped, Some(StopCause::WorkspaceBytes), "{level}");
     }
 }
 
@@ -427,7 +427,12 @@ time.sleep(60)"
             let mut spec = python(&script, folder.path());
             (spec.limits.workspace_bytes, spec.limits.file_bytes) = (6_000_000, 3_000_000);
             let outcome = run(&sandbox, level, spec).await;
-            assert_eq!(outcome.stopped, Some(Stop::WorkspaceBytes), "{level}: {open} {outcome:?} {}", err(&outcome));
+            assert_eq!(
+                outcome.stopped,
+                Some(StopCause::WorkspaceBytes),
+                "{level}: {open} {outcome:?} {}",
+                err(&outcome)
+            );
         }
     }
 }
@@ -463,7 +468,7 @@ async fn the_kernel_bounds_a_command_that_has_a_cgroup() {
             continue;
         }
         let folder = workspace();
-        // Each process stays below what one may write. Looks see them only after the kernel.
+        // Each process stays below the limit of a single process. The kernel acts before a check sees them.
         let script = "
 for _ in range(6):
     if os.fork() == 0: x = bytearray(b'x') * (100 << 20); time.sleep(60)
@@ -471,7 +476,7 @@ time.sleep(60)";
         let mut spec = python(script, folder.path());
         spec.limits.memory_bytes = 128 << 20;
         let outcome = run(&sandbox, level, spec).await;
-        assert_eq!(outcome.stopped, Some(Stop::Memory), "{level}: {outcome:?}");
+        assert_eq!(outcome.stopped, Some(StopCause::Memory), "{level}: {outcome:?}");
         let mut own =
             python("print(open('/proc/self/cgroup').read() if os.path.exists('/proc/self') else '')", folder.path());
         own.limits.wall_ms = 20_000;
@@ -491,10 +496,10 @@ async fn of_a_workspace_that_is_over_its_limit_a_command_may_delete_and_add_noth
             spec
         };
         let more = run(&sandbox, level, limited("head -c 9000000 /dev/zero > more; sleep 5")).await;
-        assert_eq!(more.stopped, Some(Stop::WorkspaceBytes), "{level}: {more:?}");
+        assert_eq!(more.stopped, Some(StopCause::WorkspaceBytes), "{level}: {more:?}");
         let less = run(&sandbox, level, limited("rm -f more large && ls")).await;
         assert_eq!((less.stopped, less.exit_code), (None, Some(0)), "{level}: {less:?}");
         let full = run(&sandbox, level, limited("head -c 9000000 /dev/zero > more; sleep 5")).await;
-        assert_eq!(full.stopped, Some(Stop::WorkspaceBytes), "{level}: {full:?}");
+        assert_eq!(full.stopped, Some(StopCause::WorkspaceBytes), "{level}: {full:?}");
     }
 }

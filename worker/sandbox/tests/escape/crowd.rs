@@ -1,6 +1,7 @@
-//! Two hundred commands at once, round after round: what is there before the first and after the last is counted.
+//! Runs two hundred commands at once, in many rounds, and compares counts from before the first and after the last
+//! round.
 //!
-//! What is counted is the process' own: one test at a time, as `make escape` and nextest have it.
+//! The counts are those of this process, so only one test may run at a time, as with `make escape` and nextest.
 
 use std::collections::HashSet;
 use std::fs;
@@ -15,21 +16,21 @@ use tokio::time::Instant;
 use crate::support::*;
 
 const AT_ONCE: usize = 200;
-/// Rounds at each level, unless `TICKFLEET_ROUNDS` says otherwise.
+/// Rounds at each level, unless `TICKFLEET_ROUNDS` is set.
 const ROUNDS: usize = 10;
 
-/// What commands could leave on a machine. Other processes of the machine are not in it, so that it can be busy.
+/// What commands could leave on a machine. Other processes are not included, so the machine may be busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counts {
-    /// Processes with the mark of the commands in their command line, of a user of theirs, or a child of the test's own:
-    /// one that is dead and not reaped has no command line any more.
+    /// Processes with the commands' mark in their command line, processes of the commands' users, and children of the
+    /// test. A dead process that is not reaped has no command line.
     processes: usize,
-    /// Open in the test's own process, which plays the worker.
+    /// Descriptors that are open in the test's own process, which acts as the worker.
     descriptors: usize,
     mounts: usize,
-    /// In the workspaces, but for the folder for temporary files that commands of `basic` have there.
+    /// Files in the workspaces, except the folder for temporary files that commands of `basic` have there.
     files: usize,
-    /// What these take on disk.
+    /// The disk usage of these files.
     bytes: u64,
 }
 
@@ -63,7 +64,7 @@ fn count_files(folder: &Path, files: &mut usize, bytes: &mut u64) {
 fn processes(mark: &str, folders: &[TempDir]) -> usize {
     let mut found: HashSet<String> = processes_with(mark).into_iter().collect();
     for task in fs::read_dir("/proc/self/task").unwrap().flatten() {
-        // A thread may end while its children are asked for.
+        // A thread may end while its children are read.
         let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
         found.extend(children.split_whitespace().map(str::to_owned));
     }
@@ -76,13 +77,13 @@ fn processes(mark: &str, folders: &[TempDir]) -> usize {
     found.len()
 }
 
-/// How many rounds are played at each level: `TICKFLEET_ROUNDS`.
+/// The number of rounds at each level: `TICKFLEET_ROUNDS`.
 #[allow(clippy::disallowed_methods, reason = "a knob of the test, documented beside it")]
 fn rounds() -> usize {
     std::env::var("TICKFLEET_ROUNDS").map_or(ROUNDS, |text| text.parse().expect("TICKFLEET_ROUNDS is a number"))
 }
 
-/// Runs one command in each folder, all at once. Each leaves a process behind, and has a file for a while.
+/// Runs one command in each folder, all at once. Each leaves a process behind, and has a file for a short time.
 async fn round(sandbox: &Sandbox, level: Level, mark: &str, folders: &[TempDir]) {
     let runs = folders.iter().map(|folder| {
         let sandbox = sandbox.clone();
@@ -96,8 +97,8 @@ async fn round(sandbox: &Sandbox, level: Level, mark: &str, folders: &[TempDir])
     }
 }
 
-/// Thousands of runs, two hundred at a time: `make escape` plays it, everybody's tests do not. `TICKFLEET_ROUNDS=180`
-/// makes 72,000 runs of it at two levels.
+/// Thousands of runs, two hundred at a time. Only `make escape` runs it. `TICKFLEET_ROUNDS=180` makes 72,000 runs at
+/// two levels.
 #[tokio::test]
 #[ignore = "it takes a minute, and both processors"]
 async fn two_hundred_at_once_over_thousands_of_runs_leave_nothing() {
@@ -117,20 +118,20 @@ async fn two_hundred_at_once_over_thousands_of_runs_leave_nothing() {
     }
 }
 
-/// Counts until `is_reached`, for ten seconds at most; answers what was counted last.
+/// Counts until `is_reached`, for at most ten seconds; returns the last count.
 async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) -> bool) -> Counts {
     for _ in 0..200 {
         let now = Counts::now(mark, folders);
         if is_reached(now) {
             return now;
         }
-        // Processes of other programs come up and end: nothing tells when.
+        // Processes of other programs start and end without a notification to wait for.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     Counts::now(mark, folders)
 }
 
-/// A count that sees nothing would prove nothing.
+/// A count that sees nothing would prove nothing, so this test checks that leftovers are counted.
 #[tokio::test]
 async fn what_a_command_could_leave_is_counted() {
     for (level, sandbox) in each_level().await {
@@ -140,7 +141,8 @@ async fn what_a_command_could_leave_is_counted() {
         let mut spec = shell(&format!("{} echo xyz > file; sleep 600", left_behind(&mark)), folders[0].path());
         spec.limits.wall_ms = 60_000;
         let running = tokio::spawn(async move { run(&sandbox, level, spec).await });
-        // The launcher, the command, what it leaves behind, and a `sleep` of each; without root, those with the mark.
+        // The launcher, the command, the process that it leaves behind, and a `sleep` of each; without root, only those
+        // with the mark.
         let more = if is_root() { 5 } else { 3 };
         let is_seen = |now: Counts| {
             now.processes >= before.processes + more

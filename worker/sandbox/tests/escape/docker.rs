@@ -1,15 +1,15 @@
-//! The level `docker`, against a recorder in place of the engine's client.
+//! The level `docker`, with a recorder in place of the engine's client.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use tickfleet_sandbox::{Engine, Grant, Level, RunError, Sandbox, Spec, Stop};
+use tickfleet_sandbox::{Engine, Grant, Level, RunError, Sandbox, Spec, StopCause};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
 
-/// A client that writes down how it is called, and then does `rest`.
+/// A client that records its arguments, and then runs `rest`.
 fn recorder(folder: &Path, rest: &str) -> Engine {
     let program = folder.join("engine");
     let log = folder.join("log");
@@ -64,17 +64,17 @@ async fn a_container_that_is_given_up_is_removed_by_its_name() {
     let (folder, tools) = (workspace(), tempfile::tempdir().unwrap());
     let sandbox = sandbox_with(recorder(tools.path(), "exec sleep 600"), folder.path()).await;
     let mut spec = Spec::new(["sleep", "600"], folder.path());
-    // It has to have begun by then.
+    // The container must have started within this time.
     spec.limits.wall_ms = 1_000;
     let outcome = sandbox.run(Level::Docker, spec, &CancellationToken::new()).await.unwrap();
-    assert_eq!(outcome.stopped, Some(Stop::Wall));
+    assert_eq!(outcome.stopped, Some(StopCause::Wall));
     for _ in 0..100 {
         let log = std::fs::read_to_string(tools.path().join("log")).unwrap();
         let name = log.lines().find_map(|line| line.strip_prefix("--name=")).unwrap().to_owned();
         if log.contains(&format!("rm\n--force\n{name}\n==")) {
             return;
         }
-        // The removal is a process of its own.
+        // The removal is a separate process.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("it was not removed");
@@ -93,10 +93,10 @@ async fn a_container_that_fills_its_workspace_is_stopped_and_its_client_gets_no_
         let mut spec = Spec::new(["fill"], folder.path());
         (spec.limits.wall_ms, spec.limits.workspace_bytes) = (20_000, 50_000);
         let outcome = run(&sandbox, Level::Docker, spec).await;
-        assert_eq!(outcome.stopped, Some(Stop::WorkspaceBytes), "{rest}");
+        assert_eq!(outcome.stopped, Some(StopCause::WorkspaceBytes), "{rest}");
     }
     let variables = std::fs::read_to_string(tools.path().join("variables")).unwrap();
-    // As root and as a normal user, by cargo and without: no name that is not for the client comes through.
+    // As root and as a normal user, with cargo and without: only variables for the client are passed on.
     let name = |line: &str| line.split('=').next().map(String::from).unwrap_or_default();
     let mut names: Vec<String> = variables.lines().map(name).collect();
     names.retain(|name| !["PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_"].contains(&name.as_str()));

@@ -1,5 +1,5 @@
-//! No file of the machine but programs, libraries and what `/etc` says everywhere; no way around by links, renames, modes
-//! or another tenant's workspace.
+//! Commands reach only programs, libraries and generic files of `/etc`, and cannot get around that with links, renames,
+//! modes or another tenant's workspace.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -103,7 +103,8 @@ os.wait()
 
 #[tokio::test]
 async fn modes_owners_times_and_attributes_of_the_workers_files_stay_as_they_are() {
-    // A file of the user that the command runs as: where the suite is root, that is the workspace's.
+    // A file of the user that the command runs as: the worker's user, or the workspace's owner if the suite runs as
+    // root.
     for (level, sandbox) in each_level().await {
         let (folder, other) = (workspace(), workspace());
         let file = other.path().join("file");
@@ -128,8 +129,8 @@ print(call(452, -100, path.encode(), 0o777, 0))
     }
 }
 
-/// At `basic` calls by path are forbidden where the worker is not root, so the workspace's own files keep their modes,
-/// too; through an open descriptor they change.
+/// At `basic`, if the worker is not root, calls by path are forbidden. So the workspace's own files also keep their
+/// modes, but a command can change them through an open descriptor.
 #[tokio::test]
 async fn modes_in_the_workspace_change_by_path_at_strict_and_where_the_worker_is_root() {
     for (level, sandbox) in each_level().await {
@@ -173,7 +174,7 @@ async fn two_tenants_workspaces_do_not_see_each_other() {
         for folder in [&mine, &theirs] {
             fs::create_dir(folder).unwrap();
             if is_root() {
-                // The worst case: both have the same user, as where the worker is not root.
+                // The worst case: both have the same user, as with a worker that is not root.
                 let owner = fs::metadata(root.path()).unwrap();
                 std::os::unix::fs::chown(folder, Some(owner.uid()), Some(owner.gid())).unwrap();
             }

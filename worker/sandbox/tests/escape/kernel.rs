@@ -1,4 +1,4 @@
-//! System calls that make namespaces, reach other processes, or open parts of the kernel that nobody needs.
+//! System calls that create namespaces, reach other processes, or open parts of the kernel that commands do not need.
 
 use tickfleet_sandbox::Level;
 
@@ -8,7 +8,7 @@ use crate::support::*;
 async fn calls_that_widen_the_sandbox_are_forbidden() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
-        // Numbers of x86-64; what is newer has one number on every architecture.
+        // Numbers of x86-64. Newer calls have the same number on every architecture.
         let script = "
 import platform
 if platform.machine() != 'x86_64': print('other'); sys.exit()
@@ -76,7 +76,7 @@ print(attempt(lambda: os.setuid(0)), attempt(lambda: os.setgid(0)), attempt(lamb
 async fn the_worker_gets_no_signal_and_keeps_its_limits_and_its_priority() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
-        // This process stands for the worker; the launcher is the parent, or the first process of the namespace.
+        // This process acts as the worker. The parent is the launcher, or the first process of the namespace.
         let script = format!(
             "
 import resource, signal

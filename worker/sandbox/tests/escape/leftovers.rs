@@ -1,8 +1,8 @@
-//! Nothing of a command is alive after its run, however it hides, and however the run ends.
+//! After a run, no process of the command is alive, whatever it does to hide and however the run ends.
 
 use std::time::Duration;
 
-use tickfleet_sandbox::{Level, Stop};
+use tickfleet_sandbox::{Level, StopCause};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
@@ -62,7 +62,7 @@ if os.fork() == 0:
 time.sleep(0.5)"
         );
         let outcome = run(&sandbox, level, python(&script, folder.path())).await;
-        assert!(outcome.exit_code == Some(0) || outcome.stopped == Some(Stop::Cpu), "{level}: {outcome:?}");
+        assert!(outcome.exit_code == Some(0) || outcome.stopped == Some(StopCause::Cpu), "{level}: {outcome:?}");
         assert_eq!(processes_with(&mark), Vec::<String>::new(), "{level}");
     }
 }
@@ -82,7 +82,7 @@ async fn dropping_the_future_kills_everything() {
 
 #[tokio::test]
 async fn a_worker_that_is_killed_leaves_nothing_running() {
-    // A process of its own plays the worker: it starts a launcher, and dies without a word.
+    // A separate process acts as the worker: it starts a launcher and dies without a message.
     for (level, _) in each_level().await {
         let folder = workspace();
         let mark = format!("orphan{}{level}", std::process::id());

@@ -1,4 +1,4 @@
-//! No socket of any family, metadata addresses included; with a grant, TCP to the granted ports and nothing else.
+//! No sockets of any family, including for metadata addresses. With a grant, only TCP to the granted ports.
 
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;

@@ -1,4 +1,5 @@
-//! A demand that cannot be held is refused, never run bare. These tests need nothing of the machine.
+//! A level that the machine does not support is refused, and the command is never run without it. These tests run on
+//! any machine.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,7 +11,7 @@ use crate::support::*;
 #[tokio::test]
 async fn a_machine_whose_launcher_confines_nothing_holds_no_level() {
     let folder = workspace();
-    // It ends without a report, as a launcher does that a container's policy kills.
+    // It ends without a report, like a launcher that a container's policy kills.
     let sandbox = Sandbox::probe(Launcher::program("/bin/true"), None, folder.path()).await;
     for level in [Level::Basic, Level::Strict, Level::Docker] {
         let spec = shell("touch ran", folder.path());
@@ -28,7 +29,7 @@ async fn a_launcher_that_is_not_there_is_told() {
     assert!(told.contains("a cgroup for each command: no (this machine supports no level that needs one)"), "{told}");
 }
 
-/// A launcher that starts on a lesser machine: `restrict` is Python that takes something away before.
+/// A launcher on a machine with fewer features: `restrict` is Python code that removes some before it starts.
 fn lesser(folder: &Path, owner: &Path, restrict: &str) -> Launcher {
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(owner).unwrap());
     let script = format!(

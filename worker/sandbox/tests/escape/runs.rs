@@ -1,8 +1,8 @@
-//! What works: without this, a sandbox that stops everything would pass.
+//! Commands that must work. Without these tests, a sandbox that stops everything would pass.
 
 use std::time::Duration;
 
-use tickfleet_sandbox::{Grant, Level, RunError, Spec, Stop};
+use tickfleet_sandbox::{Grant, Level, RunError, Spec, StopCause};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -88,7 +88,7 @@ async fn wall_time_and_cancellation_end_a_run() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mut spec = shell("echo begun; sleep 600", folder.path());
-        // It has to have begun by then.
+        // The command must have started within this time.
         spec.limits.wall_ms = 1_000;
         let outcome = run(&sandbox, level, spec).await;
         assert!(outcome.timed_out() && out(&outcome) == "begun", "{level}: {outcome:?}");
@@ -96,12 +96,12 @@ async fn wall_time_and_cancellation_end_a_run() {
         let cancel = CancellationToken::new();
         let (began, later) = (Instant::now(), cancel.clone());
         tokio::spawn(async move {
-            // The command needs a moment to be running.
+            // The command needs a moment to start.
             tokio::time::sleep(Duration::from_millis(200)).await;
             later.cancel();
         });
         let outcome = sandbox.run(level, shell("sleep 600", folder.path()), &cancel).await.unwrap();
-        assert_eq!(outcome.stopped, Some(Stop::Cancelled), "{level}");
+        assert_eq!(outcome.stopped, Some(StopCause::Cancelled), "{level}");
         assert!(began.elapsed() < Duration::from_secs(60));
     }
 }
@@ -111,7 +111,7 @@ async fn the_workspace_is_found_where_the_level_puts_it() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let outcome = run(&sandbox, level, shell("cd /app/workspace && echo there", folder.path())).await;
-        // Without a mount namespace the folder is where the worker has it.
+        // Without a mount namespace, the folder is at the worker's path.
         assert_eq!(out(&outcome) == "there", level == Level::Strict);
     }
 }

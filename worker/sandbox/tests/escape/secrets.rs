@@ -1,4 +1,4 @@
-//! Environment, descriptors and memory of the worker, of the launcher and of the first process.
+//! Environment, descriptors and memory of the worker, the launcher and the first process must not leak.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -54,7 +54,7 @@ async fn inherited_descriptors_are_closed_whoever_opened_them() {
     let secret = workspace();
     fs::write(secret.path().join("secret"), "hunter2").unwrap();
     let file = File::open(secret.path().join("secret")).unwrap();
-    // As a library written in C would have left it: open across `exec`.
+    // Open across `exec`, as a C library might leave it.
     let flags = nix::fcntl::FdFlag::empty();
     nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETFD(flags)).unwrap();
     for (level, sandbox) in each_level().await {
@@ -104,7 +104,7 @@ async fn the_command_line_and_the_number_of_the_launcher_tell_nothing_of_the_cal
     let script = "
 try: print(b'sandbox' in open('/proc/1/cmdline', 'rb').read())
 except OSError as error: print(errno.errorcode[error.errno])";
-    // The first process shows the name of its program alone.
+    // The first process shows only the name of its program.
     let shown = attack(&sandbox, Level::Strict, script, folder.path()).await;
     assert!(["True", "ENOENT", "EACCES"].contains(&shown.as_str()), "{shown}");
 }

@@ -1,15 +1,15 @@
-//! Sandboxes of this machine, workspaces, and attackers written in Python and shell.
+//! Sandboxes of this machine, workspaces, and attackers in Python and shell.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
-use tickfleet_sandbox::{Launcher, Level, Outcome, RunError, Sandbox, Spec};
+use tickfleet_sandbox::{Launcher, Level, RunError, RunOutcome, Sandbox, Spec};
 use tokio_util::sync::CancellationToken;
 
-/// The interpreter of most attacks: it can make any system call.
+/// The interpreter of most attacks. It can make any system call.
 pub const PYTHON: &str = "/usr/bin/python3";
-/// Puts before an attack what most of them use: `call(number, …)` gives the error's name, or `ok`.
+/// The start of every Python attack: `call(number, …)` returns the error's name, or `ok`.
 const PRELUDE: &str = "
 import ctypes, errno, os, sys, time, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -34,7 +34,7 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// A workspace as a worker makes one: of a user of its own where the suite is root.
+/// A workspace like those of a worker: if the suite runs as root, it belongs to a separate user.
 pub fn workspace() -> TempDir {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let folder = tempfile::tempdir().unwrap();
@@ -45,7 +45,7 @@ pub fn workspace() -> TempDir {
     folder
 }
 
-/// The sandbox of this machine; none, with a word, where it cannot hold `level`.
+/// The sandbox of this machine. If it does not support `level`, prints that and returns `None`.
 pub async fn sandbox(level: Level) -> Option<Sandbox> {
     let scratch = workspace();
     let sandbox = Sandbox::probe(launcher(), None, scratch.path()).await;
@@ -58,7 +58,7 @@ pub async fn sandbox(level: Level) -> Option<Sandbox> {
     }
 }
 
-/// The levels that this machine can hold without an engine.
+/// The levels that this machine supports without an engine.
 pub async fn each_level() -> Vec<(Level, Sandbox)> {
     let mut all = Vec::new();
     for level in [Level::Basic, Level::Strict] {
@@ -68,16 +68,16 @@ pub async fn each_level() -> Vec<(Level, Sandbox)> {
 }
 
 /// Runs a command to its end.
-pub async fn run(sandbox: &Sandbox, level: Level, spec: Spec) -> Outcome {
+pub async fn run(sandbox: &Sandbox, level: Level, spec: Spec) -> RunOutcome {
     try_run(sandbox, level, spec).await.unwrap()
 }
 
-/// Runs a command, if it can be run.
-pub async fn try_run(sandbox: &Sandbox, level: Level, spec: Spec) -> Result<Outcome, RunError> {
+/// Runs a command, or returns why it cannot run.
+pub async fn try_run(sandbox: &Sandbox, level: Level, spec: Spec) -> Result<RunOutcome, RunError> {
     sandbox.run(level, spec, &CancellationToken::new()).await
 }
 
-/// A run of a shell's script.
+/// A run of a shell script.
 pub fn shell(script: &str, workspace: &Path) -> Spec {
     Spec::new(["/bin/sh", "-c", script], workspace)
 }
@@ -87,29 +87,29 @@ pub fn python(script: &str, workspace: &Path) -> Spec {
     Spec::new([PYTHON, "-c", &format!("{PRELUDE}\n{script}")], workspace)
 }
 
-/// What a Python attack printed; fails where it failed itself.
+/// The output of a Python attack. Panics if the attack itself fails.
 pub async fn attack(sandbox: &Sandbox, level: Level, script: &str, workspace: &Path) -> String {
     attack_with(sandbox, level, python(script, workspace)).await
 }
 
-/// As [`attack`], of a run with more to it.
+/// Like [`attack`], with a complete specification.
 pub async fn attack_with(sandbox: &Sandbox, level: Level, spec: Spec) -> String {
     let outcome = run(sandbox, level, spec).await;
     assert_eq!(outcome.exit_code, Some(0), "{level}: {} {outcome:?}", err(&outcome));
     out(&outcome)
 }
 
-/// Standard output as text, without the end of its last line.
-pub fn out(outcome: &Outcome) -> String {
+/// Standard output as text, without trailing whitespace.
+pub fn out(outcome: &RunOutcome) -> String {
     String::from_utf8_lossy(&outcome.stdout).trim_end().to_owned()
 }
 
 /// Standard error as text.
-pub fn err(outcome: &Outcome) -> String {
+pub fn err(outcome: &RunOutcome) -> String {
     String::from_utf8_lossy(&outcome.stderr).into_owned()
 }
 
-/// Where a command sees its workspace.
+/// The path of the workspace as the command sees it.
 pub fn seen(level: Level, workspace: &Path) -> PathBuf {
     match level {
         Level::Basic => workspace.to_owned(),
@@ -117,7 +117,7 @@ pub fn seen(level: Level, workspace: &Path) -> PathBuf {
     }
 }
 
-/// The processes of the machine whose command line has `mark` in it.
+/// The IDs of processes whose command line contains `mark`.
 pub fn processes_with(mark: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let own = std::process::id().to_string();
@@ -130,8 +130,8 @@ pub fn processes_with(mark: &str) -> Vec<String> {
     .collect()
 }
 
-/// A part of a shell's script that leaves a process of a session of its own behind, whose command line has `mark` in it:
-/// a shell that has something to do afterwards does not become `sleep`.
+/// Shell code that leaves a process in its own session behind, with `mark` in its command line. Because the inner shell
+/// has another command to run, it does not replace itself with `sleep`.
 pub fn left_behind(mark: &str) -> String {
     format!("setsid sh -c 'sleep 600; : {mark}' &")
 }

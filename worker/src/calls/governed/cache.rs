@@ -1,6 +1,7 @@
-//! Cached results: a read that asks what was asked a while ago gets the result of then, if its tool says so.
+//! Cached results: if its tool permits it, a read with the same question as a recent read gets that read's result.
 //!
-//! Permission, arguments and rules are decided before, limits at admission: a cached result spares the tool, nothing else.
+//! Permission, arguments and rules are checked before, and limits at admission. A cached result only saves the call of
+//! the tool.
 
 use std::sync::Arc;
 
@@ -14,101 +15,105 @@ use tickfleet_protocol::bounded_output;
 use tickfleet_store::Store;
 
 use crate::Common;
-use crate::calls::trying::{Disposition, Trying};
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
 use crate::tools::RegisteredTool;
 
 /// The question of a call whose result may be cached.
-pub(in crate::calls) struct Question {
+pub(in crate::calls) struct CacheLookup {
     pub(in crate::calls) name: CacheName,
     ttl_ms: i64,
-    /// A result is as old as its question, ms of shard time.
+    /// When the question was asked, ms of shard time. The age of the result counts from this time.
     asked_ms: i64,
 }
 
-/// Finds cached results, and makes new ones.
-pub(in crate::calls) struct Cache {
+/// Finds and creates cached results.
+pub(in crate::calls) struct ResultCache {
     store: Store,
     metrics: Arc<Metrics>,
 }
 
-impl Cache {
+impl ResultCache {
     /// The cache of the worker's shard.
     pub(in crate::calls) fn new(common: &Common) -> Self {
         Self { store: common.store.clone(), metrics: common.metrics.clone() }
     }
 
     /// The question of the call, if its tool's results are cached.
-    pub(in crate::calls) fn asked(
+    pub(in crate::calls) fn lookup_of(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         tool: &RegisteredTool,
         arguments: &RawValue,
-    ) -> Option<Question> {
-        let cache = tool.spec.cache.filter(|_| tool.spec.effect == Effect::Read && !trying.is_task())?;
-        let (tenant, head) = (&trying.slice.name.tenant, trying.head());
+    ) -> Option<CacheLookup> {
+        let cache = tool.spec.cache.filter(|_| tool.spec.effect == Effect::Read && !attempt.is_task())?;
+        let (tenant, head) = (&attempt.slice.name.tenant, attempt.head());
         let task = head.task.as_ref().filter(|_| tool.answers_by_agent);
         let hash = cache.hash(&CacheInputs {
             tenant,
             agent: &head.agent,
             tool: &tool.spec.name,
             version: &tool.spec.version,
-            configuration: &trying.config.active.digest,
+            configuration: &attempt.config.active.digest,
             arguments,
             task: task.map(|(task, _)| task.as_str()),
-            context: &trying.context,
+            context: &attempt.context,
         })?;
         let name = CacheName { tenant: tenant.clone(), hash };
-        Some(Question { name, ttl_ms: cache.ttl_ms, asked_ms: self.store.state().now_ms })
+        Some(CacheLookup { name, ttl_ms: cache.ttl_ms, asked_ms: self.store.state().now_ms })
     }
 
-    /// The end of a call whose result is cached. A call that has begun work elsewhere goes on with that.
-    pub(in crate::calls) fn answer(&self, trying: &Trying<'_>, cached: Option<CachedResult>) -> Option<Disposition> {
-        if trying.waited {
+    /// The end of a call whose result is cached. A call that has begun work elsewhere continues with that work instead.
+    pub(in crate::calls) fn cached_outcome(
+        &self,
+        attempt: &CallAttempt<'_>,
+        cached: Option<CachedResult>,
+    ) -> Option<AttemptOutcome> {
+        if attempt.waited {
             return None;
         }
         self.metrics.read_cached(if cached.is_some() { CachedRead::Hit } else { CachedRead::Miss });
-        let result = told(trying, cached?, self.store.state().now_ms);
-        Some(Disposition::Ended(Box::new(result), Vec::new()))
+        let result = result_of(attempt, cached?, self.store.state().now_ms);
+        Some(AttemptOutcome::Ended(Box::new(result), Vec::new()))
     }
 
-    /// Whether a result is cached.
-    pub(in crate::calls) async fn has(&self, question: &Question) -> bool {
+    /// Returns true if a result is cached.
+    pub(in crate::calls) async fn has(&self, lookup: &CacheLookup) -> bool {
         let mut view = View::default();
         let found =
-            self.store.evaluate(&mut view, |view, context| Ok(question.name.look_up(view, context.now_ms)?.is_some()));
+            self.store.evaluate(&mut view, |view, context| Ok(lookup.name.look_up(view, context.now_ms)?.is_some()));
         found.await.unwrap_or_else(|error| {
             tracing::debug!(%error, "failed to look for a cached result");
             false
         })
     }
 
-    /// The result of a call, to be cached with its settle.
+    /// The result of a call, to be cached in its settle.
     pub(in crate::calls) fn fill(
         &self,
-        trying: &Trying<'_>,
-        question: Question,
-        carried: &Disposition,
+        attempt: &CallAttempt<'_>,
+        lookup: CacheLookup,
+        outcome: &AttemptOutcome,
     ) -> Option<Fill> {
-        let Disposition::Ended(result, _) = carried else { return None };
+        let AttemptOutcome::Ended(result, _) = outcome else { return None };
         let output = result.output.as_deref().filter(|_| result.outcome == Outcome::Ok)?;
         if output.get().len() > limits::CACHED_OUTPUT_BYTES_MAX {
             return None;
         }
-        let Question { name, ttl_ms, asked_ms } = question;
+        let CacheLookup { name, ttl_ms, asked_ms } = lookup;
         let media = result.content_type.split_whitespace().collect();
-        Some(Fill { name, ttl_ms, asked_ms, by: trying.name(), media, output: output.to_owned() })
+        Some(Fill { name, ttl_ms, asked_ms, by: attempt.name(), media, output: output.to_owned() })
     }
 }
 
-fn told(trying: &Trying<'_>, cached: CachedResult, now_ms: i64) -> CallResult {
+fn result_of(attempt: &CallAttempt<'_>, cached: CachedResult, now_ms: i64) -> CallResult {
     let none = CallError { code: String::new(), message: String::new(), details: None };
     let age_ms = cached.age_ms(now_ms).unsigned_abs();
     CallResult {
         success: true,
-        output: Some(bounded_output(cached.output, limits::output_bytes_max(trying.head().calls))),
+        output: Some(bounded_output(cached.output, limits::output_bytes_max(attempt.head().calls))),
         error: None,
         content_type: cached.media,
         cached: Some(CacheHit { age_ms, call: cached.by.to_string() }),
-        ..trying.result(Outcome::Ok, none)
+        ..attempt.result(Outcome::Ok, none)
     }
 }

@@ -1,9 +1,10 @@
-//! People's consent to a call, where its tool or a rule demands it: whether it is there, how it is asked for, and what it
-//! lets run.
+//! People's consent to a call that needs approval, because of its tool or a rule: whether it was given, how it is
+//! requested, and which call it permits.
 //!
-//! A consent is bound to all that the call is (see `tickfleet_model::approval`): the worker reckons anew what that is each
-//! time, and one that was given to anything else is not found. The begin of the call uses it, so that a crash in between
-//! neither loses it nor lets another have it; and where facts or an equal call stop the call, it stays.
+//! A consent is bound to everything that makes up the call (see `tickfleet_model::approval`). The worker computes this
+//! binding each time, so a consent to a different call is not found. The consent is used in the decision that begins
+//! the call, so that a crash neither loses it nor makes it available to another call. If facts or an equal call stop
+//! the call, the consent stays.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,129 +23,141 @@ use tickfleet_ops::metrics::ApprovalEvent;
 use tickfleet_protocol::bounded_output;
 
 use crate::batch::WaitFor;
-use crate::calls::guards::{Passed, passed_with};
+use crate::calls::call_attempt::{AttemptOutcome, BeginWait, CallAttempt, NotBegun};
+use crate::calls::guards::{CheckedCall, passed_with};
 use crate::calls::messages;
 use crate::calls::state::Calls;
-use crate::calls::trying::{Disposition, Instead, Trying, Waiting};
 use crate::tools::Toolbox;
 
-/// A wait for a point in time is longer by this.
+/// Added to a wait for a point in time.
 const CLOCK_ERROR: Duration = Duration::from_millis(20);
-/// Bytes of the reasons for which a call asks, as people see them.
+/// Bytes of the reasons why a call needs approval, as shown to people.
 const WHY_BYTES_MAX: usize = 2 * 1024;
 
 /// The consent that a call needs.
-pub(in crate::calls) fn uses(trying: &Trying<'_>, passed: &Passed) -> UseConsent {
-    let binding = binding(trying, passed);
+pub(in crate::calls) fn uses(attempt: &CallAttempt<'_>, passed: &CheckedCall) -> UseConsent {
+    let binding = binding(attempt, passed);
     UseConsent { id: ApprovalBinding::id(&binding), binding }
 }
 
 impl Calls {
-    /// Looks whether people have agreed to a call that has passed all other guards, and have changed its arguments. The view
-    /// has the approval. Returns the call as it then runs, if it is another.
+    /// Checks whether people have approved a call that has passed all other guards, and whether they have changed its
+    /// arguments. The view has the approval. Returns the call with the changed arguments, if any.
     ///
     /// # Errors
-    /// What becomes of a call that cannot run with the changed arguments.
+    /// The outcome of a call that cannot run with the changed arguments.
     pub(in crate::calls) async fn consented(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         tools: &Toolbox,
-        passed: &Passed,
+        passed: &CheckedCall,
         uses: &UseConsent,
         view: &View,
-    ) -> Result<(ConsentCheck, Option<Passed>), Instead> {
-        let (tenant, now_ms) = (&trying.slice.name.tenant, self.store.state().now_ms);
-        let given = consent(view, tenant, uses, &trying.name(), now_ms).ok();
+    ) -> Result<(ConsentCheck, Option<CheckedCall>), NotBegun> {
+        let (tenant, now_ms) = (&attempt.slice.name.tenant, self.store.state().now_ms);
+        let given = consent(view, tenant, uses, &attempt.name(), now_ms).ok();
         let narrowed = match given {
             Some(Consent::Given { narrowed, .. }) => narrowed,
-            // The begin decides what becomes of the call.
+            // The begin decides what happens to the call.
             _ => None,
         };
         let again = match &narrowed {
-            Some(values) => Some(self.narrowed(trying, tools, passed, values).await?),
+            Some(values) => Some(self.narrowed(attempt, tools, passed, values).await?),
             None => None,
         };
         Ok((ConsentCheck { uses: uses.clone(), narrowed }, again))
     }
 
-    /// People have agreed to a call, and it goes on. Each try looks anew; the call is counted once.
-    pub(in crate::calls) fn count_agreed(&self, trying: &Trying<'_>) {
-        if trying.is_first() {
+    /// Counts the approval of a call. Each attempt checks it again, but the call is counted only once.
+    pub(in crate::calls) fn count_agreed(&self, attempt: &CallAttempt<'_>) {
+        if attempt.is_first() {
             self.metrics.approval(ApprovalEvent::Approved);
         }
     }
 
-    /// The end of a call that somebody denied.
-    pub(in crate::calls) fn denied_by(&self, trying: &Trying<'_>, id: &str, by: &str, why: &str) -> Disposition {
+    /// The end of a call that a person denied.
+    pub(in crate::calls) fn denied_by(
+        &self,
+        attempt: &CallAttempt<'_>,
+        id: &str,
+        by: &str,
+        why: &str,
+    ) -> AttemptOutcome {
         let error = denied(&self.redactor.text(by), &self.redactor.text(why), id);
-        self.not_agreed(trying, error, ApprovalEvent::Denied)
+        self.not_agreed(attempt, error, ApprovalEvent::Denied)
     }
 
-    /// The end of a call that people did not agree to in time.
-    pub(in crate::calls) fn consent_expired(&self, trying: &Trying<'_>, since_ms: i64, id: &str) -> Disposition {
-        self.not_agreed(trying, expired(since_ms, id), ApprovalEvent::Expired)
+    /// The end of a call that was not approved in time.
+    pub(in crate::calls) fn consent_expired(
+        &self,
+        attempt: &CallAttempt<'_>,
+        since_ms: i64,
+        id: &str,
+    ) -> AttemptOutcome {
+        self.not_agreed(attempt, expired(since_ms, id), ApprovalEvent::Expired)
     }
 
-    /// The end of a call that nobody can be asked about.
-    pub(in crate::calls) fn cannot_be_asked(&self, trying: &Trying<'_>) -> Disposition {
-        self.not_agreed(trying, cannot_be_asked(), ApprovalEvent::NotAsked)
+    /// The end of a call whose approval cannot be requested.
+    pub(in crate::calls) fn cannot_be_asked(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
+        self.not_agreed(attempt, cannot_be_asked(), ApprovalEvent::NotAsked)
     }
 
-    fn not_agreed(&self, trying: &Trying<'_>, error: CallError, event: ApprovalEvent) -> Disposition {
+    fn not_agreed(&self, attempt: &CallAttempt<'_>, error: CallError, event: ApprovalEvent) -> AttemptOutcome {
         self.metrics.approval(event);
-        trying.refused(Outcome::ApprovalRefused, error)
+        attempt.refused(Outcome::ApprovalRefused, error)
     }
 
-    /// The call with the arguments that people have given it: they pass every guard again, and whatever asks about these
-    /// had asked about the others.
+    /// The call with the arguments that people changed. These pass every guard again, and must not need an approval
+    /// that the original arguments did not need.
     async fn narrowed(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         tools: &Toolbox,
-        passed: &Passed,
+        passed: &CheckedCall,
         values: &str,
-    ) -> Result<Passed, Instead> {
-        let instead = |disposition| Instead { disposition, counts: false };
-        let refused = |problem: &str| instead(self.not_agreed(trying, not_narrowed(problem), ApprovalEvent::Narrowed));
-        let begun = self.begun_by_another(trying).await;
+    ) -> Result<CheckedCall, NotBegun> {
+        let not_begun = |outcome| NotBegun { outcome, counts: false };
+        let refused =
+            |problem: &str| not_begun(self.not_agreed(attempt, not_narrowed(problem), ApprovalEvent::Narrowed));
+        let begun = self.begun_by_another(attempt).await;
         let values: NarrowedValues = serde_json::from_str(values).unwrap_or_default();
         let given = match narrow(passed.arguments.get(), &may_narrow(&passed.asked), &values) {
             Ok(given) => given,
-            Err(problem) => return Err(begun.map_or_else(|| refused(&problem.to_string()), instead)),
+            Err(problem) => return Err(begun.map_or_else(|| refused(&problem.to_string()), not_begun)),
         };
-        let again = match passed_with(trying, tools, &given).await {
+        let again = match passed_with(attempt, tools, &given).await {
             Ok(again) => again,
             Err(ending) => {
                 if let Some(begun) = begun {
-                    return Err(instead(begun));
+                    return Err(not_begun(begun));
                 }
                 messages::count_rule(&ending.error, &self.metrics);
                 let message = format!("A person approved this call with other arguments. {}", ending.error.message);
-                return Err(instead(trying.refused(ending.outcome, CallError { message, ..ending.error })));
+                return Err(not_begun(attempt.refused(ending.outcome, CallError { message, ..ending.error })));
             }
         };
         let places: BTreeSet<&str> = passed.asked.iter().map(|asked| asked.place.as_str()).collect();
         if let Some(more) = again.asked.iter().find(|asked| !places.contains(asked.place.as_str())) {
             let problem = format!("{} needs an approval of the new ones, and none was requested", more.place);
-            return Err(begun.map_or_else(|| refused(&problem), instead));
+            return Err(begun.map_or_else(|| refused(&problem), not_begun));
         }
         Ok(again)
     }
 
-    /// A call that asks people, and waits for them; or its end, if too many calls wait for them already. `before` is the
-    /// approval that was asked for an earlier form of the call, with its state.
-    pub(in crate::calls) async fn asks(
+    /// The outcome of a call that requests approval and waits for it, or its end if too many calls are waiting for
+    /// people already. `before` is the approval that was requested for an earlier form of the call, with its state.
+    pub(in crate::calls) async fn request_approval(
         &self,
-        trying: &Trying<'_>,
-        passed: &Passed,
+        attempt: &CallAttempt<'_>,
+        passed: &CheckedCall,
         uses: &UseConsent,
         before: Option<(String, &'static str)>,
-    ) -> Disposition {
-        let (spec, head) = (&passed.tool.spec, trying.head());
+    ) -> AttemptOutcome {
+        let (spec, head) = (&passed.tool.spec, attempt.head());
         let (arguments, short) = (passed.arguments.get(), self.short(&passed.arguments));
         let ask = AskApproval {
             id: uses.id.clone(),
-            call: trying.name(),
+            call: attempt.name(),
             binding: uses.binding.clone(),
             shown: Shown {
                 tool: spec.name.clone(),
@@ -158,18 +171,18 @@ impl Calls {
             exact: arguments.to_owned().into(),
             demands: demands(&passed.asked),
             expires_ms: expires_ms(&passed.asked),
-            early: early(trying, &uses.id, &spec.name),
+            early: early(attempt, &uses.id, &spec.name),
             tenant_max: limits::APPROVALS_WAITING_MAX,
             agent_max: limits::APPROVALS_WAITING_OF_AGENT_MAX,
         };
-        let tenant = &trying.slice.name.tenant;
+        let tenant = &attempt.slice.name.tenant;
         let mut view = View::default();
         let full = self.store.evaluate(&mut view, |view, context| ask.full(view, context, tenant, &head.agent));
         match full.await {
-            Ok(Some(of_agent)) => return self.not_agreed(trying, too_many(of_agent), ApprovalEvent::NotAsked),
+            Ok(Some(of_agent)) => return self.not_agreed(attempt, too_many(of_agent), ApprovalEvent::NotAsked),
             Ok(None) => {}
-            // The park decides: if it finds no room, the call is looked at again.
-            Err(error) => tracing::debug!(%error, call = %trying.id, "failed to count waiting approvals"),
+            // The park decides. If too many approvals are waiting, the call is evaluated again.
+            Err(error) => tracing::debug!(%error, call = %attempt.id, "failed to count waiting approvals"),
         }
         let at_most = ask.expires_ms.map_or_else(
             || self.store.clock().until(head.deadline_ms),
@@ -177,27 +190,28 @@ impl Calls {
         );
         let reason = WaitReason::Approval { approval: ask.id.clone() };
         let (wait, waits_while) = (WaitFor::Approval(Box::new(ask)), Vec::new());
-        Disposition::WaitsFor(Box::new(Waiting { reason, at_most, wait, waits_while }))
+        AttemptOutcome::WaitToBegin(Box::new(BeginWait { reason, at_most, wait, waits_while }))
     }
 
-    /// How long a call waits for people who were asked before, and the condition of the wait: nobody has decided since.
+    /// How long a call waits for people who were asked before, and the condition of the wait: the approval is
+    /// unchanged.
     pub(in crate::calls) fn waits_for_people(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         id: &str,
         view: &View,
     ) -> (Duration, Option<Guard>) {
-        let key = approval::key(&trying.slice.name.tenant, id);
+        let key = approval::key(&attempt.slice.name.tenant, id);
         let stored = view.record::<Approval>(&key).ok().flatten();
         let until_ms = stored.as_ref().and_then(|stored| stored.value.state.until_ms());
-        let until_ms = until_ms.unwrap_or(trying.head().deadline_ms);
-        // The estimated clock may be ahead, and the call would find people deciding still.
+        let until_ms = until_ms.unwrap_or(attempt.head().deadline_ms);
+        // The estimated clock may be ahead. Without this addition, the call could wake before the approval has expired.
         let at_most = self.store.clock().until(until_ms) + CLOCK_ERROR;
         (at_most, stored.map(|stored| Guard::Version(key, stored.version)))
     }
 
-    /// The arguments for lists, notices and whoever may not decide, without secrets and within a bound; none if these are
-    /// the exact ones.
+    /// The arguments for lists, notices and people who may not decide, without secrets and within a bound; `None` if
+    /// they equal the exact arguments.
     fn short(&self, arguments: &RawValue) -> Option<String> {
         let clean = self.redactor.json(arguments.get()).into_owned();
         let short = match RawValue::from_string(clean) {
@@ -207,7 +221,7 @@ impl Calls {
         (short != arguments.get()).then_some(short)
     }
 
-    /// What asks, as JSON, within a bound.
+    /// The reasons why the call needs approval, as JSON, within a bound.
     fn why_asked(&self, asked: &[ApprovalReason], before: Option<(String, &'static str)>) -> String {
         let again = before.filter(|(_, state)| matches!(*state, "waiting" | "approved")).map(|(before, _)| {
             let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
@@ -226,15 +240,15 @@ impl Calls {
     }
 }
 
-/// What the turn's inbox is told at once, where the turn asks for that.
-fn early(trying: &Trying<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)> {
-    let (name, head) = (&trying.slice.name, trying.head());
+/// The early message to the turn's inbox about the pending approval, if the turn requests it.
+fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)> {
+    let (name, head) = (&attempt.slice.name, attempt.head());
     let inbox = head.reply_to.as_ref().filter(|_| head.pending_approval)?;
-    let message = report::pending_approval(name, head, (id, &trying.id, tool));
+    let message = report::pending_approval(name, head, (id, &attempt.id, tool));
     Some((keys::inbox(&name.tenant, inbox), message))
 }
 
-/// The demands of everything that asks, each once.
+/// The demands of everything that requires approval, without duplicates.
 fn demands(asked: &[ApprovalReason]) -> Vec<Demand> {
     let demand = |asked: &ApprovalReason| Demand {
         quorum: asked.demand.quorum,
@@ -243,14 +257,14 @@ fn demands(asked: &[ApprovalReason]) -> Vec<Demand> {
     asked.iter().map(demand).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The hash of all that a consent to this call is about.
-fn binding(trying: &Trying<'_>, passed: &Passed) -> String {
-    let head = trying.head();
+/// The hash of everything that a consent to this call is bound to.
+fn binding(attempt: &CallAttempt<'_>, passed: &CheckedCall) -> String {
+    let head = attempt.head();
     ApprovalBinding {
-        tenant: &trying.slice.name.tenant,
+        tenant: &attempt.slice.name.tenant,
         agent: &head.agent,
-        turn: &trying.id.turn,
-        position: trying.id.position,
+        turn: &attempt.id.turn,
+        position: attempt.id.position,
         digest: &head.digest,
         times_ms: (head.submitted_ms, head.deadline_ms),
         tool: &passed.tool.spec,

@@ -1,7 +1,9 @@
-//! Facts of sessions: a call of a tool whose row names facts enters its session where it begins, and its end changes them.
+//! Facts of sessions. A call of a tool whose row names facts enters its session when it begins, and its end changes the
+//! facts.
 //!
-//! The begin decides about what the call requires or forbids. A call that is under way and may still change that is
-//! waited for, without a slot. Its end is written with its result, in one transaction.
+//! The begin evaluates the facts that the call requires or forbids. If a running call may still change one of them, the
+//! call waits for it without a slot. The changes at the end of a call are committed with its result, in one
+//! transaction.
 
 use std::time::Duration;
 
@@ -17,16 +19,16 @@ use tickfleet_model::policy::{FactCondition, FactRow, Permissions, ShadowDenial}
 use tickfleet_model::{CallError, CallResult, Effect, Outcome, limits};
 use tickfleet_ops::metrics::RuleAction;
 
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt, may_have_been_held};
 use crate::calls::messages;
 use crate::calls::state::Calls;
-use crate::calls::trying::{Disposition, Trying, may_have_been_held};
 use crate::config::WorkerConfig;
 use crate::tools::{RegisteredTool, Toolbox};
 
-/// The end of a call wakes those that wait for it. If that is lost, they look again after this time.
-pub(in crate::calls) const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// The end of a call wakes the calls that wait for it. If that wake-up is lost, they check again after this time.
+pub(in crate::calls) const RECHECK_AFTER: Duration = Duration::from_secs(2);
 
-/// What the permission matrix says of facts for calls of a tool; none where it says nothing.
+/// The facts in the tool's row of the permission matrix; `None` if the row names no facts.
 pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &Slice, name: &str) -> Option<&'c FactRow> {
     if slice.turn.is_task() {
         return None;
@@ -36,15 +38,15 @@ pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &Slice, name: &str) ->
     Some(&row.facts).filter(|facts| !facts.is_empty())
 }
 
-/// The session whose facts a call goes by.
+/// The session whose facts apply to a call.
 pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName {
     let head = &slice.turn.head;
     let session = row.session(&head.agent, head.task.as_ref().map(|(task, _)| task), &head.context);
     SessionName::new(&slice.name.tenant, &session)
 }
 
-/// What the end of a call does to facts; none where its tool changes none. Where it is not known whether the call had
-/// begun, it may have made all of its changes.
+/// The changes of facts at the end of a call; `None` if its tool changes no facts. If it is unknown whether the call
+/// had begun, it may have made all of its changes.
 pub(in crate::calls) fn end_of(
     config: &WorkerConfig,
     slice: &Slice,
@@ -56,7 +58,7 @@ pub(in crate::calls) fn end_of(
     let effect = config.registry.effect(&call.tool).unwrap_or(Effect::Once);
     let changed = row.after(result, effect);
     let is_known = !changed.is_empty() || result.attempts > 0 || !may_have_been_held(slice);
-    // Those that it ran with, where a person has changed some.
+    // The arguments that the call ran with, if a person has changed some.
     let changed_by_people = result.approval.as_ref().and_then(|approval| approval.arguments.clone());
     let arguments = changed_by_people.unwrap_or_else(|| arguments_of(&call.arguments));
     let changes = changed.into_iter().map(|(change, becomes)| Changed {
@@ -69,7 +71,7 @@ pub(in crate::calls) fn end_of(
     Some((session_of(slice, row), EndedCall { call, changes }))
 }
 
-/// Arguments that cannot be read say nothing: such a call does not run.
+/// Parses arguments. Unreadable arguments become null, because such a call does not run.
 fn arguments_of(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap_or_default()
 }
@@ -81,17 +83,17 @@ pub(in crate::calls) struct FactsCheck<'a> {
     conditions: Vec<(&'a FactCondition, bool)>,
 }
 
-/// The check of a call; with other arguments than its own, where people have changed some.
+/// The check of a call, with `changed` in place of its own arguments if people have changed some.
 pub(in crate::calls) fn check_of<'a>(
-    trying: &Trying<'_>,
+    attempt: &CallAttempt<'_>,
     row: &'a FactRow,
     changed: Option<&RawValue>,
 ) -> FactsCheck<'a> {
-    let own = arguments_of(&trying.call.arguments);
+    let own = arguments_of(&attempt.call.arguments);
     let arguments = changed.unwrap_or(&own);
     let conditions = row.require.iter().map(|it| (it, true)).chain(row.forbid.iter().map(|it| (it, false)));
-    // A call is decided about where it begins: another try of it is never told as not run.
-    let conditions: Vec<(&FactCondition, bool)> = conditions.filter(|_| trying.attempt == 1).collect();
+    // Conditions are evaluated once, when the call begins: a retry is never reported as not run.
+    let conditions: Vec<(&FactCondition, bool)> = conditions.filter(|_| attempt.number == 1).collect();
     let condition = |(condition, required): &(&FactCondition, bool)| Condition {
         fact: condition.fact.key(arguments),
         required: *required,
@@ -100,7 +102,7 @@ pub(in crate::calls) fn check_of<'a>(
     let changes = row.clears.iter().map(|it| (it, false)).chain(row.sets.iter().map(|it| (it, true)));
     let changes = changes.map(|(it, sets)| MayChange { fact: it.fact.key(arguments), sets, kept_ms: it.kept_ms });
     let check = CheckFacts {
-        session: session_of(trying.slice, row),
+        session: session_of(attempt.slice, row),
         conditions: conditions.iter().map(condition).collect(),
         changes: changes.collect(),
     };
@@ -111,16 +113,16 @@ impl FactsCheck<'_> {
     /// The conditions in shadow mode that would have stopped the call.
     pub(in crate::calls) fn in_shadow(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         tool: &RegisteredTool,
         tools: &Toolbox,
         unmet: &[usize],
     ) -> Vec<ShadowDenial> {
-        let told = unmet.iter().filter_map(|at| {
+        let denials = unmet.iter().filter_map(|at| {
             let (condition, required) = *self.conditions.get(*at)?;
-            Some(Told { trying, tool, tools, condition, required, known: None }.in_shadow())
+            Some(UnmetCondition { attempt, tool, tools, condition, required, known: None }.in_shadow())
         });
-        told.collect()
+        denials.collect()
     }
 }
 
@@ -128,33 +130,33 @@ impl Calls {
     /// The end of a call whose session does not meet a condition.
     pub(in crate::calls) fn denied_by_fact(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         (tool, tools): (&RegisteredTool, &Toolbox),
         facts: &FactsCheck<'_>,
         condition: usize,
         known: KnownFact,
-    ) -> Disposition {
-        let Some((condition, required)) = facts.conditions.get(condition).copied() else { return Disposition::Lost };
-        let told = Told { trying, tool, tools, condition, required, known: Some(known) };
-        self.metrics.rule_unmet(&told.rule(), RuleAction::Deny);
-        let entered_ms = Some(if trying.attempt == 1 { self.store.state().now_ms } else { 0 });
-        let denied = CallResult { entered_ms, ..trying.result(Outcome::Denied, told.error()) };
-        Disposition::Ended(Box::new(denied), Vec::new())
+    ) -> AttemptOutcome {
+        let Some((condition, required)) = facts.conditions.get(condition).copied() else { return AttemptOutcome::Lost };
+        let unmet_condition = UnmetCondition { attempt, tool, tools, condition, required, known: Some(known) };
+        self.metrics.rule_unmet(&unmet_condition.rule(), RuleAction::Deny);
+        let entered_ms = Some(if attempt.number == 1 { self.store.state().now_ms } else { 0 });
+        let denied = CallResult { entered_ms, ..attempt.result(Outcome::Denied, unmet_condition.error()) };
+        AttemptOutcome::Ended(Box::new(denied), Vec::new())
     }
 }
 
-/// What is told of a condition that is not met.
-struct Told<'a> {
-    trying: &'a Trying<'a>,
+/// A condition that is not met, with everything that messages about it need.
+struct UnmetCondition<'a> {
+    attempt: &'a CallAttempt<'a>,
     tool: &'a RegisteredTool,
     tools: &'a Toolbox,
     condition: &'a FactCondition,
     required: bool,
-    /// None in shadow, where it is not asked for.
+    /// `None` in shadow mode, where it is not read.
     known: Option<KnownFact>,
 }
 
-impl Told<'_> {
+impl UnmetCondition<'_> {
     fn reason(&self) -> &'static str {
         match (&self.known, self.required) {
             (Some(KnownFact { state: FactState::Undecided, .. }), _) => "fact_deadlock",
@@ -163,7 +165,7 @@ impl Told<'_> {
         }
     }
 
-    /// Where the configuration has the condition.
+    /// The path of the condition in the configuration.
     fn rule(&self) -> String {
         let list = if self.required { "require" } else { "forbid" };
         format!("permissions.{}.facts.{list}.{}", self.tool.spec.name, self.condition.fact.name)
@@ -177,7 +179,7 @@ impl Told<'_> {
 
     fn error(&self) -> CallError {
         let (name, fact) = (&self.tool.spec.name, &self.condition.fact);
-        let why = self.known.as_ref().map(|known| why(known, self.required)).unwrap_or_default();
+        let why = self.known.as_ref().map(|known| explain(known, self.required)).unwrap_or_default();
         let advice = match &self.condition.message {
             Some(message) => format!(" {}", message.trim_end()),
             None if self.reason() == "fact_deadlock" => " Try again later, as a new call.".to_owned(),
@@ -196,10 +198,10 @@ impl Told<'_> {
         CallError { details: Some(details), ..messages::error(Outcome::Denied, message) }
     }
 
-    /// What a model can do: of the tools that it may call, those that make it so.
+    /// Advice for the model: which of its tools would meet the condition.
     fn advice(&self) -> String {
-        let (tenant, agent) = (&self.trying.slice.name.tenant, &self.trying.head().agent);
-        let permissions: &Permissions = &self.trying.config.active.policy.permissions;
+        let (tenant, agent) = (&self.attempt.slice.name.tenant, &self.attempt.head().agent);
+        let permissions: &Permissions = &self.attempt.config.active.policy.permissions;
         let changes = |name: &str| {
             let row = permissions.matrix.get(name).map(|row| &row.facts);
             let list = row.map(|row| if self.required { &row.sets } else { &row.clears });
@@ -215,7 +217,7 @@ impl Told<'_> {
     }
 }
 
-fn why(known: &KnownFact, required: bool) -> String {
+fn explain(known: &KnownFact, required: bool) -> String {
     let by = known.by.as_ref().map_or_else(|| "a call".to_owned(), ToString::to_string);
     let at = known.since_ms.map(|ms| format!(" at {}", rfc3339(ms))).unwrap_or_default();
     match known.state {
@@ -232,10 +234,10 @@ fn why(known: &KnownFact, required: bool) -> String {
     }
 }
 
-/// The end of a call whose session has no room for the facts that it would set.
-pub(in crate::calls) fn full(trying: &Trying<'_>, name: &str) -> Disposition {
+/// The end of a call whose session cannot hold the facts that the call would set.
+pub(in crate::calls) fn session_full(attempt: &CallAttempt<'_>, name: &str) -> AttemptOutcome {
     let max = limits::FACTS_PER_SESSION_MAX;
     let message = format!("You may not call {name:?} now: its session already has the maximum of {max} facts.");
     let details = Some(json!({ "reason": "facts_full" }));
-    trying.refused(Outcome::Denied, CallError { details, ..messages::error(Outcome::Denied, message) })
+    attempt.refused(Outcome::Denied, CallError { details, ..messages::error(Outcome::Denied, message) })
 }

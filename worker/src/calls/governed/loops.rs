@@ -1,5 +1,6 @@
-//! The loop breaker: an agent that makes the same call with the same result again and again is told so, and is then
-//! refused that call for a while. Agents that the model loop runs have their own (`worker/llm`), and are left to it.
+//! The loop breaker. An agent that repeats the same call with the same result gets a note, and is then denied this call
+//! for some time. Agents that are run by the model loop have a loop breaker of their own (`worker/llm`), which applies
+//! instead.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,95 +13,102 @@ use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{CallResult, Outcome};
 use tickfleet_ops::metrics::{LoopAction, Metrics};
 
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt, may_have_been_held};
 use crate::calls::messages;
-use crate::calls::trying::{Disposition, Trying, may_have_been_held};
 
-/// When an agent goes in circles.
+/// When an agent is considered to be in a loop.
 #[derive(Debug, Clone)]
 pub struct LoopOptions {
-    /// After so many equal calls in a row, their agent is told so.
+    /// Number of equal calls in a row after which the agent gets a note.
     pub tell_after: u32,
-    /// When such a call is refused, and for how long.
+    /// When such a call is denied, and for how long.
     pub bounds: StreakBounds,
-    /// Tools that may be asked again and again, by name.
+    /// Tools that may be called repeatedly, by name.
     pub except: Arc<BTreeSet<String>>,
 }
 
-/// Breaks loops; nothing where it is switched off.
-pub(in crate::calls) struct Loops {
+/// Breaks loops, unless disabled.
+pub(in crate::calls) struct LoopBreaker {
     options: Option<LoopOptions>,
     metrics: Arc<Metrics>,
 }
 
-impl Loops {
+impl LoopBreaker {
     /// The breaker of the worker's shard.
     pub(in crate::calls) fn new(options: Option<LoopOptions>, metrics: &Arc<Metrics>) -> Self {
         Self { options, metrics: Arc::clone(metrics) }
     }
 
-    /// The call in its streak, if it is watched. A turn that the model loop or a tool has begun is none of the agent's own.
-    pub(in crate::calls) fn check_of(&self, trying: &Trying<'_>) -> Option<StreakCheck> {
+    /// The streak check of a call, if the call is watched. A turn that the model loop or a tool has begun does not
+    /// count as the agent's own.
+    pub(in crate::calls) fn check_of(&self, attempt: &CallAttempt<'_>) -> Option<StreakCheck> {
         let options = self.options.as_ref()?;
-        let (head, name) = (trying.head(), &trying.slice.name);
-        // However its model spells it: another spelling is no other call.
-        let tool = trying.tool_name();
+        let (head, name) = (attempt.head(), &attempt.slice.name);
+        // The tool's own name: the model may spell it differently, which does not make it a different call.
+        let tool = attempt.tool_name();
         let task = head.task.as_ref().map(|(task, _)| task);
-        // As the model loop names its turns.
+        // The names that the model loop gives to its turns.
         let turn = name.turn.as_str();
         let is_step = |task: &str| turn.strip_prefix(task).is_some_and(|rest| rest.starts_with(".step-"));
         let is_step = task.is_some_and(|task| is_step(task.as_str()) || turn.starts_with("step-"));
-        if trying.is_task() || is_step || outer_turn(&name.turn).is_some() || options.except.contains(tool) {
+        if attempt.is_task() || is_step || outer_turn(&name.turn).is_some() || options.except.contains(tool) {
             return None;
         }
         let name = StreakName { tenant: name.tenant.clone(), agent: head.agent.clone(), task: task.cloned() };
-        Some(StreakCheck { name, hash: call_hash(tool, &trying.call.arguments, &trying.context) })
+        Some(StreakCheck { name, hash: call_hash(tool, &attempt.call.arguments, &attempt.context) })
     }
 
-    /// The end of a call that earlier calls of its slice have brought beyond the bound: their results are not settled yet.
+    /// The end of a call that exceeds the bound because of earlier calls of its slice, whose results are not settled
+    /// yet.
     pub(in crate::calls) fn refused_by_unsettled(
         &self,
         check: &StreakCheck,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         now_ms: i64,
-    ) -> Option<Disposition> {
-        // It has begun: what comes of it is told.
-        if !trying.is_first() || trying.unsettled.is_empty() {
+    ) -> Option<AttemptOutcome> {
+        // A call that has begun is not denied: its outcome is reported.
+        if !attempt.is_first() || attempt.unsettled.is_empty() {
             return None;
         }
-        let stored = trying.view.record::<Streak>(&check.name.key()).ok().flatten();
+        let stored = attempt.view.record::<Streak>(&check.name.key()).ok().flatten();
         let mut streak = stored.map(|stored| stored.value).unwrap_or_default();
-        for (_, bounds, repeat) in trying.unsettled.iter().filter(|(name, ..)| *name == check.name) {
+        for (_, bounds, repeat) in attempt.unsettled.iter().filter(|(name, ..)| *name == check.name) {
             streak.count(repeat, bounds, now_ms);
         }
         let until_ms = streak.refused_until(&check.hash, now_ms)?;
-        Some(self.refused(trying, until_ms))
+        Some(self.refused(attempt, until_ms))
     }
 
-    /// The end of a call that is not carried out, for it came too often.
-    pub(in crate::calls) fn refused(&self, trying: &Trying<'_>, until_ms: i64) -> Disposition {
+    /// The end of a call that is not carried out because it was made too often.
+    pub(in crate::calls) fn refused(&self, attempt: &CallAttempt<'_>, until_ms: i64) -> AttemptOutcome {
         self.metrics.loop_broken(LoopAction::Refused);
-        let (tool, until) = (&trying.call.tool, rfc3339(until_ms));
-        // A read that ran beside one that is tried again was dropped, and would be read again now.
-        let not_executed = if may_have_been_held(trying.slice) { "" } else { ", and was not executed" };
-        let told = format!(
+        let (tool, until) = (&attempt.call.tool, rfc3339(until_ms));
+        // A read that ran in parallel to a retried call was dropped and is repeated now, so it may have been executed.
+        let not_executed = if may_have_been_held(attempt.slice) { "" } else { ", and was not executed" };
+        let message = format!(
             "You have made this same call of {tool:?} again and again, and each time got the same result. It is refused until \
              {until}{not_executed}. {IN_CIRCLES}"
         );
-        let mut error = messages::error(Outcome::Denied, told);
+        let mut error = messages::error(Outcome::Denied, message);
         error.details = Some(serde_json::json!({ "reason": "loop", "until": until }));
-        trying.refused(Outcome::Denied, error)
+        attempt.refused(Outcome::Denied, error)
     }
 
-    /// Counts a call that has its result. One that goes on elsewhere has none yet.
-    pub(in crate::calls) fn count_end(&self, check: Option<StreakCheck>, trying: &Trying<'_>, carried: &Disposition) {
-        let (Some(options), Some(check), Disposition::Ended(result, _)) = (&self.options, check, carried) else {
+    /// Counts a call that has its result. A call that continues elsewhere has no result yet.
+    pub(in crate::calls) fn count_end(
+        &self,
+        check: Option<StreakCheck>,
+        attempt: &CallAttempt<'_>,
+        outcome: &AttemptOutcome,
+    ) {
+        let (Some(options), Some(check), AttemptOutcome::Ended(result, _)) = (&self.options, check, outcome) else {
             return;
         };
-        let repeat = repeat_of(&check, trying, result);
-        trying.progress.lock().ends.repeat = Some((check.name, options.bounds, repeat));
+        let repeat = repeat_of(&check, attempt, result);
+        attempt.progress.lock().effects.repeat = Some((check.name, options.bounds, repeat));
     }
 
-    /// What an agent is told with the result of a call that it has made before.
+    /// The note for an agent in the result of a repeated call.
     pub(in crate::calls) fn note(&self, counted: StreakCount) -> Option<String> {
         let options = self.options.as_ref()?;
         let StreakCount { count, refused_until_ms } = counted;
@@ -115,6 +123,6 @@ impl Loops {
     }
 }
 
-fn repeat_of(check: &StreakCheck, trying: &Trying<'_>, result: &CallResult) -> Repeat {
-    Repeat { hash: check.hash.clone(), result: result_hash(result), by: trying.name() }
+fn repeat_of(check: &StreakCheck, attempt: &CallAttempt<'_>, result: &CallResult) -> Repeat {
+    Repeat { hash: check.hash.clone(), result: result_hash(result), by: attempt.name() }
 }

@@ -1,5 +1,5 @@
-//! What a call has to meet beyond its own guards, and what is known of others like it: people's consent (`consent`), what
-//! has happened in its session (`facts`), agents that go in circles (`loops`), kept answers of reads (`cache`).
+//! The conditions of a call beyond its own guards, and the state of similar calls: people's consent (`consent`), the
+//! facts of its session (`facts`), agents in loops (`loops`), cached results of reads (`cache`).
 
 pub(super) mod cache;
 pub(in crate::calls) mod consent;

@@ -1,8 +1,9 @@
-//! Circuit breakers of tools: one that failed several times in a row is not called for a while, and its calls wait without a
-//! slot; then one call tries.
+//! Circuit breakers of tools. If a tool fails several times in a row, it is not called for some time, and its calls
+//! wait without a slot. Then one call is let through as a trial.
 //!
-//! They belong to the process, not to the fleet: it may be this process' network that is at fault, and asking Redis would
-//! cost every call. Failures of one tenant alone stop that tenant's calls alone: what it sends may be what the tool fails at.
+//! Breakers belong to the process, not to the fleet: the network of this process may be at fault, and asking Redis
+//! would add a cost to every call. Failures of a single tenant stop only that tenant's calls, because its arguments may
+//! be the cause.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,146 +15,147 @@ use tickfleet_model::{CallId, TenantId};
 use tickfleet_ops::metrics::{BreakerEvent, Metrics};
 use tokio::time::Instant;
 
-use crate::calls::attempt::Ran;
+use crate::calls::attempt::HandlerEnd;
 use crate::tools::ToolFailure;
 
-/// Tenants of a tool that are told apart while it fails; failures of further ones count for the tool alone.
+/// Tenants of a failing tool that have their own breaker. Failures of further tenants count only for the tool.
 const TENANTS_MAX: usize = 1_000;
-/// A call that finds another one trying the tool comes back after this part of the rest.
-const LOOKS_A_REST: u32 = 4;
+/// If a call finds another call testing the tool, it comes back after the open time of a breaker divided by this.
+const RECHECKS_PER_REST: u32 = 4;
 
-/// The breakers of a process' tools. Cloned, they are the same.
+/// The circuit breakers of a process's tools. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Breakers {
-    /// None: every tool is called, whatever it does.
+    /// `None` disables circuit breakers: every tool is called.
     endurance: Option<BreakerSettings>,
     tools: Arc<Mutex<HashMap<String, ToolBreakers>>>,
     since: Instant,
 }
 
-/// Those of one tool that has failed last.
+/// The breakers of one tool whose last call failed.
 #[derive(Debug, Default)]
 struct ToolBreakers {
-    /// Failures of all tenants in a row, of each half of those at most that open it.
+    /// Consecutive failures of all tenants. Each tenant contributes at most half of the failures that open it.
     all: Breaker,
     of_tenants: HashMap<TenantId, Breaker>,
-    /// The longest try of the row.
+    /// The longest of the attempts that failed in a row.
     slowest: Duration,
 }
 
-/// Leave to call a tool once. Dropped without a word, it counts for nothing.
+/// A permit to call a tool once. If it is dropped without a result, it does not count.
 #[derive(Debug)]
-pub(crate) struct Leave<'a> {
+pub(crate) struct CallPermit<'a> {
     breakers: &'a Breakers,
     tool: &'a str,
     tenant: &'a TenantId,
-    /// That of the whole tool and that of the tenant; none where no breakers are wanted, or it was given back.
+    /// The permit of the whole tool, and that of the tenant; `None` if breakers are disabled, or once a result was
+    /// reported.
     given: Option<(BreakerPermit, BreakerPermit)>,
 }
 
-/// The tool is not called now.
+/// The tool is not called now, because its circuit breaker is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Resting {
-    /// For how long.
+pub(crate) struct OpenBreaker {
+    /// The time until it may be called.
     pub(crate) left: Duration,
-    /// After how many failures it rests, and for how long each time.
+    /// The number of failures that open the breaker, and how long it stays open each time.
     pub(crate) endurance: BreakerSettings,
-    /// The longest of the tries that failed in a row.
+    /// The longest of the attempts that failed in a row.
     pub(crate) slowest: Duration,
 }
 
-impl Resting {
-    /// When a call that is not sent is looked at again. Those that wait come back one after the other, within half a rest: a
-    /// tool that has just come back is not asked everything at once.
-    pub(crate) fn looks_again_after(&self, call: &CallId) -> Duration {
+impl OpenBreaker {
+    /// When a call that is not sent is checked again. Waiting calls come back spread over half of the time that a
+    /// breaker stays open, so that a recovered tool does not receive all calls at once.
+    pub(crate) fn recheck_after(&self, call: &CallId) -> Duration {
         let spread = self.endurance.rest / 2;
         let place = crc32fast::hash(call.to_string().as_bytes());
         self.left + spread.mul_f64(f64::from(place) / f64::from(u32::MAX))
     }
 
-    /// Why it rests, for whoever looks.
+    /// Why the tool is unavailable, for people.
     pub(crate) fn why(&self, tool: &str) -> String {
         format!("{tool} failed {} times in a row", self.endurance.failures_max)
     }
 }
 
-/// What a try says of its tool.
+/// What an attempt shows about its tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// It is there.
-    Answered,
-    /// It failed in a way that other calls would meet, too.
+pub(crate) enum ToolHealth {
+    /// The tool responds.
+    Responds,
+    /// The tool failed in a way that would affect other calls too.
     Failed,
-    /// Nothing.
-    Nothing,
+    /// The attempt shows nothing about the tool.
+    Unknown,
 }
 
 impl Breakers {
-    /// Breakers that open by `endurance`; none: they never open.
+    /// Breakers with this `endurance`; `None` disables them.
     #[must_use]
     pub fn new(endurance: Option<BreakerSettings>) -> Self {
         Self { endurance, tools: Arc::default(), since: Instant::now() }
     }
 
-    /// Leave to call `tool` for `tenant` now.
-    pub(crate) fn leave<'a>(
+    /// Returns a permit to call `tool` for `tenant` now.
+    pub(crate) fn permit<'a>(
         &'a self,
         tool: &'a str,
         tenant: &'a TenantId,
         metrics: &Metrics,
-    ) -> Result<Leave<'a>, Resting> {
+    ) -> Result<CallPermit<'a>, OpenBreaker> {
         const AS_ALWAYS: BreakerPermit = BreakerPermit { is_trial: false };
-        let leave = |given| Leave { breakers: self, tool, tenant, given };
-        let Some(endurance) = self.endurance else { return Ok(leave(None)) };
+        let permit = |given| CallPermit { breakers: self, tool, tenant, given };
+        let Some(endurance) = self.endurance else { return Ok(permit(None)) };
         let now = self.since.elapsed();
         let mut tools = self.tools.lock();
-        let Some(of_tool) = tools.get_mut(tool) else { return Ok(leave(Some((AS_ALWAYS, AS_ALWAYS)))) };
+        let Some(of_tool) = tools.get_mut(tool) else { return Ok(permit(Some((AS_ALWAYS, AS_ALWAYS)))) };
         let slowest = of_tool.slowest;
-        let resting = |rests| Resting {
+        let open_breaker = |rests| OpenBreaker {
             left: match rests {
                 BreakerRejection::Open(left) => left,
-                BreakerRejection::TrialInProgress => endurance.rest / LOOKS_A_REST,
+                BreakerRejection::TrialInProgress => endurance.rest / RECHECKS_PER_REST,
             },
             endurance,
             slowest,
         };
-        let all = of_tool.all.acquire(now).map_err(resting)?;
+        let all = of_tool.all.acquire(now).map_err(open_breaker)?;
         let own = of_tool.of_tenants.get_mut(tenant).map_or(Ok(AS_ALWAYS), |own| own.acquire(now));
         let own = own.map_err(|rests| {
             of_tool.all.release(all);
-            resting(rests)
+            open_breaker(rests)
         })?;
         if all.is_trial || own.is_trial {
             metrics.breaker(tool, BreakerEvent::Tried);
         }
-        Ok(leave(Some((all, own))))
+        Ok(permit(Some((all, own))))
     }
 }
 
-/// The number of tools that rest, for some tenant at least.
-fn resting(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
+/// The number of tools whose breaker is open for at least one tenant.
+fn open_count(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
     let rests = |of: &&ToolBreakers| of.all.is_open(now) || of.of_tenants.values().any(|own| own.is_open(now));
     tools.values().filter(rests).count()
 }
 
-impl<'a> Leave<'a> {
-    /// Leave for what breakers do not look at.
+impl<'a> CallPermit<'a> {
+    /// A permit for a call that breakers do not apply to.
     pub(crate) const fn always(breakers: &'a Breakers, tool: &'a str, tenant: &'a TenantId) -> Self {
         Self { breakers, tool, tenant, given: None }
     }
 
-    /// What the try said of the tool; it took so long.
-    pub(crate) fn heard(mut self, heard: Heard, took: Duration, metrics: &Metrics) {
+    /// Reports what the attempt showed about the tool, and how long it took.
+    pub(crate) fn report(mut self, health: ToolHealth, took: Duration, metrics: &Metrics) {
         let (Some(given), Some(endurance)) = (self.given.take(), self.breakers.endurance) else { return };
         let now = self.breakers.since.elapsed();
         let mut tools = self.breakers.tools.lock();
-        match heard {
-            Heard::Nothing => {
+        match health {
+            ToolHealth::Unknown => {
                 if let Some(of_tool) = tools.get_mut(self.tool) {
                     of_tool.unsaid(self.tenant, given);
                 }
             }
-            Heard::Answered => {
+            ToolHealth::Responds => {
                 let Some(of_tool) = tools.get_mut(self.tool) else { return };
                 of_tool.answered(self.tenant, given, now);
                 if of_tool.is_new() {
@@ -162,10 +164,10 @@ impl<'a> Leave<'a> {
                 if given.0.is_trial || given.1.is_trial {
                     tracing::info!(tool = self.tool, "circuit breaker closed; tool responds again");
                     metrics.breaker(self.tool, BreakerEvent::Closed);
-                    metrics.tools_resting(resting(&tools, now));
+                    metrics.tools_resting(open_count(&tools, now));
                 }
             }
-            Heard::Failed => {
+            ToolHealth::Failed => {
                 let of_tool = tools.entry(self.tool.to_owned()).or_default();
                 of_tool.slowest = of_tool.slowest.max(took);
                 if of_tool.failed(self.tenant, given, now, endurance) {
@@ -177,7 +179,7 @@ impl<'a> Leave<'a> {
                         "circuit breaker open after consecutive failures; calls wait"
                     );
                     metrics.breaker(self.tool, BreakerEvent::Opened);
-                    metrics.tools_resting(resting(&tools, now));
+                    metrics.tools_resting(open_count(&tools, now));
                 }
             }
         }
@@ -185,7 +187,7 @@ impl<'a> Leave<'a> {
 }
 
 impl ToolBreakers {
-    /// Counts a failure. Answers whether calls of somebody rest from now on that did not before.
+    /// Counts a failure. Returns true if this opens a breaker that was closed.
     fn failed(
         &mut self,
         tenant: &TenantId,
@@ -196,7 +198,7 @@ impl ToolBreakers {
         let is_told_apart = self.of_tenants.len() < TENANTS_MAX || self.of_tenants.contains_key(tenant);
         let own_breaker = is_told_apart.then(|| self.of_tenants.entry(tenant.clone()).or_default());
         let of_own = own_breaker.map(|breaker| (breaker.record_failure(own, None, now, endurance), breaker.failures()));
-        // One tenant alone never brings the row to its end.
+        // A single tenant never opens the breaker of the whole tool.
         if all.is_trial || of_own.is_none_or(|(_, failures)| failures <= endurance.failures_max / 2) {
             return self.all.record_failure(all, None, now, endurance) || of_own.is_some_and(|(opened, _)| opened);
         }
@@ -204,7 +206,7 @@ impl ToolBreakers {
         of_own.is_some_and(|(opened, _)| opened)
     }
 
-    /// Forgets who has nothing against him.
+    /// Counts a success, and removes a tenant's breaker once it has no failures.
     fn answered(&mut self, tenant: &TenantId, (all, own): (BreakerPermit, BreakerPermit), now: Duration) {
         self.all.record_success(all, now);
         if let Some(breaker) = self.of_tenants.get_mut(tenant) {
@@ -227,7 +229,7 @@ impl ToolBreakers {
     }
 }
 
-impl Drop for Leave<'_> {
+impl Drop for CallPermit<'_> {
     fn drop(&mut self) {
         let Some(given) = self.given.take() else { return };
         if let Some(of_tool) = self.breakers.tools.lock().get_mut(self.tool) {
@@ -236,25 +238,25 @@ impl Drop for Leave<'_> {
     }
 }
 
-/// What a try says of its tool. A tool that says when to come again is there, and one that had less time than it is due has
-/// not been given a chance.
-pub(crate) fn heard(ran: &Ran, was_cut_short: bool) -> Heard {
+/// Returns what an attempt shows about its tool. A tool that asks for a retry at a certain time does respond. An
+/// attempt with less time than the tool's timeout shows nothing if it times out.
+pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
     match ran {
-        Ran::TimedOut if was_cut_short => Heard::Nothing,
-        Ran::TimedOut => Heard::Failed,
-        Ran::Unfit(_) | Ran::Returned(Ok(Ok(_))) => Heard::Answered,
-        Ran::Returned(Ok(Err(failure))) => match failure {
-            ToolFailure::Transient { retry_after: None, .. } => Heard::Failed,
+        HandlerEnd::TimedOut if was_cut_short => ToolHealth::Unknown,
+        HandlerEnd::TimedOut => ToolHealth::Failed,
+        HandlerEnd::Unfit(_) | HandlerEnd::Returned(Ok(Ok(_))) => ToolHealth::Responds,
+        HandlerEnd::Returned(Ok(Err(failure))) => match failure {
+            ToolFailure::Transient { retry_after: None, .. } => ToolHealth::Failed,
             ToolFailure::Transient { .. } | ToolFailure::Permanent { .. } | ToolFailure::Waits { .. } => {
-                Heard::Answered
+                ToolHealth::Responds
             }
-            // A bug, or no service was asked.
+            // Caused by a bug, or no service was called.
             ToolFailure::InvalidArguments { .. } | ToolFailure::Internal { .. } | ToolFailure::NotConfigured { .. } => {
-                Heard::Nothing
+                ToolHealth::Unknown
             }
         },
         // A panic.
-        Ran::Returned(Err(_)) | Ran::Cancelled | Ran::MustStop => Heard::Nothing,
+        HandlerEnd::Returned(Err(_)) | HandlerEnd::Cancelled | HandlerEnd::MustStop => ToolHealth::Unknown,
     }
 }
 
@@ -279,12 +281,12 @@ mod tests {
 
         fn is_called(&self, tenant: &str) -> bool {
             let tenant = TenantId::new(tenant).unwrap();
-            self.breakers.leave("post", &tenant, &self.metrics).is_ok()
+            self.breakers.permit("post", &tenant, &self.metrics).is_ok()
         }
 
-        fn hears(&self, tenant: &str, heard: Heard) {
+        fn report(&self, tenant: &str, health: ToolHealth) {
             let tenant = TenantId::new(tenant).unwrap();
-            self.breakers.leave("post", &tenant, &self.metrics).unwrap().heard(heard, TRY, &self.metrics);
+            self.breakers.permit("post", &tenant, &self.metrics).unwrap().report(health, TRY, &self.metrics);
         }
     }
 
@@ -292,16 +294,16 @@ mod tests {
     async fn what_one_tenant_sends_stops_its_own_calls_alone() {
         let world = World::new();
         for _ in 0..ENDURANCE.failures_max {
-            world.hears("acme", Heard::Failed);
+            world.report("acme", ToolHealth::Failed);
         }
         assert!(!world.is_called("acme"));
         assert!(world.is_called("globex"));
-        world.hears("globex", Heard::Failed);
+        world.report("globex", ToolHealth::Failed);
         assert!(world.is_called("initech"), "the failures of one tenant, and one of another, are no reason");
-        world.hears("globex", Heard::Failed);
+        world.report("globex", ToolHealth::Failed);
         assert!(!world.is_called("initech"), "two tenants had half of them each");
         tokio::time::advance(ENDURANCE.rest).await;
-        world.hears("initech", Heard::Answered);
+        world.report("initech", ToolHealth::Responds);
         assert!(world.is_called("initech") && world.is_called("globex"));
     }
 
@@ -310,9 +312,9 @@ mod tests {
         let world = World::new();
         for _ in 0..3 {
             for _ in 1..ENDURANCE.failures_max {
-                world.hears("acme", Heard::Failed);
+                world.report("acme", ToolHealth::Failed);
             }
-            world.hears("acme", Heard::Answered);
+            world.report("acme", ToolHealth::Responds);
         }
         assert!(world.is_called("acme"));
         assert!(world.breakers.tools.lock().is_empty());
@@ -322,24 +324,24 @@ mod tests {
     async fn a_trial_that_came_to_nothing_makes_room_for_the_next() {
         let world = World::new();
         for _ in 0..ENDURANCE.failures_max {
-            world.hears("acme", Heard::Failed);
+            world.report("acme", ToolHealth::Failed);
         }
         tokio::time::advance(ENDURANCE.rest).await;
         let acme = TenantId::new("acme").unwrap();
-        let trial = world.breakers.leave("post", &acme, &world.metrics).unwrap();
-        let resting = world.breakers.leave("post", &acme, &world.metrics).unwrap_err();
-        assert_eq!((resting.left, resting.slowest), (ENDURANCE.rest / LOOKS_A_REST, TRY));
+        let trial = world.breakers.permit("post", &acme, &world.metrics).unwrap();
+        let open_breaker = world.breakers.permit("post", &acme, &world.metrics).unwrap_err();
+        assert_eq!((open_breaker.left, open_breaker.slowest), (ENDURANCE.rest / RECHECKS_PER_REST, TRY));
         drop(trial);
-        world.hears("acme", Heard::Nothing);
-        world.hears("acme", Heard::Failed);
+        world.report("acme", ToolHealth::Unknown);
+        world.report("acme", ToolHealth::Failed);
         assert!(!world.is_called("acme"));
     }
 
     #[test]
     fn those_that_wait_come_back_one_after_the_other() {
-        let resting = Resting { left: Duration::from_secs(3), endurance: ENDURANCE, slowest: TRY };
+        let open_breaker = OpenBreaker { left: Duration::from_secs(3), endurance: ENDURANCE, slowest: TRY };
         let call = |position| CallId { turn: tickfleet_model::TurnId::new("t1").unwrap(), position };
-        let after: Vec<Duration> = (0..8).map(|position| resting.looks_again_after(&call(position))).collect();
+        let after: Vec<Duration> = (0..8).map(|position| open_breaker.recheck_after(&call(position))).collect();
         assert!(
             after.iter().all(|after| (Duration::from_secs(3)..=Duration::from_secs(8)).contains(after)),
             "{after:?}"

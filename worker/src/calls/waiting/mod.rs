@@ -1,5 +1,6 @@
-//! Calls whose tools rest: `breakers` (which do), `leave` (whether a call's tool is called at all), `permit` (what else a call may have).
+//! Calls whose tools are unavailable: `breakers` (circuit breakers of tools), `availability` (whether a call's tool is
+//! called at all), `tool_access` (what a call may do).
 
+mod availability;
 pub(crate) mod breakers;
-mod leave;
-pub(crate) mod permit;
+pub(crate) mod tool_access;

@@ -307,7 +307,7 @@ fn text_of(files: &Files, path: &str) -> Result<String, ToolError> {
 /// Writes a file within the limits of a workspace.
 fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     let limits = shell::limits();
-    let held = usage::held(files.folder(), limits.workspace_files).map_err(|uncountable| {
+    let held = usage::folder_size(files.folder(), limits.workspace_files).map_err(|uncountable| {
         ToolError::Permanent(format!("The workspace counts as full: {uncountable}. Remove or open the folder first."))
     })?;
     let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);

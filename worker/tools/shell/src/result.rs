@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tickfleet_sandbox::Outcome;
+use tickfleet_sandbox::RunOutcome;
 use tickfleet_tools::ToolFailure;
 
 /// The result of a finished command.
@@ -25,8 +25,8 @@ pub struct CommandResult {
     pub killed: Option<String>,
 }
 
-impl From<Outcome> for CommandResult {
-    fn from(outcome: Outcome) -> Self {
+impl From<RunOutcome> for CommandResult {
+    fn from(outcome: RunOutcome) -> Self {
         let by_signal = outcome.signal.map(|signal| format!("signal {signal} ended it"));
         let stopped = outcome.stopped.map(|stop| stop.message().to_owned());
         Self {

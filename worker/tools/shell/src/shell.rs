@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tickfleet_sandbox::{Abilities, Engine, Launcher, Level, Limits, Outcome, RunError, Sandbox, Spec, Stop};
+use tickfleet_sandbox::{Abilities, Engine, Launcher, Level, Limits, RunError, RunOutcome, Sandbox, Spec, StopCause};
 use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::workspace::{Workspace, Workspaces};
@@ -66,14 +66,14 @@ impl Shell {
         spec: Spec,
         image: Option<&str>,
         context: &CallContext,
-    ) -> Result<Outcome, ToolFailure> {
+    ) -> Result<RunOutcome, ToolFailure> {
         let sandbox = self.sandbox().map_err(|why| ToolFailure::NotConfigured { message: why })?;
         let sandbox = match image {
             Some(image) => sandbox.with_image(image),
             None => sandbox.clone(),
         };
         match sandbox.run(level, spec, &context.cancel).await {
-            Ok(Outcome { stopped: Some(Stop::Cancelled), .. }) => Err(ToolFailure::Transient {
+            Ok(RunOutcome { stopped: Some(StopCause::Cancelled), .. }) => Err(ToolFailure::Transient {
                 message: "The command was cancelled while it ran.".into(),
                 retry_after: None,
                 not_executed: false,

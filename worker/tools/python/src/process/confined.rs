@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tickfleet_config::PythonDef;
 use tickfleet_config::tools::{PythonSandbox, ShellLevel};
-use tickfleet_sandbox::confined::{Confined, Ended};
+use tickfleet_sandbox::confined::{Confined, ConfinedEnd};
 use tickfleet_sandbox::outcome::RunError;
 use tickfleet_sandbox::{Grant, Level, Limits, Network, Spec};
 use tickfleet_tools::Secrets;
@@ -164,12 +164,12 @@ impl ConfinedProcess {
     }
 }
 
-fn words(ended: Result<Ended, RunError>) -> Option<String> {
+fn words(ended: Result<ConfinedEnd, RunError>) -> Option<String> {
     match ended {
-        Ok(Ended { stopped: Some(stop), .. }) => Some(format!("the sandbox: {}", stop.message())),
-        Ok(Ended { exit_code: Some(code), .. }) => Some(format!("exit status: {code}")),
-        Ok(Ended { signal: Some(signal), .. }) => Some(format!("signal: {signal}")),
-        Ok(Ended { .. }) | Err(RunError::Lost(_)) => None,
+        Ok(ConfinedEnd { stopped: Some(stop), .. }) => Some(format!("the sandbox: {}", stop.message())),
+        Ok(ConfinedEnd { exit_code: Some(code), .. }) => Some(format!("exit status: {code}")),
+        Ok(ConfinedEnd { signal: Some(signal), .. }) => Some(format!("signal: {signal}")),
+        Ok(ConfinedEnd { .. }) | Err(RunError::Lost(_)) => None,
         Err(refused) => Some(refused.to_string()),
     }
 }

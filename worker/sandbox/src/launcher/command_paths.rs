@@ -1,11 +1,11 @@
-//! Where a command finds things, which differs by level.
+//! The paths that a command sees, which differ by level.
 
 use std::path::Path;
 
 use crate::spec::Level;
 
-/// Where the command finds what it was given.
-pub(super) struct Place<'a> {
+/// The paths that a command sees, and its level.
+pub(super) struct CommandPaths<'a> {
     pub(super) workspace: &'a Path,
     pub(super) temporary: &'a Path,
     pub(super) level: Level,

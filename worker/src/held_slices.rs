@@ -10,38 +10,38 @@ use tickfleet_core::keys::TurnName;
 use tickfleet_core::turn::Slice;
 use tokio_util::sync::CancellationToken;
 
-use crate::lane::Lane;
+use crate::slot_pool::SlotPool;
 
-/// Slices held per slot: results on their way to the store do not keep a slot, but they are bounded.
+/// Slices held per slot. Results that wait for the store do not occupy a slot, but their number is limited.
 const HELD_PER_SLOT: usize = 4;
-/// Slices held at least, so that few slots still settle in batches.
+/// The minimum number of held slices, so that a worker with few slots still settles in batches.
 const HELD_MIN: usize = 512;
 
-/// Returns how many slices a worker of so many slots may hold.
+/// Returns how many slices a worker with this many slots may hold.
 pub(crate) fn held_max(slots: usize) -> usize {
     (slots * HELD_PER_SLOT).max(HELD_MIN)
 }
 
 /// The slices that are held, and the slot pools that they run in.
 pub(crate) struct HeldSlices {
-    /// The pool of regular slices, and of all suspects of a group but the first.
-    lane: Lane,
-    /// The slot of the first suspect of a group. Suspects never take the slots of others (rules 12 and 23).
-    suspects: Lane,
-    /// By turn, for notices of cancels.
-    running: Mutex<HashMap<TurnName, Held>>,
+    /// The pool of regular slices, and of all suspects of a group except the first.
+    pool: SlotPool,
+    /// The slot of the first suspect of a group. Suspects never take the slots of others (invariant 17).
+    suspects: SlotPool,
+    /// The held slices by turn, so that cancellation notices find them.
+    running: Mutex<HashMap<TurnName, RunningSlice>>,
 }
 
-/// A slice that is held.
-struct Held {
+/// A held slice.
+struct RunningSlice {
     /// The entry identifies the slice: its version changes while it is held.
     entry: EntryId,
-    hold: Hold,
+    lease: SliceLease,
 }
 
-/// The conditions under which a slice is held.
+/// The conditions under which the worker holds a slice.
 #[derive(Debug, Clone)]
-pub(crate) struct Hold {
+pub(crate) struct SliceLease {
     /// Canceled with the turn.
     pub(crate) cancel: CancellationToken,
     /// The worker's incarnation that took it.
@@ -54,8 +54,8 @@ pub(crate) struct Hold {
     deadline_passed: Arc<AtomicBool>,
 }
 
-impl Hold {
-    /// A hold of incarnation `term` in `epoch` that is not canceled.
+impl SliceLease {
+    /// A lease of incarnation `term` in `epoch` that is not canceled.
     pub(crate) fn new(term: u64, epoch: u64) -> Self {
         Self { cancel: CancellationToken::new(), term, epoch, deadline_passed: Arc::default() }
     }
@@ -72,37 +72,37 @@ impl Hold {
 }
 
 impl HeldSlices {
-    /// None held, in pools for `slots` slices and one suspect.
+    /// Pools for `slots` slices and one suspect, without held slices.
     pub(crate) fn new(slots: usize) -> Self {
-        Self { lane: Lane::new(slots, held_max(slots)), suspects: Lane::new(1, 1), running: Mutex::default() }
+        Self { pool: SlotPool::new(slots, held_max(slots)), suspects: SlotPool::new(1, 1), running: Mutex::default() }
     }
 
     /// The pool of the first suspect of a group, or of all other slices.
-    pub(crate) const fn lane(&self, suspects: bool) -> &Lane {
-        if suspects { &self.suspects } else { &self.lane }
+    pub(crate) const fn pool(&self, suspects: bool) -> &SlotPool {
+        if suspects { &self.suspects } else { &self.pool }
     }
 
-    /// Slices that are carried out, including the suspect beside the slots.
+    /// Slices that are carried out, including the suspect that has its own slot.
     pub(crate) fn busy(&self) -> usize {
-        self.lane.busy() + self.suspects.busy()
+        self.pool.busy() + self.suspects.busy()
     }
 
-    /// Records that the slice is held since `term` and `epoch`. The hold is canceled when a heartbeat reports a cancel of its
-    /// turn.
-    pub(crate) fn hold(&self, slice: &Slice, term: u64, epoch: u64) -> Hold {
-        let hold = Hold::new(term, epoch);
-        let held = Held { entry: slice.entry.clone(), hold: hold.clone() };
+    /// Records that the slice is held since `term` and `epoch`. The lease is canceled when a heartbeat reports that its
+    /// turn was canceled.
+    pub(crate) fn add(&self, slice: &Slice, term: u64, epoch: u64) -> SliceLease {
+        let lease = SliceLease::new(term, epoch);
+        let held = RunningSlice { entry: slice.entry.clone(), lease: lease.clone() };
         self.running().insert(slice.name.clone(), held);
-        hold
+        lease
     }
 
     /// True if the slice is held.
-    pub(crate) fn holds(&self, name: &TurnName, entry: &EntryId) -> bool {
+    pub(crate) fn contains(&self, name: &TurnName, entry: &EntryId) -> bool {
         self.running().get(name).is_some_and(|held| held.entry == *entry)
     }
 
-    /// Records that the slice is held no more.
-    pub(crate) fn let_go(&self, name: &TurnName, entry: &EntryId) {
+    /// Records that the slice is no longer held.
+    pub(crate) fn remove(&self, name: &TurnName, entry: &EntryId) {
         let mut running = self.running();
         // A later slice of the same turn may be held already.
         if running.get(name).is_some_and(|held| held.entry == *entry) {
@@ -116,12 +116,12 @@ impl HeldSlices {
         for turn in turns {
             if let Some(held) = running.get(turn) {
                 tracing::info!(%turn, "turn canceled while running");
-                held.hold.cancel.cancel();
+                held.lease.cancel.cancel();
             }
         }
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<TurnName, Held>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<TurnName, RunningSlice>> {
         self.running.lock()
     }
 }

@@ -10,26 +10,26 @@ use tickfleet_model::Durability;
 use tickfleet_store::{Confirmed, Store};
 use tokio_util::sync::CancellationToken;
 
-use crate::batch::{self, Batcher, BeginCall, Begun, DurableBegin, ParkSlice, ReturnSlice, SettleResults};
+use crate::batch::{self, Batcher, BeginCall, BeginReply, DurableBegin, ParkSlice, ReturnSlice, SettleResults};
 
 /// The batchers of a worker. A result is `None` if the store rejects an item, or did not answer before the worker had to
 /// stop.
-pub(crate) struct Outbox {
+pub(crate) struct DecisionQueues {
     store: Store,
     settles: Batcher<SettleResults>,
     begins: Batcher<BeginCall>,
-    /// Begins that have to reach the disk, and begins that have to reach a replica: each batch waits.
+    /// Begins that must reach the disk, and begins that must reach a replica. Each batch waits for that.
     begins_disk: Batcher<DurableBegin>,
     begins_replica: Batcher<DurableBegin>,
     parks: Batcher<ParkSlice>,
     returns: Batcher<ReturnSlice>,
 }
 
-impl Outbox {
+impl DecisionQueues {
     /// Starts the batchers, each for up to `capacity` waiting items. Items other than results are dropped when `now` is
     /// canceled and the store does not answer.
     pub(crate) fn new(store: &Store, capacity: usize, now: &CancellationToken) -> Self {
-        let failed = batch::log_seldom();
+        let failed = batch::log_throttled();
         Self {
             store: store.clone(),
             settles: Batcher::new(store, capacity, now, failed.clone()),
@@ -43,7 +43,7 @@ impl Outbox {
 
     /// Commits results.
     pub(crate) async fn settle(&self, results: SettleResults) -> Option<Settled> {
-        self.settles.ask(results).await
+        self.settles.submit(results).await
     }
 
     /// Begins a call; waits up to `at_most` until the begin has this durability. Most calls need neither a read nor a
@@ -53,14 +53,14 @@ impl Outbox {
         begin: BeginCall,
         durability: Durability,
         at_most: Duration,
-    ) -> Option<(Begun, Confirmed)> {
+    ) -> Option<(BeginReply, Confirmed)> {
         if let Some(result) = self.begin_at_once(&begin) {
             return Some(((result, View::default()), Confirmed::Yes));
         }
         match durability {
-            Durability::None => Some((self.begins.ask(begin).await?, Confirmed::Yes)),
-            Durability::Disk => self.begins_disk.ask(DurableBegin { begin, durability, at_most }).await,
-            Durability::Replica => self.begins_replica.ask(DurableBegin { begin, durability, at_most }).await,
+            Durability::None => Some((self.begins.submit(begin).await?, Confirmed::Yes)),
+            Durability::Disk => self.begins_disk.submit(DurableBegin { begin, durability, at_most }).await,
+            Durability::Replica => self.begins_replica.submit(DurableBegin { begin, durability, at_most }).await,
         }
     }
 
@@ -75,14 +75,14 @@ impl Outbox {
 
     /// Parks a slice.
     pub(crate) async fn park(&self, park: ParkSlice) -> Option<Parked> {
-        self.parks.ask(park).await
+        self.parks.submit(park).await
     }
 
     /// Returns a slice without further results. Another worker takes it.
     pub(crate) async fn hand_back(&self, slice: impl Into<Arc<Slice>>, why: HandBackReason) {
         let slice = slice.into();
         let name = slice.name.clone();
-        if self.returns.ask(ReturnSlice { slice, why }).await.is_none() {
+        if self.returns.submit(ReturnSlice { slice, why }).await.is_none() {
             tracing::warn!(turn = %name, "failed to return a slice; it is recovered when this worker's lease ends");
         }
     }

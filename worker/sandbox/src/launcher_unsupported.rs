@@ -1,5 +1,5 @@
-//! What stands in for the launcher where the kernel is not Linux: it confines nothing, and says so. A worker runs there,
-//! and refuses tools at the levels `basic` and `strict`.
+//! Replaces the launcher on systems other than Linux. It confines nothing, and reports that. A worker runs there, but
+//! refuses tools at the levels `basic` and `strict`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,13 +8,13 @@ use std::process::ExitCode;
 
 use crate::wire::{self, Report};
 
-/// The ABI of Landlock in the running kernel: there is none.
+/// The ABI of Landlock in the running kernel: always 0, which means unavailable.
 #[must_use]
 pub const fn landlock_abi() -> i32 {
     0
 }
 
-/// Answers whoever asks that nothing can be confined here.
+/// Replies to every request that nothing can be confined here.
 #[must_use]
 pub fn main() -> ExitCode {
     let Ok(control) = io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::from(2) };

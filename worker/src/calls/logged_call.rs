@@ -1,4 +1,4 @@
-//! A call of the audit log, put through the guards of a worker once more, under whatever policy. Nothing runs.
+//! Evaluates a call from the audit log again with a worker's guards, under any policy. Nothing runs.
 
 use std::sync::Arc;
 
@@ -7,56 +7,56 @@ use tickfleet_model::outcome::Premises;
 use tickfleet_model::policy::FactRow;
 use tickfleet_model::{AgentId, ApprovalReason, Context, Effect, TaskGrant, TaskId, TenantId};
 
-use crate::calls::guards::{self, Asked};
+use crate::calls::guards::{self, GuardedCall};
 use crate::calls::messages::CallEnding;
 use crate::tools::{RegisteredTool, Registry, Toolbox};
 
-/// What rules may ask for that an entry says only with its premises.
-const SAID_BY_PREMISES: [&str; 3] = ["user_context", "session_data", "task."];
+/// Names in rules whose values an entry has only in its premises.
+const ONLY_IN_PREMISES: [&str; 3] = ["user_context", "session_data", "task."];
 
-/// A call as the log has it.
+/// A call from the audit log.
 #[derive(Debug, Clone, Copy)]
-pub struct Recalled<'a> {
+pub struct LoggedCall<'a> {
     /// The tenant of the agent that called.
     pub tenant: &'a TenantId,
     /// The agent.
     pub agent: &'a AgentId,
     /// The tool, as the model named it.
     pub tool: &'a str,
-    /// The arguments; none where not all of them are known.
+    /// The arguments; `None` if they are incomplete.
     pub arguments: Option<&'a str>,
-    /// What else it was decided by, where the log says that.
+    /// The other inputs of the decision, if the log has them.
     pub premises: Option<&'a Premises>,
 }
 
-/// What guards say of it.
+/// The result of the guards for such a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Recall {
-    /// It passes; facts of its session may stop it yet.
+pub enum LoggedCallVerdict {
+    /// It passes. The facts of its session may still stop it.
     Passes,
-    /// People are asked, by what stands there.
+    /// It needs approval, because of these places in the configuration.
     Asks(String),
-    /// It ends.
+    /// The guards end it.
     Ends {
         /// The outcome.
         outcome: &'static str,
-        /// The word of `details.reason`, or nothing.
+        /// The value of `details.reason`; may be empty.
         reason: String,
-        /// The rule, or nothing.
+        /// The rule; may be empty.
         rule: String,
     },
-    /// The log does not say what that hangs on.
+    /// The log lacks the data that the decision depends on.
     Unknown(&'static str),
 }
 
-/// A rule asks for arguments that are not known.
+/// A rule reads arguments that are unknown.
 const HIDDEN: &str = "a rule reads arguments that are incomplete in the log (secrets, or too long)";
-/// A rule asks for more than the log says.
-const NOT_SAID: &str = "a rule reads user, session or task, which the entry lacks (audit.premises)";
+/// A rule reads values that the log does not have.
+const NOT_LOGGED: &str = "a rule reads user, session or task, which the entry lacks (audit.premises)";
 
-impl Recalled<'_> {
-    /// Puts it through the guards.
-    pub async fn judge(&self, active: &Arc<ActivePolicy>, registry: &Arc<Registry>) -> Recall {
+impl LoggedCall<'_> {
+    /// Passes the call through the guards.
+    pub async fn evaluate(&self, active: &Arc<ActivePolicy>, registry: &Arc<Registry>) -> LoggedCallVerdict {
         let premises = self.premises.cloned().unwrap_or_default();
         let task =
             premises.task.as_deref().and_then(|task| TaskId::new(task).ok()).map(|task| (task, grant(&premises)));
@@ -67,8 +67,8 @@ impl Recalled<'_> {
             Ok(found) => found,
             Err(ending) => return ends(&ending),
         };
-        if let Some(why) = self.not_said(active, tools, &found) {
-            return Recall::Unknown(why);
+        if let Some(why) = self.missing_input(active, tools, &found) {
+            return LoggedCallVerdict::Unknown(why);
         }
         let Some(arguments) = self.arguments else { return unseen(&found, tools) };
         let context = Context {
@@ -76,19 +76,20 @@ impl Recalled<'_> {
             session_data: premises.session_data.clone(),
             ..Context::default()
         };
-        // Where nobody says whether a null may stand for nothing, it may: else it would not have passed.
+        // Without premises it is unknown whether nulls represent omitted arguments. Assume so, because otherwise the
+        // call would not have passed.
         let strict = self.premises.is_none_or(|premises| premises.strict);
         let task = task.as_ref();
-        let asked = Asked::Tool { tools, tenant, agent, name, strict, context: &context, task };
+        let asked = GuardedCall::Tool { tools, tenant, agent, name, strict, context: &context, task };
         match guards::pass(&asked, arguments, |_, _| {}).await {
-            Ok(passed) if passed.asked.is_empty() => Recall::Passes,
-            Ok(passed) => Recall::Asks(places(&passed.asked)),
+            Ok(passed) if passed.asked.is_empty() => LoggedCallVerdict::Passes,
+            Ok(passed) => LoggedCallVerdict::Asks(places(&passed.asked)),
             Err(ending) => ends(&ending),
         }
     }
 
-    /// Why rules cannot be asked, if they cannot.
-    fn not_said(&self, active: &ActivePolicy, tools: &Toolbox, tool: &RegisteredTool) -> Option<&'static str> {
+    /// Why the rules cannot be evaluated, if they cannot.
+    fn missing_input(&self, active: &ActivePolicy, tools: &Toolbox, tool: &RegisteredTool) -> Option<&'static str> {
         if tools.rules(tool) == 0 {
             return None;
         }
@@ -104,21 +105,21 @@ impl Recalled<'_> {
         let is_hidden = |raw: &Option<Box<serde_json::value::RawValue>>| {
             raw.as_ref().is_some_and(|raw| raw.get().contains("[REDACTED]"))
         };
-        let is_said = match self.premises {
-            None => !SAID_BY_PREMISES.iter().any(|name| asks(name)),
-            // Who stands above a task, entries never say.
-            Some(said) => {
-                !(asks("user_context") && is_hidden(&said.user_context)
-                    || asks("session_data") && is_hidden(&said.session_data)
-                    || asks("task.chain") && said.task.is_some())
+        let is_logged = match self.premises {
+            None => !ONLY_IN_PREMISES.iter().any(|name| asks(name)),
+            // Entries never have the agents above a task.
+            Some(premises) => {
+                !(asks("user_context") && is_hidden(&premises.user_context)
+                    || asks("session_data") && is_hidden(&premises.session_data)
+                    || asks("task.chain") && premises.task.is_some())
             }
         };
-        (!is_said).then_some(NOT_SAID)
+        (!is_logged).then_some(NOT_LOGGED)
     }
 }
 
-/// What the permission matrix says of facts for calls of a tool, as the model named it, with the tool's name and effect; none
-/// where it says nothing.
+/// The tool's facts in the permission matrix, with the tool's name and effect; `None` if its row names no facts. `tool`
+/// is the name that the model used.
 #[must_use]
 pub fn facts<'p>(
     tool: &str,
@@ -130,12 +131,14 @@ pub fn facts<'p>(
     Some((&spec.name, &row.facts, registry.effect(tool).unwrap_or(Effect::Once)))
 }
 
-/// Of arguments that are not known it is known that they were taken, and no rule looks at them.
-fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> Recall {
+/// Unknown arguments were accepted at the time, and no rule reads them.
+fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> LoggedCallVerdict {
     match (tool.spec.requires_approval, tools.approvers().is_empty()) {
-        (false, _) => Recall::Passes,
-        (true, false) => Recall::Asks(format!("tools.{}.approval", tool.spec.name)),
-        (true, true) => Recall::Ends { outcome: "approval_refused", reason: String::new(), rule: String::new() },
+        (false, _) => LoggedCallVerdict::Passes,
+        (true, false) => LoggedCallVerdict::Asks(format!("tools.{}.approval", tool.spec.name)),
+        (true, true) => {
+            LoggedCallVerdict::Ends { outcome: "approval_refused", reason: String::new(), rule: String::new() }
+        }
     }
 }
 
@@ -151,11 +154,11 @@ fn places(asked: &[ApprovalReason]) -> String {
     asked.iter().map(|asked| asked.place.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn ends(ending: &CallEnding) -> Recall {
-    let said = |name: &str| ending.error.details.as_ref().and_then(|details| details.get(name)?.as_str());
-    Recall::Ends {
+fn ends(ending: &CallEnding) -> LoggedCallVerdict {
+    let detail = |name: &str| ending.error.details.as_ref().and_then(|details| details.get(name)?.as_str());
+    LoggedCallVerdict::Ends {
         outcome: ending.outcome.as_str(),
-        reason: said("reason").unwrap_or_default().to_owned(),
-        rule: said("rule").unwrap_or_default().to_owned(),
+        reason: detail("reason").unwrap_or_default().to_owned(),
+        rule: detail("rule").unwrap_or_default().to_owned(),
     }
 }

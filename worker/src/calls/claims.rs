@@ -1,8 +1,9 @@
-//! Idempotency claims: of equal calls of a tool with an effect key, one is carried out, and its outcome is that of the
-//! others. A model that plans anew after a crash makes its payment under another ID; nobody else would know the call again.
+//! Idempotency claims. Of equal calls of a tool with an effect key, only one is carried out, and the others get its
+//! outcome. A model that plans again after a crash makes the same payment under another ID. Only the effect key shows
+//! that the two calls are equal.
 //!
-//! A call claims its effect where it begins, and its settle ends the claim. So nothing runs without a claim, and what a
-//! claim's call did is known from the claim, or else from the record of its turn, or else reported as unknown.
+//! A call claims its effect when it begins, and its settle ends the claim. So no such call runs without a claim. Its
+//! outcome is known from the claim or from the record of its turn; otherwise it is reported as unknown.
 
 use std::borrow::Cow;
 
@@ -17,49 +18,54 @@ use tickfleet_protocol::{bounded_output, result_json, without_nulls};
 use tickfleet_store::Store;
 
 use crate::Common;
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
 use crate::calls::messages;
-use crate::calls::trying::{Disposition, Trying};
 use crate::config::WorkerConfig;
 use crate::tools::RegisteredTool;
 
-/// Bytes of a result that are kept for equal calls; of a larger one it is kept that there was one.
+/// Longest result that is kept for equal calls, in bytes. Of a larger result, only its existence is kept.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
-/// Knows what came of equal calls.
-pub(super) struct Ledger {
+/// Looks up and records the outcomes of equal calls.
+pub(super) struct EffectClaims {
     store: Store,
 }
 
-impl Ledger {
-    /// The ledger of the worker's shard.
+impl EffectClaims {
+    /// The claims of the worker's shard.
     pub(super) fn new(common: &Common) -> Self {
         Self { store: common.store.clone() }
     }
 
-    /// The claim of a call that is about to begin; none where its tool has no effect key. `nothing` is an equal call that
-    /// certainly had no effect.
+    /// The claim of a call that is about to begin; `None` if its tool has no effect key. `nothing` is an equal call
+    /// that certainly had no effect.
     ///
     /// # Errors
     /// The end of a call that lacks an argument of the effect key.
     pub(super) fn claim_of(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         tool: &RegisteredTool,
         arguments: &RawValue,
         nothing: Option<Claimant>,
-    ) -> Result<Option<ClaimEffect>, Box<Disposition>> {
+    ) -> Result<Option<ClaimEffect>, Box<AttemptOutcome>> {
         if tool.spec.effect != Effect::Once {
             return Ok(None);
         }
         let Some(key) = &tool.spec.effect_key else { return Ok(None) };
-        let effect = effect_of(key, trying, tool, arguments)?;
-        let by = claimant(trying.slice, trying.id.position);
+        let effect = effect_of(key, attempt, tool, arguments)?;
+        let by = claimant(attempt.slice, attempt.id.position);
         Ok(Some(ClaimEffect { effect, by, window_ms: key.window_ms, nothing }))
     }
 
-    /// Whether it is known what came of an equal call, so that its result is this one's.
-    pub(super) async fn knows_end(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> bool {
-        let Ok(Some(claim)) = self.claim_of(trying, tool, arguments, None) else { return false };
+    /// Returns true if the outcome of an equal call is known, so that its result is the result of this call.
+    pub(super) async fn is_end_known(
+        &self,
+        attempt: &CallAttempt<'_>,
+        tool: &RegisteredTool,
+        arguments: &RawValue,
+    ) -> bool {
+        let Ok(Some(claim)) = self.claim_of(attempt, tool, arguments, None) else { return false };
         let key = claim.effect.key();
         let mut view = View::default();
         let found = self.store.evaluate(&mut view, |view, context| {
@@ -68,25 +74,25 @@ impl Ledger {
             Ok(claim.is_some_and(|claim| matches!(claim.state, ClaimState::Ended { .. })))
         });
         found.await.unwrap_or_else(|error| {
-            tracing::debug!(%error, call = %trying.id, "failed to read an effect claim; an open circuit breaker holds the call back");
+            tracing::debug!(%error, call = %attempt.id, "failed to read an effect claim; an open circuit breaker holds the call back");
             false
         })
     }
 
-    /// The end of a call that an equal call has answered.
-    pub(super) fn answered(
+    /// The end of a call that has the result of an equal call.
+    pub(super) fn equal_call_outcome(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         claim: &ClaimEffect,
         by: &Claimant,
         result: &str,
-    ) -> Disposition {
+    ) -> AttemptOutcome {
         let result = read(result).unwrap_or_else(|| unknown(claim, by));
-        self.told(trying, claim, by, result)
+        self.known_outcome(attempt, claim, by, result)
     }
 
-    /// The result of a call that is over and did not end its claim; none where it certainly did nothing. It is written to
-    /// the claim, since what it was found in is kept for a shorter time.
+    /// The result of a call that is over and did not end its claim; `None` if the call certainly did nothing. The
+    /// result is written to the claim, because the record that it comes from is kept for a shorter time.
     pub(super) async fn end_of(
         &self,
         claim: &ClaimEffect,
@@ -100,46 +106,47 @@ impl Ledger {
         }
         let end = EndClaim { effect: claim.effect.clone(), by: by.clone(), end, window_ms: claim.window_ms };
         if let Err(error) = self.store.decide(end).await {
-            // Equal calls find the result in the record of the turn for a while, and then are told that nobody knows.
+            // For some time, equal calls find the result in the record of the turn. After that, they end with an
+            // unknown outcome.
             tracing::warn!(%error, call = %by.call, "failed to record a call's outcome in its effect claim");
         }
         Some(result)
     }
 
-    /// The end of a call that is not carried out, for this call's or an equal one's result is known. A worker that died
-    /// after it had settled has left the call's own.
-    pub(super) fn told(
+    /// The end of a call that is not carried out because its own or an equal call's result is known. It is the call's
+    /// own if a worker settled it and then died.
+    pub(super) fn known_outcome(
         &self,
-        trying: &Trying<'_>,
+        attempt: &CallAttempt<'_>,
         claim: &ClaimEffect,
         by: &Claimant,
         known: CallResult,
-    ) -> Disposition {
+    ) -> AttemptOutcome {
         let is_own = *by == claim.by;
-        let output_max = limits::output_bytes_max(trying.head().calls);
+        let output_max = limits::output_bytes_max(attempt.head().calls);
         let output = known.output.filter(|_| known.success).map(|output| bounded_output(output, output_max));
         let result = CallResult {
-            tool_call_id: trying.call.provider_id.clone(),
-            call: trying.id.to_string(),
-            tool: trying.call.tool.clone(),
+            tool_call_id: attempt.call.provider_id.clone(),
+            call: attempt.id.to_string(),
+            tool: attempt.call.tool.clone(),
             output: output.or_else(|| not_kept(known.success)),
             duration_ms: if is_own { known.duration_ms } else { 0 },
             attempts: if is_own { known.attempts } else { 0 },
             repeats: if is_own { known.repeats } else { Some(by.call.to_string()) },
             ..known
         };
-        Disposition::Ended(Box::new(result), Vec::new())
+        AttemptOutcome::Ended(Box::new(result), Vec::new())
     }
 }
 
-/// A claim that has just begun, as the journal reports it.
+/// A claim that has just begun, in the form that the journal reports.
 pub(super) fn opened(claim: &ClaimEffect) -> EndClaim {
     let ClaimEffect { effect, by, window_ms, .. } = claim.clone();
     EndClaim { effect, by, end: EffectEnd::Open, window_ms }
 }
 
-/// The end of the claim that a call has, or may have from an earlier try; none where its tool has no effect key, or an
-/// equal call has answered it.
+/// The end of the claim that a call has, or may have from an earlier attempt; `None` if its tool has no effect key, or
+/// if the call has the result of an equal call.
 pub(super) fn end_of(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> Option<EndClaim> {
     let call = &slice.calls[index];
     if slice.turn.is_task() || result.repeats.is_some() {
@@ -163,21 +170,21 @@ fn claimant(slice: &Slice, position: usize) -> Claimant {
     Claimant { call, digest: slice.turn.head.digest.clone(), admitted_ms: slice.turn.admitted_ms }
 }
 
-/// The effect of a call, by the key of its tool.
+/// The effect of a call, identified by its tool's effect key.
 fn effect_of(
     key: &EffectKey,
-    trying: &Trying<'_>,
+    attempt: &CallAttempt<'_>,
     tool: &RegisteredTool,
     arguments: &RawValue,
-) -> Result<EffectName, Box<Disposition>> {
-    let (tenant, name) = (&trying.slice.name.tenant, &tool.spec.name);
+) -> Result<EffectName, Box<AttemptOutcome>> {
+    let (tenant, name) = (&attempt.slice.name.tenant, &tool.spec.name);
     let hash = key.hash(tenant, name, arguments).map_err(|pointer| {
-        Box::new(trying.refused(Outcome::InvalidArguments, messages::no_effect_key(name, pointer)))
+        Box::new(attempt.refused(Outcome::InvalidArguments, messages::no_effect_key(name, pointer)))
     })?;
     Ok(EffectName { tenant: tenant.clone(), tool: name.clone(), hash })
 }
 
-/// The result of a call of which nobody knows how it ended.
+/// The result of a call whose outcome is unknown.
 fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
     let what = "An equal call had been made before, and how it ended is not known any more.";
     CallResult {
@@ -200,8 +207,9 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
     }
 }
 
-/// The effect that a call had claimed, for the audit log; none where it certainly did nothing, and nobody told it what an
-/// equal call did. It is reckoned anew from the arguments, so that a call is named whoever ends it.
+/// The effect that a call had claimed, as the audit log reports it. `None` if the call certainly did nothing and does
+/// not have the result of an equal call. It is computed again from the arguments, so that the entry has it no matter
+/// which process ends the call.
 pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<EffectNote> {
     let key = tool.spec.effect_key.as_ref()?;
     if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {
@@ -222,30 +230,30 @@ fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, r
     key.hash(&slice.name.tenant, &tool.spec.name, arguments).ok()
 }
 
-/// A result as the ledger or a record has it; none where a foreign writer has left something else.
+/// Parses a result from a claim or a record; `None` if another program has written something else there.
 fn read(result: &str) -> Option<CallResult> {
     serde_json::from_str(result).ok()
 }
 
-/// What a result says of the effect. It is let go only where it is certain that nothing took effect: a `once` tool whose
-/// call may have is never told as anything but done or unknown (rules 7 and 25).
+/// The end of a claim, given the call's result. The claim is released only if it is certain that nothing took effect. A
+/// `once` call that may have taken effect is always reported as done or unknown (invariants 7 and 21).
 fn end_by(result: &CallResult) -> EffectEnd {
     match result.outcome.happened() {
         EffectHappened::Yes => EffectEnd::Ended(kept(result)),
         EffectHappened::Perhaps => EffectEnd::Unknown(kept(result)),
         EffectHappened::IfRun if result.attempts > 0 => EffectEnd::Ended(kept(result)),
-        // A payment without cover may be made again later.
+        // For example, a declined payment may be made again later.
         EffectHappened::IfRun | EffectHappened::No => EffectEnd::Undone,
     }
 }
 
-/// A result as the ledger keeps it, within its bound.
+/// A result in the form that a claim keeps, within its bound.
 fn kept(result: &CallResult) -> String {
     let output = result.output.clone().filter(|output| output.get().len() <= KEPT_BYTES_MAX);
     result_json(&CallResult { tool_call_id: None, output, ..result.clone() })
 }
 
-/// Stands for the output of a call that was carried out, where that was too large to be kept, or memory was short.
+/// Replaces the output of a successful call if that was too large to be kept, or if memory was short.
 fn not_kept(success: bool) -> Option<Box<RawValue>> {
     let text = r#""It was carried out. Its result was not kept for equal calls.""#;
     RawValue::from_string(text.to_owned()).ok().filter(|_| success)

@@ -1,5 +1,5 @@
-//! The effects of calls' ends on other records: facts, idempotency claims, streaks, cached results and approvals. They are
-//! committed together with the results.
+//! The effects that the ends of calls have on other records: facts, idempotency claims, streaks, cached results and
+//! approvals. They are committed together with the results.
 
 use tickfleet_core::call::approval::{self, LeaveApproval};
 use tickfleet_core::call::cache::{Fill, FillCache};
@@ -13,7 +13,7 @@ use tickfleet_model::TenantId;
 
 /// The effects of one call's end.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ends {
+pub(crate) struct EndEffects {
     /// The facts that it changes.
     pub(crate) facts: Option<(SessionName, EndedCall)>,
     /// The claim that it ends.
@@ -24,18 +24,18 @@ pub(crate) struct Ends {
     pub(crate) fill: Option<Fill>,
     /// The approval that it leaves unused.
     pub(crate) unused: Option<(TenantId, String)>,
-    /// For a call that ends without running: that no other attempt has begun it.
+    /// For a call that ends without running: proof that no other attempt has begun it.
     pub(crate) unrun: Option<KnownUnrun>,
 }
 
 /// An unused approval.
 #[derive(Debug)]
-struct Unused {
+struct UnusedApproval {
     tenant: TenantId,
     id: String,
 }
 
-impl Section for Unused {
+impl Section for UnusedApproval {
     fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         LeaveApproval { tenant: &self.tenant, id: &self.id }.add_to(transaction, view, context)
     }
@@ -43,20 +43,20 @@ impl Section for Unused {
 
 /// The sections of a settle.
 #[derive(Debug, Default)]
-pub(crate) struct Sections {
+pub(crate) struct SettleSections {
     facts: Vec<EndCalls>,
     claims: Vec<EndClaim>,
     counts: Vec<CountCalls>,
     cache: FillCache,
-    unused: Vec<Unused>,
+    unused: Vec<UnusedApproval>,
     unrun: Vec<KnownUnrun>,
 }
 
-impl Sections {
+impl SettleSections {
     /// The sections for the ends of calls, in order. Calls of one session share a section, and so do calls of one streak.
-    pub(crate) fn of(ends: impl IntoIterator<Item = Ends>) -> Self {
+    pub(crate) fn of(ends: impl IntoIterator<Item = EndEffects>) -> Self {
         let mut all = Self::default();
-        for Ends { facts, claim, repeat, fill, unused, unrun } in ends {
+        for EndEffects { facts, claim, repeat, fill, unused, unrun } in ends {
             if let Some((session, ended)) = facts {
                 match all.facts.iter_mut().find(|one| one.session == session) {
                     Some(one) => one.calls.push(ended),
@@ -74,12 +74,12 @@ impl Sections {
             if let Some(unrun) = unrun.filter(|unrun| !all.unrun.contains(unrun)) {
                 all.unrun.push(unrun);
             }
-            all.unused.extend(unused.map(|(tenant, id)| Unused { tenant, id }));
+            all.unused.extend(unused.map(|(tenant, id)| UnusedApproval { tenant, id }));
         }
         all
     }
 
-    /// All of them.
+    /// All sections.
     pub(crate) fn all(&self) -> Vec<&dyn Section> {
         let mut all: Vec<&dyn Section> = Vec::new();
         all.extend(self.facts.iter().map(|section| section as &dyn Section));
@@ -93,7 +93,7 @@ impl Sections {
         all
     }
 
-    /// The records that they change.
+    /// The records that the sections change.
     pub(crate) fn records(&self) -> Vec<RecordKey> {
         let facts = self.facts.iter().map(|one| one.session.key());
         let claims = self.claims.iter().map(|one| one.effect.key());
@@ -102,7 +102,7 @@ impl Sections {
         facts.chain(claims).chain(counts).chain(buckets).collect()
     }
 
-    /// The records that they read.
+    /// The records that the sections read.
     pub(crate) fn queries(&self) -> Vec<Query> {
         let approvals = self.unused.iter().map(|unused| approval::key(&unused.tenant, &unused.id));
         self.records().into_iter().chain(approvals).map(Query::Record).collect()

@@ -6,46 +6,48 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tickfleet_engine::suspect_permit::SuspectPermit;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Room for one slice: its slot, and its share of the slices that may be held.
-pub(crate) type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+/// Space for one slice: its slot, and its share of the slices that may be held.
+pub(crate) type SlotPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// A pool of slots, and a bound on the slices that are held in it.
-pub(crate) struct Lane {
+pub(crate) struct SlotPool {
     /// Slices whose calls run.
     slots: Arc<Semaphore>,
     /// Slots that carry out a slice.
     busy: Arc<AtomicUsize>,
-    /// Slices that are taken and not yet settled. Bounds the results that wait while the store is unreachable (rule 6).
+    /// Slices that are taken and not yet settled. Limits the results that wait while the store is unreachable
+    /// (invariant 6).
     held: Arc<Semaphore>,
 }
 
-impl Lane {
+impl SlotPool {
     /// A pool of `slots` slots, in which `held` slices may be held.
     pub(crate) fn new(slots: usize, held: usize) -> Self {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
     }
 
-    /// Waits until there is room, and returns for how many slices. Reserves nothing: meanwhile, suspects may take the slots.
-    pub(crate) async fn wait_for_room(&self) -> usize {
-        let Some(room) = self.room_for_one().await else { return 0 };
+    /// Waits until there is space, and returns for how many slices. Reserves nothing: suspects may take the slots in
+    /// the meantime.
+    pub(crate) async fn wait_for_free_slots(&self) -> usize {
+        let Some(room) = self.reserve().await else { return 0 };
         let free = self.free() + 1;
         drop(room);
         free
     }
 
-    /// The number of slices that there is room for.
+    /// The number of slices that currently fit.
     pub(crate) fn free(&self) -> usize {
         self.slots.available_permits().min(self.held.available_permits())
     }
 
-    /// Room for one slice, if there is any.
-    pub(crate) fn try_room(&self) -> Option<Room> {
+    /// Space for one slice, if available.
+    pub(crate) fn try_reserve(&self) -> Option<SlotPermits> {
         let slot = self.slots.clone().try_acquire_owned().ok()?;
         Some((slot, self.held.clone().try_acquire_owned().ok()?))
     }
 
-    /// Waits for room for one slice. `None` if the pool is closed.
-    pub(crate) async fn room_for_one(&self) -> Option<Room> {
+    /// Waits for space for one slice. `None` if the pool is closed.
+    pub(crate) async fn reserve(&self) -> Option<SlotPermits> {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         match permits {
             (Ok(slot), Ok(held)) => Some((slot, held)),
@@ -64,7 +66,7 @@ impl Lane {
         Slot { _permit: Some(permit), _group: None, busy: Arc::clone(&self.busy) }
     }
 
-    /// The slot of the first slice of a group of suspects: the group has the permit.
+    /// The slot of the first slice of a group of suspects. The group holds the permit.
     pub(crate) fn begin_first(&self, group: &Arc<SuspectGroup>) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Slot { _permit: None, _group: Some(Arc::clone(group)), busy: Arc::clone(&self.busy) }
@@ -78,7 +80,7 @@ pub(crate) struct SuspectGroup {
 }
 
 impl SuspectGroup {
-    /// A group with the worker's slot for suspects, and the process' right to run suspects.
+    /// A group with the worker's slot for suspects, and the process's right to run suspects.
     pub(crate) const fn new(slot: OwnedSemaphorePermit, look: SuspectPermit) -> Self {
         Self { _slot: slot, _look: look }
     }
@@ -115,11 +117,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_group_of_suspects_lasts_until_its_last_slice_has_run() {
-        let (suspects, others, right) = (Lane::new(1, 1), Lane::new(2, 2), SuspectSemaphore::default());
-        let (slot, _held) = suspects.try_room().unwrap();
+        let (suspects, others, right) = (SlotPool::new(1, 1), SlotPool::new(2, 2), SuspectSemaphore::default());
+        let (slot, _held) = suspects.try_reserve().unwrap();
         let group = Arc::new(SuspectGroup::new(slot, right.acquire().await));
         let first = suspects.begin_first(&group);
-        let second = others.begin(others.try_room().unwrap().0).of_group(&group);
+        let second = others.begin(others.try_reserve().unwrap().0).of_group(&group);
         drop(group);
         assert_eq!((suspects.busy(), others.busy(), others.free()), (1, 1, 1));
         drop(first);
@@ -131,10 +133,10 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_for_room_reserves_none() {
-        let lane = Lane::new(3, 2);
-        assert_eq!(lane.wait_for_room().await, 2);
-        assert_eq!((lane.free(), lane.busy()), (2, 0));
-        let room = lane.try_room();
-        assert!(room.is_some() && lane.wait_for_room().await == 1);
+        let pool = SlotPool::new(3, 2);
+        assert_eq!(pool.wait_for_free_slots().await, 2);
+        assert_eq!((pool.free(), pool.busy()), (2, 0));
+        let room = pool.try_reserve();
+        assert!(room.is_some() && pool.wait_for_free_slots().await == 1);
     }
 }

@@ -1,8 +1,8 @@
 //! The tools that each agent may call, written to Redis for readers in any language.
 //!
-//! Workers know the tools, so workers write. One of them does: each looks now and then whether lists made of the same
-//! policy and tools are there, and writes if they are not. The lists inform; what decides is the permission check of
-//! each call.
+//! Workers know the tools, so workers write the lists. Each worker regularly checks whether lists made from the same
+//! policy and tools exist, and writes them if not, so that usually one worker writes. The lists only inform: the
+//! permission check of each call decides.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,34 +21,34 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::tools::Toolbox;
 
-/// The time between two checks that the lists are those of the worker's policy and tools.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The time for which lists are taken for fresh, ms.
+/// The time between two checks that the lists match the worker's policy and tools.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+/// The time for which lists count as fresh, ms.
 const FRESH_MS: u64 = 300_000;
-/// The time for which a list lasts when nobody writes it again, ms: workers may be away for a deployment.
+/// The lifetime of a list that is not written again, ms. Workers may be away during a deployment.
 const LIST_TTL_MS: u64 = 1_800_000;
 
 const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
 
-/// Keeps the lists of a shard.
-pub(crate) struct ListWriter {
+/// Maintains the lists of a shard.
+pub(crate) struct ToolListWriter {
     store: Store,
     configs: Arc<WorkerConfigs>,
     metrics: Arc<Metrics>,
 }
 
-impl ListWriter {
-    /// The lists of the shard of `store`, made of the configuration in force.
+impl ToolListWriter {
+    /// The lists of the shard of `store`, made from the active configuration.
     pub(crate) const fn new(store: Store, configs: Arc<WorkerConfigs>, metrics: Arc<Metrics>) -> Self {
         Self { store, configs, metrics }
     }
 
     /// Keeps the lists of tools fresh until `stop`.
     pub(crate) async fn keep(self, stop: CancellationToken) {
-        let mut looked_at: Option<(Arc<WorkerConfig>, String)> = None;
+        let mut last_check: Option<(Arc<WorkerConfig>, String)> = None;
         loop {
             let config = self.configs.load();
-            let (fingerprint, is_new) = match looked_at.take() {
+            let (fingerprint, is_new) = match last_check.take() {
                 Some((before, fingerprint)) if Arc::ptr_eq(&before, &config) => (fingerprint, false),
                 before => {
                     let fingerprint = fingerprint(&config);
@@ -56,20 +56,20 @@ impl ListWriter {
                     (fingerprint, is_new)
                 }
             };
-            match self.write_where_due(&config, &fingerprint, is_new).await {
-                Ok(()) => looked_at = Some((config, fingerprint)),
+            match self.write_if_due(&config, &fingerprint, is_new).await {
+                Ok(()) => last_check = Some((config, fingerprint)),
                 Err(error) => tracing::warn!(%error, "failed to write tool lists; retrying"),
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(CHECK_EVERY) => {}
             }
         }
     }
 
-    /// Writes the lists if none are fresh. Fresh ones of another policy are written over only once, when ours is new:
-    /// workers with different tools would else write over each other without end.
-    async fn write_where_due(
+    /// Writes the lists if none are fresh. Fresh lists of another policy are overwritten only once, when this worker's
+    /// policy is new: otherwise workers with different tools would overwrite each other forever.
+    async fn write_if_due(
         &self,
         config: &Arc<WorkerConfig>,
         fingerprint: &str,
@@ -82,7 +82,7 @@ impl ListWriter {
             }
         }
         let (store, config) = (self.store.clone(), Arc::clone(config));
-        let made = beside(move || lists(&store, &config)).await;
+        let made = off_thread(move || lists(&store, &config)).await;
         let Ok(lists) = made else {
             tracing::error!("tool lists are not written: their task panicked");
             return Ok(());
@@ -101,9 +101,9 @@ impl ListWriter {
     }
 }
 
-/// Makes something that takes a while, for there may be thousands of agents, beside the calls that run. A runtime of one
-/// thread makes it in that thread: a simulation has no other, or it would not repeat.
-async fn beside<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+/// Computes something slow (there may be thousands of agents) without blocking running calls. A single-threaded runtime
+/// computes it in its own thread: a simulation has no other thread, because it must be repeatable.
+async fn off_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::CurrentThread => Ok(make()),
         _ => tokio::task::spawn_blocking(make).await,
@@ -129,7 +129,7 @@ fn lists(store: &Store, config: &WorkerConfig) -> ToolLists {
 /// Lists under construction: each set of tools once, as many as fit.
 struct SharedLists {
     made: ToolLists,
-    /// By names and versions of the tools: the digest of their list, none if it does not fit.
+    /// The digest of the list for each set of tools, by names and versions; `None` if the list does not fit.
     known: HashMap<Vec<(String, String)>, Option<String>>,
     bytes_left: usize,
 }
@@ -172,11 +172,11 @@ fn hex(hash: Sha256) -> String {
     })
 }
 
-/// The fingerprint of all that lists are made of: policy, tenants and tools.
+/// The fingerprint of everything that determines the lists: policy, tenants and tools.
 fn fingerprint(config: &WorkerConfig) -> String {
     let mut hash = Sha256::new();
     hash.update(config.active.digest.as_bytes());
-    // Tenants may be set and tools switched off at run time, which the digest does not tell.
+    // Tenants may be set and tools disabled at run time, which the policy's digest does not include.
     hash.update(serde_json::to_string(&config.active.policy.tenants).unwrap_or_default());
     hash.update(serde_json::to_string(&config.active.policy.permissions.switched_off).unwrap_or_default());
     for tool in config.registry.iter() {

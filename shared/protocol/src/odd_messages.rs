@@ -1,4 +1,4 @@
-//! Inputs that broke other systems: what providers really send where they send something odd.
+//! Inputs that broke other systems: odd messages that providers really send.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use serde_json::{Map, Value};
@@ -16,7 +16,7 @@ fn cases(text: &str) -> Vec<Value> {
     serde_json::from_str(text).unwrap()
 }
 
-/// The turn with these members.
+/// The turn with these members, in addition to tenant and agent.
 fn turn(members: &Value) -> Turn {
     let mut turn: Map<String, Value> = members.as_object().unwrap().clone();
     turn.insert("tenant".into(), "acme".into());

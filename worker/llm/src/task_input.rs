@@ -1,0 +1,52 @@
+//! What reaches a task from outside while it runs: the earlier exchanges of its session, and messages of other agents.
+//! Both are written to its history before the model reads them, so that a worker that takes over the task sends the
+//! model the same text.
+
+use serde::{Deserialize, Serialize};
+use tickfleet_client::session::{ExchangeRef, earlier_exchanges, store_answer};
+use tickfleet_store::{Store, StoreError};
+use tickfleet_tools::CallContext;
+
+use crate::history::HistoryEntry;
+
+/// The most messages per step of a task.
+const MESSAGES: usize = 10;
+
+/// A message between agents, as it is stored. The tool that sends messages writes the same format.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct AgentMessage {
+    /// A unique ID, which contains the key of the call that sent the message.
+    id: String,
+    /// The sender.
+    from: String,
+    /// The text.
+    text: String,
+}
+
+/// The exchanges of the task's session before the task; empty if the task has no session.
+pub(crate) async fn earlier_exchanges(store: &Store, context: &CallContext) -> Result<Vec<HistoryEntry>, StoreError> {
+    let before = earlier_exchanges(store, &context.tenant, &context.agent, context.call.turn.as_str()).await?;
+    let exchanges = before.map(|(_, exchanges)| exchanges).unwrap_or_default();
+    Ok(exchanges.into_iter().map(|spoken| HistoryEntry::Earlier { user: spoken.user, agent: spoken.agent }).collect())
+}
+
+/// Writes the answer to the task's session, if it has one.
+pub(crate) async fn record_answer(store: &Store, context: &CallContext, text: &str) -> Result<(), StoreError> {
+    match ExchangeRef::of_task(context.call.turn.as_str()) {
+        Some(place) => store_answer(store, &context.tenant, &context.agent, &place, text).await,
+        None => Ok(()),
+    }
+}
+
+/// The messages that its agent has not read. `known` is the number of entries in the task's history. Repeated with the
+/// same number, this returns the same messages.
+pub(crate) async fn unread_messages(
+    store: &Store,
+    context: &CallContext,
+    known: usize,
+) -> Result<Vec<HistoryEntry>, StoreError> {
+    let name = format!("{}:{known}", context.call.turn);
+    let unread = store.receive_messages(&context.tenant, &context.agent, &name, MESSAGES).await?;
+    let read = unread.iter().filter_map(|unread| serde_json::from_slice::<AgentMessage>(&unread.text).ok());
+    Ok(read.map(|message| HistoryEntry::Heard { id: message.id, from: message.from, text: message.text }).collect())
+}

@@ -1,0 +1,137 @@
+//! Several providers in order, of which the first available one answers.
+
+use std::sync::Arc;
+
+use crate::error::{FailureClass, ModelError, ModelFailure};
+use crate::message::{InvalidRequest, ModelAnswer, ModelRequest};
+use crate::provider::Provider;
+
+/// An answer, and the provider that gave it.
+#[derive(Debug)]
+pub struct ProviderAnswer {
+    /// The name of the provider.
+    pub provider: String,
+    /// The answer.
+    pub answer: ModelAnswer,
+    /// The failures of the providers before it.
+    pub failed: Vec<ModelError>,
+}
+
+/// Providers in the order in which they are asked. Clones of a provider's `Arc` share its breaker.
+#[derive(Debug, Clone)]
+pub struct ModelChain(Vec<Arc<Provider>>);
+
+/// Why no provider answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ModelChainError {
+    /// The request is invalid and was not sent.
+    #[error("the request was not sent: {0}")]
+    Invalid(#[from] InvalidRequest),
+    /// The failure of each provider, in order.
+    #[error("no model responded: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    All(Vec<ModelError>),
+}
+
+impl ModelChainError {
+    /// How the caller should treat it: as transient if a provider may answer later.
+    #[must_use]
+    pub fn class(&self) -> FailureClass {
+        match self {
+            Self::Invalid(_) => FailureClass::Permanent,
+            Self::All(errors) => errors.iter().map(ModelError::class).min().unwrap_or(FailureClass::Permanent),
+        }
+    }
+
+    /// The shortest pause, if all providers that may answer later are paused. Then none of them was asked, and nothing
+    /// was attempted.
+    #[must_use]
+    pub fn paused_for(&self) -> Option<std::time::Duration> {
+        let Self::All(errors) = self else { return None };
+        let later = || errors.iter().filter(|error| error.class() == FailureClass::Transient);
+        let all_rest = later().all(|error| error.failure == ModelFailure::Resting);
+        if all_rest { later().filter_map(|error| error.retry_after).min() } else { None }
+    }
+
+    /// The shortest time after which a provider that may answer later wants to be asked again; `None` if one of them
+    /// named no time.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<std::time::Duration> {
+        let Self::All(errors) = self else { return None };
+        let mut later = errors.iter().filter(|error| error.class() == FailureClass::Transient);
+        // A provider that named no time may be asked at once.
+        later.try_fold(None, |least: Option<std::time::Duration>, error| {
+            let after = error.retry_after?;
+            Some(Some(least.map_or(after, |least| least.min(after))))
+        })?
+    }
+}
+
+impl ModelChain {
+    /// Creates a list of providers in this order.
+    #[must_use]
+    pub fn new(providers: Vec<Arc<Provider>>) -> Self {
+        Self(providers)
+    }
+
+    /// Asks each provider in turn, once, until one answers. Paused providers are skipped.
+    ///
+    /// # Errors
+    /// [`ModelChainError`].
+    pub async fn ask(&self, request: &ModelRequest) -> Result<ProviderAnswer, ModelChainError> {
+        request.check()?;
+        let mut failed = Vec::new();
+        for provider in &self.0 {
+            match ask(provider, request).await {
+                Ok(answer) => return Ok(ProviderAnswer { provider: provider.name().to_owned(), answer, failed }),
+                Err(error) => failed.push(error),
+            }
+        }
+        Err(ModelChainError::All(failed))
+    }
+
+    /// The names of the providers in order, for callers that ask them one by one.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|provider| provider.name())
+    }
+
+    /// The API owner (by OpenTelemetry's names) and the model of the provider with this index.
+    #[must_use]
+    pub fn described(&self, at: usize) -> Option<(&'static str, &str)> {
+        self.0.get(at).map(|provider| provider.described())
+    }
+
+    /// Asks the provider with this index once. The caller must have checked the request ([`ModelRequest::check`]).
+    ///
+    /// # Errors
+    /// Why it did not answer; [`ModelFailure::NotFound`] if the index is invalid.
+    pub async fn ask_one(&self, at: usize, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
+        match self.0.get(at) {
+            Some(provider) => ask(provider, request).await,
+            None => Err(ModelError {
+                provider: String::new(),
+                failure: ModelFailure::NotFound,
+                detail: "unknown model".to_owned(),
+                retry_after: None,
+                may_have_run: false,
+            }),
+        }
+    }
+}
+
+async fn ask(provider: &Provider, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
+    let permit = provider.breaker.permit().map_err(|rest| ModelError {
+        provider: provider.name().to_owned(),
+        failure: ModelFailure::Resting,
+        detail: format!("circuit breaker open for another {} s", rest.as_secs_f64().ceil()),
+        retry_after: Some(rest),
+        may_have_run: false,
+    })?;
+    let asked = provider.ask(request).await;
+    match &asked {
+        Ok(_) => permit.answered(),
+        // The request is at fault, so this only shows that the provider responds.
+        Err(error) if matches!(error.failure, ModelFailure::BadRequest | ModelFailure::TooLarge) => permit.answered(),
+        Err(error) => permit.failed(error.retry_after),
+    }
+    asked
+}

@@ -1,0 +1,220 @@
+//! One attempt of a call: the state before it, and its outcome.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tickfleet_core::call::CallName;
+use tickfleet_core::call::streak::{Repeat, StreakBounds, StreakName};
+use tickfleet_core::turn::end::RenderedCall;
+use tickfleet_core::turn::state::EndReason;
+use tickfleet_core::turn::{HandBackReason, Head, Slice, Turn, WaitReason};
+use tickfleet_core::{Guard, Version, View};
+use tickfleet_engine::report::{self, CallHistory};
+use tickfleet_model::policy::ShadowDenial;
+use tickfleet_model::{Call, CallError, CallId, CallResult, Outcome};
+use tickfleet_ops::traces;
+use tracing::Span;
+
+use crate::batch::WaitFor;
+use crate::calls::end_effects::EndEffects;
+use crate::calls::{messages, reconcile_progress};
+use crate::config::WorkerConfig;
+use crate::held_slices::SliceLease;
+use crate::tools::Awaited;
+
+/// The outcome of one attempt of a call.
+pub(crate) enum AttemptOutcome {
+    /// The call has its result, with the rules in shadow mode that would have denied it.
+    Ended(Box<CallResult>, Vec<ShadowDenial>),
+    /// Another attempt ran it, and reported this result.
+    Reported(Box<RenderedCall>),
+    /// This attempt failed. The call is retried after this wait; the text is the reason.
+    Retry(Duration, String),
+    /// The call has begun, and it must be found out whether it took effect: after this wait another tool is asked
+    /// (again); the text is the reason. The number is the attempt in the encoding of the turn's record. The result
+    /// applies if the outcome cannot be found out.
+    Reconcile(Duration, String, u32, Box<CallResult>),
+    /// The call has begun work that continues elsewhere. It waits for this event, at most for this time.
+    WaitForWork(Awaited, Duration),
+    /// The call is not sent, because its tool is unavailable. This does not count as an attempt.
+    ToolUnavailable(Box<ToolUnavailable>),
+    /// The call has not begun. It waits for other calls or for people.
+    WaitToBegin(Box<BeginWait>),
+    /// The worker must stop, or its lease is over. Another worker may run the call.
+    HandBack(HandBackReason),
+    /// Another worker holds the turn, or may hold it.
+    Lost,
+}
+
+/// A call that waits before it begins.
+pub(crate) struct BeginWait {
+    /// The event.
+    pub(crate) reason: WaitReason,
+    /// The longest wait.
+    pub(crate) at_most: Duration,
+    /// The event, with the records that the park writes.
+    pub(crate) wait: WaitFor,
+    /// Conditions of the wait.
+    pub(crate) waits_while: Vec<Guard>,
+}
+
+/// A call whose tool is unavailable: its circuit breaker is open, or an operator has paused it.
+pub(crate) struct ToolUnavailable {
+    /// The time until the call is checked again.
+    pub(crate) delay: Duration,
+    /// The longest total wait. `None` means until the call's deadline, because an operator has paused the tool.
+    pub(crate) at_most: Option<Duration>,
+    /// Why the tool is unavailable.
+    pub(crate) why: String,
+    /// The call's result after that wait.
+    pub(crate) final_result: Box<CallResult>,
+}
+
+/// A call on the way to its result.
+pub(crate) struct CallAttempt<'a> {
+    pub(crate) slice: &'a Arc<Slice>,
+    pub(crate) call: &'a Call,
+    pub(crate) id: CallId,
+    /// The number of this attempt, from 1.
+    pub(crate) number: u32,
+    /// True if the call has begun work that continued elsewhere.
+    pub(crate) waited: bool,
+    pub(crate) context: Arc<tickfleet_model::Context>,
+    pub(crate) lease: &'a SliceLease,
+    /// The policy and tools that apply to the call.
+    pub(crate) config: &'a WorkerConfig,
+    /// Why the turn was canceled, if that is known.
+    pub(crate) canceled: Option<&'a str>,
+    /// Results of this slice's calls that do not count for their streaks yet.
+    pub(crate) unsettled: &'a [(StreakName, StreakBounds, Repeat)],
+    /// Records that the slice's earlier calls have read.
+    pub(crate) view: &'a View,
+    /// The progress of the attempt.
+    pub(crate) progress: Mutex<AttemptProgress>,
+}
+
+/// What an attempt has written and learned.
+#[derive(Default)]
+pub(crate) struct AttemptProgress {
+    /// The turn's record as the attempt has written it, with its version.
+    pub(crate) written: Option<Box<(Version, Turn)>>,
+    /// The ID of this attempt, if it has begun the call.
+    pub(crate) begun_by: Option<String>,
+    /// The records that the attempt has read and written.
+    pub(crate) view: View,
+    /// The effects of the call's end.
+    pub(crate) effects: EndEffects,
+    /// Why the turn was canceled, if the store reported it.
+    pub(crate) canceled: Option<String>,
+}
+
+/// The outcome of a call that does not begin now.
+pub(super) struct NotBegun {
+    pub(super) outcome: AttemptOutcome,
+    /// True if this end counts for the agent's streak.
+    pub(super) counts: bool,
+}
+
+impl NotBegun {
+    pub(super) const fn of(outcome: AttemptOutcome) -> Self {
+        Self { outcome, counts: false }
+    }
+}
+
+impl AttemptOutcome {
+    /// The name of the outcome for spans.
+    pub(crate) fn as_str(&self) -> &'static str {
+        match self {
+            Self::Ended(result, _) => result.outcome.as_str(),
+            Self::Reported(_) => "kept",
+            Self::Retry(..) => "again",
+            Self::Reconcile(..) => "reconciles",
+            Self::WaitForWork(..) | Self::WaitToBegin(_) => "waits",
+            Self::ToolUnavailable(_) => "rests",
+            Self::HandBack(_) => "hand_back",
+            Self::Lost => "lost",
+        }
+    }
+
+    /// The outcome of a call of which nothing was sent, and that this worker does not carry out.
+    pub(crate) const fn unsent() -> Self {
+        Self::HandBack(HandBackReason::Unsent { nonce: None })
+    }
+
+    /// Returns true if people have not approved the call.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Ended(result, _) if result.outcome == Outcome::ApprovalRefused)
+    }
+}
+
+/// Returns true if a lost worker may have held the slice's calls. It is then unknown whether they ran.
+pub(crate) const fn may_have_been_held(slice: &Slice) -> bool {
+    slice.turn.crashes > 0 || slice.turn.may_have_run
+}
+
+impl CallAttempt<'_> {
+    /// The immutable part of the turn.
+    pub(crate) fn head(&self) -> &Head {
+        &self.slice.turn.head
+    }
+
+    /// True for the call of a task.
+    pub(crate) fn is_task(&self) -> bool {
+        self.slice.turn.is_task()
+    }
+
+    /// True if this is the call's first attempt, and it has begun no work elsewhere.
+    pub(crate) const fn is_first(&self) -> bool {
+        self.number == 1 && !self.waited
+    }
+
+    /// The name of the call in records.
+    pub(crate) fn name(&self) -> CallName {
+        CallName::from(self.id.clone())
+    }
+
+    /// The name of its tool, whatever the model's spelling.
+    pub(crate) fn tool_name(&self) -> &str {
+        self.config.registry.resolve(&self.call.tool).map_or(&self.call.tool, |tool| &tool.spec.name)
+    }
+
+    /// The span of this attempt.
+    pub(crate) fn span(&self) -> Span {
+        tracing::debug_span!(
+            target: traces::TARGET, "call", call = %self.id, tool = self.call.tool, attempt = self.number,
+            outcome = tracing::field::Empty,
+        )
+    }
+
+    pub(super) fn result(&self, outcome: Outcome, error: CallError) -> CallResult {
+        CallResult::refused(&self.id, self.call.provider_id.clone(), &self.call.tool, outcome, error)
+    }
+
+    pub(super) fn refused(&self, outcome: Outcome, error: CallError) -> AttemptOutcome {
+        AttemptOutcome::Ended(Box::new(self.result(outcome, error)), Vec::new())
+    }
+
+    /// The outcome of a call that this attempt has begun, and of which nothing was sent.
+    pub(super) fn unsent(&self) -> AttemptOutcome {
+        AttemptOutcome::HandBack(HandBackReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
+    }
+
+    /// The end of a call without lasting effect that was canceled while it ran.
+    pub(super) fn stopped(&self, why: Option<&str>) -> AttemptOutcome {
+        let because = report::because(why);
+        let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
+        self.refused(Outcome::Cancelled, messages::error(Outcome::Cancelled, message))
+    }
+
+    /// The end of a call without a result of its own. A scheduler can end a call for the same reasons.
+    pub(super) fn ended(&self, reason: &EndReason, past: &CallHistory<'_>) -> Box<CallResult> {
+        let (outcome, error) = report::ended(reason, self.head().deadline_ms, past);
+        Box::new(CallResult { attempts: past.tries, ..self.result(outcome, error) })
+    }
+
+    /// The number of earlier attempts of the call.
+    pub(super) fn tries(&self) -> u32 {
+        reconcile_progress::own_attempt(self.number).saturating_sub(1)
+    }
+}

@@ -1,0 +1,58 @@
+//! The progress of the questions about a call with an unknown outcome. While its slice is parked, the number of its
+//! attempt encodes this progress.
+
+/// Added to the attempt number once the other tool has reported that the call did not take effect, and the grace period
+/// was waited for.
+const GRACE_OVER: u32 = 1_000;
+/// Added to the attempt number for each question that was asked.
+const QUESTION: u32 = 10_000;
+
+/// The progress of the questions about one call, which its attempt number encodes while its slice is parked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReconcileProgress {
+    /// The attempt of the call itself whose outcome is unknown.
+    pub(super) own: u32,
+    /// Questions that were asked.
+    pub(super) asked: u32,
+    pub(super) is_grace_over: bool,
+}
+
+impl ReconcileProgress {
+    /// Decodes an attempt number, which is one more than the number that was parked.
+    pub(super) const fn decode(attempt: u32) -> Self {
+        let (asked, is_grace_over) = (attempt / QUESTION, attempt % QUESTION >= GRACE_OVER);
+        let own = attempt % GRACE_OVER;
+        let own = if asked > 0 || is_grace_over { own.saturating_sub(1) } else { own };
+        Self { own, asked, is_grace_over }
+    }
+
+    /// Encodes the number to park.
+    pub(super) const fn encode(self) -> u32 {
+        let grace = if self.is_grace_over { GRACE_OVER } else { 0 };
+        self.own.saturating_add(grace).saturating_add(self.asked.saturating_mul(QUESTION))
+    }
+}
+
+/// The attempt number of the call itself, without the questions about it.
+pub(super) const fn own_attempt(attempt: u32) -> u32 {
+    ReconcileProgress::decode(attempt).own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_counted_beside_the_tries_of_the_call() {
+        // The third attempt of the call ended as unknown: this is the first question.
+        let first = ReconcileProgress::decode(3);
+        assert_eq!(first, ReconcileProgress { own: 3, asked: 0, is_grace_over: false });
+        // When a parked slice comes back, its attempt number is one higher.
+        let second = ReconcileProgress::decode(ReconcileProgress { asked: 1, ..first }.encode() + 1);
+        assert_eq!(second, ReconcileProgress { own: 3, asked: 1, is_grace_over: false });
+        let over =
+            ReconcileProgress::decode(ReconcileProgress { asked: 0, is_grace_over: true, ..second }.encode() + 1);
+        assert_eq!(over, ReconcileProgress { own: 3, asked: 0, is_grace_over: true });
+        assert_eq!(own_attempt(ReconcileProgress { asked: 7, ..over }.encode() + 1), 3);
+    }
+}

@@ -1,0 +1,119 @@
+//! Decides whether a call's tool is called at all.
+
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use tickfleet_model::policy::Pause;
+use tickfleet_model::{CallResult, Effect, Outcome};
+use tickfleet_ops::metrics::BreakerEvent;
+
+use crate::calls::call_attempt::{AttemptOutcome, CallAttempt, ToolUnavailable};
+use crate::calls::messages;
+use crate::calls::state::Calls;
+use crate::calls::waiting::breakers::CallPermit;
+use crate::calls::waiting::tool_access::ToolAccess;
+use crate::tools::RegisteredTool;
+
+/// Calls to a paused tool are checked again after a quarter of the time that it has been paused, within these bounds.
+/// Thus many waiting calls cost little, and short pauses end quickly.
+const PAUSE_RECHECK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+
+impl Calls {
+    /// Returns what the call may do, before people are asked and before their consent is used. If its tool is
+    /// unavailable and no result is known without it, returns the call's outcome. The tool of a task is its agent,
+    /// whose models have circuit breakers of their own. A call that has begun work elsewhere continues.
+    pub(in crate::calls) async fn permit_call<'a>(
+        &'a self,
+        attempt: &'a CallAttempt<'_>,
+        tool: &'a RegisteredTool,
+        arguments: &RawValue,
+    ) -> Result<ToolAccess<'a>, AttemptOutcome> {
+        let (name, tenant) = (tool.spec.name.as_str(), &attempt.slice.name.tenant);
+        if attempt.is_task() || attempt.waited {
+            return Ok(ToolAccess::Call(CallPermit::always(&self.breakers, name, tenant)));
+        }
+        if let Some(pause) = attempt.config.active.policy.tool_pause(tenant, &tool.spec) {
+            return self.wait_for_resume(attempt, tool, arguments, pause).await;
+        }
+        let open_breaker = match self.breakers.permit(name, tenant, &self.metrics) {
+            Ok(permit) => return Ok(ToolAccess::Call(permit)),
+            Err(open_breaker) => open_breaker,
+        };
+        // Invariant 21: otherwise it would be reported as not sent. A call that has begun is not begun again, and may
+        // be reconciled.
+        if self.begun_by_another(attempt).await.is_some() {
+            return Ok(ToolAccess::Call(CallPermit::always(&self.breakers, name, tenant)));
+        }
+        let tries = attempt.tries();
+        let error = messages::tool_unavailable(&attempt.call.tool, open_breaker.endurance.failures_max, tries);
+        let final_result = CallResult { attempts: tries, ..attempt.result(Outcome::Transient, error) };
+        let unavailable = Box::new(ToolUnavailable {
+            delay: open_breaker.recheck_after(&attempt.id),
+            at_most: Some(self.ladder.longest_from(attempt.number, open_breaker.slowest)),
+            why: open_breaker.why(name),
+            final_result: Box::new(final_result),
+        });
+        self.wait_or_use_known_result(attempt, tool, arguments, unavailable).await
+    }
+
+    /// A call of a tool that an operator has paused. It waits until the pause ends, at most until its deadline.
+    async fn wait_for_resume<'a>(
+        &'a self,
+        attempt: &'a CallAttempt<'_>,
+        tool: &'a RegisteredTool,
+        arguments: &RawValue,
+        pause: &Pause,
+    ) -> Result<ToolAccess<'a>, AttemptOutcome> {
+        let (name, tenant) = (tool.spec.name.as_str(), &attempt.slice.name.tenant);
+        if self.begun_by_another(attempt).await.is_some() {
+            return Ok(ToolAccess::Call(CallPermit::always(&self.breakers, name, tenant)));
+        }
+        let held_ms = u64::try_from(self.store.state().now_ms - pause.since_ms).unwrap_or(0);
+        let recheck = (Duration::from_millis(held_ms) / 4).clamp(PAUSE_RECHECK.0, PAUSE_RECHECK.1);
+        let error = messages::tool_unavailable(&attempt.call.tool, 0, attempt.tries());
+        let unavailable = Box::new(ToolUnavailable {
+            delay: recheck,
+            at_most: None,
+            why: format!("{name} is paused by {}: {}", pause.by, pause.reason),
+            // Waiting never ends this call; only its deadline does.
+            final_result: Box::new(attempt.result(Outcome::Transient, error)),
+        });
+        self.wait_or_use_known_result(attempt, tool, arguments, unavailable).await
+    }
+
+    /// Lets a call wait, unless its result is known without the tool.
+    async fn wait_or_use_known_result<'a>(
+        &self,
+        attempt: &CallAttempt<'_>,
+        tool: &RegisteredTool,
+        arguments: &RawValue,
+        unavailable: Box<ToolUnavailable>,
+    ) -> Result<ToolAccess<'a>, AttemptOutcome> {
+        let is_known = self.has_known_result(attempt, tool, arguments).await;
+        if is_known {
+            Ok(ToolAccess::KnownResult(unavailable))
+        } else {
+            Err(AttemptOutcome::ToolUnavailable(unavailable))
+        }
+    }
+
+    /// Returns true if the call's result is known without its tool: it is cached, or an equal call has it.
+    async fn has_known_result(&self, attempt: &CallAttempt<'_>, tool: &RegisteredTool, arguments: &RawValue) -> bool {
+        if tool.spec.effect == Effect::Once {
+            return self.claims.is_end_known(attempt, tool, arguments).await;
+        }
+        match self.cache.lookup_of(attempt, tool, arguments) {
+            Some(lookup) => self.cache.has(&lookup).await,
+            None => false,
+        }
+    }
+
+    /// Counts the end of a call that has waited for its tool as long as it may.
+    pub(in crate::calls) fn count_exhausted_wait(&self, tool: &str, final_result: &CallResult) {
+        self.metrics.breaker(tool, BreakerEvent::GaveUp);
+        // A call that never ran is counted when its result is rendered.
+        if final_result.attempts > 0 {
+            self.metrics.call_ended(tool, final_result.outcome, None);
+        }
+    }
+}
