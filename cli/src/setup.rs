@@ -571,7 +571,8 @@ impl Setup {
         active: &Arc<PolicyHandle>,
         metrics: &Arc<Metrics>,
     ) -> Result<TaskHandlers, Failure> {
-        let (defs, timeout) = (&self.configuration.task_handlers, self.settings().worker.tool_timeout);
+        let defs = &self.configuration.task_handlers;
+        let timeout = self.settings().worker.tool_timeout;
         let mut typed = worker::standard_handlers();
         typed.extend(self.extensions.task_handlers.iter().cloned());
         let llm = LlmKind::new(store.clone(), Arc::clone(&self.models), Arc::clone(active), Arc::clone(metrics));

@@ -131,7 +131,9 @@ impl Rejection {
             true => RejectedTenant::Known { tenant, reply: self.reply.clone() },
             false => RejectedTenant::Absent(tenant),
         });
-        let (entry, reason, raw) = (self.entry.clone(), self.reason, self.raw.clone());
+        let entry = self.entry.clone();
+        let reason = self.reason;
+        let raw = self.raw.clone();
         Reject { from, entry, reason, raw, tenant, given: self.given.clone(), turn: self.turn.clone(), bounds }
     }
 }

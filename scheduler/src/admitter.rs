@@ -181,7 +181,8 @@ impl Admitter {
             return Ok(AdmissionAttempt::default());
         };
         let now_ms = self.store.state().now_ms;
-        let (mut heads, mut tried) = (Vec::with_capacity(candidates.len()), AdmissionAttempt::default());
+        let mut heads = Vec::with_capacity(candidates.len());
+        let mut tried = AdmissionAttempt::default();
         for (at, candidate) in candidates.iter().enumerate() {
             match self.head(candidate, &snapshot, grants.get(&at).cloned(), now_ms) {
                 Ok(head) => heads.push((at, head)),
@@ -191,7 +192,8 @@ impl Admitter {
         self.announce_fact_calls(&snapshot, candidates, &heads).await;
         let (rules, render, bounds) =
             (snapshot.rules(), RecordingRenderer::new(snapshot.renderer()), self.store.bounds());
-        let (mut positions, mut admits) = (Vec::with_capacity(heads.len()), Vec::with_capacity(heads.len()));
+        let mut positions = Vec::with_capacity(heads.len());
+        let mut admits = Vec::with_capacity(heads.len());
         for (at, head) in heads {
             let Some(candidate) = candidates.get(at) else { continue };
             snapshot.slots.count_arrival();
@@ -302,7 +304,9 @@ impl Admitter {
         refusal: &tickfleet_protocol::RejectedMessage,
     ) -> Rejection {
         self.metrics.admitted(Decision::Rejected, 1);
-        let (entry, code, reason) = (&candidate.arrival.entry, refusal.code.as_str(), &refusal.message);
+        let entry = &candidate.arrival.entry;
+        let code = refusal.code.as_str();
+        let reason = &refusal.message;
         tracing::debug!(%entry, code, reason, "turn rejected");
         let rejection = self.intake.rejection(Inbound::Turns, &candidate.arrival, refusal, RejectionStatus::Rejected);
         rejection.of_turn(candidate)
@@ -417,7 +421,8 @@ struct AdmissionAttempt {
 /// The number of candidates that fit one commit, by number, calls and bytes; at least one. A call costs as much as
 /// `cost` calls without limits.
 fn batch_length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
-    let (mut calls, mut bytes) = (0, 0);
+    let mut calls = 0;
+    let mut bytes = 0;
     let fits = |candidate: &&Candidate| {
         calls += candidate.turn.calls.len() * cost;
         bytes += candidate.arrival.raw.len();

@@ -42,7 +42,8 @@ impl InboundReader {
         handle: LoopHandle,
         stop: CancellationToken,
     ) -> Self {
-        let (store, suspects) = (store.clone(), suspects.clone());
+        let store = store.clone();
+        let suspects = suspects.clone();
         Self { from, consumer, store, handle, stop, suspects, permit: Mutex::default() }
     }
 
@@ -77,7 +78,8 @@ impl InboundReader {
     }
 
     async fn write_suspect(&self, entry: Option<EntryId>) -> Result<(), StoreError> {
-        let (stream, consumer) = (self.from.stream(), self.consumer.as_str().into());
+        let stream = self.from.stream();
+        let consumer = self.consumer.as_str().into();
         let keep_ms = 2 * self.store.options().lease_ms;
         self.store.decide(NameSuspect { stream, consumer, entry, keep_ms }).await?;
         Ok(())

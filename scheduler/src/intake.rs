@@ -155,7 +155,8 @@ impl Intake {
     pub(crate) async fn reject_all(&self, reader: &InboundReader, from: Inbound, mut rejections: Vec<Rejection>) {
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));
-            let (active, bounds) = (self.active.load(), self.store.bounds());
+            let active = self.active.load();
+            let bounds = self.store.bounds();
             let rejects: Vec<Reject<'_>> =
                 rejections.iter().map(|rejection| rejection.decision(from, &active.policy, &bounds)).collect();
             let written = retry_until(reader, || async {

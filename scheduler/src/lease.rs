@@ -54,7 +54,8 @@ impl Lease {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("s", &self.name);
         self.policy_tracker.set_consumer(&consumer);
-        let (mut waits, mut silent_since) = (false, None);
+        let mut waits = false;
+        let mut silent_since = None;
         loop {
             self.send_heartbeat(&consumer).await?;
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());

@@ -68,7 +68,8 @@ impl Options {
     /// The options of a configuration.
     #[must_use]
     pub fn of(settings: &Settings) -> Self {
-        let (s, retention) = (&settings.scheduler, &settings.retention);
+        let s = &settings.scheduler;
+        let retention = &settings.retention;
         Self {
             batch: s.batch,
             tick_poll: s.tick_poll,

@@ -30,7 +30,9 @@ pub(crate) struct PolicyTracker {
 impl PolicyTracker {
     /// Makes no decision until a policy is announced.
     pub(crate) fn new(store: Store, active: Arc<PolicyHandle>, metrics: Arc<Metrics>, report: ReportOptions) -> Self {
-        let (state, stopping, consumer) = (PolicyState::default(), ArcSwap::default(), ArcSwapOption::default());
+        let state = PolicyState::default();
+        let stopping = ArcSwap::default();
+        let consumer = ArcSwapOption::default();
         Self { store, active, metrics, state, stopping, consumer, report }
     }
 
@@ -139,7 +141,8 @@ impl PolicyTracker {
     /// The active policy with run-time settings, and the generations under which this shard knows them.
     fn snapshot(&self, active: Arc<ActivePolicy>, policy: u64) -> PolicySnapshot {
         let generations = Generations { policy, settings: active.tenants_generation(self.store.shard()) };
-        let (shard, shards) = (self.store.shard(), self.store.options().shards);
+        let shard = self.store.shard();
+        let shards = self.store.options().shards;
         let slots = ShardSlots {
             active: Arc::clone(&active),
             slots: Arc::clone(self.state.slots()),

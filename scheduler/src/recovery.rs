@@ -162,7 +162,8 @@ impl Recovery {
         lease: &Lease,
         recovered: &mut Recovered,
     ) -> Result<(), StoreError> {
-        let (bounds, active) = (self.store.bounds(), self.policy_tracker.active());
+        let bounds = self.store.bounds();
+        let active = self.policy_tracker.active();
         let is_tenant = |tenant: &TenantId| active.policy.tenants.contains_key(tenant);
         let entries = held_entries(&self.store, &inbound(), consumer.as_str(), HELD_MAX).await?;
         let reaps: Vec<ReapInbound<'_>> = entries

@@ -39,7 +39,8 @@ impl Scrape {
         let active = self.active.load();
         self.metrics.config_admits(active.policy.agents.len(), active.policy.tenants.len());
         let reads = self.stores.iter().map(|store| async move {
-            let (tenants, active) = (self.tenants_of(store), self.active.load());
+            let tenants = self.tenants_of(store);
+            let active = self.active.load();
             let is_share = |limit: &&Limit| matches!(limit.bound, LimitBound::Share(_));
             let shares: Vec<&str> = active.policy.limits.iter().filter(is_share).map(|l| l.name.as_str()).collect();
             let unsealed_ms = if self.sealed { store.unsealed_ms().await? } else { 0 };

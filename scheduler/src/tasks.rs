@@ -110,7 +110,8 @@ impl TaskQueues {
     }
 
     async fn acknowledge(&self, arrival: &Arrival) {
-        let (stream, entry) = (Inbound::Tasks.stream(), arrival.entry.clone());
+        let stream = Inbound::Tasks.stream();
+        let entry = arrival.entry.clone();
         if let Err(error) = self.store.decide(AcknowledgeInbound { stream, entry }).await {
             // Handling a report about a lease twice is harmless: the lease has ended.
             tracing::warn!(%error, "task message handled but not acknowledged");
@@ -304,10 +305,12 @@ impl TaskQueues {
     async fn finish(&self, leased: &LeasedTask, result: impl Fn(CallResult) -> CallResult) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };
-            let (name, head) = (&slice.name, &slice.turn.head);
+            let name = &slice.name;
+            let head = &slice.turn.head;
             let call = slice.calls.first();
             let blank = CallError { code: String::new(), message: String::new(), details: None };
-            let (id, tool) = (CallId { turn: name.turn.clone(), position: 0 }, delegation::TASK_TOOL);
+            let id = CallId { turn: name.turn.clone(), position: 0 };
+            let tool = delegation::TASK_TOOL;
             let blank = CallResult::refused(&id, None, tool, Outcome::Ok, blank);
             let now_ms = self.store.state().now_ms;
             // The time at which the runtime took the task is unknown, so the duration counts from the offer.
@@ -326,7 +329,8 @@ impl TaskQueues {
                 now_ms,
             };
             let rendered = [report::rendered_call(&self.policy_tracker.report(), &reported)];
-            let (frame, bounds) = (report::frame(name, head), self.store.bounds());
+            let frame = report::frame(name, head);
+            let bounds = self.store.bounds();
             let settle = Settle {
                 slice: &slice,
                 results: &rendered,
@@ -380,7 +384,8 @@ impl TaskQueues {
 
     /// Ends a task that was canceled after an attempt had failed.
     async fn end_canceled(&self, leased: &LeasedTask, name: &TurnName, error: CallError) -> Result<(), StoreError> {
-        let (why, report) = (self.store.cancelled_because(name).await?, self.policy_tracker.report());
+        let why = self.store.cancelled_because(name).await?;
+        let report = self.policy_tracker.report();
         let because = report::because(why.as_deref().map(|why| report.redactor.text(why)).as_deref());
         let message = format!("The task was cancelled{because} after a try had failed: {}", error.message);
         let error = CallError { message, ..error };

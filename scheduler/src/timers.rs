@@ -136,7 +136,9 @@ impl Timers {
         let first = Query::First { set: keys::timers(), upto: Some(now_ms.max(0).unsigned_abs()), count: DUE_MAX };
         let Value::Members(due) = self.store.query(first).await? else { return Ok(TimerRound::default()) };
         let mut round = TimerRound { full: due.len() >= DUE_MAX, ..TimerRound::default() };
-        let (mut turns, mut queues, mut cascades) = (Vec::new(), Vec::new(), Vec::new());
+        let mut turns = Vec::new();
+        let mut queues = Vec::new();
+        let mut cascades = Vec::new();
         queues.extend(self.unfinished.lock().drain(..));
         for (name, due_ms) in due {
             match Timer::parse(&name) {
@@ -201,7 +203,8 @@ impl Timers {
         let mut is_stale = false;
         let mut left: Vec<(CounterKey, usize)> = Vec::new();
         for (release, released) in releases.iter().zip(released) {
-            let (name, counter) = (&release.name, &release.counter);
+            let name = &release.name;
+            let counter = &release.counter;
             let receipt = match released {
                 Ok(receipt) => receipt,
                 Err(error) => {
@@ -268,7 +271,8 @@ impl Timers {
     /// Handles due timers of turns.
     async fn fire_turns(&self, turns: &[TurnName], round: &mut TimerRound) -> Result<(), StoreError> {
         let Some(snapshot) = self.policy_tracker.policy_snapshot().await? else { return Ok(()) };
-        let (render, bounds) = (RecordingRenderer::new(snapshot.renderer()), self.store.bounds());
+        let render = RecordingRenderer::new(snapshot.renderer());
+        let bounds = self.store.bounds();
         let due: Vec<Due<'_>> = turns
             .iter()
             .map(|name| Due { name, render: &render, sections: &[&EndUnreported], bounds: &bounds })
@@ -285,8 +289,10 @@ impl Timers {
                 Err(error) => {
                     let mut transaction = Transaction::new(self.store.versions().draw());
                     if let Some(why) = self.unreadable_reason(name, &error).await? {
-                        let (from, entry) = ("record", name.to_string());
-                        let (reason, raw) = (RejectionCode::Unreadable, why.clone().into());
+                        let from = "record";
+                        let entry = name.to_string();
+                        let reason = RejectionCode::Unreadable;
+                        let raw = why.clone().into();
                         let letter = DeadLetter { from, entry: &entry, reason, raw, tenant: Some(&name.tenant) };
                         letter.add_to(&mut transaction, &bounds);
                         transaction.write(Write::ClearTimer(name.timer().into()));

@@ -184,7 +184,8 @@ impl Plan {
             dead_retain_ms: 86_400_000,
             seal: None,
         };
-        let (progress, suspects) = (Progress::default(), self.suspects.clone().unwrap_or_default());
+        let progress = Progress::default();
+        let suspects = self.suspects.clone().unwrap_or_default();
         let process = scheduler::Process { active, metrics, progress, suspects };
         scheduler::Scheduler::new(store, process, &options, ReportOptions::default(), name)
     }
@@ -215,7 +216,8 @@ impl Plan {
         let variables = self.environment.iter().cloned().collect();
         let models = Arc::new(ModelSet::new(&self.models, &variables));
         let llm = LlmKind::new(store.clone(), models, Arc::clone(&active), Arc::clone(&metrics));
-        let (defs, kinds) = (&active.load().task_handlers, kinds(&environment));
+        let defs = &active.load().task_handlers;
+        let kinds = kinds(&environment);
         let handlers = worker::agents::bind(defs, task_tools, &kinds, &llm, &environment, timeout).unwrap();
         let process = worker::ProcessParts {
             suspects: self.suspects.clone().unwrap_or_default(),
@@ -340,7 +342,8 @@ impl Fleet {
     /// Starts one more worker.
     pub fn add_worker(&mut self) {
         let store = self.plan.store(&self.url_of("worker"));
-        let (shutdown, name) = (Shutdown::default(), format!("w{}", self.workers.len()));
+        let shutdown = Shutdown::default();
+        let name = format!("w{}", self.workers.len());
         let now = shutdown.now.child_token();
         let worker = self.plan.worker(store, self.active.clone(), self.metrics.clone(), &name, now);
         let until = shutdown.clone();

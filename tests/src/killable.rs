@@ -35,8 +35,10 @@ impl KillableProcess {
         name: &str,
     ) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (url, name) = (url.to_owned(), name.to_owned());
-        let (active, metrics) = (active.clone(), metrics.clone());
+        let url = url.to_owned();
+        let name = name.to_owned();
+        let active = active.clone();
+        let metrics = metrics.clone();
         runtime.spawn(async move {
             let shutdown = Shutdown::default();
             let worker = plan.worker(plan.store(&url), active, metrics, &name, shutdown.now.clone());
@@ -48,9 +50,12 @@ impl KillableProcess {
     /// Starts a scheduler and a worker of the fleet's plan, which die together.
     pub fn both(fleet: &Fleet, name: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (url, plan) = (fleet.url_of("tickfleet"), Arc::clone(fleet.plan()));
-        let (active, metrics) = (fleet.active.clone(), fleet.metrics.clone());
-        let (worker, scheduler) = (format!("w{name}"), format!("s{name}"));
+        let url = fleet.url_of("tickfleet");
+        let plan = Arc::clone(fleet.plan());
+        let active = fleet.active.clone();
+        let metrics = fleet.metrics.clone();
+        let worker = format!("w{name}");
+        let scheduler = format!("s{name}");
         runtime.spawn(async move {
             let shutdown = Shutdown::default();
             let now = shutdown.now.clone();

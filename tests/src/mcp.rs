@@ -65,7 +65,8 @@ impl ReferenceServers {
         if fs::read_to_string(dir.join("installed")).is_ok_and(|have| have == wanted) {
             return Ok(Some(Self { dir, node }));
         }
-        let (npm, pip) = (dir.join("npm"), dir.join("pip"));
+        let npm = dir.join("npm");
+        let pip = dir.join("pip");
         node.install(&npm, &NPM, HINT)?;
         let pip_install = ["-m", "pip", "install", "--quiet", "--upgrade", "--target"];
         npm::install(Command::new("python3").args(pip_install).arg(pip).args(PYPI), HINT)?;

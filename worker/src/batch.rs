@@ -535,7 +535,9 @@ impl BatchLoop {
 /// Takes the items of the next batch, at least one. They fit one batch by bytes and calls, and no two of them change the same
 /// record. The others stay, in order.
 fn take_batch<I: BatchItem, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
-    let (mut bytes, mut calls, mut records) = (0, 0, HashSet::new());
+    let mut bytes = 0;
+    let mut calls = 0;
+    let mut records = HashSet::new();
     let mut is_full = false;
     let mut fits = |item: &I| {
         let shared = item.shared();

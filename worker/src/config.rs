@@ -40,7 +40,8 @@ pub(crate) struct WorkerConfigs {
 impl WorkerConfigs {
     /// The active policy, with these tools and handlers.
     pub(crate) fn new(in_force: Arc<PolicyHandle>, registry: Arc<Registry>, task_handlers: TaskHandlers) -> Self {
-        let (active, task_handlers) = (in_force.load(), Arc::new(task_handlers));
+        let active = in_force.load();
+        let task_handlers = Arc::new(task_handlers);
         let short_digest = active.short_digest().into();
         let config = WorkerConfig { active, registry, task_handlers, generation: None, short_digest };
         Self { current: ArcSwap::from_pointee(config), in_force }

@@ -123,7 +123,8 @@ impl WorkerJournal {
 
     /// Records a claim that the store confirmed, or its end. `deadline_ms` is the deadline of the call's turn.
     pub(crate) fn record_claim(&self, claim: EndClaim, deadline_ms: i64) {
-        let (now_ms, bytes) = (self.now_ms(), bytes_of(&claim.end));
+        let now_ms = self.now_ms();
+        let bytes = bytes_of(&claim.end);
         self.entries.lock().change(Change::Claim(claim, now_ms, deadline_ms), bytes, now_ms);
     }
 
@@ -165,7 +166,9 @@ impl WorkerJournal {
 
     async fn report_all(&self, reports: Vec<Report<Change>>, now_ms: i64) -> Result<(), StoreError> {
         let reported = reports.len();
-        let (mut calls, mut facts, mut claims) = (Vec::new(), BTreeMap::<_, Vec<_>>::new(), BTreeMap::new());
+        let mut calls = Vec::new();
+        let mut facts = BTreeMap::<_, Vec<_>>::new();
+        let mut claims = BTreeMap::new();
         for report in reports {
             match report {
                 Report::Call(call) => calls.push(call),
@@ -198,7 +201,8 @@ impl WorkerJournal {
 
     /// Reports calls. Returns how many the store had lost, and how many another attempt has begun since.
     async fn report_calls(&self, calls: &[Assert]) -> Result<(usize, usize), StoreError> {
-        let (mut lost, mut late) = (0, 0);
+        let mut lost = 0;
+        let mut late = 0;
         for batch in batches(calls, |call| match &call.outcome {
             Outcome::Ended(result) => result.result.len() + result.message.len() + result.audit.len(),
             Outcome::Begun | Outcome::Undone => 0,
@@ -314,7 +318,8 @@ fn remaining(claim: EndClaim, at_ms: i64, deadline_ms: i64, now_ms: i64) -> Opti
 
 /// Batches that are bounded in number and bytes.
 fn batches<T>(all: &[T], bytes_of: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
-    let (mut bytes, mut number) = (0, 0);
+    let mut bytes = 0;
+    let mut number = 0;
     all.chunk_by(move |item, _| {
         bytes += bytes_of(item);
         number += 1;

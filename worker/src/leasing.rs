@@ -101,7 +101,8 @@ impl Leasing {
     ) {
         let block_ms = self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION;
         let block = Duration::from_millis(block_ms);
-        let (name, pool) = (if suspects { "lease_suspects" } else { "lease" }, self.slices.pool(suspects));
+        let name = if suspects { "lease_suspects" } else { "lease" };
+        let pool = self.slices.pool(suspects);
         let handle = self.progress.register(name, block * 4 + self.drain + Duration::from_secs(60));
         let of: fn(Priority) -> StreamKey = if suspects { keys::suspect } else { keys::ready };
         let mut reader = QueueReader {
@@ -209,7 +210,8 @@ impl Leasing {
             Ok(slice) if self.slices.contains(&slice.name, &slice.entry) => None,
             Ok(slice) => Some(slice),
             Err(problem) => {
-                let (this, problem) = (Arc::clone(self), problem.to_string());
+                let this = Arc::clone(self);
+                let problem = problem.to_string();
                 let entry = HeldEntry { queue: taken.queue, entry: taken.entry, fields: taken.fields };
                 drop(tracker.spawn(async move { this.strays.return_unreadable(&entry, &problem).await }));
                 None
@@ -236,7 +238,8 @@ impl Leasing {
 
     /// Returns a slice that has not run.
     async fn release(&self, slice: Slice) {
-        let (name, entry) = (slice.name.clone(), slice.entry.clone());
+        let name = slice.name.clone();
+        let entry = slice.entry.clone();
         self.decisions.hand_back(slice, HandBackReason::Unsent { nonce: None }).await;
         self.slices.remove(&name, &entry);
     }
@@ -251,7 +254,9 @@ impl Leasing {
         let lease = self.hold_slice(&first, epoch);
         // The slot for suspects is free: only this loop takes it.
         let room = self.slices.pool(true).try_reserve();
-        let (this, consumer, inner) = (Arc::clone(self), consumer.clone(), tracker.clone());
+        let this = Arc::clone(self);
+        let consumer = consumer.clone();
+        let inner = tracker.clone();
         drop(tracker.spawn(async move {
             for other in others {
                 this.release(other).await;
@@ -281,7 +286,8 @@ impl Leasing {
                 return;
             }
         };
-        let (suspects, pool) = (self.slices.pool(true), self.slices.pool(false));
+        let suspects = self.slices.pool(true);
+        let pool = self.slices.pool(false);
         let right = Arc::new(SuspectGroup::new(slot, look));
         let mut first_held = Some(held);
         let mut runs = Vec::new();
@@ -299,7 +305,8 @@ impl Leasing {
         drop(right);
         // Each slice is marked as running before any call runs: the next crash counts for exactly these.
         let marked = runs.into_iter().map(|(slice, lease, slot, held)| async move {
-            let (name, entry) = (slice.name.clone(), slice.entry.clone());
+            let name = slice.name.clone();
+            let entry = slice.entry.clone();
             let started = self.pipeline.mark_started(slice).await;
             if started.is_none() {
                 self.slices.remove(&name, &entry);
@@ -341,7 +348,8 @@ impl Leasing {
             .collect();
         let room = SuspectRoom { slots: 1 + self.slices.pool(false).free(), tenant_slots: usize::MAX };
         let chosen = choose(&taken, room);
-        let (mut runs, mut released) = (Vec::new(), Vec::new());
+        let mut runs = Vec::new();
+        let mut released = Vec::new();
         for (at, one) in group.into_iter().enumerate() {
             if chosen.contains(&at) { runs.push(one) } else { released.push(self.release(one.0)) }
         }

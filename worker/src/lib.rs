@@ -138,7 +138,8 @@ impl Worker {
         let decisions = Arc::new(DecisionQueues::new(&common.store, held_max(options.slots), &common.now));
         let strays = Arc::new(Strays::new(&common, &slices, &decisions));
         let durable = (options.durable, options.durable_wait);
-        let (ladder, redactor) = (options.ladder, options.report.redactor.clone());
+        let ladder = options.ladder;
+        let redactor = options.report.redactor.clone();
         let calls = Calls::new(&common, &journal, &decisions, ladder, redactor, durable, options.loops);
         let pipeline = Arc::new(Pipeline::new(&common, &journal, &slices, &decisions, calls, options.report));
         let lease = Lease::new(&common, options.name, options.slots, &journal, &slices, &strays);
@@ -155,7 +156,8 @@ impl Worker {
 
 /// Reports how many slots are busy, as long as the worker lives.
 fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
-    let (watched, drain_flag) = (Arc::downgrade(slices), Arc::clone(&common.drain_flag));
+    let watched = Arc::downgrade(slices);
+    let drain_flag = Arc::clone(&common.drain_flag);
     common.metrics.watch_slots(move || {
         let Slots { busy, all } = drain_flag.slots(watched.upgrade()?.busy(), slots);
         Some((busy, all))

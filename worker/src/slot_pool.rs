@@ -117,7 +117,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_group_of_suspects_lasts_until_its_last_slice_has_run() {
-        let (suspects, others, right) = (SlotPool::new(1, 1), SlotPool::new(2, 2), SuspectSemaphore::default());
+        let suspects = SlotPool::new(1, 1);
+        let others = SlotPool::new(2, 2);
+        let right = SuspectSemaphore::default();
         let (slot, _held) = suspects.try_reserve().unwrap();
         let group = Arc::new(SuspectGroup::new(slot, right.acquire().await));
         let first = suspects.begin_first(&group);

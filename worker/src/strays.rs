@@ -63,7 +63,8 @@ impl Strays {
     ) -> Result<(), StoreError> {
         let mut found = HashSet::new();
         for queue in queues {
-            let (stream, consumer) = (queue.clone(), consumer.as_str().into());
+            let stream = queue.clone();
+            let consumer = consumer.as_str().into();
             let held = self.store.query(Query::Holds { stream, consumer, count: COMPARED_MAX }).await?;
             let Value::Holds(held) = held else { continue };
             for entries in held.chunks(READ_AT_ONCE) {

@@ -81,14 +81,17 @@ impl ToolListWriter {
                 return Ok(());
             }
         }
-        let (store, config) = (self.store.clone(), Arc::clone(config));
+        let store = self.store.clone();
+        let config = Arc::clone(config);
         let made = off_thread(move || lists(&store, &config)).await;
         let Ok(lists) = made else {
             tracing::error!("tool lists are not written: their task panicked");
             return Ok(());
         };
         if lists.left_out > 0 {
-            let (written, left_out, bytes_max) = (lists.agents.len(), lists.left_out, limits::TOOL_LISTS_BYTES_MAX);
+            let written = lists.agents.len();
+            let left_out = lists.left_out;
+            let bytes_max = limits::TOOL_LISTS_BYTES_MAX;
             tracing::warn!(
                 written,
                 left_out,
@@ -140,7 +143,8 @@ impl SharedLists {
     }
 
     fn add(&mut self, tenant: &TenantId, agent: &AgentId, specs: &[&ToolSpec]) {
-        let (made, bytes_left) = (&mut self.made, &mut self.bytes_left);
+        let made = &mut self.made;
+        let bytes_left = &mut self.bytes_left;
         let names = specs.iter().map(|spec| (spec.name.clone(), spec.version.clone())).collect();
         let digest = self.known.entry(names).or_insert_with(|| {
             let list = list(specs);
@@ -213,7 +217,8 @@ mod tests {
     fn another_version_is_another_list_and_what_does_not_fit_is_counted() {
         let tool = tickfleet_tools::builtin::all()[0].spec().clone();
         let next = ToolSpec { version: "99.0.0".into(), ..tool.clone() };
-        let (tenant, agent) = (TenantId::new("t").unwrap(), AgentId::new("a").unwrap());
+        let tenant = TenantId::new("t").unwrap();
+        let agent = AgentId::new("a").unwrap();
         let mut shared = SharedLists::new(usize::MAX);
         shared.add(&tenant, &agent, &[&tool]);
         shared.add(&tenant, &agent, &[&next]);

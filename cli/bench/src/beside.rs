@@ -50,7 +50,8 @@ pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str
     for pair in 0..args.runs.max(1) {
         say(&format!("pair {} of {}", pair + 1, args.runs.max(1)));
         let (first, second) = if pair % 2 == 0 { (None, Some(extra)) } else { (Some(extra), None) };
-        let (one, other) = (measure(args, first).await?, measure(args, second).await?);
+        let one = measure(args, first).await?;
+        let other = measure(args, second).await?;
         pairs.push(if pair % 2 == 0 { (one, other) } else { (other, one) });
     }
     let ratios = |of: Figure| pairs.iter().map(move |(without, with)| of(with) / of(without));
@@ -66,9 +67,11 @@ async fn measure(args: &BenchArgs, extra: Option<Extra>) -> Result<Cost> {
     let fleet = fleet.context("starting the fleet")?;
     let load = Load::connect(&server, args).await?;
     load.warm_up().await.context("warming up")?;
-    let (redis, processes) = (server.cpu().await?, fleet.cpu_seconds());
+    let redis = server.cpu().await?;
+    let processes = fleet.cpu_seconds();
     let saturation = load.saturate(Duration::from_secs(args.seconds), args.window).await.context("the load")?;
-    let (redis, now) = (server.cpu().await? - redis, fleet.cpu_seconds());
+    let redis = server.cpu().await? - redis;
+    let now = fleet.cpu_seconds();
     fleet.stop().await;
     let of = |seconds: f64| seconds * 1e6 / saturation.all_turns.max(1) as f64;
     Ok(Cost {

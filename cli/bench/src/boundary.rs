@@ -67,7 +67,8 @@ pub(super) async fn run(
     let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
     let load = Load::connect(&server, &BenchArgs { agents: Some(agents), capped: false, ..args.clone() }).await?;
     let wait = Duration::from_secs(10 + agents as u64 / SLOWEST_INTAKE);
-    let (began, boundary_ms) = (now(), use_up(&server, agents, wait).await.context("using up the budgets")?);
+    let began = now();
+    let boundary_ms = use_up(&server, agents, wait).await.context("using up the budgets")?;
     say("submitting a turn of each agent");
     for from in (0..agents).step_by(BATCH) {
         load.submit(BATCH.min(agents - from)).await?;
@@ -99,7 +100,8 @@ async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     let counter = |ends_ms: u64| -> Vec<u8> {
         [10, ends_ms, now_ms, 0].into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect()
     };
-    let (tick, day) = (counter(until_ms), counter(now_ms + DAY_MS));
+    let tick = counter(until_ms);
+    let day = counter(now_ms + DAY_MS);
     let mut connection = server.connection().await?;
     for from in (0..agents).step_by(500) {
         let mut set = redis::cmd("HSET");

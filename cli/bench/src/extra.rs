@@ -39,7 +39,8 @@ impl Extra {
     /// A file cannot be read or written.
     pub(super) fn write(self, dir: &Path, tool: &str) -> std::io::Result<()> {
         if self.has(Self::Seal) {
-            let (key, settings) = (dir.join("seal.key"), dir.join("tickfleet.yaml"));
+            let key = dir.join("seal.key");
+            let settings = dir.join("tickfleet.yaml");
             // The key need not be secret: everything that it signs is deleted after the benchmark.
             std::fs::write(&key, secret_text(&[7; 32]))?;
             let before = std::fs::read_to_string(&settings)?;

@@ -161,11 +161,13 @@ impl Load {
 
     /// Submits as many turns as the fleet handles, with at most `window` in flight.
     pub(super) async fn saturate(&self, duration: Duration, window: u64) -> Result<Saturation> {
-        let (sent, got) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let sent = Arc::new(AtomicU64::new(0));
+        let got = Arc::new(AtomicU64::new(0));
         let finished = std::sync::atomic::AtomicBool::new(false);
         let started = now();
         // The first second fills the pipelines and does not count.
-        let (from, upto) = (Duration::from_secs(1), Duration::from_secs(1) + duration);
+        let from = Duration::from_secs(1);
+        let upto = Duration::from_secs(1) + duration;
         let produce = async {
             while started.elapsed() < upto {
                 if sent.load(Ordering::Relaxed) - got.load(Ordering::Relaxed) >= window {

@@ -307,7 +307,9 @@ struct Phase {
 impl Phase {
     async fn run(args: &BenchArgs, server: &Server, fleet: &Fleet, load: &Load) -> Result<Self> {
         server.note_slow_commands().await?;
-        let (before, scripts_before, counted) = (server.cpu().await?, server.scripts().await?, fleet.counted().await?);
+        let before = server.cpu().await?;
+        let scripts_before = server.scripts().await?;
+        let counted = fleet.counted().await?;
         let duration = Duration::from_secs(args.seconds);
         let saturation = if args.capped {
             load.capped(duration).await.context("the capped phase")?

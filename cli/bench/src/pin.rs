@@ -40,7 +40,8 @@ mod on_linux {
         fn split() -> Result<Self> {
             let all = sched_getaffinity(None).context("asking for this process' cores")?;
             let mut found = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
-            let (mut first, mut others) = (CpuSet::new(), CpuSet::new());
+            let mut first = CpuSet::new();
+            let mut others = CpuSet::new();
             if let Some(core) = found.next() {
                 first.set(core);
             }
@@ -116,7 +117,8 @@ mod on_linux {
 
         #[test]
         fn one_core_is_of_one_process_and_the_others_are_of_the_rest() {
-            let (one, other) = (Waiting::start(), Waiting::start());
+            let one = Waiting::start();
+            let other = Waiting::start();
             let all = one.cores();
             let Ok(cores) = Cores::split() else {
                 assert_eq!(all.len(), 1, "only where there is one core is there none for the rest");

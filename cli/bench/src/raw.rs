@@ -24,7 +24,8 @@ pub(super) struct Raw {
 }
 
 pub(super) async fn measure(server: &Server, payload_bytes: usize, duration: Duration) -> Result<Raw> {
-    let (stream, results) = (format!("{PREFIX}raw"), format!("{PREFIX}raw-results"));
+    let stream = format!("{PREFIX}raw");
+    let results = format!("{PREFIX}raw-results");
     let mut setup = server.connection().await?;
     redis::cmd("DEL").arg(&stream).arg(&results).query_async::<()>(&mut setup).await?;
     redis::cmd("XGROUP")
@@ -35,19 +36,25 @@ pub(super) async fn measure(server: &Server, payload_bytes: usize, duration: Dur
         .arg("MKSTREAM")
         .query_async::<()>(&mut setup)
         .await?;
-    let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let done = Arc::new(AtomicU64::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
     let origin = now();
     let producer =
         produce(server.connection().await?, stream.clone(), payload_bytes, origin, done.clone(), stop.clone());
     let consumer =
         consume(server.connection().await?, stream.clone(), results.clone(), origin, done.clone(), stop.clone());
-    let (producer, consumer) = (tokio::spawn(producer), tokio::spawn(consumer));
+    let producer = tokio::spawn(producer);
+    let consumer = tokio::spawn(consumer);
 
     // The first half second warms up and does not count.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let (from, started, before) = (done.load(Ordering::Relaxed), now(), server.cpu().await?);
+    let from = done.load(Ordering::Relaxed);
+    let started = now();
+    let before = server.cpu().await?;
     tokio::time::sleep(duration).await;
-    let (upto, took, cpu) = (done.load(Ordering::Relaxed), started.elapsed(), server.cpu().await? - before);
+    let upto = done.load(Ordering::Relaxed);
+    let took = started.elapsed();
+    let cpu = server.cpu().await? - before;
     stop.store(true, Ordering::Relaxed);
     producer.await.context("the producer")??;
     let mut latencies = consumer.await.context("the consumer")??;

@@ -94,7 +94,8 @@ impl Server {
     pub(super) async fn expiry_us_per_key(&self) -> Result<f64> {
         let mut connection = self.connection().await?;
         let pattern = format!("{PREFIX}done:*");
-        let (mut cursor, mut keys) = (0_u64, Vec::new());
+        let mut cursor = 0_u64;
+        let mut keys = Vec::new();
         while keys.len() < 50_000 {
             let scan = redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(2_000).to_owned();
             let (next, found): (u64, Vec<String>) = scan.query_async(&mut connection).await?;

@@ -118,7 +118,8 @@ pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(
         several.fills(&several.us_per_turn(several_span)) / one.fills(&one.us_per_turn(one_span))
     });
     let ratios = ratios.collect();
-    let (one, several) = (one.ended().await, several.ended().await);
+    let one = one.ended().await;
+    let several = several.ended().await;
     let ratio = several.turns_per_s_of_cpu / one.turns_per_s_of_cpu;
     Ok(Spread { shards, round: args.round, one, several, ratio, ratios })
 }
@@ -189,11 +190,14 @@ impl Running {
 
     /// Loads one of its primaries, or all of them, for a while.
     async fn measure_once(&self, idle: &mut Self, only: Option<usize>) -> Result<Span> {
-        let (before, idle_before) = (self.cluster.cpu().await?, idle.cluster.cpu().await?);
-        let (scripts, started) = (self.cluster.scripts().await?, now());
+        let before = self.cluster.cpu().await?;
+        let idle_before = idle.cluster.cpu().await?;
+        let scripts = self.cluster.scripts().await?;
+        let started = now();
         let (turns, not_ok) = self.load.run(SPAN, only).await?;
         let seconds = started.elapsed().as_secs_f64();
-        let (after, idle_after) = (self.cluster.cpu().await?, idle.cluster.cpu().await?);
+        let after = self.cluster.cpu().await?;
+        let idle_after = idle.cluster.cpu().await?;
         let us = |after: Vec<Cpu>, before: Vec<Cpu>| {
             after.into_iter().zip(before).map(|(after, before)| (after - before).seconds * 1e6).collect::<Vec<f64>>()
         };
@@ -265,7 +269,9 @@ struct Cluster {
 impl Cluster {
     async fn start(name: &str, primaries: usize, shards: u32) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("tickfleet-bench-{name}-{}", std::process::id()));
-        let (mut servers, mut urls, mut buses) = (Vec::new(), Vec::new(), Vec::new());
+        let mut servers = Vec::new();
+        let mut urls = Vec::new();
+        let mut buses = Vec::new();
         for node in 0..primaries {
             let bus = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port().to_string();
             let extra_args = ["--cluster-enabled", "yes", "--cluster-port", &bus].map(str::to_owned).into();
@@ -297,7 +303,8 @@ impl Cluster {
         let nodes = self.servers.len();
         let mut from = 0;
         for node in 0..nodes {
-            let (begin, end) = (node * slots.len() / nodes, (node + 1) * slots.len() / nodes);
+            let begin = node * slots.len() / nodes;
+            let end = (node + 1) * slots.len() / nodes;
             for (_, shard) in &slots[begin..end] {
                 self.nodes_of_shards[*shard] = node;
             }
@@ -432,7 +439,9 @@ impl Load {
     }
 
     async fn of(&self, shard: &Shard, duration: Duration) -> Result<(u64, u64)> {
-        let (mut sent, mut got, mut failed) = (0, 0, 0);
+        let mut sent = 0;
+        let mut got = 0;
+        let mut failed = 0;
         let started = now();
         while started.elapsed() < duration {
             self.submit(shard).await?;

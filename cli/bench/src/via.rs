@@ -130,7 +130,8 @@ impl Gateway {
             }
         };
         let answer = request.bearer_auth(&self.key).send().await?;
-        let (status, said) = (answer.status(), answer.text().await?);
+        let status = answer.status();
+        let said = answer.text().await?;
         let ok = said.contains("\"success\":true") || said.contains("\"isError\":false");
         ensure!(status.as_u16() == 200 && ok, "answered with {status}: {said}");
         Ok(())
@@ -138,11 +139,13 @@ impl Gateway {
 
     /// Makes calls at a steady rate, which does not depend on responses.
     async fn latencies(&self, path: Path, args: &BenchArgs, duration: Duration) -> Result<Vec<f64>> {
-        let (total, agents) = (args.rate * duration.as_secs(), args.agents() as u64);
+        let total = args.rate * duration.as_secs();
+        let agents = args.agents() as u64;
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(args.rate.max(1)).unwrap_or(1));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
         let tool = args.tool_kind.tool();
-        let (found, failed) = (Arc::new(parking_lot::Mutex::new(Vec::new())), Arc::new(parking_lot::Mutex::new(None)));
+        let found = Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let failed = Arc::new(parking_lot::Mutex::new(None));
         let calls = futures::stream::unfold((0, ticks), |(number, mut ticks)| async move {
             if number == total {
                 return None;
@@ -151,9 +154,11 @@ impl Gateway {
             Some((number, (number + 1, ticks)))
         });
         futures::StreamExt::for_each_concurrent(calls, None, |number| {
-            let (found, failed) = (Arc::clone(&found), Arc::clone(&failed));
+            let found = Arc::clone(&found);
+            let failed = Arc::clone(&failed);
             async move {
-                let (agent, text) = (format!("a{}", number % agents), words(number, args.payload_bytes / 2));
+                let agent = format!("a{}", number % agents);
+                let text = words(number, args.payload_bytes / 2);
                 let began = now();
                 match self.call(path, &agent, tool, &text).await {
                     Ok(()) => found.lock().push(began.elapsed().as_secs_f64() * 1_000.0),

@@ -284,7 +284,8 @@ mod tests {
 
     #[test]
     fn a_key_is_known_by_its_hash_until_it_expires() {
-        let (key, other) = (NewKey::random().unwrap(), NewKey::random().unwrap());
+        let key = NewKey::random().unwrap();
+        let other = NewKey::random().unwrap();
         assert_ne!(key.secret, other.secret);
         let keys = ApiKeys::parse(&file(&key, "  expires: 2027-01-01T00:00:00Z\n")).unwrap();
         let row = keys.find(&key.secret, at("2026-12-31T23:59:59Z")).unwrap();
@@ -307,7 +308,8 @@ mod tests {
 
     #[test]
     fn a_file_that_says_less_or_more_than_it_means_is_refused() {
-        let (key, other) = (NewKey::random().unwrap(), NewKey::random().unwrap());
+        let key = NewKey::random().unwrap();
+        let other = NewKey::random().unwrap();
         let good = file(&key, "");
         let refused = |text: &str| ApiKeys::parse(text).unwrap_err();
         assert!(refused(&good.replace("[submit]", "[submitt]")).contains("submitt"));

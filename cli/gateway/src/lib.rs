@@ -131,8 +131,10 @@ impl Gateway {
             draining.clone(),
             public.clone(),
         );
-        let (mcp, live) = (mcp::http_server(server), FleetPoller::new());
-        let (rates, streams) = (RequestRates::default(), Streams::default());
+        let mcp = mcp::http_server(server);
+        let live = FleetPoller::new();
+        let rates = RequestRates::default();
+        let streams = Streams::default();
         let invalid_credentials = InvalidCredentialLimiter::new(credentials.wrong);
         let followed = FollowedTurns::new(client.clone(), waiting.clone());
         let shared = Shared {
@@ -186,7 +188,8 @@ impl Gateway {
     where
         for<'a> RequestConnection: Connected<IncomingStream<'a, L>>,
     {
-        let (shared, draining) = (Arc::clone(&self.shared), self.shared.draining.clone());
+        let shared = Arc::clone(&self.shared);
+        let draining = self.shared.draining.clone();
         tokio::spawn(shared.live.clone().poll(Arc::clone(&shared.backend), draining.clone()));
         tokio::spawn(shared.followed.clone().poll(draining.clone()));
         let router = self.router().into_make_service_with_connect_info::<RequestConnection>();

@@ -152,7 +152,8 @@ mod tests {
 
     fn grant(id: &str, credential: CredentialKind, rate: Option<Rate>) -> Grant {
         let tenant = TenantScope::One(tickfleet_model::TenantId::new("demo").unwrap());
-        let (agents, verbs) = (vec!["*".into()], [Verb::Read].into());
+        let agents = vec!["*".into()];
+        let verbs = [Verb::Read].into();
         Grant { id: id.into(), credential, tenant, agents, verbs, approver: None, rate, expires: None }
     }
 

@@ -99,8 +99,10 @@ impl Drop for Waiter<'_> {
 
 impl ReplyWaiters {
     pub(crate) fn new(client: Client, draining: CancellationToken) -> Self {
-        let (inbox, permits) = (private_inbox("gw"), PermitPool::new(WAITING_MAX));
-        let (tenants, readers) = (Mutex::default(), TaskTracker::new());
+        let inbox = private_inbox("gw");
+        let permits = PermitPool::new(WAITING_MAX);
+        let tenants = Mutex::default();
+        let readers = TaskTracker::new();
         Self { inner: Arc::new(Inner { client, inbox, tenants, permits, draining, readers }) }
     }
 
@@ -208,7 +210,8 @@ impl ReplyWaiters {
             tenant_waiters.used = Instant::now();
             return;
         }
-        let (turns, rejections) = (HashMap::new(), VecDeque::new());
+        let turns = HashMap::new();
+        let rejections = VecDeque::new();
         tenants.insert(tenant.clone(), TenantWaiters { turns, rejections, used: Instant::now() });
         self.inner.readers.spawn(Arc::clone(&self.inner).read_inbox(tenant.clone()));
     }

@@ -276,7 +276,8 @@ fn fields() -> BTreeSet<(String, String)> {
                 members(&document, &content.1["schema"], "", &mut found);
             }
             for parameter in operation["parameters"].as_array().into_iter().flatten() {
-                let (place, word) = (parameter["in"].as_str().unwrap(), parameter["name"].as_str().unwrap());
+                let place = parameter["in"].as_str().unwrap();
+                let word = parameter["name"].as_str().unwrap();
                 // The number of an event names nothing.
                 if place == "path" || place == "header" && word != "last-event-id" {
                     found.insert(format!("{place} {word}"));
@@ -570,7 +571,8 @@ async fn two_ids_or_two_headers_for_one_thing_are_refused() {
 
 /// The tasks that a key sees, page by page, and the positions between the pages.
 async fn paged(front: &TestGateway, key: &str, limit: usize) -> (Vec<String>, Vec<String>) {
-    let (mut tasks, mut positions) = (Vec::new(), Vec::<String>::new());
+    let mut tasks = Vec::new();
+    let mut positions = Vec::<String>::new();
     loop {
         let from = positions.last().map(|last| format!("&from={last}")).unwrap_or_default();
         let page = front.ask(key, "GET", &format!("/v1/tasks?limit={limit}{from}"), &Value::Null).await;
@@ -602,7 +604,8 @@ async fn a_list_of_tasks_names_no_task_that_its_key_does_not_see_and_leaves_out_
     }
     // Between kelly's tasks there are more tasks of fran's than one page reads.
     let newest: f64 = fleet.ask("ZSCORE", "tasks:acme", &["kellys-new"]).await;
-    let (old, between) = ((newest - 100_000.0).to_string(), (newest - 50_000.0).to_string());
+    let old = (newest - 100_000.0).to_string();
+    let between = (newest - 50_000.0).to_string();
     fleet.ask::<u64>("ZADD", "tasks:acme", &[&old, "kellys-old"]).await;
     let others: Vec<String> = (0..2_100).map(|number| format!("frans-{number}")).collect();
     let scored: Vec<&str> = others.iter().flat_map(|id| [between.as_str(), id.as_str()]).collect();

@@ -54,7 +54,8 @@ struct CancelOutput<'a> {
 /// The turn or task is unknown, or the cancellation could not be stored.
 pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result<(), Failure> {
     let name = parse_turn_name(&args.tenant, args.id.as_ref())?;
-    let (client, report) = (setup.client().await?, setup.report());
+    let client = setup.client().await?;
+    let report = setup.report();
     // A cancellation in an emergency must not fail because a variable is not set.
     let by = args.by.clone().map_or_else(by_environment, Ok).unwrap_or_else(|_| "somebody".into());
     let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };

@@ -92,10 +92,12 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     setup.check_tools()?;
     let configuration = &setup.configuration;
     let warnings = warnings(&setup, &of_rules);
-    let (digest, built_in) = (Some(&*configuration.digest), Some(configuration.samples().to_vec()));
+    let digest = Some(&*configuration.digest);
+    let built_in = Some(configuration.samples().to_vec());
     let report = CheckReport { valid: true, policy_digest: digest, built_in, errors: Vec::new(), warnings };
     output.show(&report, |report| {
-        let (policy, ok) = (&configuration.policy, output.paint(StatusColor::Good, "valid"));
+        let policy = &configuration.policy;
+        let ok = output.paint(StatusColor::Good, "valid");
         let mut text = format!(
             "The configuration is {ok}: {}, {}, {}, policy {}",
             counted(policy.tenants.len(), "tenant"),
@@ -115,7 +117,8 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
 }
 
 fn refused(errors: &ConfigErrors, output: &Output) -> Result<(), Failure> {
-    let (errors_shown, warnings) = (wrong(errors), Vec::new());
+    let errors_shown = wrong(errors);
+    let warnings = Vec::new();
     let report = CheckReport { valid: false, policy_digest: None, built_in: None, errors: errors_shown, warnings };
     output.show(&report, |_| errors.to_string())?;
     Err(Failure::Reported)
@@ -156,7 +159,8 @@ fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
         message: "no tenants configured: every turn is rejected, except for tenants that `tickfleet tenant set` adds"
             .into(),
     });
-    let (configuration, environment) = (&setup.configuration, setup.tool_environment());
+    let configuration = &setup.configuration;
+    let environment = setup.tool_environment();
     let looked = missing_secrets(configuration, &environment).into_iter().chain(arguments_of_two_types(configuration));
     let looked = looked.map(|(file, field, message)| Warning { place: file.to_owned(), field, message });
     written.chain(extensions).chain(hosts).chain(nobody).chain(homeless).chain(looked).collect()

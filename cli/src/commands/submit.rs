@@ -98,7 +98,8 @@ pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result
     if private {
         turn.reply_to = Some(private_inbox("cli"));
     }
-    let (tenant, inbox) = (turn.tenant.clone(), turn.reply_to.clone());
+    let tenant = turn.tenant.clone();
+    let inbox = turn.reply_to.clone();
     let given = turn.id.clone();
     let prior_letter = PriorLetter::before(&client, &tenant, given.as_ref().map(TurnId::as_str)).await?;
     let submitted = client.submit(turn).await?;
@@ -114,7 +115,8 @@ pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result
 }
 
 fn accepted_text(accepted: &SubmitOutput<'_>) -> String {
-    let (tenant, turn) = (accepted.tenant, accepted.turn_id);
+    let tenant = accepted.tenant;
+    let turn = accepted.turn_id;
     let again = if accepted.duplicate { " (already submitted; it does not run again)" } else { "" };
     format!("{tenant}:{turn}{again}\nFollow it: tickfleet explain {tenant}:{turn}")
 }
@@ -227,7 +229,8 @@ mod tests {
     #[test]
     fn a_file_may_hold_the_calls_alone() {
         let owned = |format, text: &str| {
-            let (tenant, agent) = (TenantId::new("demo").unwrap(), AgentId::new("kelly").unwrap());
+            let tenant = TenantId::new("demo").unwrap();
+            let agent = AgentId::new("kelly").unwrap();
             let turn = around_calls(format, text.as_bytes()).map(|turn| with_owner(turn, Some(&tenant), Some(&agent)));
             turn.map(|turn| parse_turn(&turn).unwrap())
         };
@@ -242,7 +245,8 @@ mod tests {
 
     #[test]
     fn a_providers_response_gets_its_owner_and_a_given_one_stays() {
-        let (tenant, agent) = (TenantId::new("demo").unwrap(), AgentId::new("kelly").unwrap());
+        let tenant = TenantId::new("demo").unwrap();
+        let agent = AgentId::new("kelly").unwrap();
         let with = |text: &str| with_owner(text.into(), Some(&tenant), Some(&agent));
         let turn = parse_turn(&with(r#"{"calls":[{"name":"echo"}]}"#)).unwrap();
         assert_eq!((turn.tenant.as_str(), turn.agent.as_str()), ("demo", "kelly"));

@@ -143,13 +143,15 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
             let before = store.run_time_config().await?.declared.remove(&change.tenant);
             let before = before.or_else(|| configured.get(&change.tenant).cloned()).unwrap_or_default();
             let policy = changed(before, change, setup)?;
-            let (by, report) = (change.note.by(), setup.report());
+            let by = change.note.by();
+            let report = setup.report();
             let operator = Operator { by: &by, reason: change.note.reason(), redactor: &report.redactor };
             operate::set_tenant(store, &change.tenant, &policy, operator).await?;
             output.show(&row(&change.tenant, &policy, true), |row| shown(std::slice::from_ref(row)))
         }
         TenantCommand::Unset { tenant, note } => {
-            let (by, report) = (note.by(), setup.report());
+            let by = note.by();
+            let report = setup.report();
             let operator = Operator { by: &by, reason: note.reason(), redactor: &report.redactor };
             if !operate::unset_tenant(client.store(tenant), tenant, operator).await? {
                 return Err(Failure::failed(anyhow::anyhow!("tenant {:?} has no run-time settings", tenant.as_str())));

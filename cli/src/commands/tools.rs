@@ -91,7 +91,8 @@ fn parse_tool(text: &str) -> Result<String, String> {
 /// # Errors
 /// Redis; a tool to enable that was not disabled at run time.
 async fn switch(setup: &Setup, args: &SwitchArgs, on: bool, output: &Output) -> Result<(), Failure> {
-    let (client, report) = (setup.client().await?, setup.report());
+    let client = setup.client().await?;
+    let report = setup.report();
     let by = args.note.by();
     let operator = Operator { by: &by, reason: args.note.reason(), redactor: &report.redactor };
     let tool = &args.tool;
@@ -177,7 +178,8 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
 
 /// Prints the definitions of `tools` for a model.
 fn emit(format: Format, strict: bool, tools: &[&ToolSpec], prompts: &Prompts, output: &Output) -> Result<(), Failure> {
-    let (dialect, about) = (format.0, dialect_info(format.0));
+    let dialect = format.0;
+    let about = dialect_info(format.0);
     if strict && !about.has_strict {
         return Err(Failure::usage(format!("--strict requires --format {}", strict_formats())));
     }
@@ -196,7 +198,7 @@ fn emit(format: Format, strict: bool, tools: &[&ToolSpec], prompts: &Prompts, ou
 
 /// The formats with a strict mode.
 fn strict_formats() -> String {
-    let strict = Dialect::ALL.into_iter().map(about).filter(|about| about.has_strict);
+    let strict = Dialect::ALL.into_iter().map(dialect_info).filter(|about| about.has_strict);
     strict.map(|about| about.option).collect::<Vec<_>>().join(" and ")
 }
 
@@ -264,7 +266,8 @@ fn who(spec: &ToolSpec, policy: &Policy) -> String {
         let agents = agents.iter().map(ToString::to_string);
         agents.chain(roles.iter().map(|role| format!("role {role}"))).collect::<Vec<_>>().join(", ")
     };
-    let (allowed, denied) = (names(agents, roles), names(deny_agents, deny_roles));
+    let allowed = names(agents, roles);
+    let denied = names(deny_agents, deny_roles);
     let allowed = if *everyone { "everyone".to_owned() } else { allowed };
     let mut text = if denied.is_empty() { allowed } else { format!("{allowed}; never {denied}") };
     match rules.len() {

@@ -113,7 +113,8 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
             let found = tenants.find(has).cloned();
             let agents = || list(in_force.policy.agents.keys().map(AgentId::as_str));
             found.ok_or_else(|| {
-                let (agent, agents) = (args.agent.as_str(), agents());
+                let agent = args.agent.as_str();
+                let agents = agents();
                 Failure::failed(anyhow::anyhow!("no tenant has an agent {agent:?}; configured: {agents}"))
             })?
         }

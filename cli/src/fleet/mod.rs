@@ -316,7 +316,8 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         report: setup.report(),
         name: setup.name(),
     };
-    let (suspects, breakers) = (SuspectSemaphore::default(), Breakers::new(setup.configuration.endurance()));
+    let suspects = SuspectSemaphore::default();
+    let breakers = Breakers::new(setup.configuration.endurance());
     let make = |store: &Store| {
         let registry = Arc::new(setup.registry(store, &shared.active, crate::setup::Runs::Here)?);
         if store.shard() == 0 {
@@ -359,9 +360,11 @@ async fn listen(
     drained: &CancellationToken,
 ) -> Result<(Health, SocketAddr), Failure> {
     let scrape = Arc::new(Scrape::new(stores, &shared.active, &shared.metrics).with_seals(sealed));
-    let (stores, active): (Arc<[Store]>, _) = (stores.into(), Arc::clone(&shared.active));
+    let stores: Arc<[Store]> = stores.into();
+    let active: _ = Arc::clone(&shared.active);
     let ready = move || {
-        let (stores, active) = (Arc::clone(&stores), Arc::clone(&active));
+        let stores = Arc::clone(&stores);
+        let active = Arc::clone(&active);
         async move { Ok(readiness::ready(&stores).await? + &readiness::warning(&active.load().policy)) }
     };
     let mut health = Health::new(shared.progress.clone(), Arc::clone(&shared.metrics), ready);

@@ -126,7 +126,10 @@ mod tests {
             let log = Arc::clone(log);
             move || log.lock().push(format!("{label} {what}"))
         };
-        let (called, started, stopped, go) = (note("is called"), note("starts"), note("stops"), Arc::clone(go));
+        let called = note("is called");
+        let started = note("starts");
+        let stopped = note("stops");
+        let go = Arc::clone(go);
         TypedTool::new("later", "Waits.", Effect::Once, move |_, _: Nothing| {
             called();
             let go = Arc::clone(&go);
@@ -158,7 +161,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_tool_is_registered_once_and_stopped_when_its_last_call_has_ended() {
         tickfleet_outbound::install_crypto_provider();
-        let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let redis = RedisServer::start().await;
+        let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("permissions.yaml"), "permissions: {later: {everyone: true}}\n").unwrap();
         let variables = [("REDIS_URL", redis.url()), ("TICKFLEET_WORKER_ALLOW_DYNAMIC_REGISTRATION", "true".into())];
         let environment = variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
@@ -171,12 +175,14 @@ mod tests {
         extensions.beside = Some(Arc::new(beside));
         let global = Global { config: Some(dir.path().to_owned()), redis_url: None, json: false, extensions };
         let setup = Setup::of(&setup::sources_in(environment, &global).unwrap(), &global.extensions, None).unwrap();
-        let (shutdown, probes) = (Shutdown::default(), ProbeAddress::On("127.0.0.1:0".parse().unwrap()));
+        let shutdown = Shutdown::default();
+        let probes = ProbeAddress::On("127.0.0.1:0".parse().unwrap());
         let fleet = fleet::start(&setup, Roles::BOTH, probes, shutdown.clone()).await.unwrap();
         fleet.follow_configuration(&setup, None);
         let registrar = registrars.recv().await.unwrap();
 
-        let (log, go) = (Log::default(), Arc::new(Notify::new()));
+        let log = Log::default();
+        let go = Arc::new(Notify::new());
         registrar.register(tool("first", &log, &go)).await.unwrap();
         let again = registrar.register(tool("second", &log, &go)).await.unwrap_err();
         assert_eq!(again.to_string(), r#"there is a tool "later" already"#);

@@ -113,7 +113,8 @@ impl Reload {
     fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.may_register(&name)?;
-        let (file, timeout) = (&self.current.configuration.tools, self.current.settings().worker.tool_timeout);
+        let file = &self.current.configuration.tools;
+        let timeout = self.current.settings().worker.tool_timeout;
         let environment = self.current.tool_environment();
         let with = |worker: &Arc<worker::Worker>| worker.tools().with(tool.clone(), file, &environment, timeout);
         let registries: Result<Vec<_>, _> = self.live.workers.iter().map(with).collect();
@@ -153,7 +154,8 @@ impl Reload {
         if self.sources.dir.is_none() {
             return false;
         }
-        let (sources, modules) = (Arc::clone(&self.sources), self.modules.clone());
+        let sources = Arc::clone(&self.sources);
+        let modules = self.modules.clone();
         let Some(now) = off_the_runtime(move || fingerprint(&sources, &modules)).await else { return false };
         let rests = now == self.seen;
         self.seen = now;
@@ -161,7 +163,8 @@ impl Reload {
     }
 
     async fn reload(&mut self) {
-        let (sources, live) = (Arc::clone(&self.sources), self.live.clone());
+        let sources = Arc::clone(&self.sources);
+        let live = self.live.clone();
         let read = move || {
             let modules = Arc::new(tickfleet_config::load_python(&sources));
             let (fingerprint, result) = make(&sources, &modules, &live);

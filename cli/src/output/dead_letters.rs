@@ -10,7 +10,8 @@ const SEARCHED: usize = 500;
 /// # Errors
 /// [`StoreError`].
 pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadLetter>, StoreError> {
-    let (tenant, minted) = (name.tenant.as_str(), minted(name));
+    let tenant = name.tenant.as_str();
+    let minted = minted(name);
     let is_it = |letter: &DeadLetter| {
         let by_id = ["turn_id", "task_id"].iter().any(|field| has_member(&letter.raw, field, name.turn.as_str()));
         // The dead letter has no tenant if the message asked for no reply or could not get one.

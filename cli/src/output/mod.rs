@@ -212,7 +212,8 @@ pub(crate) fn summary(json: &str, chars_max: usize) -> String {
     if json.chars().count() <= chars_max {
         return short(json, chars_max);
     }
-    let (mut shown, mut rest) = (String::new(), json);
+    let mut shown = String::new();
+    let mut rest = json;
     while let Some(at) = rest.find('"') {
         let (before, from) = rest.split_at(at);
         shown.push_str(before);
@@ -235,7 +236,8 @@ pub(crate) fn summary(json: &str, chars_max: usize) -> String {
         rest = after;
     }
     shown.push_str(rest);
-    let (all, most) = (shown.chars().count(), chars_max.saturating_mul(SUMMARY_TIMES));
+    let all = shown.chars().count();
+    let most = chars_max.saturating_mul(SUMMARY_TIMES);
     match all > most {
         true => format!("{} ({} characters more are not shown)", short(&shown, most), all - most),
         false => short(&shown, all),
@@ -254,7 +256,9 @@ pub(crate) fn readable_json(json: &str, margin: &str) -> String {
 
 /// JSON without needless escapes, on one line or on several.
 fn written(json: &str, margin: Option<&str>) -> String {
-    let (mut shown, mut depth, mut rest) = (String::with_capacity(json.len()), 0_usize, json.trim_start());
+    let mut shown = String::with_capacity(json.len());
+    let mut depth = 0_usize;
+    let mut rest = json.trim_start();
     while let Some(character) = rest.chars().next() {
         let is_empty = rest[character.len_utf8()..].trim_start().starts_with(['}', ']']);
         let breaks =

@@ -73,7 +73,8 @@ mod tests {
         let conf = dir.path().to_str().unwrap();
         let none = Environment::new();
         let json: Environment = [("TICKFLEET_LOG_FORMAT".to_owned(), "json".to_owned())].into();
-        let (here, joined) = (format!("worker --config {conf}"), format!("--config={conf} worker"));
+        let here = format!("worker --config {conf}");
+        let joined = format!("--config={conf} worker");
         let asks = |line: &str, environment: &Environment| logs_json(&words(line), environment);
         assert!(asks("worker", &json) && !asks("worker", &none) && !asks("submit", &json));
         for (settings, expected) in [

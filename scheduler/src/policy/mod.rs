@@ -57,7 +57,9 @@ pub(crate) struct PolicySnapshot {
 impl PolicySnapshot {
     /// The limits of this policy.
     pub(crate) fn rules(&self) -> ActiveRules<'_> {
-        let (active, generations, shard) = (Arc::clone(&self.active), self.generations, self.shard);
+        let active = Arc::clone(&self.active);
+        let generations = self.generations;
+        let shard = self.shard;
         ActiveRules { active, generations, shard, slots: &self.slots }
     }
 
@@ -207,9 +209,11 @@ mod tests {
 
     #[test]
     fn what_happened_before_a_scheduler_started_is_no_news_to_it() {
-        let (clock, metrics) = (PolicyState::default(), Metrics::new().unwrap());
+        let clock = PolicyState::default();
+        let metrics = Metrics::new().unwrap();
         let counts = |restarts: u64| {
-            let (text, line) = (metrics.render(), format!("tickfleet_epoch_changes_total {restarts}"));
+            let text = metrics.render();
+            let line = format!("tickfleet_epoch_changes_total {restarts}");
             assert!(text.lines().any(|found| found == line), "no {line} in:\n{text}");
         };
         // An old restart is not reported.
@@ -228,7 +232,8 @@ mod tests {
 
     #[test]
     fn the_first_restart_in_a_redis_life_is_news() {
-        let (clock, metrics) = (PolicyState::default(), Metrics::new().unwrap());
+        let clock = PolicyState::default();
+        let metrics = Metrics::new().unwrap();
         clock.set_epoch(0, &metrics);
         clock.set_epoch(7_000, &metrics);
         assert!(metrics.render().contains("tickfleet_epoch_changes_total 1"));

@@ -131,7 +131,8 @@ impl WorkerSlots {
         let places = match limit.bound {
             LimitBound::Part(percent) => limit.places_of(percent, state.slots(), shards),
             _ => {
-                let (depth, weight) = (state.depth(), limit.bound.max());
+                let depth = state.depth();
+                let weight = limit.bound.max();
                 let others = state.waiting.get_mut(&limit.name).map_or(0, |waiting| {
                     waiting.drop_unseen(now_ms);
                     let own = waiting.tenants.get(tenant).map_or(0, |(weight, _)| *weight);

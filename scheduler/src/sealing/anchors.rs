@@ -55,7 +55,8 @@ impl Anchors {
             Some(at) => at.clone(),
             None => store.anchored().await.map_err(|e| e.to_string())?.unwrap_or_default(),
         };
-        let (mut last, mut heads) = (at.clone(), BTreeMap::new());
+        let mut last = at.clone();
+        let mut heads = BTreeMap::new();
         // The public halves of older keys: the last seal of a tenant without newer entries may be signed by an older
         // key.
         let mut older: Option<BTreeMap<String, String>> = None;

@@ -81,7 +81,9 @@ impl Sealing {
     /// Seals the shard of `common`.
     pub(crate) fn new(common: &Common, options: SealOptions) -> Self {
         let public_key = options.signer.public_key();
-        let (store, metrics, progress) = (common.store.clone(), common.metrics.clone(), common.progress.clone());
+        let store = common.store.clone();
+        let metrics = common.metrics.clone();
+        let progress = common.progress.clone();
         let every_ms = i64::try_from(options.every.as_millis()).unwrap_or(LEASE_MS_MIN);
         Self { store, metrics, progress, options, public_key, lease_ms: (every_ms * 3).max(LEASE_MS_MIN) }
     }
@@ -169,7 +171,8 @@ impl Sealing {
             return Ok(StepResult::Done);
         };
         self.load_heads(seal_state, chains.keys()).await?;
-        let (fleet, shard) = (&self.store.options().namespace, self.store.shard());
+        let fleet = &self.store.options().namespace;
+        let shard = self.store.shard();
         let (rows, heads) =
             page::seals(fleet, shard, &chains, &seal_state.heads, &losses, now_ms, &self.options.signer);
         match self.extend(consumer, &state, &position.to_string(), rows).await? {

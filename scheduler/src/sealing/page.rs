@@ -101,7 +101,9 @@ pub(super) fn seals(
     let made = chains.iter().map(|(tenant, leaves)| {
         let chain = ChainName { fleet: fleet.to_owned(), shard, tenant: tenant.clone() };
         let sealed = seal(&chain, heads.get(tenant).unwrap_or(&none), leaves, losses, now_ms, signer);
-        let (head, body, signature) = (sealed.head.to_string(), sealed.body, sealed.signature);
+        let head = sealed.head.to_string();
+        let body = sealed.body;
+        let signature = sealed.signature;
         (Seal { tenant: tenant.clone(), head, body, signature }, (tenant.clone(), sealed.head))
     });
     made.unzip()

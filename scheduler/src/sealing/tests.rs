@@ -195,7 +195,8 @@ async fn heads_in_a_stream_of_this_store_or_of_a_redis_find_what_is_cut_off() {
     for place in [AnchorTarget::Stream, AnchorTarget::OtherStream(pool.clone(), "heads".into())] {
         let shard = Shard::start();
         shard.write(0..9).await;
-        let (sealing, mut seal_state) = (shard.sealing(Some(place.clone())), SealState::default());
+        let sealing = shard.sealing(Some(place.clone()));
+        let mut seal_state = SealState::default();
         for _ in 0..2 {
             sealing.round(&consumer("a"), &mut seal_state, &CancellationToken::new()).await.unwrap();
         }
@@ -240,7 +241,8 @@ async fn another_key_under_a_known_name_seals_nothing_and_under_a_new_one_goes_o
 
 #[tokio::test]
 async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_the_next_key() {
-    let (shard, folder) = (Shard::start(), tempfile::tempdir().unwrap());
+    let shard = Shard::start();
+    let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("anchors.jsonl");
     shard.write(0..9).await;
     // Seal without anchors, as if the place were away or the scheduler died between sealing and anchoring.
@@ -262,7 +264,8 @@ async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_
 
 #[tokio::test]
 async fn what_somebody_puts_among_the_seals_displaces_no_head() {
-    let (shard, folder) = (Shard::start(), tempfile::tempdir().unwrap());
+    let shard = Shard::start();
+    let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("anchors.jsonl");
     shard.write(0..3).await;
     shard.seal_all().await;

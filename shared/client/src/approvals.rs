@@ -205,7 +205,9 @@ impl FromStr for ApprovalCursor {
     fn from_str(text: &str) -> Result<Self, String> {
         let read = || {
             let mut parts = text.splitn(3, ':');
-            let (until, tenant, id) = (parts.next()?, parts.next()?, parts.next()?);
+            let until = parts.next()?;
+            let tenant = parts.next()?;
+            let id = parts.next()?;
             Some(Self { until_ms: until.parse().ok()?, tenant: TenantId::new(tenant).ok()?, id: id.to_owned() })
         };
         read().ok_or_else(|| "expected a position printed by a list, such as 1764130000000:demo:apr-3f2a".to_owned())
@@ -268,7 +270,9 @@ async fn of_tenant(
             && filter.tool.as_ref().is_none_or(|tool| approval.tool == *tool)
             && approval.asked_ms <= before_ms
     };
-    let (from_ms, mut skip, mut found) = (from.map_or(0, |from| from.until_ms), 0, Vec::new());
+    let from_ms = from.map_or(0, |from| from.until_ms);
+    let mut skip = 0;
+    let mut found = Vec::new();
     loop {
         let (looked_at, found_now) = store.approvals_from(tenant, from_ms, (skip, APPROVALS_LISTED_MAX)).await?;
         skip += APPROVALS_LISTED_MAX;
@@ -328,7 +332,8 @@ pub(crate) async fn decide(
         redactor: verdict.redactor,
     });
     let core_verdict = if verdict.agrees {
-        let (seen, narrowed) = (verdict.seen.map(RawValue::get), Some(&*narrowed).filter(|text| !text.is_empty()));
+        let seen = verdict.seen.map(RawValue::get);
+        let narrowed = Some(&*narrowed).filter(|text| !text.is_empty());
         core::Verdict::Approve { seen, narrowed, shown: &shown }
     } else {
         core::Verdict::Deny
@@ -381,7 +386,8 @@ impl Approval {
         let core::Shown { tool, version, arguments, abridged, bytes, why, may_narrow } = record.shown;
         let raw = |text: String| RawValue::from_string(text).ok();
         let value = |text: String| raw(text).unwrap_or_else(|| RawValue::NULL.to_owned());
-        let (arguments_exact, short) = (exact.is_some(), value(arguments));
+        let arguments_exact = exact.is_some();
+        let short = value(arguments);
         let (arguments, short) = match exact {
             Some(exact) if abridged => (value(exact), Some(short)),
             _ => (short, None),

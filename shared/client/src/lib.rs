@@ -214,7 +214,8 @@ impl Client {
     pub async fn delegate(&self, task: Task) -> Result<TaskId, SubmitError> {
         let message = write_task(&task);
         if message.len() > limits::TURN_BYTES_MAX {
-            let (found, max) = (message.len(), limits::TURN_BYTES_MAX);
+            let found = message.len();
+            let max = limits::TURN_BYTES_MAX;
             return Err(SubmitError::Invalid(format!("the task has {found} bytes; at most {max} are allowed")));
         }
         let submission = Submission {
@@ -395,7 +396,8 @@ fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     }
     let payload = write_turn(turn);
     if payload.len() > limits::TURN_BYTES_MAX {
-        let (found, max) = (payload.len(), limits::TURN_BYTES_MAX);
+        let found = payload.len();
+        let max = limits::TURN_BYTES_MAX;
         return Err(SubmitError::Invalid(format!("it has {found} bytes; at most {max} are allowed")));
     }
     Ok(Submission {
@@ -490,7 +492,8 @@ mod tests {
 
     #[test]
     fn private_inboxes_differ() {
-        let (one, two) = (private_inbox("cli"), private_inbox("cli"));
+        let one = private_inbox("cli");
+        let two = private_inbox("cli");
         assert_ne!(one, two);
         assert!(one.as_str().starts_with("r-cli-"), "{one}");
     }

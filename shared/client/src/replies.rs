@@ -169,7 +169,9 @@ pub struct Replies {
 impl Replies {
     pub(super) fn new(store: Store, tenant: TenantId, inbox: InboxName) -> Self {
         let reader = store.inbox(&tenant, &inbox);
-        let (unread, set_aside, handed_out) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        let unread = VecDeque::new();
+        let set_aside = VecDeque::new();
+        let handed_out = Vec::new();
         Self { store, tenant, inbox, reader, unread, set_aside, seq: 0, handed_out }
     }
 

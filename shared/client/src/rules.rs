@@ -47,7 +47,9 @@ pub(crate) fn call_of(field: &str) -> Option<&str> {
 /// Parses a field. `None` if it does not count effects of rules.
 fn read(field: &str) -> Option<(RuleEffect, &str, &str)> {
     let mut parts = field.splitn(3, BETWEEN);
-    let (word, tenant, rule) = (parts.next()?, parts.next()?, parts.next()?);
+    let word = parts.next()?;
+    let tenant = parts.next()?;
+    let rule = parts.next()?;
     let did = [RuleEffect::Shadow, RuleEffect::Deny].into_iter().find(|did| did.word() == word)?;
     Some((did, tenant, rule))
 }

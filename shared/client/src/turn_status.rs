@@ -160,7 +160,8 @@ async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<
         && let Some(asked) = crate::approvals::find(store, &name.tenant, approval).await?
         && asked.state == "waiting"
     {
-        let (needs, until_ms) = (asked.needed(), Some(asked.until_ms));
+        let needs = asked.needed();
+        let until_ms = Some(asked.until_ms);
         let reason = TurnWaitReason::Approval { approval: asked.id, call: asked.call, tool: asked.tool, needs };
         return Ok(TurnWait { reason, until_ms });
     }

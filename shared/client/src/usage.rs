@@ -137,7 +137,8 @@ mod tests {
     #[test]
     fn a_day_is_told_apart_as_rows_are() {
         let tenant = TenantId::new("demo").unwrap();
-        let (one, all) = (Used { requests: 1, ..Used::default() }, Used { requests: 3, ..Used::default() });
+        let one = Used { requests: 1, ..Used::default() };
+        let all = Used { requests: 3, ..Used::default() };
         let day = DayUsage {
             day_ms: 1_764_111_600_000,
             total: all,

@@ -54,7 +54,8 @@ pub enum WorkerDrainResult {
 /// # Errors
 /// [`StoreError`].
 pub async fn workers(shards: &[Store]) -> Result<(Vec<WorkerSummary>, i64), StoreError> {
-    let (mut found, mut now_ms) = (BTreeMap::new(), 0);
+    let mut found = BTreeMap::new();
+    let mut now_ms = 0;
     for store in shards {
         let shard = store.workers().await?;
         now_ms = shard.now_ms;
@@ -145,7 +146,8 @@ async fn change(
     }
     let Some(worker) = resolve_worker(&known, requested) else { return Ok(WorkerDrainResult::Unknown) };
     let text = |text: &str| operator.redactor.text(text).into_owned();
-    let (mut set, mut is_full) = (WorkerDrainResult::None, false);
+    let mut set = WorkerDrainResult::None;
+    let mut is_full = false;
     for (store, shard) in shards.iter().zip(&known) {
         let entry = entry(worker, operator, shard.now_ms, drains);
         let done = if drains {

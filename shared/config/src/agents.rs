@@ -117,7 +117,8 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
     let mut read = BTreeMap::new();
     for (tool, place, selector) in cursor.members() {
         if tools.is_some_and(|tools| !tools.contains(tool)) {
-            let (found, expected) = (format!("the unknown tool `{tool}`"), "a tool of tools.yaml or a built-in one");
+            let found = format!("the unknown tool `{tool}`");
+            let expected = "a tool of tools.yaml or a built-in one";
             cursor.errors.push(place, &selector.path, found, expected);
         }
         let Some(text) = selector.text() else { continue };
@@ -139,7 +140,8 @@ fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<Task
     let llm = llm.map(|llm| TaskHandlerDef::Llm(Box::new(llm)));
     let http = s.optional("http");
     let external = s.optional("external").map(|c| external(&c));
-    let (effect, timeout) = (s.optional("effect"), s.optional("timeout_ms"));
+    let effect = s.optional("effect");
+    let timeout = s.optional("timeout_ms");
     if http.is_none() {
         for beside in [&effect, &timeout].into_iter().flatten() {
             beside.refuse("nothing here: only http handlers take it");

@@ -46,7 +46,8 @@ pub(super) fn demand(cursor: &Cursor<'_>, asked: &mut ApprovalDemands) -> Approv
     let mut by = BTreeSet::new();
     for item in s.optional("by").map(|c| c.items()).unwrap_or_default() {
         let Some(role) = item.some_text() else { continue };
-        let (place, path) = (item.node.place.clone(), item.path.clone());
+        let place = item.node.place.clone();
+        let path = item.path.clone();
         asked.roles.push(NamedRole { place, path, role: role.clone() });
         if !by.insert(role) {
             item.refuse("each name once");
@@ -54,7 +55,9 @@ pub(super) fn demand(cursor: &Cursor<'_>, asked: &mut ApprovalDemands) -> Approv
     }
     let quorum = s.optional("quorum").and_then(|c| {
         let quorum: u32 = c.integer(1, i128::from(limits::APPROVERS_QUORUM_MAX))?;
-        let (place, path, by) = (c.node.place.clone(), c.path.clone(), by.clone());
+        let place = c.node.place.clone();
+        let path = c.path.clone();
+        let by = by.clone();
         asked.quorums.push(Quorum { place, path, by, quorum: usize::try_from(quorum).unwrap_or(usize::MAX) });
         Some(quorum)
     });

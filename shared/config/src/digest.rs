@@ -15,7 +15,8 @@ use tickfleet_model::policy::Policy;
 /// It is the digest of one JSON object, which is hashed member by member. With many agents, the complete text would
 /// take more memory than the policy itself.
 pub(super) fn digest(policy: &Policy, declared: &str) -> String {
-    let (caps, permissions) = (&policy.defaults, &policy.permissions);
+    let caps = &policy.defaults;
+    let permissions = &policy.permissions;
     let mut members = BTreeMap::from([
         ("agents", members_of(&policy.agents)),
         ("tenants", members_of(&policy.tenants)),

@@ -96,8 +96,10 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)
     }
     let samples = sources.part == Part::Whole && with_samples(settings.as_ref());
     let whole = |name| replacing(name, sources.policy_dir(), samples, errors);
-    let (mut agents, mut tools) = (whole(AGENTS), whole(TOOLS));
-    let (mut mcp, mcp_lock) = (whole(MCP), whole(MCP_LOCK_FILE));
+    let mut agents = whole(AGENTS);
+    let mut tools = whole(TOOLS);
+    let mut mcp = whole(MCP);
+    let mcp_lock = whole(MCP_LOCK_FILE);
     let declared = declared([("agents", &agents), ("mcp", &mcp), ("mcp_lock", &mcp_lock), ("tools", &tools)]);
     let mut models = whole(MODELS);
     for tree in [&mut agents, &mut tools, &mut models].into_iter().flatten() {
@@ -106,7 +108,9 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)
     if let Some(mcp) = &mut mcp {
         expand_servers(mcp, &sources.environment, errors);
     }
-    let (permissions, tenants, limits) = (whole(PERMISSIONS), whole(TENANTS), whole(LIMITS));
+    let permissions = whole(PERMISSIONS);
+    let tenants = whole(TENANTS);
+    let limits = whole(LIMITS);
     Some((Trees { settings, agents, tools, permissions, tenants, limits, models, mcp, mcp_lock }, declared))
 }
 

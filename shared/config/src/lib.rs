@@ -270,7 +270,10 @@ fn assemble(
     if let Some(disabled) = trees.disabled_tools(errors) {
         policy::names(&disabled, known.tools_and_ids.as_ref(), "the name or id of a tool");
     }
-    let (settings, agents, tools, mut permitted) = (settings?, agents?, tools?, permitted?);
+    let settings = settings?;
+    let agents = agents?;
+    let tools = tools?;
+    let mut permitted = permitted?;
     let permissions = permissions(&mut permitted, &settings.permission, trees.samples().contains(&"permissions.yaml"));
     let known_tools = limits::known_tools(&tools.file, servers.as_ref()?, &permissions);
     let policy = Policy {
@@ -284,8 +287,13 @@ fn assemble(
         ..Policy::default()
     };
     let digest = digest::digest(&policy, &declared);
-    let (tools, task_handlers, mcp, models) = (tools.file, agents.task_handlers, servers?, models?);
-    let (warnings, samples, trees) = (errors.warnings(), trees.samples(), Arc::new(trees));
+    let tools = tools.file;
+    let task_handlers = agents.task_handlers;
+    let mcp = servers?;
+    let models = models?;
+    let warnings = errors.warnings();
+    let samples = trees.samples();
+    let trees = Arc::new(trees);
     Some(Configuration {
         settings,
         policy,
@@ -320,7 +328,8 @@ fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Error
 
 /// The permissions of a matrix. Only the sample business has rows for trial tools.
 fn permissions(permitted: &mut policy::PermissionsFile, settings: &PermissionSettings, is_sample: bool) -> Permissions {
-    let (mut matrix, approvers) = (std::mem::take(&mut permitted.matrix), std::mem::take(&mut permitted.approvers));
+    let mut matrix = std::mem::take(&mut permitted.matrix);
+    let approvers = std::mem::take(&mut permitted.approvers);
     if settings.trial_tools && is_sample {
         let everyone = ToolGrant { everyone: true, ..ToolGrant::default() };
         for tool in TRIAL_TOOLS {

@@ -111,7 +111,8 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &KnownNames) -> Option<Limit> {
     let mode = mode.and_then(|c| c.choice(&[("enforce", LimitMode::Enforce), ("shadow", LimitMode::Shadow)]));
     let keys_max = s.optional("keys_max").and_then(|c| c.integer(1, i128::from(limits::LIMIT_KEYS_MAX)));
     s.close();
-    let (on_reach, mode) = (on_reach.unwrap_or_default(), mode.unwrap_or_default());
+    let on_reach = on_reach.unwrap_or_default();
+    let mode = mode.unwrap_or_default();
     if matches!(bound, Some(LimitBound::Share(_))) {
         if per != BTreeSet::from([LimitKey::Tenant]) {
             cursor.refuse("`per: [tenant]`, because tenants share the slots");
@@ -120,7 +121,9 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &KnownNames) -> Option<Limit> {
             place.refuse("wait: a share without a free slot has one a moment later");
         }
     }
-    let (bound, every, name) = (bound?, every?, name.to_owned());
+    let bound = bound?;
+    let every = every?;
+    let name = name.to_owned();
     let mut per = per;
     if every == Every::Task {
         per.insert(LimitKey::Task);

@@ -116,7 +116,8 @@ fn is_sent_by_name(path: &str) -> bool {
 
 /// Returns the text with everything masked except references to arguments and secrets.
 fn references_only(text: &str) -> String {
-    let (mut shown, mut rest) = (String::new(), text);
+    let mut shown = String::new();
+    let mut rest = text;
     while let Some(at) = [rest.find("{{"), rest.find("${")].into_iter().flatten().min() {
         let (before, from) = rest.split_at(at);
         let close = if from.starts_with("{{") { "}}" } else { "}" };

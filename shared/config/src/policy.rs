@@ -51,7 +51,8 @@ impl RuleText {
         let look =
             if *is_message { tickfleet_rules::unknown_in_message } else { tickfleet_rules::unknown_in_condition };
         for unknown in look(text, schemas) {
-            let (name, meant) = (&unknown.name, unknown.meant());
+            let name = &unknown.name;
+            let meant = unknown.meant();
             let there = suggest::list(unknown.there.iter().map(String::as_str));
             if unknown.closed {
                 let found = format!("{text:?}, which names the unknown `{name}`");
@@ -133,7 +134,9 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Ve
         let name = s.optional("name").and_then(|c| rule_name(&c, &rules));
         let mut checked = |c: Cursor<'_>, is_message| {
             let text = checked(&c, if is_message { check_message } else { check_condition })?;
-            let (tool, place, path) = (tool.to_owned(), c.node.place.clone(), c.path.clone());
+            let tool = tool.to_owned();
+            let place = c.node.place.clone();
+            let path = c.path.clone();
             permitted.texts.push(RuleText { tool, place, path, text: text.clone(), is_message });
             Some(text)
         };
@@ -152,7 +155,8 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Ve
 
 /// What happens to a call that violates a rule: it is denied, or needs approval.
 fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<ApprovalDemand> {
-    let (otherwise, approval) = (s.optional("otherwise"), s.optional("approval"));
+    let otherwise = s.optional("otherwise");
+    let approval = s.optional("approval");
     let asks = otherwise.and_then(|c| c.choice(&[("deny", false), ("ask", true)])).unwrap_or_default();
     let demand = approval.as_ref().map(|c| approval::demand(c, asked));
     if let (false, Some(approval)) = (asks, &approval) {

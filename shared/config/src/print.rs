@@ -15,7 +15,8 @@ const COMMENT_COLUMN: usize = 48;
 /// Everything that may be a literal secret is masked.
 #[must_use]
 pub fn print(configuration: &Configuration) -> String {
-    let (mut out, redactor) = (format!("# Policy digest: {}\n", configuration.digest), &redactor(configuration));
+    let mut out = format!("# Policy digest: {}\n", configuration.digest);
+    let redactor = &redactor(configuration);
     let trees = &configuration.trees;
     for tree in trees.settings.iter() {
         tree.entries()
@@ -61,7 +62,8 @@ pub struct PrintedSetting {
 #[must_use]
 pub fn printed_parts(configuration: &Configuration) -> PrintedConfig {
     let trees = &configuration.trees;
-    let (mut settings, redactor) = (Vec::new(), &redactor(configuration));
+    let mut settings = Vec::new();
+    let redactor = &redactor(configuration);
     for tree in trees.settings.iter() {
         tree.entries().iter().for_each(|entry| leaves(&entry.key, &entry.node, "", redactor, &mut settings));
     }

@@ -132,7 +132,8 @@ mod tests {
     #[test]
     fn counters_go_when_the_time_of_their_limit_has_come() {
         let mut shard = Paper::at(1_500);
-        let (limit, other): (Arc<str>, Arc<str>) = ("_requests:acme:0".into(), "_cost:acme:0".into());
+        let limit: Arc<str> = "_requests:acme:0".into();
+        let other: Arc<str> = "_cost:acme:0".into();
         let mut transaction = Transaction::new(shard.context().version);
         for limit in [&limit, &limit, &other] {
             expire_counters(limit, 2_000, &mut transaction);

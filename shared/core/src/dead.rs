@@ -119,7 +119,8 @@ impl DeadItem {
                 {
                     return Ok(Some(NotHandled::Full));
                 }
-                let (member, place) = (entry.as_str().into(), written_ms(entry));
+                let member = entry.as_str().into();
+                let place = written_ms(entry);
                 transaction.write(Write::Join { set: handled_calls(), member, place, queue_of: None });
                 transaction.put(&key, &handled);
             }
@@ -296,7 +297,8 @@ mod tests {
             let item = if log == keys::dead() { DeadItem::Letter(id) } else { DeadItem::Call(id) };
             let replay = Replay { item: item.clone(), submission: Submit, entry: entry() };
             let dropped = DropDead { item, entry: entry() };
-            let (first, second) = (shard.decide(&replay), shard.decide(&dropped));
+            let first = shard.decide(&replay);
+            let second = shard.decide(&dropped);
             assert_eq!(shard.finish(&replay, first).result, ReplayResult::Submitted(true));
             assert_eq!(shard.finish(&dropped, second).result, Err(NotHandled::Again(Handling::Replayed)));
             assert_eq!(shard.log(&keys::turns()).len(), 1);

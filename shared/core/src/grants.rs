@@ -47,7 +47,8 @@ impl Decision for KeepGrant<'_> {
     type Output = ();
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<()>, Undecided> {
-        let (key, mut transaction) = (key(self.id), Transaction::new(context.version.clone()));
+        let key = key(self.id);
+        let mut transaction = Transaction::new(context.version.clone());
         transaction.write(Write::PutPart(key.clone(), GRANT_PART.into(), self.sealed.clone()));
         transaction.put_for(&key, &Present {}, self.ttl_ms);
         Ok(Step::Commit(transaction, ()))

@@ -110,7 +110,8 @@ impl Paper {
 
     /// Commits an earlier decision, and decides again after a conflict.
     pub fn finish<D: Decision>(&mut self, decision: &D, mut step: Step<D::Output>) -> Receipt<D::Output> {
-        let (mut view, mut conflicts) = (View::default(), Vec::new());
+        let mut view = View::default();
+        let mut conflicts = Vec::new();
         for _ in 0..16 {
             let (transaction, result) = match step {
                 Step::Return(result) => return Receipt { result, committed: None },
@@ -235,7 +236,8 @@ impl Paper {
             }
             Write::DropQueue(queue) => drop(self.logs.remove(&queue)),
             Write::Timer { name, due_ms, rule } => {
-                let (known, earlier) = (self.timers.get(&name), self.timers.get(&name).is_none_or(|due| due_ms < *due));
+                let known = self.timers.get(&name);
+                let earlier = self.timers.get(&name).is_none_or(|due| due_ms < *due);
                 if rule == TimerRule::Set || earlier && (rule == TimerRule::Earlier || known.is_some()) {
                     self.timers.insert(name, due_ms);
                 }

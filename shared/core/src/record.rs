@@ -147,7 +147,9 @@ impl RecordText {
         let text = |range: std::ops::Range<usize>| {
             stored.get(range).and_then(|bytes| std::str::from_utf8(bytes).ok()).ok_or(Unreadable::Frame)
         };
-        let (version, entry, rooms) = (text(0..first)?, text(first + 1..second)?, text(second + 1..third)?);
+        let version = text(0..first)?;
+        let entry = text(first + 1..second)?;
+        let rooms = text(second + 1..third)?;
         Ok(Self {
             version: Version::new(version),
             entry: (entry != "-").then(|| EntryId::new(entry)),
@@ -225,7 +227,8 @@ mod tests {
 
     #[test]
     fn a_stored_record_reads_back() {
-        let (version, entry) = (Version::new("a-1"), EntryId::new("5-0"));
+        let version = Version::new("a-1");
+        let entry = EntryId::new("5-0");
         let stored = RecordText::render(
             &version,
             Some(&entry),

@@ -65,7 +65,8 @@ pub(crate) fn isolate(
             transaction.writes.append(&mut own.writes);
         }
         Err(Undecided::Unreadable { key, why }) => {
-            let (reason, raw) = (RejectionCode::Unreadable, why.to_string().into());
+            let reason = RejectionCode::Unreadable;
+            let raw = why.to_string().into();
             DeadLetter { from: "record", entry: key.as_str(), reason, raw, tenant: None }.add_to(transaction, bounds);
         }
         Err(missing) => return Err(missing),

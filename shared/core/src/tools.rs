@@ -134,7 +134,8 @@ impl Decision for Publish<'_> {
             }
             Publication::Names(names) => {
                 for (id, name) in *names {
-                    let (id, name): (Arc<str>, Bytes) = (id.as_str().into(), name.clone().into());
+                    let id: Arc<str> = id.as_str().into();
+                    let name: Bytes = name.clone().into();
                     transaction.write(Write::PutPart(names_key(), id, name));
                 }
                 transaction.put_for(&names_key(), &Published {}, self.ttl_ms);
@@ -155,7 +156,8 @@ mod tests {
     #[test]
     fn lists_are_published_with_their_agents() {
         let mut shard = Paper::at(1_000);
-        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        let tenant = TenantId::new("acme").unwrap();
+        let agent = AgentId::new("kelly").unwrap();
         let agents = [(tenant.clone(), agent.clone(), "0a".to_owned())];
         let mark = ListsMark { fingerprint: "f".into(), left_out: 2 };
         let text = ToolListText(RawValue::from_string(r#"{"tools":[]}"#.to_owned()).unwrap());

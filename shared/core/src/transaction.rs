@@ -140,7 +140,8 @@ impl CounterState {
     /// The counter with the window that runs at `now_ms`. A [`Window::Rolling`] has no window to open.
     #[must_use]
     pub const fn opened(self, window: &Window, now_ms: i64) -> Self {
-        let (ended, last_ms) = (now_ms >= self.ends_ms, self.ends_ms);
+        let ended = now_ms >= self.ends_ms;
+        let last_ms = self.ends_ms;
         match *window {
             Window::Fixed { .. } | Window::Day { .. } if !ended => self,
             Window::Fixed { start_ms, end_ms, length_ms } if start_ms < last_ms && last_ms < end_ms => {

@@ -170,7 +170,8 @@ mod tests {
 
     #[test]
     fn a_request_counts_once() {
-        let (mut shard, mut task) = (Paper::at(1_500), task());
+        let mut shard = Paper::at(1_500);
+        let mut task = task();
         assert!(count(&mut shard, &mut task, &request("1"), "kelly"));
         assert!(!count(&mut shard, &mut task, &request("1"), "kelly"), "it is counted");
         assert!(count(&mut shard, &mut task, &request("2"), "kelly"));
@@ -182,7 +183,8 @@ mod tests {
 
     #[test]
     fn a_request_that_outlasts_its_day_counts_for_the_next() {
-        let (mut shard, mut task) = (Paper::at(2_000), task());
+        let mut shard = Paper::at(2_000);
+        let mut task = task();
         count(&mut shard, &mut task, &request("1"), "kelly");
         assert_eq!(used(&shard, UsageUnit::TokensOut, 2_000, "kelly"), 20);
         assert_eq!(used(&shard, UsageUnit::TokensOut, 1_000, "kelly"), 0);

@@ -100,9 +100,13 @@ impl ShardSettings {
     /// lost.
     fn apply_read(&mut self, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let known = std::mem::take(&mut self.tenants);
-        let (mut lost, mut tools_off, mut lost_tools) = (BTreeSet::new(), read.tools_off, BTreeSet::new());
-        let (mut pauses, mut lost_pauses) = (read.pauses, BTreeMap::new());
-        let (mut tool_pauses, mut lost_tool_pauses) = (read.tool_pauses, BTreeMap::new());
+        let mut lost = BTreeSet::new();
+        let mut tools_off = read.tools_off;
+        let mut lost_tools = BTreeSet::new();
+        let mut pauses = read.pauses;
+        let mut lost_pauses = BTreeMap::new();
+        let mut tool_pauses = read.tool_pauses;
+        let mut lost_tool_pauses = BTreeMap::new();
         if read.generation < self.generation {
             // The store has lost its latest changes.
             lost_tools = self.tools_off.difference(&tools_off).cloned().collect();
@@ -111,7 +115,9 @@ impl ShardSettings {
             lost_tool_pauses = keep_known(&self.tool_pauses, &mut tool_pauses);
             lost.extend(known.keys().filter(|t| !read.declared.contains_key(*t)).cloned());
         }
-        let (mut tenants, mut withheld, mut restored) = (read.declared, BTreeSet::new(), BTreeMap::new());
+        let mut tenants = read.declared;
+        let mut withheld = BTreeSet::new();
+        let mut restored = BTreeMap::new();
         for tenant in lost.iter().chain(read.unreadable.keys()) {
             match known.get(tenant) {
                 Some(policy) => {

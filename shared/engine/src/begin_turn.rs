@@ -94,7 +94,8 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
         return Ok(BegunTurn::Refused(refusal.message));
     }
     if payload.len() > limits::TURN_BYTES_MAX {
-        let (found, max) = (payload.len(), limits::TURN_BYTES_MAX);
+        let found = payload.len();
+        let max = limits::TURN_BYTES_MAX;
         let why = format!("they have {found} bytes together; {max} are allowed. Make fewer or smaller ones.");
         return Ok(BegunTurn::Refused(why));
     }

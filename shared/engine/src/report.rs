@@ -97,7 +97,8 @@ pub fn frame(name: &TurnName, head: &Head) -> ReplyFrame {
 
 /// The head of the reply to a turn or task that has ended.
 fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
-    let (id, is_task) = (Some(name.turn.as_str()), is_task(name, head));
+    let id = Some(name.turn.as_str());
+    let is_task = is_task(name, head);
     ReplyHead {
         turn_id: id.filter(|_| !is_task),
         task_id: id.filter(|_| is_task),
@@ -283,21 +284,21 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) ->
         }
         // The limit cannot be counted because of the call's own arguments, so the caller must correct them.
         EndReason::NoAmount { limit } => {
-            let (named, what) = (
-                limit_text(limit, history),
-                "counts an argument that is missing from this call, or is not a plain number",
-            );
+            let named = limit_text(limit, history);
+            let what = "counts an argument that is missing from this call, or is not a plain number";
             let message = format!("The limit {named} {what}. Give it as a number; the call was not executed.");
             (Outcome::InvalidArguments, "invalid_arguments", message, Some(serde_json::json!({ "limit": limit })))
         }
         // Permits: the time at which a running call returns its permit is unknown.
         EndReason::LimitReached { limit, resets_ms: 0 } => {
-            let (named, what) = (limit_text(limit, history), "Every place of the limit");
+            let named = limit_text(limit, history);
+            let what = "Every place of the limit";
             let message = format!("{what} {named} is taken. This call was not executed; it may be repeated later.");
             (Outcome::Rejected, "limit_reached", message, Some(serde_json::json!({ "limit": limit })))
         }
         EndReason::LimitReached { limit, resets_ms } => {
-            let (named, resets_at) = (limit_text(limit, history), rfc3339(*resets_ms));
+            let named = limit_text(limit, history);
+            let resets_at = rfc3339(*resets_ms);
             let message = format!(
                 "The limit {named} is used up. There is room again at {resets_at}. This call was not executed."
             );
@@ -484,7 +485,8 @@ mod tests {
 
     /// The results of all calls of a turn that ends for `reason`, each with its audit entry.
     fn render(turn: &Turn, reason: &EndReason, options: &ReportOptions) -> Vec<(Value, Value)> {
-        let (name, policy) = (TurnName::parse("acme:t1").unwrap(), Policy::default());
+        let name = TurnName::parse("acme:t1").unwrap();
+        let policy = Policy::default();
         let renderer = Renderer { options, policy: &policy };
         let call = Call {
             provider_id: None,
@@ -492,7 +494,8 @@ mod tests {
             arguments: r#"{"amount": 700, "to": "kim"}"#.into(),
         };
         let one = |position| {
-            let (fate, call) = (turn.fate(position), Some(&call));
+            let fate = turn.fate(position);
+            let call = Some(&call);
             let rendered = renderer.ended(&EndedCall { name: &name, turn, position, call, reason, fate, now_ms: 0 });
             let read = |text: &[u8]| serde_json::from_slice(text).unwrap();
             (read(&rendered.result), read(&rendered.audit))

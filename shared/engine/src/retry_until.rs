@@ -95,7 +95,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_tries_again_after_growing_waits_until_it_is_done() {
-        let (began, tried) = (Instant::now(), AtomicU32::new(0));
+        let began = Instant::now();
+        let tried = AtomicU32::new(0);
         let attempt = || async {
             match tried.fetch_add(1, Ordering::Relaxed) {
                 5 => Attempt::Done("an answer"),
@@ -122,7 +123,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stop_ends_the_wait() {
-        let (stop, began) = (CancellationToken::new(), Instant::now());
+        let stop = CancellationToken::new();
+        let began = Instant::now();
         let waits = tokio::spawn({
             let stop = stop.clone();
             async move { retry_until(&stop, || async { Attempt::<()>::Later(Duration::from_secs(3_600)) }).await }

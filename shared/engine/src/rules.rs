@@ -78,7 +78,8 @@ impl ActiveRules<'_> {
         calls: &[Call],
         (owner, agent): (&TenantPolicy, &AgentPolicy),
     ) -> Vec<Debit> {
-        let (policy, tenant) = (&self.active.policy, &name.tenant);
+        let policy = &self.active.policy;
+        let tenant = &name.tenant;
         let mut caps = policy.caps(owner, agent);
         // Turns of a paused agent wait in its tick queue until their deadlines.
         if policy.pause(tenant, &head.agent).is_some() {
@@ -163,7 +164,8 @@ mod tests {
 
     #[test]
     fn a_paused_agent_waits_for_its_tick() {
-        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        let tenant = TenantId::new("acme").unwrap();
+        let agent = AgentId::new("kelly").unwrap();
         let name = TurnName::parse("acme:t1").unwrap();
         let head: Head = serde_json::from_str(r#"{"ag": "kelly", "dl": 0, "dg": "d", "n": 1}"#).unwrap();
         let calls = [Call { provider_id: None, tool: "echo".into(), arguments: "{}".into() }];

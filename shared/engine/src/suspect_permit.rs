@@ -43,7 +43,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn of_two_that_share_the_right_one_waits() {
-        let (ours, theirs) = (SuspectSemaphore::default(), SuspectSemaphore::default());
+        let ours = SuspectSemaphore::default();
+        let theirs = SuspectSemaphore::default();
         let same = ours.clone();
         let permit = ours.acquire().await;
         assert!(timeout(AT_ONCE, same.acquire()).await.is_err(), "two suspects at a time");

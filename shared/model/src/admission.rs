@@ -89,7 +89,9 @@ impl WaitNote {
         let mut parts = entry.get(1..)?.split(',');
         let mut part = || parts.next();
         let number = |text: &str| text.parse::<i64>().ok();
-        let (at_ms, cause, until_ms) = (number(part()?)?, part()?, number(part()?)?);
+        let at_ms = number(part()?)?;
+        let cause = part()?;
+        let until_ms = number(part()?)?;
         let cause = match (kind, cause) {
             ('L', limit) => WaitCause::Limit(limit.to_owned()),
             ('W', "t") => WaitCause::Tick,

@@ -76,7 +76,8 @@ fn after_gap(date: NaiveDate, zone: Tz) -> i64 {
     let begun =
         |ms: i64| DateTime::from_timestamp_millis(ms).is_none_or(|at| at.with_timezone(&zone).date_naive() >= date);
     // The span contains one jump. Its local date is before `date` at one end, and not before it at the other.
-    let (mut before, mut after) = (midnight - OFFSET_MS_MAX, midnight + OFFSET_MS_MAX);
+    let mut before = midnight - OFFSET_MS_MAX;
+    let mut after = midnight + OFFSET_MS_MAX;
     while after - before > 1 {
         let middle = before + (after - before) / 2;
         if begun(middle) { after = middle } else { before = middle }
@@ -167,7 +168,8 @@ mod tests {
 
     #[test]
     fn consecutive_days_of_seventy_years_abut_and_last_22_to_26_hours() {
-        let (from, to) = (ms("1970-01-05T00:00:00Z"), ms("2040-01-01T00:00:00Z"));
+        let from = ms("1970-01-05T00:00:00Z");
+        let to = ms("2040-01-01T00:00:00Z");
         for zone in TZ_VARIANTS.iter().step_by(60).chain(&[Tz::Pacific__Apia, Tz::Pacific__Kwajalein]) {
             let (mut start, mut end) = day_bounds(from, *zone);
             while end < to {

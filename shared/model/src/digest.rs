@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn idempotency_keys_differ_by_position_and_stay_the_same_over_time() {
-        let (tenant, id) = (TenantId::new("acme").unwrap(), TurnId::new("t-1").unwrap());
+        let tenant = TenantId::new("acme").unwrap();
+        let id = TurnId::new("t-1").unwrap();
         let key = |position| idempotency_key(&tenant, &id, "d", position);
         assert_ne!(key(0), key(1));
         // Pinned: a new version must send the same keys for turns that are under way.

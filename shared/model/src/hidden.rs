@@ -35,7 +35,8 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|character| is_hidden(character) || is_mark(character)) {
         return Cow::Borrowed(text);
     }
-    let (mut shown, mut marks) = (String::with_capacity(text.len() + 16), 0);
+    let mut shown = String::with_capacity(text.len() + 16);
+    let mut marks = 0;
     for character in text.chars() {
         marks = if is_mark(character) { marks + 1 } else { 0 };
         if is_hidden(character) || marks > MARKS_MAX {

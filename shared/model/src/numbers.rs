@@ -10,7 +10,8 @@ pub fn number_across(text: &str, at: usize) -> Option<(usize, usize)> {
     // A period or comma at the end belongs to the sentence or the list.
     let word = text.get(start..end)?.trim_end_matches(['.', ',']);
     // In a list without spaces, the number is between the commas, unless they group digits by three.
-    let (mut from, mut number) = (start, word);
+    let mut from = start;
+    let mut number = word;
     if !is_grouped(word) {
         for part in word.split(',') {
             let to = from + part.len();

@@ -110,7 +110,9 @@ impl Outcome {
     const fn meaning(self) -> OutcomeTraits {
         use EffectHappened::{IfRun, Perhaps, Yes};
         use Tone::{Doubtful, Good};
-        let (proves_tool, changes_facts, has_failed_running) = (true, true, true);
+        let proves_tool = true;
+        let changes_facts = true;
+        let has_failed_running = true;
         match self {
             Self::Ok => OutcomeTraits { happened: Yes, tone: Good, proves_tool, changes_facts, ..REFUSED },
             Self::Permanent | Self::Transient => {

@@ -332,7 +332,8 @@ impl Permissions {
     /// (`permissions.post_to_x.deny_agents`).
     #[must_use]
     pub fn rule(&self, caller: Caller<'_>, tool: &ToolSpec, denial: &Denial) -> String {
-        let (name, agent) = (&tool.name, caller.agent);
+        let name = &tool.name;
+        let agent = caller.agent;
         match denial {
             Denial::Disabled if names_one(&self.disabled_tools, tool) => "permission.disabled_tools".into(),
             Denial::Disabled => "tickfleet tools disable".into(),

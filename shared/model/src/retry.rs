@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn the_tries_that_are_left_take_their_waits_and_as_long_as_each_of_them_runs() {
-        let (ladder, secs) = (Ladder::default(), Duration::from_secs);
+        let ladder = Ladder::default();
+        let secs = Duration::from_secs;
         let left: Vec<_> = (1..=5).map(|attempt| ladder.longest_from(attempt, secs(30))).collect();
         assert_eq!(left, [secs(133), secs(102), secs(69), secs(30), secs(30)]);
         assert_eq!(Ladder::new(Vec::new()).longest_from(1, Duration::ZERO), Duration::ZERO);

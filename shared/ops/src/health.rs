@@ -317,13 +317,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_scrape_does_not_wait_for_a_redis_that_is_away_and_says_that_it_is() {
-        let (progress, metrics) = (Progress::default(), Arc::new(Metrics::new().unwrap()));
+        let progress = Progress::default();
+        let metrics = Arc::new(Metrics::new().unwrap());
         metrics.scraped(Some(&RedisScrape {
             backlog: vec![(WorkStage::Ready, Backlog::default())],
             ..RedisScrape::default()
         }));
         // Neither request gets a response. They meet only if both run at once.
-        let (meeting, have_met) = (Arc::new(Barrier::new(2)), Arc::new(AtomicBool::new(false)));
+        let meeting = Arc::new(Barrier::new(2));
+        let have_met = Arc::new(AtomicBool::new(false));
         let asked = (Arc::clone(&meeting), Arc::clone(&have_met));
         let meets = move || {
             let (meeting, have_met) = asked.clone();

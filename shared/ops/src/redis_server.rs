@@ -283,7 +283,8 @@ impl PrivateRedis {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                let (binary, waited) = (self.binary.clone(), self.options.ready_within);
+                let binary = self.binary.clone();
+                let waited = self.options.ready_within;
                 return Err(ServerError::Silent { binary, waited, log: self.last_words() });
             }
             sleep(STEP).await;

@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let (repeats, now) = (RepeatFilter::default(), Instant::now());
+        let repeats = RepeatFilter::default();
+        let now = Instant::now();
         for line in 0..3 * REMEMBERED_MAX as u64 {
             assert!(repeats.is_news(line, now));
         }

@@ -27,14 +27,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let header = Header { export: lines::FORMAT, fleet: "f".into(), keys, ..Header::default() };
     writeln!(out, "{}", lines::header(&header))?;
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
-    let (mut head, mut leaves, mut seals) = (Head::default(), Vec::new(), 0);
+    let mut head = Head::default();
+    let mut leaves = Vec::new();
+    let mut seals = 0;
     for number in 0..count {
-        let (agent, call) = (number % AGENTS, number / AGENTS);
+        let agent = number % AGENTS;
+        let call = number / AGENTS;
         let ends_ms = BEGAN_MS + (call / 10 + 1) * 5_000;
         let at_ms = ends_ms - 5_000 + call % 10 * 10;
         let id = EntryId { ms: at_ms + 5, seq: agent };
         // A limit on each agent's calls per hour counts them too.
-        let (hour_ms, used) = (BEGAN_MS + call / 7_200 * 3_600_000, call % 7_200 + 1);
+        let hour_ms = BEGAN_MS + call / 7_200 * 3_600_000;
+        let used = call % 7_200 + 1;
         let limit = format!("Dhourly@acme:agent-{agent},1,{used},7200,{},{hour_ms}", hour_ms + 3_600_000);
         let admitted = format!("A{at_ms},1,{},10,{ends_ms},{},1000000;{limit}", call % 10 + 1, call + 1);
         let time = DateTime::from_timestamp_millis(i64::try_from(at_ms)? + 5).unwrap_or_default();

@@ -78,7 +78,10 @@ struct EntryTenant {
 fn seal_all(lines: impl Iterator<Item = std::io::Result<String>>, seals: bool) -> MeasureResult {
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let signer = Signer::new("k1", &"07".repeat(32)).map_err(std::io::Error::other)?;
-    let (mut head, mut leaves, mut entries, mut made) = (Head::default(), Vec::new(), 0, 0);
+    let mut head = Head::default();
+    let mut leaves = Vec::new();
+    let mut entries = 0;
+    let mut made = 0;
     for line in lines {
         let line = line?;
         let Some(Line::Entry(entry)) = Line::read(&line) else { continue };
@@ -134,7 +137,8 @@ fn decide_anew(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureR
         slots: None,
         one_tenant: false,
     };
-    let (differences, mut entries) = (Cell::new(0_u64), 0);
+    let differences = Cell::new(0_u64);
+    let mut entries = 0;
     let tell = |_| differences.set(differences.get() + 1);
     let began = LogStart::default();
     let mut replay = Replay::new(fleet, &OperatorActions::default(), &began, tell);

@@ -131,7 +131,9 @@ impl FromStr for Head {
     fn from_str(text: &str) -> Result<Self, BadSeal> {
         let mut parts = text.split(' ');
         let mut next = || parts.next().ok_or(BadSeal("the head of a chain is cut"));
-        let (number, entries, hash) = (next()?, next()?, next()?);
+        let number = next()?;
+        let entries = next()?;
+        let hash = next()?;
         let number = number.parse().map_err(|_| BadSeal("the head of a chain has no number"))?;
         let entries = entries.parse().map_err(|_| BadSeal("the head of a chain counts no entries"))?;
         Ok(Self { number, entries, hash: decode_hash(hash)? })
@@ -474,7 +476,8 @@ mod tests {
 
     #[test]
     fn a_signature_is_of_one_head_and_one_key() {
-        let (one, two) = (Signer::new("a", &"01".repeat(32)).unwrap(), Signer::new("b", &"02".repeat(32)).unwrap());
+        let one = Signer::new("a", &"01".repeat(32)).unwrap();
+        let two = Signer::new("b", &"02".repeat(32)).unwrap();
         let head = head_of("x");
         let signature = one.sign(&head);
         assert!(is_signed(&one.public_key(), &head, &signature));

@@ -84,7 +84,8 @@ pub fn audit_entry(input: &AuditInput<'_>) -> String {
 }
 
 fn message(input: &AuditInput<'_>, tool: &str) -> String {
-    let (agent, result) = (input.agent, input.result);
+    let agent = input.agent;
+    let result = input.result;
     let what = match input.delegated {
         None => format!("{agent} called {tool}"),
         Some(Some(delegator)) => format!("{delegator} delegated a task to {agent}"),
@@ -259,7 +260,8 @@ mod tests {
     }
 
     fn entry_of(result: &CallResult, arguments: &str, tool: Option<(&str, &str)>) -> Value {
-        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        let tenant = TenantId::new("acme").unwrap();
+        let agent = AgentId::new("kelly").unwrap();
         let text = audit_entry(&AuditInput {
             timestamp_ms: 1_767_225_600_123,
             tenant: &tenant,
@@ -301,7 +303,8 @@ mod tests {
 
     #[test]
     fn one_tool_has_one_spelling_whoever_ends_its_call() {
-        let (ran, ended) = (entry(&done("{}"), "{}"), entry_of(&done("{}"), "{}", None));
+        let ran = entry(&done("{}"), "{}");
+        let ended = entry_of(&done("{}"), "{}", None);
         assert_eq!((&ran["entity_id"], &ended["entity_id"]), (&json!("send"), &json!("send")));
         // A dialect may show a tool under another spelling.
         let shown = CallResult { tool: "se_nd".into(), ..done("{}") };

@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn each_dialect_gets_its_own_shape_with_legal_names() {
-        let (dotted, long) = (tool("math.add"), tool(&"n".repeat(80)));
+        let dotted = tool("math.add");
+        let long = tool(&"n".repeat(80));
         let tools = [&dotted, &long];
         let openai = define(Dialect::OpenaiChat, &tools);
         assert_eq!(openai[0]["type"], "function");
@@ -93,7 +94,8 @@ mod tests {
 
     #[test]
     fn a_schema_that_cannot_be_strict_is_shown_as_it_is_with_the_reason() {
-        let (fine, mut free) = (tool("fine"), tool("free"));
+        let fine = tool("fine");
+        let mut free = tool("free");
         free.input_schema = json!({"type": "object", "properties": {"any": {"type": "object"}}});
         for dialect in [Dialect::OpenaiChat, Dialect::OpenaiResponses] {
             let Definitions { tools, not_strict } = define_strict(dialect, &[&fine, &free]);

@@ -66,7 +66,8 @@ fn mangle_by(rules: NameRules, name: &str) -> Cow<'_, str> {
 pub fn unmangle(wire: &str) -> Cow<'_, str> {
     let bytes = wire.as_bytes();
     let mut name: Vec<u8> = Vec::new();
-    let (mut at, mut copied) = (0, 0);
+    let mut at = 0;
+    let mut copied = 0;
     while at < bytes.len() {
         let escape = escape_digits(bytes, at).filter(|_| bytes.get(at + 4) == Some(&b'_'));
         if let Some(byte) = escape {
@@ -212,7 +213,8 @@ mod tests {
 
     #[test]
     fn long_names_get_a_digest_that_depends_on_nothing_else() {
-        let (one, two) = ("n".repeat(70) + "1", "n".repeat(70) + "2");
+        let one = "n".repeat(70) + "1";
+        let two = "n".repeat(70) + "2";
         let map = NameMap::new([&one, &two]);
         assert_ne!(map.wire(&one), map.wire(&two));
         for name in [&one, &two] {

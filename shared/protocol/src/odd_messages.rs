@@ -34,7 +34,8 @@ fn ids(calls: &[Call], cut: bool) -> Vec<&str> {
 fn a_call_that_was_cut_off_has_no_arguments_that_anything_could_run_with() {
     for case in cases(CUT) {
         let turn = turn(&case["turn"]);
-        let (cut, whole) = (ids(&turn.calls, true), ids(&turn.calls, false));
+        let cut = ids(&turn.calls, true);
+        let whole = ids(&turn.calls, false);
         assert_eq!(
             (serde_json::json!(cut), serde_json::json!(whole)),
             (case["cut"].clone(), case["whole"].clone()),

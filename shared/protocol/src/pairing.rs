@@ -30,7 +30,9 @@ fn provider_call() -> impl Strategy<Value = ProviderCall> {
 
 /// The element of a list of calls.
 fn element(dialect: Dialect, position: usize, call: &ProviderCall) -> Value {
-    let (name, arguments, id) = (format!("t{position}"), &call.arguments, &call.id);
+    let name = format!("t{position}");
+    let arguments = &call.arguments;
+    let id = &call.id;
     match dialect {
         Dialect::Raw | Dialect::Mcp | Dialect::Mcp2026_07_28 => json!({"id": id, "name": name, "arguments": arguments}),
         Dialect::Text => json!({"id": id, "tool": name, "arguments": arguments}),

@@ -78,7 +78,8 @@ fn error(refusal: &RejectedMessage, left_out: usize) -> String {
     if left_out == 0 {
         error.text("message", &refusal.message);
     } else {
-        let (all, max) = (refusal.calls.len(), limits::REFUSED_REPLY_BYTES_MAX);
+        let all = refusal.calls.len();
+        let max = limits::REFUSED_REPLY_BYTES_MAX;
         let told = format!("the last {left_out} of {all} calls have no result: a reply has at most {max} bytes");
         error.text("message", &format!("{}; {told}", refusal.message));
         error.raw("details", &format!("{{\"calls_without_result\":{left_out}}}"));

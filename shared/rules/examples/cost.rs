@@ -43,9 +43,12 @@ fn measure(what: &str, rules: &[&str], arguments: &str, context: &Context, round
     let rule = |require: &&str| Rule { require: (*require).to_owned(), ..Rule::default() };
     let row = ToolGrant { rules: rules.iter().map(rule).collect(), ..ToolGrant::default() };
     let book = Rulebook::of(&BTreeMap::from([("send_money".to_owned(), row)]));
-    let (tool, arguments) = (tool(), RawValue::from_string(arguments.to_owned()).unwrap());
-    let (agent, tenant) = (AgentId::new("kelly").unwrap(), TenantId::new("acme").unwrap());
-    let (policy, owner) = (AgentPolicy::default(), TenantPolicy::default());
+    let tool = tool();
+    let arguments = RawValue::from_string(arguments.to_owned()).unwrap();
+    let agent = AgentId::new("kelly").unwrap();
+    let tenant = TenantId::new("acme").unwrap();
+    let policy = AgentPolicy::default();
+    let owner = TenantPolicy::default();
     let facts = Facts {
         arguments: &arguments,
         agent: (&agent, &policy),

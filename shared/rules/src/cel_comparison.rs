@@ -27,9 +27,12 @@ fn cel_result(condition: &str) -> Option<bool> {
 
 fn our_result(condition: &str) -> Option<bool> {
     let arguments = RawValue::from_string(ARGUMENTS.to_owned()).unwrap();
-    let (agent, tenant) = (AgentId::new("a").unwrap(), TenantId::new("t").unwrap());
-    let (policy, owner) = (AgentPolicy::default(), TenantPolicy::default());
-    let (tool, context) = (super::tests::spec(), Context::default());
+    let agent = AgentId::new("a").unwrap();
+    let tenant = TenantId::new("t").unwrap();
+    let policy = AgentPolicy::default();
+    let owner = TenantPolicy::default();
+    let tool = super::tests::spec();
+    let context = Context::default();
     let facts = Facts {
         arguments: &arguments,
         agent: (&agent, &policy),
@@ -159,7 +162,10 @@ proptest! {
 #[test]
 fn the_referee_and_we_decide_most_of_what_is_drawn() {
     let runner = &mut proptest::test_runner::TestRunner::deterministic();
-    let (mut both, mut neither, mut ours_alone, mut theirs_alone) = (0, 0, 0, Vec::new());
+    let mut both = 0;
+    let mut neither = 0;
+    let mut ours_alone = 0;
+    let mut theirs_alone = Vec::new();
     for _ in 0..2_000 {
         let drawn = condition().new_tree(runner).unwrap().current();
         match (our_result(&drawn), cel_result(&drawn)) {

@@ -148,7 +148,8 @@ impl<'a> Evaluation<'a> {
             }
             Node::Compare(how, sides) => self.compare(*how, sides),
             Node::Equal { negated, sides } => {
-                let (one, other) = (self.value(&sides[0])?, self.value(&sides[1])?);
+                let one = self.value(&sides[0])?;
+                let other = self.value(&sides[1])?;
                 Ok(Value::Bool(one.equals(other, &mut self.work)? != *negated))
             }
             Node::In(one, all) => self.within(one, all),
@@ -194,7 +195,8 @@ impl<'a> Evaluation<'a> {
     }
 
     fn item(&mut self, of: &'a Node, at: &'a Node) -> EvalResult<'a> {
-        let (of, at) = (self.value(of)?, self.value(at)?);
+        let of = self.value(of)?;
+        let at = self.value(at)?;
         let found = match (&of, &at) {
             (Value::List(items), Value::Number(at)) => at.as_index().and_then(|at| items.get(at)).cloned(),
             (Value::Map(_), Value::Text(name)) => of.member(name, &mut self.work)?,
@@ -292,7 +294,8 @@ impl<'a> Evaluation<'a> {
             Sum::Minus => ("-", Number::minus),
             Sum::Times => ("*", Number::times),
         };
-        let (one, other) = (self.number(&sides[0], word)?, self.number(&sides[1], word)?);
+        let one = self.number(&sides[0], word)?;
+        let other = self.number(&sides[1], word)?;
         match reckon(one, other) {
             Some(number) => Ok(Value::Number(number)),
             None => cannot(format!("`{word}` gives a number with more than 38 digits")),
@@ -314,7 +317,8 @@ impl<'a> Evaluation<'a> {
 
     fn test_text(&mut self, test: TextTest, sides: &'a [Node; 2]) -> EvalResult<'a> {
         let word = test.word();
-        let (text, part) = (self.text(&sides[0], word)?, self.text(&sides[1], word)?);
+        let text = self.text(&sides[0], word)?;
+        let part = self.text(&sides[1], word)?;
         self.work.spend_bytes(text.len() + part.len())?;
         Ok(Value::Bool(match test {
             TextTest::StartsWith => text.starts_with(&*part),
@@ -354,7 +358,8 @@ impl<'a> Evaluation<'a> {
             other => return cannot(format!("`{}` is for lists, not for {}", quantifier.word(), other.kind())),
         };
         self.work.spend(items.len())?;
-        let (mut met, mut problem) = (0_usize, None);
+        let mut met = 0_usize;
+        let mut problem = None;
         let depth = self.locals.len();
         for item in items {
             let item = item.opened(&mut self.work)?;

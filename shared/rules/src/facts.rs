@@ -80,7 +80,8 @@ impl Variable {
     /// The value in this call. Without a task, `task.id` is null and `task.chain` is empty. Context that the producer
     /// did not send is an empty object.
     pub(crate) fn value<'a>(self, facts: &'a Facts<'a>) -> Value<'a> {
-        let (agent, tenant) = (facts.agent, facts.tenant);
+        let agent = facts.agent;
+        let tenant = facts.tenant;
         let said = |json: &'a Option<Box<RawValue>>| json.as_deref().map_or_else(Value::nothing, Value::Json);
         match self {
             Self::Args => Value::Json(facts.arguments),

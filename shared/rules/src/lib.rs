@@ -182,7 +182,8 @@ impl Rulebook {
     /// The first rule that is not met and does not ask people, or that cannot be evaluated.
     pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<RuleFindings, RuleDenial> {
         let Some(rules) = self.0.get(tool) else { return Ok(RuleFindings::default()) };
-        let (mut evaluation, mut asked) = (Evaluation::of(facts), Vec::new());
+        let mut evaluation = Evaluation::of(facts);
+        let mut asked = Vec::new();
         for rule in rules.iter().filter(|rule| rule.mode.is_enforced()) {
             match (rule.decide(&mut evaluation), &rule.ask) {
                 (Ok(()), _) => {}

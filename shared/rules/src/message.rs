@@ -37,7 +37,9 @@ impl Message {
                 format!("at most {MESSAGE_BYTES_MAX}"),
             ));
         }
-        let (mut parts, mut words, mut rest) = (Vec::new(), String::new(), text);
+        let mut parts = Vec::new();
+        let mut words = String::new();
+        let mut rest = text;
         while let Some(at) = rest.find(['{', '}']) {
             let (before, from) = rest.split_at(at);
             words.push_str(before);

@@ -24,7 +24,8 @@ impl Number {
         let (sign, unsigned) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
         let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-        let (mut digits, mut zeros) = (0_i128, 0_u32);
+        let mut digits = 0_i128;
+        let mut zeros = 0_u32;
         for digit in whole.bytes().chain(fraction.bytes()) {
             let digit = i128::from(digit.checked_sub(b'0').filter(|digit| *digit <= 9)?);
             if digit == 0 {
@@ -127,7 +128,8 @@ impl PartialOrd for Number {
 
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (sign, digits) = (if self.digits < 0 { "-" } else { "" }, self.digits.unsigned_abs().to_string());
+        let sign = if self.digits < 0 { "-" } else { "" };
+        let digits = self.digits.unsigned_abs().to_string();
         match usize::try_from(self.scale) {
             Ok(0) => write!(f, "{sign}{digits}"),
             Ok(places) if places <= 40 => {

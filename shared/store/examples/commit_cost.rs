@@ -254,7 +254,8 @@ impl Bench {
 
     fn admission(&self, entry: &EntryId, n: usize) -> Transaction {
         let texts = Texts::new(n);
-        let (turn, agent) = (RecordKey::new(format!("turn:t:t{n}")), format!("t:a{}", n % AGENTS));
+        let turn = RecordKey::new(format!("turn:t:t{n}"));
+        let agent = format!("t:a{}", n % AGENTS);
         let day = Window::Day { start_ms: 0, end_ms: i64::MAX >> 12 };
         let mut t = Transaction::new(Version::new(format!("a1b2c3d4-{n:x}")));
         t.proof = Some(turn.clone());
@@ -291,7 +292,8 @@ impl Bench {
 
     fn settlement(&self, entry: &EntryId, n: usize) -> Transaction {
         let texts = Texts::new(n);
-        let (turn, done) = (RecordKey::new(format!("turn:t:t{n}")), RecordKey::new(format!("done:t:t{n}")));
+        let turn = RecordKey::new(format!("turn:t:t{n}"));
+        let done = RecordKey::new(format!("done:t:t{n}"));
         let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
         let mut t = Transaction::new(Version::new(format!("e5f6a7b8-{n:x}")));
         t.proof = Some(done.clone());
@@ -314,7 +316,8 @@ impl Bench {
 
     fn plain_admission(&self, plain: &mut Pipeline, way: Way, entry: &EntryId, n: usize) {
         let texts = Texts::new(n);
-        let (turn, agent) = (format!("turn:t:t{n}"), format!("t:a{}", n % AGENTS));
+        let turn = format!("turn:t:t{n}");
+        let agent = format!("t:a{}", n % AGENTS);
         if way == Way::Same {
             plain.cmd("EXISTS").arg(self.key(&turn)).ignore();
             plain.cmd("HGET").arg(self.key("counters:_")).arg(format!("_tick:{agent}")).ignore();
@@ -335,7 +338,8 @@ impl Bench {
 
     fn plain_settlement(&self, plain: &mut Pipeline, way: Way, entry: &EntryId, n: usize) {
         let texts = Texts::new(n);
-        let (turn, done) = (format!("turn:t:t{n}"), format!("done:t:t{n}"));
+        let turn = format!("turn:t:t{n}");
+        let done = format!("done:t:t{n}");
         if way == Way::Same {
             plain.cmd("GETRANGE").arg(self.key(&turn)).arg(0).arg(12).ignore();
         }

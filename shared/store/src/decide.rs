@@ -239,7 +239,8 @@ impl Store {
         at_most: Duration,
     ) -> Result<(Vec<Result<Receipt<D::Output>, RunError>>, Confirmed), StoreError> {
         let state = self.state_or_read().await?;
-        let (items, how) = ((view, decisions), (durability, at_most));
+        let items = (view, decisions);
+        let how = (durability, at_most);
         let (state, results, confirmed) = seam::run_durably(self.seam(), self.versions(), state, items, how).await?;
         self.learn(state);
         Ok((results, confirmed))

@@ -12,7 +12,8 @@ use crate::{AdmissionNote, FailedAttempt};
 #[must_use]
 pub fn turn(content: &[u8]) -> Option<(Turn, Vec<AdmissionNote>, Vec<FailedAttempt>)> {
     let turn = Turn::decode(content).ok()?;
-    let (admissions, tries) = (crate::admissions(&turn.notes), crate::failed_attempts(&turn.notes));
+    let admissions = crate::admissions(&turn.notes);
+    let tries = crate::failed_attempts(&turn.notes);
     Some((turn, admissions, tries))
 }
 

@@ -111,7 +111,9 @@ fn play_games(games: u32, play: impl Fn(&[Step]) -> (Seen, Result<(), Differs>))
         ..Config::default()
     };
     // Counts events up to and including the first failed game.
-    let (seen, played, has_failed) = (RefCell::new(Seen::default()), Cell::new(0), Cell::new(false));
+    let seen = RefCell::new(Seen::default());
+    let played = Cell::new(0);
+    let has_failed = Cell::new(false);
     let result = TestRunner::new(config).run(&Games(STEPS), |steps| {
         let (happened, outcome) = play(&steps);
         if !has_failed.get() {
@@ -214,7 +216,8 @@ async fn a_reader_that_follows_an_inbox_gets_what_comes_until_it_is_removed() {
 }
 
 async fn follows(subject: &impl Subject) {
-    let (store, inbox) = (subject.store(), InboxKey { tenant: "acme".into(), inbox: "box".into() });
+    let store = subject.store();
+    let inbox = InboxKey { tenant: "acme".into(), inbox: "box".into() };
     let log = StreamKey::new("replies:acme:box");
     let reply = |version: &str| {
         let mut transaction = Transaction::new(Version::new(version));

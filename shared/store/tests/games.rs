@@ -28,7 +28,12 @@ mod worker;
 use fleet::{Game, Plan};
 
 fn play(seeds: std::ops::Range<u64>, plan: Plan) {
-    let (mut polls, mut commits, mut conflicts, mut crashes, mut losses, mut excused) = (0, 0, 0, 0, 0, 0);
+    let mut polls = 0;
+    let mut commits = 0;
+    let mut conflicts = 0;
+    let mut crashes = 0;
+    let mut losses = 0;
+    let mut excused = 0;
     let mut words = std::collections::BTreeMap::<String, u64>::new();
     let began = std::time::Instant::now();
     for seed in seeds {

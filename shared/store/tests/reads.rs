@@ -67,7 +67,8 @@ async fn a_throttled_turn_shows_its_queue_counter_and_calls() {
         .write(|transaction| {
             let call = json!({"position": 0, "tool_call_id": null, "tool": "send", "arguments": "{}"});
             transaction.write(Write::PutPart(name.record(), "c0".into(), part(&call.to_string())));
-            let (set, member) = (keys::throttle_queue(&counter), name.to_string().into());
+            let set = keys::throttle_queue(&counter);
+            let member = name.to_string().into();
             transaction.write(Write::Join { set, member, place: 1, queue_of: Some(counter.clone()) });
             transaction.write(Write::Add { counter: counter.clone(), amount: 3, ends_ms: None });
             transaction.timer(keys::throttle_timer(&counter), 7_000, tickfleet_core::TimerRule::Set);

@@ -44,7 +44,8 @@ impl Clocks {
 
     async fn build() -> Result<Self, String> {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for clocks");
-        let (source, server) = (dir.path().join("clocks.c"), dir.path().join("redis-server"));
+        let source = dir.path().join("clocks.c");
+        let server = dir.path().join("redis-server");
         let clocks = Self { dir, server };
         std::fs::write(&source, SOURCE).map_err(|error| error.to_string())?;
         let built =

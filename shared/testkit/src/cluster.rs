@@ -100,7 +100,9 @@ impl Cluster {
         tls: Option<&TlsFiles>,
         mut network: Option<Network>,
     ) -> Self {
-        let (mut servers, mut bus_ports, mut tls_ports) = (Vec::new(), Vec::new(), Vec::new());
+        let mut servers = Vec::new();
+        let mut bus_ports = Vec::new();
+        let mut tls_ports = Vec::new();
         let mut announced = Vec::new();
         for index in 0..primaries * (1 + replicas) {
             let mut own = options.clone();
@@ -277,7 +279,9 @@ impl Cluster {
     /// # Panics
     /// A server rejects the command.
     pub async fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
-        let (slot, source, target) = (slot.to_string(), self.id(from).await, self.id(to).await);
+        let slot = slot.to_string();
+        let source = self.id(from).await;
+        let target = self.id(to).await;
         self.cluster_command::<()>(to, &["SETSLOT", &slot, "IMPORTING", &source]).await;
         self.cluster_command::<()>(from, &["SETSLOT", &slot, "MIGRATING", &target]).await;
     }
@@ -297,7 +301,8 @@ impl Cluster {
     /// # Panics
     /// A server rejects a key.
     pub async fn move_keys(&self, keys: &[Vec<u8>], from: usize, to: usize) {
-        let (mut source, port) = (self.servers[from].connection().await, self.port(to));
+        let mut source = self.servers[from].connection().await;
+        let port = self.port(to);
         for key in keys {
             let mut command = redis::cmd("MIGRATE");
             command.arg("127.0.0.1").arg(&port).arg(key.as_slice()).arg(0).arg(10_000);
@@ -321,7 +326,8 @@ impl Cluster {
     /// # Panics
     /// A server rejects the command because it still has keys of the slot.
     pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
-        let (slot, target) = (slot.to_string(), self.id(to).await);
+        let slot = slot.to_string();
+        let target = self.id(to).await;
         for server in [to, from] {
             self.cluster_command::<()>(server, &["SETSLOT", &slot, "NODE", &target]).await;
         }
@@ -333,7 +339,8 @@ impl Cluster {
     /// # Panics
     /// It does not arrive in time.
     pub async fn move_whole(&self, slot: u16, from: usize, to: usize) -> bool {
-        let (slot_text, target) = (slot.to_string(), self.id(to).await);
+        let slot_text = slot.to_string();
+        let target = self.id(to).await;
         let words = ["MIGRATESLOTS", "SLOTSRANGE", &slot_text, &slot_text, "NODE", &target];
         if self.try_cluster_command::<()>(from, &words).await.is_err() {
             return false;
@@ -385,9 +392,11 @@ impl Cluster {
 
     /// Distributes the slots among the primaries.
     async fn divide(&self) {
-        let (count, primaries) = (usize::from(SLOTS), self.primaries);
+        let count = usize::from(SLOTS);
+        let primaries = self.primaries;
         for primary in 0..primaries {
-            let (first, last) = (primary * count / primaries, (primary + 1) * count / primaries - 1);
+            let first = primary * count / primaries;
+            let last = (primary + 1) * count / primaries - 1;
             self.cluster_command::<()>(primary, &["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
             // Unique epochs. Otherwise the nodes would first have to resolve the conflict.
             self.cluster_command::<()>(primary, &["SET-CONFIG-EPOCH", &(primary + 1).to_string()]).await;
@@ -485,7 +494,8 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
         let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let bus_port = free.local_addr().expect("its number").port();
         drop(free);
-        let (bus, silence) = (bus_port.to_string(), NODE_TIMEOUT.as_millis().to_string());
+        let bus = bus_port.to_string();
+        let silence = NODE_TIMEOUT.as_millis().to_string();
         let own = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", &silence];
         let pace = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
         // A replica takes over however old its data is, and stays with its primary.
@@ -503,7 +513,8 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
 /// As [`node`], behind proxies of the network. Also returns the port and the bus port under which the other nodes know
 /// it.
 async fn node_apart(network: &mut Network, index: usize, options: RedisOptions) -> (RedisServer, u16, u16) {
-    let (door, bus_door): (PortProxy, PortProxy) = (network.door(index).await, network.door(index).await);
+    let door: PortProxy = network.door(index).await;
+    let bus_door: PortProxy = network.door(index).await;
     let own = [
         ("--cluster-announce-ip", "127.0.0.1".to_owned()),
         ("--cluster-announce-port", door.port.to_string()),

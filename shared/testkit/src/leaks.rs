@@ -67,7 +67,8 @@ async fn without_ttl(connection: &mut impl ConnectionLike, keys: Vec<String>) ->
 
 /// Returns true if `text` matches `pattern`. Greedy: at a mismatch it continues from the last `*`.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
+    let mut p = 0;
+    let mut t = 0;
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match pattern.get(p) {

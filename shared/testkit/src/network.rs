@@ -62,7 +62,8 @@ impl Network {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("its number").port();
         let behind = Arc::new(OnceLock::new());
-        let (target, cuts) = (behind.clone(), self.cuts.subscribe());
+        let target = behind.clone();
+        let cuts = self.cuts.subscribe();
         self.doors.push(tokio::spawn(async move {
             while let Ok((calling, from)) = listener.accept().await {
                 let Some(port) = target.get().copied() else { continue };

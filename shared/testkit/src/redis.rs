@@ -178,7 +178,8 @@ mod tests {
 
     #[tokio::test]
     async fn two_servers_share_nothing() {
-        let (one, two) = (RedisServer::start().await, RedisServer::start().await);
+        let one = RedisServer::start().await;
+        let two = RedisServer::start().await;
         let () = one.connection().await.set("key", "one").await.unwrap();
         let other: Option<String> = two.connection().await.get("key").await.unwrap();
         assert_eq!(other, None);
@@ -213,7 +214,8 @@ mod tests {
     #[tokio::test]
     async fn its_folder_and_its_process_go_with_it() {
         let server = RedisServer::start().await;
-        let (folder, pid) = (server.server.dir().to_owned(), server.server.pid());
+        let folder = server.server.dir().to_owned();
+        let pid = server.server.pid();
         drop(server);
         assert!(!folder.exists());
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());

@@ -128,7 +128,9 @@ impl SentinelSetup {
         tls: Option<&TlsFiles>,
         mut network: Option<Network>,
     ) -> Self {
-        let (mut servers, mut ports, mut sentinels) = (Vec::new(), Vec::<String>::new(), Vec::new());
+        let mut servers = Vec::new();
+        let mut ports = Vec::<String>::new();
+        let mut sentinels = Vec::new();
         for index in 0..=replicas {
             let role = ports.first().map(|primary| ["--replicaof".to_owned(), "127.0.0.1".into(), primary.clone()]);
             let mut args: Vec<String> = role.into_iter().flatten().collect();
@@ -221,7 +223,8 @@ impl SentinelSetup {
         let deadline = Instant::now() + PATIENCE;
         // A sentinel that was cut off learns the primary a moment later.
         let before = loop {
-            let (named, primary) = (names().await, self.primary().await);
+            let named = names().await;
+            let primary = self.primary().await;
             if named.as_deref() == primary.map(|primary| self.port(primary)) && named.is_some() {
                 break named;
             }
@@ -333,7 +336,8 @@ impl Sentinel {
              sentinel failover-timeout {NAME} 6000\n"
         );
         if let Some((own, door)) = &apart {
-            let (port, address) = (door.port, address_of(*own));
+            let port = door.port;
+            let address = address_of(*own);
             text.push_str(&format!(
                 "sentinel announce-ip 127.0.0.1\nsentinel announce-port {port}\nbind-source-addr {address}\n"
             ));

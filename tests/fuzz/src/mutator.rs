@@ -140,7 +140,8 @@ impl Mutator {
 
     fn swap_lines(&mut self, bytes: &mut Vec<u8>) {
         let mut lines: Vec<Vec<u8>> = bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
-        let (one, two) = (self.below(lines.len()), self.below(lines.len()));
+        let one = self.below(lines.len());
+        let two = self.below(lines.len());
         lines.swap(one, two);
         *bytes = lines.join(&b'\n');
     }

@@ -56,7 +56,8 @@ pub fn play(target: &Target, data: &Path) -> InputCounts {
     inputs.iter().for_each(|input| one(target, input, data));
     let mut mutator = Mutator::new(SEED, target.words);
     for _ in 0..target.mutations {
-        let (input, other) = (mutator.below(inputs.len()), mutator.below(inputs.len()));
+        let input = mutator.below(inputs.len());
+        let other = mutator.below(inputs.len());
         let mutated = mutator.mutate(&inputs[input], &inputs[other]);
         one(target, &mutated, data);
         played.mutated += 1;

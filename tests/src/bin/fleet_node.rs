@@ -35,7 +35,9 @@ async fn main() {
         let tools = if role == "worker" { bfcl::load_tools(data.as_ref()).unwrap() } else { Vec::new() };
         bfcl_node::plan(&tools, ledger)
     };
-    let (store, active, metrics) = (plan.store(redis), plan.active(), Arc::new(Metrics::new().unwrap()));
+    let store = plan.store(redis);
+    let active = plan.active();
+    let metrics = Arc::new(Metrics::new().unwrap());
     let shutdown = Shutdown::default();
     if role == "worker" {
         let worker = plan.worker(store, active, metrics, name, shutdown.now.clone());

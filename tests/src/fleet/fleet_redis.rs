@@ -37,7 +37,8 @@ impl FleetRedis {
             Err(_) | Ok("" | "single") => Self::of(RedisServer::start().await),
             Ok("sentinel") => {
                 let mut trio = SentinelSetup::start(1).await;
-                let (url, mut servers) = (trio.url(), std::mem::take(&mut trio.servers));
+                let url = trio.url();
+                let mut servers = std::mem::take(&mut trio.servers);
                 Self {
                     server: servers.remove(0),
                     url: Some(url),
@@ -47,7 +48,8 @@ impl FleetRedis {
             Ok("cluster") => {
                 let cluster = Cluster::start(3, 0).await;
                 let holder = cluster.holder(cluster.slot(&format!("{{{namespace}:0}}:")).await).await.unwrap();
-                let (url, mut servers) = (cluster.url(), cluster.servers);
+                let url = cluster.url();
+                let mut servers = cluster.servers;
                 Self {
                     server: servers.remove(holder),
                     url: Some(url),

@@ -42,7 +42,8 @@ pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
         redis::cmd("ACL").arg("LOG").arg(128).query_async(connection).await.unwrap();
     let told = |entry: &BTreeMap<String, redis::Value>| {
         let text = |field: &str| redis::from_redis_value::<String>(entry[field].clone()).unwrap_or_default();
-        let (who, what) = (text("username"), text("object"));
+        let who = text("username");
+        let what = text("object");
         // The client library reports its name and version, and continues without.
         (what != "client|setinfo")
             .then(|| format!("{who} may not use {what} ({}, {})", text("reason"), text("context")))

@@ -141,7 +141,8 @@ impl StandIn {
             return (StatusCode::BAD_REQUEST, axum::Json(json!({"error": "invalid_request"}))).into_response();
         }
         seen.granted += 1;
-        let (access, refresh) = (format!("{ACCESS}{}", seen.granted), format!("{REFRESH}{}", seen.granted));
+        let access = format!("{ACCESS}{}", seen.granted);
+        let refresh = format!("{REFRESH}{}", seen.granted);
         let granted = json!({"token_type": "bearer", "expires_in": 7200, "access_token": access,
             "refresh_token": refresh, "scope": "tweet.read tweet.write users.read media.write offline.access"});
         axum::Json(granted).into_response()
@@ -182,7 +183,8 @@ impl StandIn {
                     return problem(400, "not an image");
                 }
                 let mime = text("media_type").unwrap_or_default();
-                let (total, data) = (data.len(), data.clone());
+                let total = data.len();
+                let data = data.clone();
                 seen.uploads
                     .insert(id.clone(), Upload { mime, category, total, data, finished: true, ..Upload::default() });
                 axum::Json(json!({"data": {"id": id, "media_key": format!("3_{id}"), "expires_after_secs": 86400}}))
@@ -201,7 +203,8 @@ impl StandIn {
                 axum::Json(json!({"data": {"id": id, "expires_after_secs": 86400}})).into_response()
             }
             ("POST", [id, "append"]) => {
-                let (form, upload) = (asked.form(), seen.uploads.get_mut(*id));
+                let form = asked.form();
+                let upload = seen.uploads.get_mut(*id);
                 let (Some(form), Some(upload)) = (form, upload) else { return problem(404, "no such upload") };
                 let piece = &form["media"];
                 let is_next = form["segment_index"] == upload.segments.to_string().as_bytes();
@@ -233,7 +236,8 @@ impl StandIn {
             return refuse(401, "Unauthorized");
         }
         let Some(message) = asked.json(&["chat_id", "text"]) else { return refuse(400, "Bad Request: can't parse") };
-        let (chat, text) = (&message["chat_id"], message["text"].as_str().unwrap_or_default());
+        let chat = &message["chat_id"];
+        let text = message["text"].as_str().unwrap_or_default();
         let is_chat =
             chat.as_i64().is_some() || chat.as_str().is_some_and(|c| c.starts_with('@') || c.parse::<i64>().is_ok());
         match () {
@@ -324,7 +328,8 @@ impl ReceivedRequest {
         let line = format!("--{boundary}\r\n").into_bytes();
         let find = |data: &[u8], what: &[u8]| data.windows(what.len()).position(|window| window == what);
         let mut rest = self.body.strip_prefix(line.as_slice())?;
-        let (separator, mut parts) = (format!("\r\n--{boundary}").into_bytes(), HashMap::new());
+        let separator = format!("\r\n--{boundary}").into_bytes();
+        let mut parts = HashMap::new();
         loop {
             let head = find(rest, b"\r\n\r\n")?;
             let name = String::from_utf8_lossy(&rest[..head]).split_once("name=\"")?.1.split_once('"')?.0.to_owned();

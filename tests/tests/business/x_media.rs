@@ -40,7 +40,8 @@ const MP4: &[u8] = b"\0\0\0\x18ftypmp42\0\0\0\0";
 #[tokio::test]
 async fn pictures_are_with_x_before_the_post_that_shows_them() {
     let (mut fleet, x) = fleet().await;
-    let (png, jpeg) = (file(PNG, 70_000), file(JPEG, 100));
+    let png = file(PNG, 70_000);
+    let jpeg = file(JPEG, 100);
     let one = x.media("/a.png", "image/png", png.clone());
     // An image that contains a multipart boundary.
     let two = x.media("/b", "application/octet-stream", [&jpeg[..], b"\r\n--tickfleet-\r\n\r\n"].concat());
@@ -85,7 +86,8 @@ async fn what_x_would_not_take_is_refused_before_anything_is_posted() {
     let page = x.media("/page", "text/html", b"<html><body>not a picture</body></html>".to_vec());
     let lie = x.media("/lie.png", "text/html", file(PNG, 100));
     let tiny = x.media("/tiny", "image/png", b"x".to_vec());
-    let (video, picture) = (x.media("/v", "video/mp4", file(MP4, 100)), x.media("/p", "image/png", file(PNG, 100)));
+    let video = x.media("/v", "video/mp4", file(MP4, 100));
+    let picture = x.media("/p", "image/png", file(PNG, 100));
     let gone = format!("{}/gone.png", x.base);
     let huge = "127.0.0.1/%";
     let tried = [

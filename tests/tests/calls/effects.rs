@@ -123,7 +123,8 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     let equal = json!({"to": "kim", "amount": 5.0, "text": "again"});
     fleet.submit_turn(turn("t2", "fran", &[equal, json!({"to": "kim", "amount": 6})])).await;
     let reply = fleet.reply().await;
-    let (again, other) = (&reply["results"][0], &reply["results"][1]);
+    let again = &reply["results"][0];
+    let other = &reply["results"][1];
     assert_eq!((&again["outcome"], &again["output"]), (&json!("ok"), &first["output"]), "{reply}");
     assert_eq!((&again["repeats"], &again["attempts"]), (&json!("t1/0"), &json!(0)), "{reply}");
     assert_eq!((&other["outcome"], &other["repeats"]), (&json!("ok"), &Value::Null), "{reply}");
@@ -165,7 +166,8 @@ async fn an_equal_call_waits_without_a_slot_while_the_first_one_runs() {
         .await;
     assert_eq!(fleet.reply().await["turn_id"], "t3");
     bank.open.add_permits(9);
-    let (one, two) = (fleet.reply().await, fleet.reply().await);
+    let one = fleet.reply().await;
+    let two = fleet.reply().await;
     let (first, again) = if one["turn_id"] == "t1" { (one, two) } else { (two, one) };
     assert_eq!(again["results"][0]["output"], first["results"][0]["output"], "{again}");
     assert_eq!(again["results"][0]["repeats"], "t1/0", "{again}");
@@ -234,7 +236,8 @@ async fn after_a_crash_of_the_first_both_are_told_that_nobody_knows_and_nothing_
     first.kill();
     let second = KillableProcess::start(&fleet, "second");
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
-    let (one, two) = (fleet.reply().await, fleet.reply().await);
+    let one = fleet.reply().await;
+    let two = fleet.reply().await;
     let (first, again) = if one["turn_id"] == "t1" { (one, two) } else { (two, one) };
     assert_eq!(first["results"][0]["outcome"], "outcome_unknown", "{first}");
     assert_eq!(again["results"][0]["outcome"], "outcome_unknown", "{again}");
@@ -319,7 +322,8 @@ async fn a_worker_tells_redis_again_which_claims_its_running_calls_have() {
     // For one lease after a restart no `once` call begins; by then the worker has reported its claims.
     assert_eq!(waits(&fleet, "t2").await, "t1");
     bank.open.add_permits(9);
-    let (one, two) = (fleet.reply().await, fleet.reply().await);
+    let one = fleet.reply().await;
+    let two = fleet.reply().await;
     let again = if one["turn_id"] == "t1" { two } else { one };
     assert_eq!((&again["results"][0]["repeats"], bank.paid()), (&json!("t1/0"), 1), "{again}");
     fleet.stop().await;

@@ -268,7 +268,8 @@ async fn a_call_waits_without_a_slot_for_one_that_is_under_way_and_may_bring_wha
     let other = run(&mut fleet, turn("t3", &[("order", json!({"item": 2})), ("pay", json!({}))])).await;
     assert_eq!(outcomes(&other), ["denied", "ok"], "{other:#}");
     gate.open.add_permits(1);
-    let (one, two) = (fleet.reply().await, fleet.reply().await);
+    let one = fleet.reply().await;
+    let two = fleet.reply().await;
     assert_eq!((outcomes(&one), outcomes(&two)), (vec!["ok"], vec!["ok"]), "{one:#} {two:#}");
     // A call also waits for a running call that may set a forbidden fact.
     fleet.submit_turn(turn("t4", &[("mail", json!({"gate": true}))])).await;

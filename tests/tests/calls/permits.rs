@@ -82,9 +82,12 @@ async fn no_more_go_on_at_once_than_there_are_places_when_many_have_waited() {
     let (running, most, open) =
         (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
     let pairs = Arc::new(Barrier::new(2));
-    let (counted, seen) = (running, most.clone());
+    let counted = running;
+    let seen = most.clone();
     let ship = TypedTool::new("ship", "A tool.", Effect::Once, move |_, _: Value| {
-        let (counted, seen, pairs) = (counted.clone(), seen.clone(), pairs.clone());
+        let counted = counted.clone();
+        let seen = seen.clone();
+        let pairs = pairs.clone();
         async move {
             seen.fetch_max(counted.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             // Each call waits for another one, so as many run at once as allowed.

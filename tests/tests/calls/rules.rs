@@ -148,7 +148,8 @@ async fn a_rule_in_shadow_stops_nothing_and_is_counted_and_audited() {
     fleet.submit_turn(json!({"calls": calls})).await;
     let reply = fleet.reply().await;
     let told = errors(&reply);
-    let (small, sane) = ("permissions.echo.rules.small", "permissions.echo.rules.sane");
+    let small = "permissions.echo.rules.small";
+    let sane = "permissions.echo.rules.sane";
     let ended: Vec<_> = told.iter().map(|told| (told.0, told.2)).collect();
     assert_eq!(ended, [("ok", ""), ("ok", ""), ("denied", sane), ("denied", sane)]);
     assert!(!reply.to_string().contains("small"), "an agent is not told of it: {reply}");

@@ -355,7 +355,9 @@ async fn what_was_paid_once_is_not_paid_again_after_redis_restarts_under_the_use
     let folder = tempfile::tempdir().unwrap();
     let mut server = guarded(folder.path(), &users_of_the_guide()).await;
     let url = |role: &str| users::url_in(&server.url(), role);
-    let (scheduler_url, worker_url, producer_url) = (url("scheduler"), url("worker"), url("producer"));
+    let scheduler_url = url("scheduler");
+    let worker_url = url("worker");
+    let producer_url = url("producer");
     let node_url = url("tickfleet");
     let paid = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&paid);
@@ -365,7 +367,8 @@ async fn what_was_paid_once_is_not_paid_again_after_redis_restarts_under_the_use
     });
     let plan = Plan { users: true, tools: vec![pay], ..Plan::default() };
     plan.store(&scheduler_url).ensure_groups().await.unwrap();
-    let (active, metrics) = (plan.active(), Arc::new(Metrics::new().unwrap()));
+    let active = plan.active();
+    let metrics = Arc::new(Metrics::new().unwrap());
     let shutdown = Shutdown::default();
     let scheduler = plan.scheduler(plan.store(&scheduler_url), active.clone(), metrics.clone(), "s0");
     let stop = shutdown.draining.clone();
@@ -454,7 +457,8 @@ async fn producers_and_exporters_cannot_move_the_clock_of_a_shard_or_refuse_its_
         }
     }
     // Forged arguments do not change more, and the function ends.
-    let (prefix, function) = (fleet.store.keys().key(""), function(&mut fleet.server.connection().await).await);
+    let prefix = fleet.store.keys().key("");
+    let function = function(&mut fleet.server.connection().await).await;
     for role in ["producer", "exporter"] {
         let mut connection = connected(&fleet.url_of(role)).await;
         for forged in FORGED {

@@ -60,7 +60,8 @@ async fn kills_at_random_lose_no_call_and_repeat_no_effect() {
     chaos.kill_by_and_by(kills, &mut rng).await;
     let killed = started.elapsed();
     chaos.wait_for_all().await;
-    let (turns, all) = (chaos.course.turns(), started.elapsed());
+    let turns = chaos.course.turns();
+    let all = started.elapsed();
     eprintln!("{turns} turns in {all:.1?}; {kills} schedulers and {kills} workers killed within {killed:.1?}");
     assert_eq!(chaos.inbox.total().await, turns, "replies in all");
     chaos.judge(&data);
@@ -185,7 +186,8 @@ impl Chaos {
     /// Returns the keys under which the service knows the calls of a turn.
     fn idempotency_keys(&self, id: &str) -> Vec<String> {
         let turn = parse_turn(self.course.sent(id).to_string().as_bytes()).unwrap();
-        let (digest, name) = (content_digest(&turn), turn.id.clone().unwrap());
+        let digest = content_digest(&turn);
+        let name = turn.id.clone().unwrap();
         (0..turn.calls.len()).map(|n| idempotency_key(&turn.tenant, &name, &digest, n)).collect()
     }
 

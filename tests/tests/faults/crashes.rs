@@ -131,7 +131,8 @@ fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc
 /// Redis loses everything, and again after the worker has reported its journal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_too() {
-    let (log, may_end) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Notify::new()));
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let may_end = Arc::new(Notify::new());
     let (runs, mut running) = mpsc::unbounded_channel();
     let mut fleet = Fleet::start(Plan {
         tools: vec![pay(log.clone(), runs, may_end.clone())],

@@ -288,7 +288,8 @@ async fn submit(fleet: &Fleet, tenant: &str, agent: &str, id: &str, calls: Value
 
 /// Waits until a turn has ended, and returns its outcomes.
 async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, String> {
-    let (name, began) = (TurnName::parse(&format!("{tenant}:{id}")).unwrap(), Instant::now());
+    let name = TurnName::parse(&format!("{tenant}:{id}")).unwrap();
+    let began = Instant::now();
     loop {
         if let Ok(TurnView::Finished(finished)) = fleet.store.turn_view(&name).await {
             let reply: Value = serde_json::from_str(&finished.reply).unwrap_or_default();
@@ -496,7 +497,8 @@ async fn wrong(fleet: &Fleet, damage: &Damage, hurts: AffectedOwner, number: usi
 /// Applies the damages of these rows one after the other. Returns their number, and what went wrong.
 async fn damaged(rows: Vec<&KeyDamage>) -> (usize, Vec<String>) {
     let fleet = busy().await;
-    let (mut found, mut number) = (Vec::new(), 0);
+    let mut found = Vec::new();
+    let mut number = 0;
     for row in rows {
         let hurts = match row {
             KeyDamage::Record(_, hurts, _) | KeyDamage::Type(_, hurts, _) | KeyDamage::Field(_, hurts, _) => *hurts,
@@ -526,7 +528,8 @@ async fn damages(fleet: &Fleet, row: &KeyDamage) -> Vec<Damage> {
                     let members = content(fleet, &key).await.map(|(_, content)| content).unwrap_or_default();
                     for (member, _) in members {
                         let damage = |is_missing| {
-                            let (key, member) = (key.clone(), member.clone());
+                            let key = key.clone();
+                            let member = member.clone();
                             Damage::Content { key, member, is_missing }
                         };
                         all.extend([damage(false), damage(true)]);

@@ -93,7 +93,8 @@ async fn a_call_whose_begin_no_replica_confirms_does_not_run_and_says_so() {
     // If the machine stalls for half a second, a confirmation fails, and uses up an attempt.
     fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
     assert_eq!(result(&fleet.reply().await).0, "ok");
-    let (unconfirmed, retried) = (counted(&fleet.metrics, UNCONFIRMED), counted(&fleet.metrics, RETRIED));
+    let unconfirmed = counted(&fleet.metrics, UNCONFIRMED);
+    let retried = counted(&fleet.metrics, RETRIED);
 
     replica.pause();
     fleet.submit(&[("pay", json!({"to": "fran"}))]).await;
@@ -135,7 +136,8 @@ async fn a_call_runs_at_a_later_try_when_a_replica_is_there_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tool_may_be_more_careful_than_its_fleet_and_less() {
-    let (paid, notes) = (PaymentLog::default(), PaymentLog::default());
+    let paid = PaymentLog::default();
+    let notes = PaymentLog::default();
     let careless = TypedTool::new("note", "Notes.", Effect::Once, {
         let notes = Arc::clone(&notes);
         move |_, _: Value| {
@@ -200,14 +202,17 @@ struct FailedOver {
 /// The replica knows the turn. If it `lags`, it knows nothing that happens then: a worker begins the payment. Primary
 /// and worker die together, and another worker continues with what the replica knows.
 async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
-    let (paid, trio) = (PaymentLog::default(), &mut SentinelSetup::start(1).await);
+    let paid = PaymentLog::default();
+    let trio = &mut SentinelSetup::start(1).await;
     let [first, second] = [false, true].map(|answers| {
         let store = StoreOptions { lease_ms: SHORT_LEASE_MS, ..StoreOptions::default() };
         // If the machine stalls for half a second, a confirmation fails, and the begin is retried.
         let ladder = Ladder::new(vec![Duration::from_millis(100); 20]);
         Arc::new(Plan { store, ladder, ..plan(&paid, answers, durable) })
     });
-    let (url, active, metrics) = (trio.url(), first.active(), Arc::new(Metrics::new().unwrap()));
+    let url = trio.url();
+    let active = first.active();
+    let metrics = Arc::new(Metrics::new().unwrap());
     let store = first.store(&url);
     store.ensure_groups().await.unwrap();
     let scheduling = Shutdown::default();
@@ -234,7 +239,8 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     trio.replicated(1, 1).await;
     let worker = KillableProcess::worker_on(&url, second, &active, &metrics, "second");
     until(async || entries(&store, &trio.servers[1], "replies:acme:box").await.is_some_and(|count| count > 0)).await;
-    let (range, key) = (redis::cmd("XREVRANGE"), store.keys().key("replies:acme:box"));
+    let range = redis::cmd("XREVRANGE");
+    let key = store.keys().key("replies:acme:box");
     let command = range.clone().arg(key).arg("+").arg("-").to_owned();
     let replies: Vec<(String, std::collections::BTreeMap<String, String>)> =
         command.query_async(&mut trio.servers[1].connection().await).await.unwrap();
@@ -344,7 +350,8 @@ async fn a_begin_that_is_repeated_is_confirmed_anew() {
     until_confirmed(&primary).await;
     replica.pause();
     let again = async |wait| {
-        let (mut view, begins) = (View::default(), std::slice::from_ref(&begin));
+        let mut view = View::default();
+        let begins = std::slice::from_ref(&begin);
         let (mut results, confirmed) =
             store.decide_durably(&mut view, begins, Durability::Replica, wait).await.unwrap();
         assert!(is_begun(&results.remove(0).unwrap().result));

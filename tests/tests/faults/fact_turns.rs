@@ -53,7 +53,8 @@ async fn of_a_thousand_turns_that_depend_on_each_other_none_is_denied_while_ever
     let fleet = Fleet::start(plan()).await;
     let turns: Vec<Value> = (0..SESSIONS * CHAIN.len())
         .map(|n| {
-            let (session, at) = (n / CHAIN.len(), n % CHAIN.len());
+            let session = n / CHAIN.len();
+            let at = n % CHAIN.len();
             // The agents differ, because a session does not belong to one agent.
             json!({"turn_id": format!("t{n}"), "tenant": "acme", "agent": format!("a{}", n % 10), "reply_to": "box",
                 "session_id": format!("s{session}"),
@@ -63,7 +64,8 @@ async fn of_a_thousand_turns_that_depend_on_each_other_none_is_denied_while_ever
     let mut parts = [KillableProcess::both(&fleet, "a"), KillableProcess::both(&fleet, "b")];
     submit_all(&fleet.server, fleet.store.keys(), &turns).await;
     let mut inbox = fleet.inbox("box").await;
-    let (mut answered, mut kills) = (BTreeSet::new(), 0);
+    let mut answered = BTreeSet::new();
+    let mut kills = 0;
     while answered.len() < turns.len() {
         let replies = inbox.next(PATIENCE).await;
         assert!(!replies.is_empty(), "{} turns are answered, then nothing for {PATIENCE:?}", answered.len());

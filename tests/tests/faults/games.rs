@@ -113,7 +113,8 @@ async fn outside(connection: FaultyStore, tenant: &'static str, mut dice: Dice) 
 
 async fn finish(connection: &FaultyStore, fields: &Fields, lease: &EntryId, dice: &mut Dice) {
     let task: Value = serde_json::from_slice(&fields.iter().find(|(name, _)| &**name == "task").unwrap().1).unwrap();
-    let (tenant, id) = (&task["tenant"], &task["task_id"]);
+    let tenant = &task["tenant"];
+    let id = &task["task_id"];
     let said = json!({"op": "finish", "tenant": tenant, "task_id": id, "lease": lease.as_str(), "output": "done"});
     let mut transaction = Transaction::new(Version::new(format!("r{:x}", dice.below(u64::MAX))));
     transaction.write(Write::Enqueue(StreamKey::new("tasks"), vec![("task".into(), said.to_string().into())]));
@@ -246,7 +247,8 @@ impl Game {
         let mut workers = Vec::new();
         let mut run = |(number, connection): (u32, &FaultyStore)| {
             let store = Store::in_memory(connection.clone(), number, Arc::new(self.plan.store.clone()));
-            let (active, metrics) = (self.active.clone(), self.metrics.clone());
+            let active = self.active.clone();
+            let metrics = self.metrics.clone();
             if at < SCHEDULERS {
                 let scheduler = self.plan.scheduler(store, active, metrics, &name);
                 let stop = shutdown.draining.clone();
@@ -282,7 +284,8 @@ impl Game {
     /// Delegates a task, or submits one again.
     async fn delegate(&mut self, number: usize) {
         if number == self.tasks.len() {
-            let (tenant, target) = (self.tenant(number), TAKERS[number % TAKERS.len()]);
+            let tenant = self.tenant(number);
+            let target = TAKERS[number % TAKERS.len()];
             let task = json!({"task_id": format!("k{number}"), "tenant": tenant, "target_agent": target, "reply_to": "box",
                 "task_description": "work"});
             let Ok(TaskMessage::Delegate(task)) = parse_task_message(task.to_string().as_bytes()) else {
@@ -437,7 +440,8 @@ impl Game {
             let results = of_turn[0]["results"].as_array().unwrap_or_else(|| panic!("{}", of_turn[0]));
             assert_eq!(results.len(), turn.calls.len());
             for result in results {
-                let (call, outcome) = (result["call"].as_str().unwrap(), result["outcome"].as_str().unwrap());
+                let call = result["call"].as_str().unwrap();
+                let outcome = result["outcome"].as_str().unwrap();
                 let once = result["tool"] == "pay";
                 assert!(!once || count(call) <= 1, "{call} ran {} times: {result}", count(call));
                 *seen.entry(outcome.to_owned()).or_default() += 1;
@@ -485,7 +489,8 @@ async fn play(seed: u64, loses: bool, seen: &mut BTreeMap<String, usize>) {
             }
             1 => game.change_faults(),
             2 => {
-                let (shard, short) = (game.dice.below(u64::from(SHARDS)) as usize, game.dice.below(2) == 0);
+                let shard = game.dice.below(u64::from(SHARDS)) as usize;
+                let short = game.dice.below(2) == 0;
                 game.faulty[shard].set_memory_short(short);
             }
             3 => game.cancel().await,

@@ -57,7 +57,8 @@ async fn what_a_killed_scheduler_and_a_killed_worker_held_comes_back_whatever_ma
     let dying = (node(&fleet, Role::Scheduler, 0), node(&fleet, Role::Worker, 0));
     submit(&fleet, "first", 1).await;
     answered(&mut fleet, 1).await;
-    let (scheduler, worker) = (fleet.reader_of("turns").await, fleet.reader_of("ready:normal").await);
+    let scheduler = fleet.reader_of("turns").await;
+    let worker = fleet.reader_of("ready:normal").await;
     dying.1.pause();
     submit(&fleet, "slice", 3).await;
     fleet.until("slices wait", async |fleet| fleet.ask::<u64>("XLEN", "ready:normal", &[]).await >= 3).await;

@@ -111,12 +111,15 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
     let mut workers = [KillableProcess::start(&fleet, "w0"), KillableProcess::start(&fleet, "w1")];
     submit_all(&fleet.server, fleet.store.keys(), &turns).await;
     let mut inbox = fleet.inbox("box").await;
-    let (mut told, mut answered, mut kills) = (OutcomeCounts::default(), BTreeSet::new(), 0);
+    let mut told = OutcomeCounts::default();
+    let mut answered = BTreeSet::new();
+    let mut kills = 0;
     while answered.len() < turns.len() {
         let replies = inbox.next(PATIENCE).await;
         assert!(!replies.is_empty(), "{} turns are answered, then nothing for {PATIENCE:?}", answered.len());
         for reply in replies {
-            let (id, result) = (reply["turn_id"].as_str().unwrap(), &reply["results"][0]);
+            let id = reply["turn_id"].as_str().unwrap();
+            let result = &reply["results"][0];
             assert!(answered.insert(id.to_owned()), "answered twice: {reply}");
             let outcome = result["outcome"].as_str().unwrap();
             let to: u64 = id[1..id.len() - 1].parse().unwrap();
@@ -164,9 +167,11 @@ fn find_late(asked: &QueryCounts) -> TypedTool {
 
 #[tokio::test]
 async fn that_a_payment_did_not_happen_is_believed_only_when_its_request_can_no_longer_be_on_its_way() {
-    let (bank, asked) = (Bank::default(), QueryCounts::default());
+    let bank = Bank::default();
+    let asked = QueryCounts::default();
     // No worker dies here; the default lease is long enough that a stalled machine does not look like a death.
-    let (store, tools) = (StoreOptions::default(), vec![pay(&bank), find_late(&asked)]);
+    let store = StoreOptions::default();
+    let tools = vec![pay(&bank), find_late(&asked)];
     let fleet = Fleet::start(Plan { workers: 1, tools, store, ..plan(&bank) }).await;
     // With these numbers and turn names, `pay` loses both requests.
     let turn = |to: u64| {
@@ -174,7 +179,8 @@ async fn that_a_payment_did_not_happen_is_believed_only_when_its_request_can_no_
             "calls": [{"name": "pay", "arguments": {"to": to}}]})
     };
     submit_all(&fleet.server, fleet.store.keys(), &[turn(22), turn(33)]).await;
-    let (mut inbox, mut told) = (fleet.inbox("box").await, BTreeMap::new());
+    let mut inbox = fleet.inbox("box").await;
+    let mut told = BTreeMap::new();
     while told.len() < 2 {
         let replies = inbox.next(PATIENCE).await;
         assert!(!replies.is_empty(), "{told:?} are answered, then nothing for {PATIENCE:?}");
@@ -182,7 +188,8 @@ async fn that_a_payment_did_not_happen_is_believed_only_when_its_request_can_no_
             told.insert(reply["turn_id"].as_str().unwrap().to_owned(), reply["results"][0].clone());
         }
     }
-    let (arrived, lost) = (&told["t22a"], &told["t33a"]);
+    let arrived = &told["t22a"];
+    let lost = &told["t33a"];
     assert_eq!((&arrived["outcome"], &arrived["reconciled"]), (&json!("ok"), &json!(true)), "{arrived}");
     assert_eq!((&lost["outcome"], &lost["reconciled"]), (&json!("transient"), &json!(true)), "{lost}");
     assert_eq!(lost["error"]["details"]["reason"], "did_not_happen", "{lost}");

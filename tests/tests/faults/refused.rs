@@ -38,7 +38,8 @@ async fn saved(connection: &mut MultiplexedConnection, well: bool) {
 #[tokio::test]
 async fn a_disk_that_fails_a_demotion_and_missing_replicas_are_told_apart_and_end() {
     let server = RedisServer::start().await;
-    let (store, mut connection) = (shard(&server.url()), server.connection().await);
+    let store = shard(&server.url());
+    let mut connection = server.connection().await;
     assert_eq!(refusal(&store).await, None);
     let written: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
     assert_eq!(written, [store.keys().key("meta")], "the probe writes nothing but the time of the shard");
@@ -120,7 +121,8 @@ async fn size(server: &RedisServer) -> u64 {
 
 #[tokio::test]
 async fn a_snapshot_comes_back_into_an_append_only_server_that_starts_without_its_file() {
-    let (naive, guided) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let naive = tempfile::tempdir().unwrap();
+    let guided = tempfile::tempdir().unwrap();
     let server = RedisServer::start().await;
     let store = shard(&server.url());
     store.ensure_groups().await.unwrap();

@@ -55,9 +55,11 @@ struct Gate {
 
 impl Gate {
     fn tool(&self) -> TypedTool {
-        let (runs, open) = (self.runs.clone(), self.open.clone());
+        let runs = self.runs.clone();
+        let open = self.open.clone();
         TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: Mark| {
-            let (runs, mut open) = (runs.clone(), open.subscribe());
+            let runs = runs.clone();
+            let mut open = open.subscribe();
             async move {
                 *runs.lock().unwrap().entry(args.mark).or_default() += 1;
                 drop(open.wait_for(|open| *open).await);
@@ -96,10 +98,12 @@ impl Fleet {
             store: StoreOptions::default(),
             ..Plan::default()
         };
-        let (active, metrics) = (plan.active(), Arc::new(Metrics::new().unwrap()));
+        let active = plan.active();
+        let metrics = Arc::new(Metrics::new().unwrap());
         let store = plan.store(&url);
         store.ensure_groups().await.unwrap();
-        let (scheduling, working) = (Shutdown::default(), Shutdown::default());
+        let scheduling = Shutdown::default();
+        let working = Shutdown::default();
         let scheduler = plan.scheduler(plan.store(&url), active.clone(), metrics.clone(), "s");
         let stop = scheduling.draining.clone();
         let scheduler = tokio::spawn(async move { scheduler.run(stop).await.unwrap() });
@@ -170,7 +174,8 @@ impl Fleet {
     /// Promotes this server, and waits until the producer's own connection leads to it. Returns the number of
     /// promotions: on a busy machine, Sentinels may revert a failover.
     async fn until_led_to(&self, server: usize) -> u64 {
-        let (mut deadline, mut failovers) = (Instant::now() + RECOVERS_WITHIN, 0);
+        let mut deadline = Instant::now() + RECOVERS_WITHIN;
+        let mut failovers = 0;
         let port = format!(":{}", self.trio.port(server));
         let connection = self.client.stores()[0].connection();
         loop {
@@ -344,7 +349,8 @@ async fn a_server_that_says_itself_that_it_is_no_primary_is_not_believed_to_be_o
 #[tokio::test]
 async fn a_primary_that_was_replaced_and_does_not_know_it_is_left_within_seconds() {
     let options = || tickfleet_testkit::RedisOptions { tcp: true, ..tickfleet_testkit::RedisOptions::default() };
-    let (old, new) = (RedisServer::start_with(options()).await, RedisServer::start_with(options()).await);
+    let old = RedisServer::start_with(options()).await;
+    let new = RedisServer::start_with(options()).await;
     let names = watch::Sender::new(port_of(&old));
     let url = format!("redis+sentinel://127.0.0.1:{}/fleet", sentinel_that_names(names.subscribe()).await);
     let store = Store::open(&url, 0, Arc::new(StoreOptions::default())).unwrap();
@@ -380,7 +386,8 @@ async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
         ..tickfleet_testkit::RedisOptions::default()
     })
     .await;
-    let (port, lagging) = (port_of(&replica), lagging_sentinel(&port_of(&replica)).await);
+    let port = port_of(&replica);
+    let lagging = lagging_sentinel(&port_of(&replica)).await;
     // Accepts connections, and never answers.
     let holds = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = holds.local_addr().unwrap().port();

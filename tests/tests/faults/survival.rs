@@ -45,9 +45,11 @@ impl Gate {
     }
 
     fn tool(&self, name: &str, effect: Effect) -> TypedTool {
-        let (runs, open) = (self.runs.clone(), self.open.clone());
+        let runs = self.runs.clone();
+        let open = self.open.clone();
         TypedTool::new(name, "Notes that it ran.", effect, move |context: CallContext, args: Mark| {
-            let (runs, mut open) = (runs.clone(), open.subscribe());
+            let runs = runs.clone();
+            let mut open = open.subscribe();
             async move {
                 *runs.lock().unwrap().entry(args.mark).or_default() += 1;
                 drop(open.wait_for(|open| *open).await);

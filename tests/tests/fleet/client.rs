@@ -96,7 +96,8 @@ async fn a_gap_in_the_numbers_is_told() {
     world.reply("t1", 4).await;
     world.reply("t2", 7).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
-    let (one, two) = (replies.next(SOON).await.unwrap().unwrap(), replies.next(SOON).await.unwrap().unwrap());
+    let one = replies.next(SOON).await.unwrap().unwrap();
+    let two = replies.next(SOON).await.unwrap().unwrap();
     assert_eq!([(one.seq, one.missed), (two.seq, two.missed)], [(Some(4), 0), (Some(7), 2)]);
 }
 
@@ -168,7 +169,8 @@ async fn what_comes_before_an_awaited_reply_is_kept_here_and_in_the_inbox() {
 #[tokio::test]
 async fn a_reply_that_is_not_in_the_inbox_is_read_from_the_turns_record() {
     let world = ClientFixture::new(StoreOptions::default()).await;
-    let (store, name) = (world.client.store(&world.tenant), TurnName::parse("acme:mine").unwrap());
+    let store = world.client.store(&world.tenant);
+    let name = TurnName::parse("acme:mine").unwrap();
     let finished = Finished {
         admitted_ms: 1,
         ended_ms: 2,

@@ -395,7 +395,8 @@ async fn tasks_are_delegated_five_levels_deep_at_most() {
     fleet.delegate("a0", json!({"task_id": "d0", "budget": 1_000})).await;
     let mut leased = vec![fleet.lease_task("a0", "r").await];
     for level in 0..6 {
-        let (agent, next) = (&agents[level], &agents[level + 1]);
+        let agent = &agents[level];
+        let next = &agents[level + 1];
         let task = leased[level].id().to_owned();
         fleet.submit_turn(json!({"agent": agent, "task_id": task, "calls": [delegate(next, "down")]})).await;
         let reply = fleet.reply().await;

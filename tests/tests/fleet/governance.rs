@@ -68,7 +68,8 @@ fn wave(wave: usize) -> Vec<Value> {
 /// Starts a fleet whose ready streams show every admission. No entry is removed from them, and an entry's ID has the
 /// shard's time at which the commit debited: otherwise Redis would number entries by its own clock.
 pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
-    let (schedulers, workers) = (plan.schedulers, plan.workers);
+    let schedulers = plan.schedulers;
+    let workers = plan.workers;
     let mut fleet = Fleet::start(Plan { schedulers: 0, workers: 0, ..plan }).await;
     // A commit without transactions loads the library.
     fleet.store.refresh_state().await.unwrap();
@@ -130,7 +131,8 @@ async fn no_window_and_no_day_of_any_agent_admits_more_than_its_cap() {
     let fleet = start_witnessed(plan()).await;
     let started = Instant::now();
     let mut inbox = fleet.inbox("box").await;
-    let (mut replies, mut sent) = (HashMap::new(), 0);
+    let mut replies = HashMap::new();
+    let mut sent = 0;
     let expected = AGENTS * TURNS.len() * WAVES;
     while replies.len() < expected {
         if sent < WAVES
@@ -187,7 +189,8 @@ fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
 
 /// Returns the times at which the calls of each agent became ready, ms, in order.
 async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
-    let (mut seen, mut admitted) = (HashSet::new(), BTreeMap::<AgentId, Vec<i64>>::new());
+    let mut seen = HashSet::new();
+    let mut admitted = BTreeMap::<AgentId, Vec<i64>>::new();
     for priority in Priority::ALL {
         let queue = keys::ready(priority);
         for (entry, fields) in fleet.store.seam().entries(&queue, &Range::oldest(1_000_000)).await.unwrap() {
@@ -209,7 +212,8 @@ async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
 fn witness(admitted: &BTreeMap<AgentId, Vec<i64>>) {
     assert_eq!(admitted.len(), AGENTS);
     let tenant = TenantId::new("acme").unwrap();
-    let (mut windows, mut full) = (0, 0);
+    let mut windows = 0;
+    let mut full = 0;
     for (agent, times) in admitted {
         assert_eq!(times.len(), CALLS_PER_DAY as usize, "{agent} on one day");
         let stagger = stagger_ms(&tenant, agent, TICK_MS);

@@ -206,7 +206,8 @@ async fn what_a_limit_rejects_is_told_call_by_call_and_the_turn_goes_on() {
         with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..sends }]);
     })
     .await;
-    let (send, echo) = (("send", json!({"text": "x"})), ("echo", json!({"text": "hi"})));
+    let send = ("send", json!({"text": "x"}));
+    let echo = ("echo", json!({"text": "hi"}));
     fleet.submit(&[echo.clone(), send.clone(), send.clone(), send.clone(), echo.clone()]).await;
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["ok", "ok", "limit_reached", "limit_reached", "ok"], "{reply}");

@@ -48,7 +48,8 @@ const fn older(generation: u64, silent: bool) -> AnnounceResult {
 #[tokio::test]
 async fn an_older_policy_comes_back_when_the_newer_ones_scheduler_has_left_or_changed() {
     let world = ShardFixture::new().await;
-    let (one, two) = (world.scheduler("s-one").await, world.scheduler("s-two").await);
+    let one = world.scheduler("s-one").await;
+    let two = world.scheduler("s-two").await;
     let first = world.in_force("old", &one).await;
     let second = world.in_force("new", &two).await;
     assert!(second > first, "{first} {second}");

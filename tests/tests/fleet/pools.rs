@@ -41,7 +41,8 @@ async fn a_worker_of_urgent_work_takes_nothing_else_and_another_pool_does() {
     assert_eq!(read_up_to(&fleet, "ready:normal").await, "0-0");
     assert_eq!(read_up_to(&fleet, "ready:low").await, "0-0");
 
-    let (rest, stop) = (Priorities::new([Priority::Low, Priority::Normal]).unwrap(), Shutdown::default());
+    let rest = Priorities::new([Priority::Low, Priority::Normal]).unwrap();
+    let stop = Shutdown::default();
     let plan = Plan { priorities: rest, ..Plan::default() };
     let now = stop.now.child_token();
     let other = plan.worker(fleet.store.clone(), fleet.active.clone(), fleet.metrics.clone(), "rest", now);

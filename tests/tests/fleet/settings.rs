@@ -38,10 +38,15 @@ fn drawn(rng: &mut StdRng) -> String {
         if rng.random_bool(0.7) { any_of(rng, &edges) } else { rng.random_range(from..=upto) }
     };
     let lease = ms(1_000, 600_000);
-    let (drain, reap) = (ms((lease / 4).max(1_000), 3_600_000), ms(10, lease));
-    let (poll, collect, records) = (ms(1, 60_000), ms(100, 600_000), ms(1_000, 600_000));
-    let (tick, dedupe) = (ms(poll.max(100), 3_600_000), ms(records, 900_000));
-    let (slots, batch) = (any_of(rng, &[1, 2, 32, 10_000]), any_of(rng, &[1, 2, 256]));
+    let drain = ms((lease / 4).max(1_000), 3_600_000);
+    let reap = ms(10, lease);
+    let poll = ms(1, 60_000);
+    let collect = ms(100, 600_000);
+    let records = ms(1_000, 600_000);
+    let tick = ms(poll.max(100), 3_600_000);
+    let dedupe = ms(records, 900_000);
+    let slots = any_of(rng, &[1, 2, 32, 10_000]);
+    let batch = any_of(rng, &[1, 2, 256]);
     format!(
         "worker: {{lease: {lease}ms, drain: {drain}ms, slots: {slots}}}\n\
          scheduler: {{batch: {batch}, tick_poll: {poll}ms, collect_every: {collect}ms, reap_every: {reap}ms}}\n\
@@ -78,7 +83,8 @@ fn ms(duration: Duration) -> i64 {
 
 impl Shard {
     async fn new(settings: &Settings) -> Self {
-        let (clock, lease_ms) = (Arc::new(ManualClock::new(START_MS)), ms(settings.worker.lease));
+        let clock = Arc::new(ManualClock::new(START_MS));
+        let lease_ms = ms(settings.worker.lease);
         let memory = MemoryOptions { clock: clock.clone(), lease_ms, ..MemoryOptions::default() };
         let options = StoreOptions { lease_ms, ..StoreOptions::default() };
         let store = Store::in_memory(MemoryStore::new(memory), 0, Arc::new(options));
@@ -126,7 +132,8 @@ impl Shard {
         let liveness = |view: &View, context: &Context| Liveness::of(&self.worker, view, context.now_ms);
         let liveness = self.store.evaluate(&mut View::default(), liveness).await.unwrap();
         let (Some(lease), Some(held)) = (Lease::ended(&self.worker, &liveness), held) else { return false };
-        let (consumer, bounds) = (self.worker.as_str().into(), self.store.bounds());
+        let consumer = self.worker.as_str().into();
+        let bounds = self.store.bounds();
         let reap = Reap { consumer, lease, held: vec![held.clone()], bounds: &bounds };
         matches!(self.store.decide(reap).await.unwrap().result, Reaped::Redelivered(_))
     }
@@ -134,12 +141,14 @@ impl Shard {
 
 #[tokio::test]
 async fn a_killed_workers_work_comes_back_under_whatever_settings_the_loader_takes() {
-    let (mut taken, mut slow) = (0, 0);
+    let mut taken = 0;
+    let mut slow = 0;
     for seed in 0..DRAWS {
         let mut rng = StdRng::seed_from_u64(seed);
         let text = drawn(&mut rng);
         let Some(settings) = loaded(&text) else { continue };
-        let (lease, options) = (settings.worker.lease, Options::of(&settings));
+        let lease = settings.worker.lease;
+        let options = Options::of(&settings);
         (taken, slow) = (taken + 1, slow + u32::from(settings.scheduler.reap_every > lease / 2));
         let shard = Shard::new(&settings).await;
         // Reapers also run while the worker lives, each up to half a period late, as on a busy machine.

@@ -191,7 +191,9 @@ async fn by_default_a_flood_stands_before_no_other_tenant_s_calls() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_for_a_share_of_the_slots_asks_for_workers() {
-    let (begun, gate, hanging) = (BegunTenants::default(), Arc::new(Semaphore::new(0)), Arc::default());
+    let begun = BegunTenants::default();
+    let gate = Arc::new(Semaphore::new(0));
+    let hanging = Arc::default();
     let tools = vec![slow(&begun), hangs(&gate, &hanging)];
     let fleet = Fleet::start(Plan { slots: SLOTS, tools, policy: by_default, ..Plan::default() }).await;
     until_slots_are_counted(&fleet).await;
@@ -251,7 +253,8 @@ async fn tenants_that_wait_have_the_slots_by_weight() {
     submit_all(&fleet.server, fleet.store.keys(), &both.collect::<Vec<_>>()).await;
     until_begun(&begun, FLOOD).await;
     let calls = begun.lock().unwrap()[FLOOD / 3..FLOOD].to_vec();
-    let (acme, globex) = (count(&calls, "acme"), count(&calls, "globex"));
+    let acme = count(&calls, "acme");
+    let globex = count(&calls, "globex");
     // Three to one, within ten percent.
     let part = acme * 1_000 / (acme + globex);
     eprintln!("of 1,000 calls, {part} were those of the tenant with three quarters of the weight");
@@ -262,7 +265,8 @@ async fn tenants_that_wait_have_the_slots_by_weight() {
 
 /// A tool that does not return before `gate` opens, and counts its calls.
 fn hangs(gate: &Arc<Semaphore>, hanging: &Arc<AtomicUsize>) -> TypedTool {
-    let (gate, hanging) = (Arc::clone(gate), Arc::clone(hanging));
+    let gate = Arc::clone(gate);
+    let hanging = Arc::clone(hanging);
     TypedTool::new("hangs", "Does not answer.", Effect::Read, move |_: CallContext, _: Nothing| {
         let gate = Arc::clone(&gate);
         hanging.fetch_add(1, Ordering::SeqCst);
@@ -295,7 +299,9 @@ async fn until_none_hangs(fleet: &Fleet, hanging: &AtomicUsize, calls: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tool_that_hangs_leaves_slots_for_others() {
-    let (begun, gate, hanging) = (BegunTenants::default(), Arc::new(Semaphore::new(0)), Arc::default());
+    let begun = BegunTenants::default();
+    let gate = Arc::new(Semaphore::new(0));
+    let hanging = Arc::default();
     let policy = |policy: &mut Policy| {
         two_tenants(policy);
         policy.limits = limits_with(&[("TICKFLEET_FAIRNESS_TOOL_SLOTS_PERCENT", "50")]);
@@ -314,7 +320,9 @@ async fn a_tool_that_hangs_leaves_slots_for_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_default_one_tool_of_one_tenant_has_all_slots() {
-    let (begun, gate, hanging) = (BegunTenants::default(), Arc::new(Semaphore::new(0)), Arc::default());
+    let begun = BegunTenants::default();
+    let gate = Arc::new(Semaphore::new(0));
+    let hanging = Arc::default();
     let tools = vec![slow(&begun), hangs(&gate, &hanging)];
     let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy: by_default, ..Plan::default() }).await;
     until_slots_are_counted(&fleet).await;

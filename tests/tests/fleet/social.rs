@@ -115,7 +115,9 @@ async fn fleet_with(tokens: &[(&str, &str)]) -> (Fleet, Arc<Services>) {
         digest: loaded.digest,
         ..ActivePolicy::default()
     };
-    let (declared, environment, active) = (loaded.tools, variables, Some(active));
+    let declared = loaded.tools;
+    let environment = variables;
+    let active = Some(active);
     let plan = Plan { declared, environment, active, atlas_tools: true, ..Plan::default() };
     (Fleet::start(plan).await, services)
 }

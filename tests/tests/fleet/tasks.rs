@@ -184,7 +184,8 @@ fn standing(state: TaskState) -> TaskFilter {
 async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<String> {
     let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
     let one = TaskFilter { limit: 1, ..filter.clone() };
-    let (mut found, mut from) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut from = None;
     loop {
         let page = task_page(client, &tenants, &one, from.as_ref()).await.unwrap();
         found.extend(page.tasks.into_iter().map(|task| task.id.to_string()));
@@ -296,7 +297,8 @@ async fn a_session_goes_on_over_several_sends_and_the_model_reads_what_was_said(
     })
     .await;
     let fleet = Fleet::start(plan(&model)).await;
-    let (tenant, kelly) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+    let tenant = TenantId::new("acme").unwrap();
+    let kelly = AgentId::new("kelly").unwrap();
     let id = SessionId::new("talk").unwrap();
     let open =
         |agent: &AgentId| Session::open(&client(&fleet), tenant.clone(), agent.clone(), id.clone(), Context::default());
@@ -380,7 +382,8 @@ async fn a_message_from_agent_to_agent_is_read_once_with_the_next_step() {
 #[tokio::test]
 async fn a_message_is_told_once_and_heard_once_whatever_is_repeated_and_a_full_box_refuses_more() {
     let fleet = Fleet::start(Plan { schedulers: 0, workers: 0, ..Plan::default() }).await;
-    let (tenant, kelly) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+    let tenant = TenantId::new("acme").unwrap();
+    let kelly = AgentId::new("kelly").unwrap();
     let store = &fleet.store;
     let told = async |text: &str| store.send_message(&tenant, &kelly, text, text).await.unwrap();
     let heard = async |by: &str, count| {

@@ -119,7 +119,9 @@ impl Sealing {
             let Some(last) = page.entries.last() else { return count };
             let now_ms = store.state().now_ms;
             let sealed = seal(&chain, &self.head, &leaves, &Losses::default(), now_ms, &self.signer);
-            let (head, body, signature) = (sealed.head.to_string(), sealed.body, sealed.signature);
+            let head = sealed.head.to_string();
+            let body = sealed.body;
+            let signature = sealed.signature;
             self.extend(store, &last.id, vec![Seal { tenant: "bench".into(), head, body, signature }]).await;
             (self.head, self.after) = (sealed.head, last.id.clone());
             count += leaves.len();
@@ -252,7 +254,8 @@ impl MeasuredRedis {
 
     async fn admit(&mut self, entries: Vec<TakenEntry>) {
         let deadline_ms = self.store.state().now_ms + DAY_MS;
-        let (options, bounds) = (ReportOptions::default(), self.store.bounds());
+        let options = ReportOptions::default();
+        let bounds = self.store.bounds();
         let render = Renderer { options: &options, policy: &self.active.policy };
         let active = Arc::clone(&self.active);
         let rules = ActiveRules { active, generations: Generations::default(), shard: (0, 1), slots: &Enough };
@@ -284,7 +287,8 @@ impl MeasuredRedis {
 
     /// Begins the calls if they depend on facts, and settles them, like a worker.
     async fn carry_out(&self, mut slices: Vec<Slice>) {
-        let (mut view, bounds) = (View::default(), self.store.bounds());
+        let mut view = View::default();
+        let bounds = self.store.bounds();
         let ends: Vec<EndCalls> = if self.has_facts { slices.iter().map(end_of_facts).collect() } else { Vec::new() };
         if self.has_facts {
             let epoch = self.store.state().epoch;

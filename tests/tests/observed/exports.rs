@@ -29,7 +29,8 @@ async fn exported(stores: &[Store], header: &Header) -> ExportResume {
 #[tokio::test]
 async fn an_export_goes_on_in_no_file_of_another_fleet_that_has_the_same_name() {
     let plan = || Plan { schedulers: 0, workers: 0, ..Plan::default() };
-    let (ours, theirs) = (Fleet::start(plan()).await, Fleet::start(plan()).await);
+    let ours = Fleet::start(plan()).await;
+    let theirs = Fleet::start(plan()).await;
     let header = Header { fleet: ours.store.options().namespace.clone(), keys: BTreeMap::new(), ..Header::default() };
     let stores = [ours.store.clone()];
     write(&ours, "ours", 3).await;

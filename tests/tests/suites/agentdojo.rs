@@ -115,7 +115,8 @@ async fn judge(fleet: &Fleet, expected: &BTreeMap<String, BTreeSet<String>>) -> 
         for reply in replies {
             let id = reply["turn_id"].as_str().unwrap();
             assert!(left.remove(id), "{id} was answered twice");
-            let (user, narrowed) = (!id.contains("injection_task"), id.ends_with("true"));
+            let user = !id.contains("injection_task");
+            let narrowed = id.ends_with("true");
             let counts = &mut counted[usize::from(narrowed)];
             for result in reply["results"].as_array().unwrap() {
                 let granted = expected[id].contains(result["tool"].as_str().unwrap());

@@ -49,7 +49,8 @@ fn expand(prefix: &str, path: &str, found: &mut Vec<String>) {
         return;
     };
     let group = group.strip_suffix('}').unwrap_or(group);
-    let (mut depth, mut from) = (0_usize, 0);
+    let mut depth = 0_usize;
+    let mut from = 0;
     for (at, c) in group.char_indices().chain([(group.len(), ',')]) {
         match c {
             '{' => depth += 1,

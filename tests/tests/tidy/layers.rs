@@ -169,7 +169,8 @@ pub fn names_backoff(source: &Source) -> bool {
 fn lines_naming_crate(source: &Source, name: &str) -> Vec<usize> {
     let code = &source.production;
     let begins = |at: &usize| {
-        let (before, after) = (code[..*at].trim_end(), code[at + name.len()..].trim_start());
+        let before = code[..*at].trim_end();
+        let after = code[at + name.len()..].trim_start();
         let outer = before.strip_suffix("::").is_none_or(str::is_empty);
         outer && (after.starts_with("::") || (before.ends_with("use") && after.starts_with([';', ' '])))
     };

@@ -94,7 +94,8 @@ pub fn line_of(text: &str, at: usize) -> usize {
 pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).map(|(at, _)| at).filter(move |at| {
-        let (before, after) = (&text[..*at], &text[at + word.len()..]);
+        let before = &text[..*at];
+        let after = &text[at + word.len()..];
         let continues = word.ends_with(part) && after.starts_with(part);
         !(before.ends_with(part) || continues)
     })
@@ -182,12 +183,14 @@ fn opaque_len(rest: &str, before: Option<char>) -> Option<usize> {
     }
     // `'a'` and `'\n'` are characters; `'a` is a lifetime.
     let mut chars = rest.strip_prefix('\'')?.chars();
-    let (first, second) = (chars.next()?, chars.next());
+    let first = chars.next()?;
+    let second = chars.next();
     (first == '\\' || second == Some('\'')).then(|| quoted_len(rest, '\''))
 }
 
 fn block_comment_len(rest: &str) -> usize {
-    let (mut depth, mut at) = (0_usize, 0);
+    let mut depth = 0_usize;
+    let mut at = 0;
     while at < rest.len() {
         if rest[at..].starts_with("/*") {
             depth += 1;

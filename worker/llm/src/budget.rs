@@ -100,7 +100,8 @@ impl<'a> Budgets<'a> {
             if debits.is_empty() {
                 return Ok(false);
             }
-            let (name, request) = (self.name.clone(), number.to_owned());
+            let name = self.name.clone();
+            let request = number.to_owned();
             let reserve = Reserve { name, entry: self.entry(), request, debits };
             let receipt = self.agent.store.decide(reserve).await.map_err(|error| store_unavailable(error.into()))?;
             match receipt.result {
@@ -148,7 +149,8 @@ impl<'a> Budgets<'a> {
 
     fn debits(&self, at_most: Spend) -> Result<Vec<BudgetDebit>, ToolFailure> {
         let policy = &self.active.policy;
-        let (tenant, agent) = (&self.context.tenant, &self.context.agent);
+        let tenant = &self.context.tenant;
+        let agent = &self.context.agent;
         if !policy.limits.iter().any(|limit| limit.bound.is_of_models()) {
             return Ok(Vec::new());
         }
@@ -163,7 +165,8 @@ impl<'a> Budgets<'a> {
     }
 
     fn debit(&self, owner: &TenantPolicy, debits: &Debits) -> BudgetDebit {
-        let (policy, store) = (&self.active.policy, &self.agent.store);
+        let policy = &self.active.policy;
+        let store = &self.agent.store;
         let limit = &policy.limits[debits.limit];
         let row = LimitRow::configured(policy, owner, limit, (store.shard(), store.options().shards));
         let (counter, stagger_ms) = counter_of(&row, &debits.key);
@@ -187,7 +190,8 @@ impl<'a> Budgets<'a> {
         let Shortage { counter, used, amount, ends_ms, reach } = shortage;
         let name = &*counter.limit;
         if *reach == Reach::Wait {
-            let (set, member) = (keys::budget_queue(counter), self.name.to_string().into());
+            let set = keys::budget_queue(counter);
+            let member = self.name.to_string().into();
             let place = self.agent.store.query(Query::Place(set, member)).await.map_err(store_unavailable)?;
             if place == Value::Place(None) {
                 self.agent.metrics.limit_reached(name, LimitAction::Wait, 1);
@@ -204,7 +208,9 @@ impl<'a> Budgets<'a> {
             Some(LimitBound::Money(_)) => amount::show(number),
             _ => format!("{number} tokens"),
         };
-        let (used, needed, resets_at) = (show(*used), show(*amount), rfc3339(*ends_ms));
+        let used = show(*used);
+        let needed = show(*amount);
+        let resets_at = rfc3339(*ends_ms);
         let allows = limit.as_ref().map_or_else(String::new, Limit::to_string);
         let message = if *reach == Reach::Never {
             format!(

@@ -24,7 +24,8 @@ pub(crate) fn summary_due(history: &History, bytes_max: usize) -> Option<usize> 
         return None;
     }
     // Half of the space is left for the next results. The last round stays in any case.
-    let (mut kept, mut upto) = (0, None);
+    let mut kept = 0;
+    let mut upto = None;
     for (at, entry) in history.entries.iter().enumerate().skip(summarized_upto).rev() {
         kept += bytes(entry);
         if matches!(entry, HistoryEntry::Plan(_)) {

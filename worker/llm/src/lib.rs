@@ -59,7 +59,9 @@ impl ToolKind<LlmDef> for LlmKind {
     fn make(&self, def: &LlmDef, _: &serde_json::Value, _: Effect) -> Result<DeclaredHandler, DeclarationError> {
         let models = self.models.chain(&def.models);
         let configured = models.is_ok();
-        let (set, active, metrics) = (Arc::clone(&self.models), Arc::clone(&self.active), Arc::clone(&self.metrics));
+        let set = Arc::clone(&self.models);
+        let active = Arc::clone(&self.active);
+        let metrics = Arc::clone(&self.metrics);
         let form = def.answer_schema.as_ref().map(answer::AnswerForm::compile).transpose()?;
         let compacts = (!def.compact_with.is_empty()).then(|| self.models.chain(&def.compact_with));
         if let Some(Err(why)) = &compacts {

@@ -162,7 +162,9 @@ impl TaskRun<'_> {
             return self.append(Vec::new(), Some(&spent)).await;
         }
         let text = turns::cut(answer.text, agent.def.result_bytes_max);
-        let (input, output, cost) = (spent.used.tokens_in, spent.used.tokens_out, spent.used.cost);
+        let input = spent.used.tokens_in;
+        let output = spent.used.tokens_out;
+        let cost = spent.used.cost;
         let summary = Summary { upto, text, model, input, output, cost };
         self.append(vec![HistoryEntry::Summary(summary)], Some(&spent)).await?;
         agent.metrics.task_step("compact");
@@ -173,7 +175,8 @@ impl TaskRun<'_> {
     /// requests.
     async fn ask(&self, models: &ModelChain, number: &str, request: &ModelRequest) -> Result<ModelReply, ToolFailure> {
         request.check().map_err(|error| unanswered(&error.into()))?;
-        let (agent, metrics) = (self.agent, &self.agent.metrics);
+        let agent = self.agent;
+        let metrics = &self.agent.metrics;
         let mut budgets = Budgets::now(agent, self.context, &self.name).await?;
         let mut failed = Vec::new();
         for (at, model) in models.names().enumerate() {

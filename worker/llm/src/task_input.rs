@@ -3,7 +3,7 @@
 //! model the same text.
 
 use serde::{Deserialize, Serialize};
-use tickfleet_client::session::{ExchangeRef, earlier_exchanges, store_answer};
+use tickfleet_client::session::{ExchangeRef, store_answer};
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::CallContext;
 
@@ -25,7 +25,13 @@ struct AgentMessage {
 
 /// The exchanges of the task's session before the task; empty if the task has no session.
 pub(crate) async fn earlier_exchanges(store: &Store, context: &CallContext) -> Result<Vec<HistoryEntry>, StoreError> {
-    let before = earlier_exchanges(store, &context.tenant, &context.agent, context.call.turn.as_str()).await?;
+    let before = tickfleet_client::session::earlier_exchanges(
+        store,
+        &context.tenant,
+        &context.agent,
+        context.call.turn.as_str(),
+    )
+    .await?;
     let exchanges = before.map(|(_, exchanges)| exchanges).unwrap_or_default();
     Ok(exchanges.into_iter().map(|spoken| HistoryEntry::Earlier { user: spoken.user, agent: spoken.agent }).collect())
 }

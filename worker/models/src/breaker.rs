@@ -90,7 +90,8 @@ mod tests {
         assert!(breaker.permit().is_err(), "one request tries, no second one");
         drop(trial);
         breaker.permit().expect("a trial that was given up makes room for the next").answered();
-        let (one, two) = (breaker.permit(), breaker.permit());
+        let one = breaker.permit();
+        let two = breaker.permit();
         assert!(one.is_ok() && two.is_ok());
     }
 
@@ -105,7 +106,8 @@ mod tests {
             tokio::time::advance(Duration::from_secs(7)).await;
         }
         breaker.permit().unwrap().answered();
-        let (one, two) = (breaker.permit(), breaker.permit());
+        let one = breaker.permit();
+        let two = breaker.permit();
         assert!(one.is_ok() && two.is_ok());
     }
 }

@@ -199,7 +199,9 @@ impl Provider {
 
 /// Returns the approximate number of values in the JSON, and at least half of their real number.
 fn values(json: &[u8]) -> usize {
-    let (mut values, mut in_text, mut escaped) = (1, false, false);
+    let mut values = 1;
+    let mut in_text = false;
+    let mut escaped = false;
     for byte in json {
         match byte {
             _ if escaped => escaped = false,

@@ -22,7 +22,8 @@ pub(crate) fn used_up(headers: &HeaderMap) -> Option<Duration> {
         let reset = text(reset)?;
         // A time is relative to the provider's own clock, which is in the `Date` header.
         let until = || {
-            let (reset, date) = (DateTime::parse_from_rfc3339(reset).ok()?, text("date")?);
+            let reset = DateTime::parse_from_rfc3339(reset).ok()?;
+            let date = text("date")?;
             (reset - DateTime::parse_from_rfc2822(date).ok()?).to_std().ok()
         };
         length(reset).or_else(until)
@@ -35,7 +36,8 @@ fn length(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
     }
-    let (mut rest, mut seconds) = (text, 0.0);
+    let mut rest = text;
+    let mut seconds = 0.0;
     while !rest.is_empty() {
         let unit_at = rest.find(|c: char| c.is_ascii_alphabetic())?;
         let number: f64 = rest[..unit_at].parse().ok()?;

@@ -175,7 +175,8 @@ impl CgroupHandle {
 
     /// Returns true if the kernel has killed processes because the cgroup exceeded its memory limit.
     pub(crate) fn has_run_out(&self) -> bool {
-        let (mut events, mut text) = (&self.events, String::new());
+        let mut events = &self.events;
+        let mut text = String::new();
         // If the events cannot be read, none are assumed.
         let _ = events.rewind().and_then(|()| events.read_to_string(&mut text));
         let killed = text.lines().filter_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
@@ -189,7 +190,8 @@ fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let mut fields = before.split(' ').skip(3);
-        let (root, mounted) = (fields.next()?, fields.next()?);
+        let root = fields.next()?;
+        let mounted = fields.next()?;
         let is_v2 = after.split(' ').next() == Some("cgroup2");
         Some(Path::new(mounted).join(path.strip_prefix(root).ok().filter(|_| is_v2)?))
     })
@@ -227,7 +229,8 @@ mod tests {
         assert_eq!(Cgroups::at(&worker).unwrap().base, folder.path(), "a worker that has moved already");
 
         let limits = Limits { memory_bytes: 1 << 20, processes: 3, ..Limits::default() };
-        let (one, other) = (cgroups.make(&limits).unwrap(), cgroups.make(&limits).unwrap());
+        let one = cgroups.make(&limits).unwrap();
+        let other = cgroups.make(&limits).unwrap();
         assert_ne!(one.path(), other.path());
         let files = ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max"];
         assert_eq!(files.map(|name| get(one.path(), name)), ["1048576", "0", "1", "5"]);

@@ -109,7 +109,9 @@ impl Engine {
         let mut child =
             started.map_err(|error| RunError::Machine(format!("the engine cannot be executed: {error}")))?;
         let removal = ContainerRemoval { program: self.program.clone(), name: Some(name) };
-        let (input, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let input = child.stdin.take();
+        let stdout = child.stdout.take();
+        let stderr = child.stderr.take();
         let keep = spec.limits.output_bytes;
         let fed = async {
             if let Some(mut input) = input {
@@ -157,7 +159,8 @@ async fn until_overfull(spec: &Spec) -> StopCause {
 }
 
 async fn check_workspace(spec: &Spec) -> Option<StopCause> {
-    let (workspace, limits) = (spec.workspace.clone(), spec.limits.clone());
+    let workspace = spec.workspace.clone();
+    let limits = spec.limits.clone();
     let check = move || usage::exceeded_limit(usage::folder_size(&workspace, limits.workspace_files), &limits);
     // It fails only while the runtime shuts down.
     tokio::task::spawn_blocking(check).await.ok().flatten()

@@ -9,7 +9,9 @@ const CHUNK: usize = 16 << 10;
 /// Reads to the end; returns the kept output, and whether anything was dropped.
 pub(crate) async fn drain(from: Option<impl AsyncRead + Unpin>, keep: usize) -> (Vec<u8>, bool) {
     let Some(mut from) = from else { return (Vec::new(), false) };
-    let (mut kept, mut chunk, mut cut) = (Vec::new(), vec![0; CHUNK], false);
+    let mut kept = Vec::new();
+    let mut chunk = vec![0; CHUNK];
+    let mut cut = false;
     loop {
         // A pipe that cannot be read has no more data.
         let read = from.read(&mut chunk).await.unwrap_or(0);

@@ -21,7 +21,9 @@ pub fn remove(folder: &Path) -> io::Result<()> {
         Err(Errno::NOENT) => return Ok(()),
         opened => opened?,
     };
-    let (mut root, mut moved, mut passes) = (Dir::new(root)?, 0, 0);
+    let mut root = Dir::new(root)?;
+    let mut moved = 0;
+    let mut passes = 0;
     loop {
         let mut is_empty = true;
         while let Some(entry) = root.read() {
@@ -145,7 +147,8 @@ mod tests {
 
     #[test]
     fn what_a_command_leaves_is_removed_and_nothing_behind_a_link() {
-        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("kept"), "x").unwrap();
         let root = folder.path().join("workspace");
         fs::create_dir_all(root.join("a/b/c")).unwrap();

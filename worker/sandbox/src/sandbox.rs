@@ -159,7 +159,8 @@ impl Sandbox {
             frames(&request).map_err(|error| RunError::Spec(format!("the run cannot be reported: {error}")))?;
         let (mut child, mut control) = self.launcher_with(Stdio::piped()).map_err(|error| self.no_launcher(&error))?;
         let keep = request.spec.limits.output_bytes;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let stdout = child.stdout.take();
+        let stderr = child.stderr.take();
         let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
         // If a launcher was killed, processes that it should have killed may keep its pipes open forever.
         let read =

@@ -152,7 +152,8 @@ impl Spec {
         for area in writable.chain([&self.workspace]) {
             let near = |path: &PathBuf| path != area && (path.starts_with(area) || area.starts_with(path));
             if let Some(grant) = self.grants.iter().find(|grant| near(&grant.path)) {
-                let (path, area) = (grant.path.display(), area.display());
+                let path = grant.path.display();
+                let area = area.display();
                 return Err(format!("the granted path {path} and {area}, which a command may write to, overlap"));
             }
         }

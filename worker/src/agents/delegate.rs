@@ -82,7 +82,8 @@ pub fn delegate_task(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
         "Gives a task to another agent and answers at once with a job id. The other agent's answer arrives later as a message of its own. With wait: true, the result is the other agent's answer.",
         Effect::Idempotent,
         move |context: CallContext, args: Delegate| {
-            let (store, active) = (store.clone(), active.clone());
+            let store = store.clone();
+            let active = active.clone();
             async move { delegate(&store, &active, context, args).await }
         },
     )

@@ -54,7 +54,8 @@ pub fn send_mcp_message(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
          once. To give it work, use delegate_task.",
         Effect::Idempotent,
         move |context: CallContext, args: SendMessage| {
-            let (store, active) = (store.clone(), active.clone());
+            let store = store.clone();
+            let active = active.clone();
             async move { send(&store, &active, &context, args).await }
         },
     )

@@ -45,7 +45,8 @@ pub fn bind(
 ) -> Result<TaskHandlers, Vec<String>> {
     let parts = typed.into_iter().map(|tool| tool.into_parts(timeout_default, environment));
     let typed: BTreeMap<String, (ToolSpec, _)> = parts.map(|parts| (parts.0.name.clone(), parts)).collect();
-    let (mut bound, mut errors) = (TaskHandlers::new(), Vec::new());
+    let mut bound = TaskHandlers::new();
+    let mut errors = Vec::new();
     for (agent, def) in defs {
         let made = match def {
             TaskHandlerDef::Typed(name) => match typed.get(name) {

@@ -69,7 +69,8 @@ impl Calls {
     pub(super) async fn begun_before(&self, attempt: &CallAttempt<'_>) -> EarlierAttempts {
         let once =
             !matches!(attempt.config.registry.effect(&attempt.call.tool), Some(Effect::Read | Effect::Idempotent));
-        let (turn, position) = (&attempt.slice.turn, attempt.id.position);
+        let turn = &attempt.slice.turn;
+        let position = attempt.id.position;
         let is_begun =
             turn.begun.as_ref().is_some_and(|begun| begun.position == position || once && begun.position > position);
         if is_begun {
@@ -148,7 +149,9 @@ impl Calls {
         let facts_row = facts::row_of(attempt.config, attempt.slice, &attempt.call.tool);
         let uses = (!passed.asked.is_empty()).then(|| consent::uses(attempt, &passed));
         let once = passed.tool.spec.effect == Effect::Once;
-        let (mut nothing, mut view, mut by) = (None, attempt.view.clone(), None);
+        let mut nothing = None;
+        let mut view = attempt.view.clone();
+        let mut by = None;
         loop {
             let mut agreed = None;
             if let Some(uses) = &uses {
@@ -437,7 +440,8 @@ impl Calls {
 
     /// The context of the call for its handler.
     pub(super) fn context(&self, attempt: &CallAttempt<'_>, tools: Toolbox, inner: Inner) -> CallContext {
-        let (head, name) = (attempt.head(), &attempt.slice.name);
+        let head = attempt.head();
+        let name = &attempt.slice.name;
         CallContext {
             tenant: name.tenant.clone(),
             agent: head.agent.clone(),

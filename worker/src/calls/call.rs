@@ -47,7 +47,8 @@ impl Calls {
         }
         let head = attempt.head();
         let grant = head.task.as_ref().map(|(_, grant)| grant);
-        let (active, registry) = (Arc::clone(&attempt.config.active), Arc::clone(&attempt.config.registry));
+        let active = Arc::clone(&attempt.config.active);
+        let registry = Arc::clone(&attempt.config.registry);
         let tools = Toolbox::new(active, registry, head.allowed_tools.as_ref(), grant);
         let streak = self.loops.check_of(attempt);
         let passed = match passed_with(attempt, &tools, &attempt.call.arguments).await {
@@ -99,7 +100,8 @@ impl Calls {
         access: ToolAccess<'_>,
         streak: Option<StreakCheck>,
     ) -> AttemptOutcome {
-        let (tool, once) = (Arc::clone(&passed.tool), passed.tool.spec.effect == Effect::Once);
+        let tool = Arc::clone(&passed.tool);
+        let once = passed.tool.spec.effect == Effect::Once;
         let own = passed.arguments.clone();
         let runs = matches!(access, ToolAccess::Call(_));
         let inputs = BeginInputs { tools: &tools, streak: streak.clone(), runs };
@@ -119,7 +121,8 @@ impl Calls {
                 .iter()
                 .for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
         }
-        let (lookup, cached) = (begun_call.lookup.take(), begun_call.cached.take());
+        let lookup = begun_call.lookup.take();
+        let cached = begun_call.cached.take();
         let cached_outcome = lookup.as_ref().and_then(|_| self.cache.cached_outcome(attempt, cached));
         let CheckedCall { tool, arguments, .. } = &begun_call.passed;
         let outcome = match (cached_outcome, access.into_permit()) {
@@ -253,8 +256,10 @@ impl Calls {
             Effect::Read | Effect::Idempotent => Inner::of(inner_turns.clone()),
         };
         let context = self.context(attempt, tools, inner);
-        let (started, span) = (Instant::now(), self.tool_span(attempt, tool, arguments));
-        let (cancelled, must_stop) = (attempt.lease.cancel.cancelled(), self.now.cancelled());
+        let started = Instant::now();
+        let span = self.tool_span(attempt, tool, arguments);
+        let cancelled = attempt.lease.cancel.cancelled();
+        let must_stop = self.now.cancelled();
         let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).instrument(span.clone()).await;
         let took = started.elapsed();
         if attempt.is_task() {
@@ -370,7 +375,8 @@ impl Calls {
 /// The problem of an unreadable call: it was not readable in a plain-text answer, or its response was cut off, so that
 /// even its tool's name may be incomplete.
 fn unreadable(attempt: &CallAttempt<'_>) -> Option<CallError> {
-    let (head, call) = (attempt.head(), attempt.call);
+    let head = attempt.head();
+    let call = attempt.call;
     if attempt.is_task() {
         return None;
     }

@@ -177,7 +177,8 @@ fn effect_of(
     tool: &RegisteredTool,
     arguments: &RawValue,
 ) -> Result<EffectName, Box<AttemptOutcome>> {
-    let (tenant, name) = (&attempt.slice.name.tenant, &tool.spec.name);
+    let tenant = &attempt.slice.name.tenant;
+    let name = &tool.spec.name;
     let hash = key.hash(tenant, name, arguments).map_err(|pointer| {
         Box::new(attempt.refused(Outcome::InvalidArguments, messages::no_effect_key(name, pointer)))
     })?;

@@ -302,8 +302,11 @@ pub(super) async fn passed_with(
     let asked = if attempt.is_task() {
         GuardedCall::Task { handlers: &attempt.config.task_handlers, agent: &head.agent }
     } else {
-        let (tenant, name) = (&attempt.slice.name.tenant, attempt.call.tool.as_str());
-        let (strict, context, task) = (head.strict, &*attempt.context, head.task.as_ref());
+        let tenant = &attempt.slice.name.tenant;
+        let name = attempt.call.tool.as_str();
+        let strict = head.strict;
+        let context = &*attempt.context;
+        let task = head.task.as_ref();
         GuardedCall::Tool { tools, tenant, agent: &head.agent, name, strict, context, task }
     };
     pass(&asked, arguments, |_, _| {}).await
@@ -337,7 +340,8 @@ mod tests {
 
     #[tokio::test]
     async fn rules_that_nobody_compiled_stop_every_call() {
-        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        let tenant = TenantId::new("acme").unwrap();
+        let agent = AgentId::new("kelly").unwrap();
         let echo = builtin::all().into_iter().find(|tool| tool.spec().name == "echo").unwrap();
         let (spec, handler) = echo.into_parts(Duration::from_secs(1), &Environment::of([]));
         let mut registry = Registry::default();
@@ -353,7 +357,10 @@ mod tests {
         let context = Context::default();
         for (active, passes) in [(past_the_handle, false), (PolicyHandle::new(active).load(), true)] {
             let tools = Toolbox::new(active, Arc::clone(&registry), None, None);
-            let (tools, tenant, agent, context) = (&tools, &tenant, &agent, &context);
+            let tools = &tools;
+            let tenant = &tenant;
+            let agent = &agent;
+            let context = &context;
             let asked = GuardedCall::Tool { tools, tenant, agent, name: "echo", strict: false, context, task: None };
             let passed = pass(&asked, "{}", |_, _| {}).await;
             let stopped = passed.err().map(|ending| ending.error);

@@ -62,7 +62,10 @@ impl LoggedCall<'_> {
             premises.task.as_deref().and_then(|task| TaskId::new(task).ok()).map(|task| (task, grant(&premises)));
         let grant = task.as_ref().map(|(_, grant)| grant);
         let tools = Toolbox::new(Arc::clone(active), Arc::clone(registry), premises.allowed_tools.as_ref(), grant);
-        let (tools, tenant, agent, name) = (&tools, self.tenant, self.agent, self.tool);
+        let tools = &tools;
+        let tenant = self.tenant;
+        let agent = self.agent;
+        let name = self.tool;
         let found = match guards::usable(tools, tenant, agent, name) {
             Ok(found) => found,
             Err(ending) => return ends(&ending),

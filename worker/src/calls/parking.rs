@@ -122,7 +122,8 @@ impl Pipeline {
         self.journal.release(&run.slice.name);
         let ParkRequest { reason, beside, wait, waits_while } = request;
         let beside = beside || self.journal.epoch() != run.lease.epoch;
-        let (slice, view) = (Arc::clone(&run.slice), std::mem::take(&mut run.view));
+        let slice = Arc::clone(&run.slice);
+        let view = std::mem::take(&mut run.view);
         let parked = self.decisions.park(ParkSlice { slice, reason, beside, waits_while, wait, view }).await?;
         if beside {
             Arc::make_mut(&mut run.slice).turn.may_have_run = true;
@@ -181,7 +182,8 @@ impl Pipeline {
 
     /// Parks the slice until the work that its call has begun elsewhere has ended.
     async fn wait_for_work(&self, run: SliceRun, (attempt, beside): (u32, bool), awaits: Awaited, at_most: Duration) {
-        let (name, place) = (run.slice.name.clone(), run.slice.turn.place);
+        let name = run.slice.name.clone();
+        let place = run.slice.turn.place;
         let (reason, wait_for, cause) = match &awaits {
             Awaited::Turn(turn) => (WaitReason::Child { turn: turn.clone() }, WaitFor::Timer, ""),
             Awaited::Budget { limit, counter } => {
@@ -227,7 +229,8 @@ impl Pipeline {
     async fn cancel_remaining(&self, mut run: SliceRun, (failed, waited): (u32, bool)) {
         let config = self.configs.load();
         run.lease.cancel.cancel();
-        let (first, context) = (run.results.len(), Arc::default());
+        let first = run.results.len();
+        let context = Arc::default();
         for index in first..run.slice.calls.len() {
             let (ended, effects) = {
                 let mut attempt = run.attempt(index, &context, &config);

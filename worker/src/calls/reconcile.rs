@@ -99,7 +99,8 @@ impl Calls {
             );
             return ReconcileVerdict::Unknown;
         };
-        let (name, head) = (&attempt.slice.name, attempt.head());
+        let name = &attempt.slice.name;
+        let head = attempt.head();
         let key = idempotency_key(&name.tenant, &attempt.id.turn, &head.digest, attempt.id.position);
         let asked = by.lookup_arguments(arguments, &key, &attempt.id.to_string());
         let asked = match other.arguments.check_in_time(&asked).await {
@@ -117,7 +118,8 @@ impl Calls {
         };
         let context = self.context(attempt, tools, Inner::default());
         let limit = other.spec.timeout.min(self.store.clock().until(head.deadline_ms));
-        let (cancelled, must_stop) = (attempt.lease.cancel.cancelled(), self.now.cancelled());
+        let cancelled = attempt.lease.cancel.cancelled();
+        let must_stop = self.now.cancelled();
         let ran = attempt::run(other, &context, &asked, limit, cancelled, must_stop).await;
         match attempt::classify(ran, other, &attempt.id, &by.tool, limit) {
             HandlerOutcome::Output(output) => by.verdict(&output.json),

@@ -20,7 +20,8 @@ pub(super) struct ReconcileProgress {
 impl ReconcileProgress {
     /// Decodes an attempt number, which is one more than the number that was parked.
     pub(super) const fn decode(attempt: u32) -> Self {
-        let (asked, is_grace_over) = (attempt / QUESTION, attempt % QUESTION >= GRACE_OVER);
+        let asked = attempt / QUESTION;
+        let is_grace_over = attempt % QUESTION >= GRACE_OVER;
         let own = attempt % GRACE_OVER;
         let own = if asked > 0 || is_grace_over { own.saturating_sub(1) } else { own };
         Self { own, asked, is_grace_over }

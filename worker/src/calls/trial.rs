@@ -108,7 +108,10 @@ impl Trial {
 
     /// Passes every guard before the tool runs.
     async fn pass(&self, steps: &mut Vec<TrialStep>) -> Result<CheckedCall, Box<CallEnding>> {
-        let (tools, tenant, agent, name) = (&self.tools, &self.tenant, &self.agent, self.tool.as_str());
+        let tools = &self.tools;
+        let tenant = &self.tenant;
+        let agent = &self.agent;
+        let name = self.tool.as_str();
         let context = &self.context;
         let asked = GuardedCall::Tool { tools, tenant, agent, name, strict: false, context, task: None };
         let observe = |guard: Guard, said: Result<&RegisteredTool, &CallEnding>| {

@@ -139,7 +139,8 @@ impl Pipeline {
         // A spawned future is copied several times before it runs, so its large parts are boxed.
         let slice = Arc::new(slice);
         async move {
-            let (name, entry) = (slice.name.clone(), slice.entry.clone());
+            let name = slice.name.clone();
+            let entry = slice.entry.clone();
             let span = span_of(&slice);
             Box::pin(self.run_calls(slice, lease, slot)).instrument(span).await;
             self.slices.remove(&name, &entry);
@@ -195,7 +196,8 @@ impl Pipeline {
                 // The store may have lost that this worker took the slice, so another worker may have it too.
                 return self.return_slice(run, HandBackReason::Beside).await;
             }
-            let (config, mut alone) = (self.config_for(&run.slice).await, false);
+            let config = self.config_for(&run.slice).await;
+            let mut alone = false;
             let mut finished = self.carry_out_next(&run, &context, &config).await.into_iter();
             while let Some(FinishedAttempt { number, progress, outcome }) = finished.next() {
                 // Results of later calls that ran in parallel are dropped, and these reads are repeated.
@@ -256,7 +258,8 @@ impl Pipeline {
         context: &Arc<Context>,
         config: &WorkerConfig,
     ) -> Vec<FinishedAttempt> {
-        let (slice, first) = (&run.slice, run.results.len());
+        let slice = &run.slice;
+        let first = run.results.len();
         let one = |index: usize| async move {
             let attempt = run.attempt(index, context, config);
             let span = attempt.span();
@@ -289,7 +292,8 @@ impl Pipeline {
             let count = run.count(self.store.state().now_ms);
             result.note = count.and_then(|count| self.calls.loops.note(count));
         }
-        let (index, slice) = (run.results.len(), &run.slice);
+        let index = run.results.len();
+        let slice = &run.slice;
         let reason = match result.outcome {
             Outcome::Cancelled => Some(EndReason::Canceled),
             Outcome::Expired => Some(EndReason::Expired),
@@ -313,7 +317,8 @@ impl Pipeline {
 
     /// Adds the result of the next call that another attempt has reported.
     pub(super) fn add_reported(&self, run: &mut SliceRun, config: &WorkerConfig, rendered: RenderedCall) {
-        let (index, slice) = (run.results.len(), &run.slice);
+        let index = run.results.len();
+        let slice = &run.slice;
         let effects = serde_json::from_slice::<CallResult>(&rendered.result).map(|result| EndEffects {
             facts: facts::end_of(config, slice, index, &result),
             claim: claims::end_of(config, slice, index, &result),
@@ -330,7 +335,8 @@ impl Pipeline {
         index: usize,
         (result, shadow): (&CallResult, &[ShadowDenial]),
     ) -> RenderedCall {
-        let (call, head) = (&slice.calls[index], &slice.turn.head);
+        let call = &slice.calls[index];
+        let head = &slice.turn.head;
         let selectors = config.active.policy.agents.get(&head.agent).map(|agent| &agent.tool_versions);
         let named = config.registry.resolve(&call.tool);
         let tool = named.and_then(|tool| {
@@ -370,7 +376,8 @@ impl Pipeline {
             return CommitOutcome::Ok;
         }
         let slice = &run.slice;
-        let (name, first) = (slice.name.clone(), slice.turn.position);
+        let name = slice.name.clone();
+        let first = slice.turn.position;
         let results = std::mem::take(&mut run.results);
         let upto = first + results.len();
         run.repeats.clear();
@@ -442,7 +449,8 @@ impl Pipeline {
 impl SliceRun {
     fn new(slice: Arc<Slice>, lease: SliceLease) -> Self {
         let results = Vec::with_capacity(slice.calls.len());
-        let (view, repeats) = (View::default(), Vec::new());
+        let view = View::default();
+        let repeats = Vec::new();
         Self { slice, lease, results, view, repeats, canceled: None, begun_by: None }
     }
 
@@ -582,7 +590,8 @@ fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &Ca
 
 /// The span of a slice: a child of the span that admitted its turn, otherwise of the producer's span.
 fn span_of(slice: &Slice) -> Span {
-    let (turn, head) = (&slice.turn, &slice.turn.head);
+    let turn = &slice.turn;
+    let head = &slice.turn.head;
     let span = tracing::debug_span!(
         target: traces::TARGET, "slice", turn = %slice.name, agent = %head.agent, first = turn.position,
         calls = slice.calls.len(), crashes = turn.crashes,

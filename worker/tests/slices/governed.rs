@@ -64,7 +64,10 @@ async fn waiting_approval(shard: &Shard) -> String {
 }
 
 async fn decide(shard: &Shard, id: &str, verdict: Verdict<'_>) -> DecideResult {
-    let (tenant, roles, audit, bounds) = (tenant(), BTreeSet::new(), json!({}), shard.store.bounds());
+    let tenant = tenant();
+    let roles = BTreeSet::new();
+    let audit = json!({});
+    let bounds = shard.store.bounds();
     let decision = DecideApproval {
         tenant: &tenant,
         id,
@@ -168,7 +171,8 @@ async fn a_fully_governed_call_takes_three_round_trips() {
     shard.settled(before.1 + 3).await;
     let (reads, commits) = shard.memory.round_trips();
     // The timer reads the turn and its calls.
-    let (fire_reads, fire_commits) = (2, 1);
+    let fire_reads = 2;
+    let fire_commits = 1;
     assert_eq!((reads - before.0 - fire_reads, commits - before.1 - fire_commits), (1, 2));
     let result = shard.result("t1", 0).await;
     assert_eq!((&result["outcome"], &result["approval"]["by"]), (&json!("ok"), &json!(["kim"])), "{result}");

@@ -113,7 +113,9 @@ impl Shard {
         let now_ms = self.store.refresh_state().await.unwrap().now_ms;
         let first = Query::First { set: keys::timers(), upto: Some(now_ms.unsigned_abs()), count: 50 };
         let Value::Members(due) = self.store.query(first).await.unwrap() else { return };
-        let (bounds, options, policy) = (self.store.bounds(), ReportOptions::default(), Policy::default());
+        let bounds = self.store.bounds();
+        let options = ReportOptions::default();
+        let policy = Policy::default();
         let render = Renderer { options: &options, policy: &policy };
         for (timer, _) in due {
             let Some(name) = timer.strip_prefix("turn:").and_then(TurnName::parse) else { continue };
@@ -124,7 +126,9 @@ impl Shard {
 
     /// Handles the timer of a turn once.
     pub async fn fire(&self, id: &str) {
-        let (bounds, options, policy) = (self.store.bounds(), ReportOptions::default(), Policy::default());
+        let bounds = self.store.bounds();
+        let options = ReportOptions::default();
+        let policy = Policy::default();
         let render = Renderer { options: &options, policy: &policy };
         let name = name(id);
         let due = Due { name: &name, render: &render, sections: &[&EndUnreported], bounds: &bounds };

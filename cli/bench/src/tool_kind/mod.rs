@@ -125,7 +125,8 @@ fn python(dir: &Path, interpreter: &str, slots: usize) -> io::Result<String> {
     let code = dir.join("code");
     std::fs::create_dir_all(&code)?;
     std::fs::write(code.join("bench_tools.py"), IN_PYTHON)?;
-    let (path, concurrency) = (code.display(), slots.div_ceil(PROCESSES).clamp(1, 256));
+    let path = code.display();
+    let concurrency = slots.div_ceil(PROCESSES).clamp(1, 256);
     Ok(format!(
         "tools: {{}}\npython:\n  bench:\n    module: bench_tools\n    path: ['{path}']\n    interpreter: '{interpreter}'\n    \
          processes: {PROCESSES}\n    concurrency: {concurrency}\n    recycle_after_calls: 1000000000\n"

@@ -63,7 +63,8 @@ impl RunConverter {
     fn start(run: RunIds, task: &str) -> Self {
         let started = json!({"type": "RUN_STARTED", "threadId": run.thread, "runId": run.id});
         let about = custom("tickfleet.task", json!({"task_id": task}));
-        let (calls, ready) = (VecDeque::new(), [started, about].into());
+        let calls = VecDeque::new();
+        let ready = [started, about].into();
         Self { run, task: task.to_owned(), plans: 0, calls, results: 0, ready, over: false }
     }
 

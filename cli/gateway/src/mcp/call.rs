@@ -231,7 +231,8 @@ fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     let cause = refusal.map_or_else(
         || "The fleet's Redis did not respond".to_owned(),
         |refusal| {
-            let (word, remedy) = (refusal.as_str(), refusal.remedy());
+            let word = refusal.as_str();
+            let remedy = refusal.remedy();
             format!("The fleet's Redis rejects commands ({word}; fleet operator: {remedy})")
         },
     );

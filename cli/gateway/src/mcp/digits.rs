@@ -29,7 +29,9 @@ fn mark() -> &'static str {
 /// The same JSON, with marked texts in place of numbers that would be rounded.
 pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     let bytes = json.as_bytes();
-    let (mut guarded, mut copied, mut at) = (String::new(), 0, 0);
+    let mut guarded = String::new();
+    let mut copied = 0;
+    let mut at = 0;
     while let Some(byte) = bytes.get(at) {
         match byte {
             b'"' => at = string_end(bytes, at),
@@ -56,7 +58,8 @@ pub(super) fn guarded(json: &str) -> Cow<'_, str> {
 
 /// The same JSON, with the original numbers in place of marked texts.
 pub(super) fn restored(json: &str) -> Cow<'_, str> {
-    let (mut restored, mut left) = (String::new(), json);
+    let mut restored = String::new();
+    let mut left = json;
     while let Some(found) = left.find(mark()) {
         let after = &left[found + mark().len()..];
         let end = after.find('"').unwrap_or(after.len());

@@ -115,7 +115,9 @@ impl McpServer {
         principal: &Principal,
         context: &RequestContext<RoleServer>,
     ) -> Result<Option<String>, ErrorData> {
-        let (store, began, mut pause) = (self.client.store(&principal.tenant), Instant::now(), LIST_LOOKS_MIN);
+        let store = self.client.store(&principal.tenant);
+        let began = Instant::now();
+        let mut pause = LIST_LOOKS_MIN;
         loop {
             // Redis may start at the same time as the fleet.
             let list = store.tool_list(&principal.tenant, &principal.agent).await;

@@ -57,7 +57,9 @@ async fn lines(
     mut to: impl AsyncWrite + Unpin,
     change: fn(&str) -> Cow<'_, str>,
 ) -> std::io::Result<()> {
-    let (mut from, mut line, mut passes) = (BufReader::new(from), Vec::new(), false);
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    let mut passes = false;
     loop {
         let available = from.fill_buf().await?;
         let is_end = available.is_empty();
@@ -91,7 +93,8 @@ mod tests {
         let big = "1180591620717411303424";
         let long = format!("[\"{}\",{big}]", "x".repeat(LINE_BYTES_MAX + PIPE_BYTES));
         let text = format!("{{\"a\":{big}}}\n{long}\n[{big}]\n");
-        let (mut guarded, mut back) = (Vec::new(), Vec::new());
+        let mut guarded = Vec::new();
+        let mut back = Vec::new();
         lines(text.as_bytes(), &mut guarded, digits::guarded).await.unwrap();
         let seen = String::from_utf8(guarded.clone()).unwrap();
         assert_eq!(seen.matches(big).count(), 3);

@@ -88,7 +88,8 @@ fn ended(
     finished: &Finished,
     retain_ms: i64,
 ) -> Result<DetailedTask, ErrorData> {
-    let (created_ms, ended_ms) = (finished.admitted_ms, finished.ended_ms);
+    let created_ms = finished.admitted_ms;
+    let ended_ms = finished.ended_ms;
     let mut task = Task::new(name.turn.as_str(), TaskStatus::Completed, instant(created_ms), instant(ended_ms));
     task.ttl_ms = u64::try_from(ended_ms - created_ms + retain_ms).ok();
     if finished.reply.is_empty() {

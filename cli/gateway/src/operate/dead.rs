@@ -171,7 +171,8 @@ pub(crate) async fn causes(
     let (filter, from) = query(filters)?.filter(&shared, &operator, now_ms).await?;
     let mut found = Causes::default();
     let next = dead::causes(shared.client.stores(), &filter, from, &mut found).await?;
-    let (read, others) = (found.read, found.others);
+    let read = found.read;
+    let others = found.others;
     let next = next.map(|next| next.to_string());
     Ok(Json(DeadCausesPage { causes: found.most(filter.limit), read, others, next, now_ms }))
 }
@@ -243,7 +244,8 @@ pub(crate) async fn replay(
     if request.message.is_some() && ids.len() != 1 {
         return Err(Problem::invalid("message: requires exactly one id"));
     }
-    let (own, redactor) = (operator.restrict_tenant(None)?, shared.backend.redactor());
+    let own = operator.restrict_tenant(None)?;
+    let redactor = shared.backend.redactor();
     let who = Actor { by: operator.by(), reason: validate_reason(&request.reason)?, redactor: &redactor };
     let options = dead::ReplayRequest {
         message: request.message.as_deref().map(|message| message.get().as_bytes()),
@@ -287,7 +289,8 @@ pub(crate) async fn discard(
     operator.may(Verb::Operate)?;
     let request: DropRequest = body(&read_body(bytes)?, "{\"ids\": [\"letter-0-…\"], \"reason\": \"…\"}")?;
     let ids = parse_ids(&request.ids)?;
-    let (own, redactor) = (operator.restrict_tenant(None)?, shared.backend.redactor());
+    let own = operator.restrict_tenant(None)?;
+    let redactor = shared.backend.redactor();
     let who = Actor { by: operator.by(), reason: validate_reason(&request.reason)?, redactor: &redactor };
     let mut dropped = Vec::with_capacity(ids.len());
     for id in &ids {

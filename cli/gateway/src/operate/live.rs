@@ -172,9 +172,11 @@ fn is_busy(fleet: &Value) -> bool {
 pub(crate) async fn events(State(shared): State<Arc<Shared>>, request: WatchRequest) -> Result<Response, Problem> {
     let WatchRequest { operator, parts } = request;
     may_watch(&operator)?;
-    let (known, parts) = (Arc::clone(&shared), Arc::new(parts));
+    let known = Arc::clone(&shared);
+    let parts = Arc::new(parts);
     let may_still = move || {
-        let (shared, parts) = (Arc::clone(&known), Arc::clone(&parts));
+        let shared = Arc::clone(&known);
+        let parts = Arc::clone(&parts);
         async move {
             let found = grant_of(&parts, &shared).await;
             found.is_ok_and(|grant| may_watch(&Operator { grant }).is_ok())
@@ -267,7 +269,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_look_serves_all_who_watch_and_nobody_looks_for_nobody() {
-        let (live, backend, stop) = (FleetPoller::new(), Arc::new(Counting::default()), CancellationToken::new());
+        let live = FleetPoller::new();
+        let backend = Arc::new(Counting::default());
+        let stop = CancellationToken::new();
         drop(tokio::spawn(live.clone().poll(Arc::clone(&backend) as Arc<dyn OperatorBackend>, stop.clone())));
         // The test's clock is paused: sleeping advances it.
         tokio::time::sleep(POLL_INTERVAL * 10).await;

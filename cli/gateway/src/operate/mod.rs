@@ -238,7 +238,8 @@ fn body<T: DeserializeOwned>(bytes: &[u8], expected: &str) -> Result<T, Problem>
 
 /// Validates a reason for the audit log.
 fn validate_reason(reason: &str) -> Result<&str, Problem> {
-    let (reason, max) = (reason.trim(), limits::CANCEL_REASON_BYTES_MAX);
+    let reason = reason.trim();
+    let max = limits::CANCEL_REASON_BYTES_MAX;
     if reason.is_empty() || reason.len() > max {
         return Err(Problem::invalid(format!("reason: expected 1 to {max} bytes (written to the audit log)")));
     }

@@ -218,7 +218,8 @@ fn parse_request(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> R
     let request: PauseRequest =
         body(&read_body(bytes)?, "{\"tenant\": \"…\", \"agent\": \"…\" or \"tool\": \"…\", \"reason\": \"…\"}")?;
     let tenant = operator.restrict_tenant(request.tenant)?;
-    let (agent, reason) = (optional("agent", request.agent)?, validate_reason(&request.reason)?.to_owned());
+    let agent = optional("agent", request.agent)?;
+    let reason = validate_reason(&request.reason)?.to_owned();
     if let Some(tool) = request.tool.filter(|tool| !tool.is_empty()) {
         if agent.is_some() || tool.len() > limits::TOOL_NAME_BYTES_MAX || tool.contains(char::is_whitespace) {
             return Err(Problem::invalid("tool: expected a name or id without an agent"));

@@ -71,7 +71,9 @@ pub(crate) async fn show(
     let today = counted.now_ms.div_euclid(DAY_MS);
     let here = shared.backend.rules().await?;
     let found = rule_rows(shared.client.stores(), here, tenant.as_ref(), (today - days + 1, today)).await?;
-    let (counted_upto_ms, more, gap) = (counted.upto_ms, counted.more, counted.gap);
+    let counted_upto_ms = counted.upto_ms;
+    let more = counted.more;
+    let gap = counted.gap;
     let RuleCounts { rules, calls } = found;
     Ok(Json(RulesResponse { rules, calls, counted_upto_ms, more, gap, now_ms: counted.now_ms }))
 }

@@ -85,7 +85,9 @@ pub(crate) async fn show(
     let agent: Option<AgentId> = optional("agent", filters.agent)?;
     let progress = count_new_entries(&shared, tenant.as_ref()).await?;
     let now_ms = progress.now_ms;
-    let (counted_upto_ms, more, gap) = (progress.upto_ms, progress.more, progress.gap);
+    let counted_upto_ms = progress.upto_ms;
+    let more = progress.more;
+    let gap = progress.gap;
     let mut response = CallStatsResponse { rows: Vec::new(), models: None, counted_upto_ms, more, gap, now_ms };
     let today = now_ms.div_euclid(DAY_MS);
     let tool = super::resolve_tool_filter(&shared, filters.tool).await?;

@@ -88,7 +88,8 @@ pub(crate) async fn list(
         None => shared.backend.tenants().await?,
     };
     let page = task_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
-    let (next, now_ms) = (page.next.map(|next| next.to_string()), super::views::now_ms(&shared).await?);
+    let next = page.next.map(|next| next.to_string());
+    let now_ms = super::views::now_ms(&shared).await?;
     Ok(Json(AllTasksPage { tasks: page.tasks, next, list_restarted: page.list_restarted, now_ms }))
 }
 

@@ -43,7 +43,8 @@ pub(crate) async fn events(
 ) -> Result<Response, Problem> {
     let caller = requester.caller.clone();
     caller.may(Verb::Read)?;
-    let (name, skipped) = (named_turn(&caller, id)?, position(&headers)?);
+    let name = named_turn(&caller, id)?;
+    let skipped = position(&headers)?;
     // A turn that the caller may not see is unknown, as in a request for its reply.
     lookup_response(&name, &shared.waiting.look_up(&name, Some(&caller)).await?)?;
     let open_stream = OpenStream::begin(&shared, requester, Verb::Read)?;

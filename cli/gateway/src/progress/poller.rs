@@ -94,7 +94,8 @@ struct Inner {
 
 impl FollowedTurns {
     pub(crate) fn new(client: Client, waiting: ReplyWaiters) -> Self {
-        let (turns, follower_arrived) = (Mutex::default(), Notify::new());
+        let turns = Mutex::default();
+        let follower_arrived = Notify::new();
         Self { inner: Arc::new(Inner { client, waiting, turns, follower_arrived, polls: AtomicU32::new(0) }) }
     }
 
@@ -238,7 +239,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_turn_is_looked_at_once_however_many_follow_it_and_not_when_nobody_does() {
-        let (followed, turn) = (followed(), name("demo", "one"));
+        let followed = followed();
+        let turn = name("demo", "one");
         let many: Vec<_> = (0..20).map(|_| followed.follow(&turn)).collect();
         let other = followed.follow(&name("demo", "two"));
         assert_eq!(followed.inner.names().len(), 2);

@@ -29,7 +29,8 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
     let route =
         request.extensions().get::<MatchedPath>().map_or_else(|| "other".to_owned(), |path| path.as_str().into());
     let mut response = next.run(request).await;
-    let (status, ms) = (response.status().as_u16(), u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let status = response.status().as_u16();
+    let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     if route == "/v1/openapi.json" {
         tracing::debug!(%method, route, status, duration_ms = ms, request_id = id, trace_id = trace, "request");
     } else {
@@ -71,7 +72,8 @@ mod tests {
         assert_eq!(of("3f2a-1/b.c:d"), Some("3f2a-1/b.c:d".into()));
         assert_eq!((of(""), of("a b"), of("a\tb")), (None, None, None));
         assert_eq!(valid_request_id(&HeaderMap::new()), None);
-        let (one, other) = (random_id(), random_id());
+        let one = random_id();
+        let other = random_id();
         assert!(one.len() == 32 && one != other, "{one} {other}");
     }
 }

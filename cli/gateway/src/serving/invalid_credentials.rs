@@ -120,7 +120,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_sends_wrong_keys_is_looked_at_so_often_and_holds_up_nobody_with_a_key_that_was_good() {
-        let (limiter, here) = (limiter(1, 3), from("192.0.2.7:1000"));
+        let limiter = limiter(1, 3);
+        let here = from("192.0.2.7:1000");
         limiter.knows(&here, "good");
         for _ in 0..3 {
             limiter.check_rate(&here, "wrong").unwrap();

@@ -195,7 +195,8 @@ async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections
                 continue;
             }
         };
-        let (acceptor, ready) = (TlsAcceptor::from(files.config.load_full()), ready.clone());
+        let acceptor = TlsAcceptor::from(files.config.load_full());
+        let ready = ready.clone();
         let connection = connections.register(Peer::of(from));
         tokio::spawn(async move {
             let shaking = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream));

@@ -109,7 +109,8 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     if answer.status() != reqwest::StatusCode::OK {
         return Err(format!("{url} returned {}", answer.status()));
     }
-    let (mut body, mut parts) = (Vec::new(), answer.bytes_stream());
+    let mut body = Vec::new();
+    let mut parts = answer.bytes_stream();
     while let Some(part) = parts.next().await {
         body.extend_from_slice(&part.map_err(failed)?);
         if body.len() > SET_BYTES_MAX {

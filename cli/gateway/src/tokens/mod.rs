@@ -170,8 +170,10 @@ impl Tokens {
         let source = Source::of(&options)?;
         let rules = read_rules(&options.rules).and_then(|text| parse_rules(&options.rules, &text))?;
         let key_read = watch::Sender::new(KeyRead { number: 0, phase: KeyReadPhase::Reading, failed: false });
-        let (key_requested, waiter_permits) = (Notify::new(), Semaphore::new(WAITERS_MAX));
-        let (keys, rules) = (ArcSwap::default(), ArcSwap::from_pointee(rules));
+        let key_requested = Notify::new();
+        let waiter_permits = Semaphore::new(WAITERS_MAX);
+        let keys = ArcSwap::default();
+        let rules = ArcSwap::from_pointee(rules);
         Ok(Self { inner: Arc::new(Inner { options, source, keys, rules, key_read, key_requested, waiter_permits }) })
     }
 
@@ -323,7 +325,8 @@ impl Inner {
             Ok(keys) => {
                 let before = self.key_read.borrow().failed || self.key_read.borrow().number == 0;
                 if before || keys.len() != self.keys.load().len() {
-                    let (used, skipped) = (keys.len(), keys.skipped);
+                    let used = keys.len();
+                    let skipped = keys.skipped;
                     tracing::info!(issuer = self.options.issuer, keys = used, skipped, "the issuer's keys were read");
                 }
                 self.keys.store(Arc::new(keys));

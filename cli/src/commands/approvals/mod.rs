@@ -127,7 +127,8 @@ struct DenyArgs {
 
 fn reason(text: &str) -> Result<String, String> {
     let text = text.trim();
-    let (bytes, max) = (text.len(), limits::CANCEL_REASON_BYTES_MAX);
+    let bytes = text.len();
+    let max = limits::CANCEL_REASON_BYTES_MAX;
     if bytes > max { Err(format!("it has {bytes} bytes; at most {max} are allowed")) } else { Ok(text.to_owned()) }
 }
 

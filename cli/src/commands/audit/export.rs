@@ -119,7 +119,10 @@ const BEGINS: &str = "{\"export\":";
 fn opened(path: &PathBuf) -> std::io::Result<(ExportResume, u64, std::fs::File)> {
     let other = |why: String| std::io::Error::other(format!("nothing was exported: {why}; write to another file"));
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-    let (mut resume, mut kept, mut number, mut line) = (ExportResume::default(), 0_u64, 0_u64, String::new());
+    let mut resume = ExportResume::default();
+    let mut kept = 0_u64;
+    let mut number = 0_u64;
+    let mut line = String::new();
     let mut reader = BufReader::new(&file);
     while reader.read_line(&mut line)? > 0 {
         number += 1;
@@ -171,7 +174,8 @@ mod tests {
             change(&mut header);
             format!("{}\n", lines::header(&header))
         };
-        let (good, end) = (header(&|_| ()), format!("{}\n", lines::end(End::default())));
+        let good = header(&|_| ());
+        let end = format!("{}\n", lines::end(End::default()));
         for (text, why) in [
             (header(&|header| header.fleet = "north".into()), "the fleet \"north\", and this one is of \"south\""),
             (header(&|header| header.tenant = Some("acme".into())), "the tenant \"acme\", and this one is of \"all\""),

@@ -140,7 +140,8 @@ pub(crate) fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Fa
 /// Passes each line of a file to `take`. Invalid UTF-8 is replaced, and then no longer matches its seal.
 fn for_each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure> {
     let read = || -> std::io::Result<()> {
-        let (mut reader, mut line) = (BufReader::with_capacity(1 << 20, File::open(path)?), Vec::new());
+        let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
+        let mut line = Vec::new();
         while reader.read_until(b'\n', &mut line)? > 0 {
             take(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']));
             line.clear();

@@ -101,7 +101,8 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     let dir = std::env::temp_dir().join(format!("tickfleet-demo-{}", std::process::id()));
     let probed = Probed::on_this_machine(dir.with_extension("workspaces"), &args.interpreter).await;
     let day = probed.playable(day::plan()?);
-    let (stand_in, model) = (StandIn::start(&day).await?, Model::start().await?);
+    let stand_in = StandIn::start(&day).await?;
+    let model = Model::start().await?;
     let mut redis = match PrivateRedis::start(ServerOptions::new(&dir)).await {
         Ok(redis) => Some(redis),
         Err(ServerError::NoBinary(ServerNotFound::InPath)) => None,

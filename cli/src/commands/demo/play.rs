@@ -66,7 +66,8 @@ async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Resu
         if let Some(ms) = planned.expires_after_ms {
             turn.deadline_ms = Some(client.store(&turn.tenant).now_ms().await? + ms);
         }
-        let (at, mut duplicates) = (Instant::now(), 0);
+        let at = Instant::now();
+        let mut duplicates = 0;
         for _ in 0..planned.submits {
             duplicates += usize::from(client.submit(turn.clone()).await?.duplicate);
         }
@@ -114,7 +115,8 @@ async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Resu
     }
     replies.forget().await?;
     if let Some(missing) = open.first() {
-        let (count, seconds) = (open.len(), SILENCE_MAX.as_secs());
+        let count = open.len();
+        let seconds = SILENCE_MAX.as_secs();
         let missing = anyhow!("{count} replies did not come within {seconds} s, that of {missing} among them");
         return Err(Failure::failed(missing));
     }

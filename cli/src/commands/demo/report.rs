@@ -184,7 +184,9 @@ fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
 /// Guarantee 2: no counter exceeds its cap.
 fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let over = turn.slices.iter().find(|slice| slice.tick_used > slice.tick_cap || slice.day_used > slice.day_cap)?;
-    let (id, tick, day) = (planned.turn_id(), over.tick_used, over.day_used);
+    let id = planned.turn_id();
+    let tick = over.tick_used;
+    let day = over.day_used;
     Some(format!("{id} exceeded a cap: {tick} of {} in the tick, {day} of {} in the day", over.tick_cap, over.day_cap))
 }
 

@@ -193,7 +193,9 @@ fn outcomes(report: &Report, output: &Output) -> String {
 fn caps(report: &Report) -> String {
     let one = |capped: &CappedTurn| {
         let windows: Vec<String> = capped.windows.iter().map(ToString::to_string).collect();
-        let (agent, calls, waited) = (&capped.agent, capped.calls, span(capped.waited_ms));
+        let agent = &capped.agent;
+        let calls = capped.calls;
+        let waited = span(capped.waited_ms);
         format!("  {agent} made {calls} calls in one turn: {}, the last ones after {waited}\n", windows.join(" + "))
     };
     let mut text: String = report.caps.iter().map(one).collect();
@@ -212,7 +214,8 @@ fn retries(report: &Report) -> String {
 
 fn latency(report: &Report) -> String {
     let line = |figures: &super::report::Figures, whose: &str| {
-        let (p50, p99) = (figures.p50_ms, figures.p99_ms);
+        let p50 = figures.p50_ms;
+        let p99 = figures.p99_ms;
         format!("  p50 {p50:>7.1} ms   p99 {p99:>7.1} ms   {} turns {whose}\n", figures.turns)
     };
     line(&report.latency.unhindered, "without waits") + &line(&report.latency.all, "in all, including waits")

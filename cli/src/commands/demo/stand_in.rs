@@ -213,7 +213,8 @@ fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
 }
 
 fn respond(service_request: &ServiceRequest, answer: ServiceResponse, ledger: &Ledger) -> Response {
-    let (text, number) = (&service_request.text, ledger.requests);
+    let text = &service_request.text;
+    let number = ledger.requests;
     let done = match &service_request.action {
         ServiceAction::Message(chat) => {
             json!({"ok": true, "result": {"message_id": number, "chat": {"id": chat}, "text": text}})

@@ -75,7 +75,8 @@ fn moves(view: &ClusterView) -> Vec<String> {
 }
 
 fn fewness(view: &ClusterView) -> Option<Finding> {
-    let (shards, primaries) = (view.slots.len(), view.holders.len());
+    let shards = view.slots.len();
+    let primaries = view.holders.len();
     let advice = "a running fleet keeps its number of shards: choose redis.shards for the primaries you plan for";
     (primaries > 0 && shards < primaries * SHARDS_PER_PRIMARY_MIN).then(|| {
         let says = format!("{shards} shards over {primaries} primaries: fewer than {SHARDS_PER_PRIMARY_MIN} for each");

@@ -172,7 +172,9 @@ async fn server_findings(
     }
     findings.extend(durable::check(&facts, wanted));
     findings.extend(server::sentinels(&pool.sentinels().await));
-    let (before, theirs, after) = (local_ms(), pool.time_ms().await, local_ms());
+    let before = local_ms();
+    let theirs = pool.time_ms().await;
+    let after = local_ms();
     findings.extend(or_refused("clock", theirs.map(|theirs| vec![server::clock(theirs, before, after)]))?);
     let loaded = pool.load_function().await;
     findings.extend(or_refused(
@@ -233,7 +235,8 @@ fn sandbox_finding(setup: &Setup) -> Option<Finding> {
 /// Checks whether the policy is the operator's own, and whether it admits any turn.
 async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<Finding> {
     const WHAT: &str = "configuration";
-    let (configuration, dir) = (&setup.configuration, setup.folder());
+    let configuration = &setup.configuration;
+    let dir = setup.folder();
     if !setup.knows_policy() {
         let says = format!("invalid; no process can start with it: {}", in_one_line(setup.trouble().unwrap_or("")));
         let folder = dir.map(|dir| format!(" --config {}", dir.display())).unwrap_or_default();

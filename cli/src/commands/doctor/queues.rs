@@ -56,7 +56,8 @@ pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str
 }
 
 fn policy(facts: &ShardFacts, digest: &str) -> Finding {
-    let (generation, short_of) = (facts.policy_generation, |digest: &str| short(digest, 12));
+    let generation = facts.policy_generation;
+    let short_of = |digest: &str| short(digest, 12);
     if facts.policy_digest == digest {
         return Finding::ok("policy", format!("generation {generation} is in force and matches this configuration"));
     }
@@ -212,7 +213,8 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Reda
     }
     let told = last.iter().map(|letter| {
         let tenant = if letter.tenant.is_empty() { "?" } else { &letter.tenant };
-        let (when, what) = (from_now(letter.at_ms, now_ms), named(&letter.raw, redactor));
+        let when = from_now(letter.at_ms, now_ms);
+        let what = named(&letter.raw, redactor);
         format!(
             "\n                   {when} {} of {tenant}: {} ({what}, entry {})",
             letter.from, letter.reason, letter.entry

@@ -97,7 +97,9 @@ async fn holds(store: &Store, keys: BTreeMap<String, String>, mut seals: Vec<Log
     let (Some(first), Some(last)) = (ids.first(), ids.last()) else {
         return Ok(Finding::ok("seals", "the newest seals record losses only"));
     };
-    let (mut from, until, mut read) = (first.to_string(), last.to_string(), 0);
+    let mut from = first.to_string();
+    let until = last.to_string();
+    let mut read = 0;
     while read < READ_MAX {
         let page = store.log_entries(&from, &until, PAGE).await?;
         read += page.len();

@@ -193,7 +193,8 @@ fn rounded(bytes: u64) -> String {
 
 /// Compares the server's clock with ours, which was read just before and just after.
 pub(super) fn clock(theirs: i64, before: i64, after: i64) -> Finding {
-    let (ours, round) = (before + (after - before) / 2, after - before);
+    let ours = before + (after - before) / 2;
+    let round = after - before;
     let difference = theirs - ours;
     let says = format!("Redis' clock differs from this machine's by {difference:+} ms (round trip {round} ms)");
     if difference.abs() > CLOCK_DIFFERENCE_MS_MAX + round {
@@ -237,7 +238,9 @@ mod tests {
 
     #[test]
     fn the_primary_is_told_and_each_sentinel_that_does_not_name_it() {
-        let (one, two, silent) = (says("a", Ok("x:1")), says("b", Ok("y:1")), says("c", Err("no answer")));
+        let one = says("a", Ok("x:1"));
+        let two = says("b", Ok("y:1"));
+        let silent = says("c", Err("no answer"));
         assert_eq!(sentinels(&[]), None);
         assert_eq!(
             sentinels(&[one.clone(), one.clone()]),

@@ -360,7 +360,8 @@ async fn remembered_by_audit(
 
 /// The failure for an unknown ID, with other places to search.
 fn unknown(target: &ExplainTarget, args: &Explain) -> Failure {
-    let (id, tenant) = (&target.turn, &target.tenant);
+    let id = &target.turn;
+    let tenant = &target.tenant;
     let whose = tenant.as_ref().map_or_else(|| " for any tenant".into(), |tenant| format!(" for tenant {tenant}"));
     let more = match tenant {
         None => " Audit entries are kept longer: add --tenant to search them.",

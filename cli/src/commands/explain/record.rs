@@ -235,7 +235,8 @@ pub(super) fn is_configured(counter: &CounterKey) -> bool {
 
 /// A turn that has not ended.
 pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Story {
-    let (turn, state) = (&live.turn, state(live));
+    let turn = &live.turn;
+    let state = state(live);
     let results = live.results.iter().filter_map(|result| serde_json::from_str::<CallResult>(result).ok());
     let task = live.first_call().filter(|_| turn.is_task());
     let (delegator, description) = task.map(said_of_task).unwrap_or_default();
@@ -281,7 +282,8 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
     let tick_used = if budget.tick_ends_ms > now_ms { budget.tick_used } else { 0 };
     let day_used = if budget.day_ends_ms > now_ms { budget.day_used } else { 0 };
     let tenant_used = if budget.tenant_day_ends_ms > now_ms { budget.tenant_day_used } else { 0 };
-    let (tick_cap, day_cap) = (caps.map(|c| c.calls_per_tick), caps.map(|c| c.calls_per_day));
+    let tick_cap = caps.map(|c| c.calls_per_tick);
+    let day_cap = caps.map(|c| c.calls_per_day);
     let is_tick_used_up = tick_cap.is_some_and(|cap| tick_used >= i64::from(cap));
     let turn = &live.turn;
     let rule = match &turn.state {

@@ -93,7 +93,8 @@ fn audit(story: &Story, text: &mut String) {
             let _ = writeln!(text, "  … and {more} more (--json shows all)");
         }
     }
-    let (read, complete) = (story.audit.read, story.audit.complete);
+    let read = story.audit.read;
+    let complete = story.audit.complete;
     if !complete && read > 0 {
         let _ = writeln!(
             text,
@@ -253,7 +254,8 @@ fn consents(story: &Story) -> Vec<String> {
     };
     let consent = |result: &CallResult| {
         let approval = result.approval.as_ref().filter(|_| here(&result.call))?;
-        let (by, id) = (approval.by.join(" and "), &approval.id);
+        let by = approval.by.join(" and ");
+        let id = &approval.id;
         let call = result.call.rsplit('/').next().unwrap_or_default();
         let others =
             approval.arguments.as_ref().map(|given| format!(", with other arguments: {}", summary(given.get(), 200)));
@@ -301,7 +303,9 @@ fn present(story: &Story) -> Vec<String> {
     if story.accepted_ms.is_none() {
         return lines;
     }
-    let (done, admitted, all) = (story.calls_done, story.calls_admitted, story.calls);
+    let done = story.calls_done;
+    let admitted = story.calls_admitted;
+    let all = story.calls;
     lines.push(format!("Now: {done} of {} done, {admitted} admitted", plural(all, "call")));
     match (&story.holder, story.state) {
         (Some(holder), _) => lines.push(held(story, holder)),
@@ -348,7 +352,8 @@ fn admission(a: &AdmissionNote) -> String {
 fn failed_try(failed: &FailedAttempt) -> String {
     let cause = if failed.cause.is_empty() { "no cause recorded" } else { &failed.cause };
     if failed.attempt == 0 {
-        let (at, next) = (clock(failed.at_ms), span(failed.delay_ms));
+        let at = clock(failed.at_ms);
+        let next = span(failed.delay_ms);
         return format!(
             "{at}  checked whether call /{} took effect: {cause}. Checked again after {next}",
             failed.position
@@ -430,7 +435,8 @@ fn waiting(wait: &TurnWait, now_ms: i64) -> String {
 /// Who paused it, and how to resume it.
 fn paused(wait: &TurnWait, now_ms: i64) -> String {
     let Some(pause) = &wait.pause else { return "it is paused".into() };
-    let (since, ago) = (clock(pause.since_ms), from_now(pause.since_ms, now_ms));
+    let since = clock(pause.since_ms);
+    let ago = from_now(pause.since_ms, now_ms);
     let who = format!("paused by {} since {since} ({ago})", pause.by);
     format!("{who}: {}. tickfleet resume ends the pause", pause.reason)
 }

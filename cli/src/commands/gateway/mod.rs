@@ -239,8 +239,10 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
         None => None,
     };
     let Credentials { keys, tokens, .. } = credentials;
-    let (tls, health) = (args.tls_cert.is_some(), health.map(|health| health.to_string()));
-    let (issuer, known) = (tokens.as_ref().map(Tokens::issuer), keys.as_ref().map_or(0, |keys| keys.in_force().len()));
+    let tls = args.tls_cert.is_some();
+    let health = health.map(|health| health.to_string());
+    let issuer = tokens.as_ref().map(Tokens::issuer);
+    let known = keys.as_ref().map_or(0, |keys| keys.in_force().len());
     tracing::info!(%address, tls, health, keys = known, issuer, redis = %setup.shown_url(), "gateway ready");
     if let Some(keys) = keys {
         tokio::spawn(keys.follow(shutdown.draining.clone()));

@@ -231,7 +231,8 @@ type Operations<'d> = (Vec<Operation<'d>>, Vec<(String, String)>);
 /// # Errors
 /// There are too many.
 fn operations(document: &Document) -> Result<Operations<'_>, Failure> {
-    let (mut operations, mut unread) = (Vec::new(), Vec::new());
+    let mut operations = Vec::new();
+    let mut unread = Vec::new();
     let paths = document.root.get("paths").and_then(Value::as_object);
     for (path, item) in paths.into_iter().flatten().filter(|(path, _)| !path.starts_with("x-")) {
         let item = match document.whole(item) {
@@ -270,7 +271,8 @@ fn show_report(report: &Report, args: &Import, output: &Output) -> Result<(), Fa
     for (operation, reason) in &report.left_out {
         output.note(&format!("left out: {operation}: {reason}"));
     }
-    let (tools, all) = (report.tools.len(), report.tools.len() + report.left_out.len());
+    let tools = report.tools.len();
+    let all = report.tools.len() + report.left_out.len();
     output.note(&format!("imported {tools} of {all} operations"));
     if tools == 0 {
         return Err(Failure::failed(anyhow::anyhow!("nothing could be imported")));

@@ -101,7 +101,8 @@ impl Operation<'_> {
 
     fn description(&self) -> String {
         let text = |key: &str| self.operation.get(key).and_then(Value::as_str).map(str::trim).unwrap_or_default();
-        let (summary, description) = (text("summary"), text("description"));
+        let summary = text("summary");
+        let description = text("description");
         let mut said = match (summary.is_empty(), description.is_empty()) {
             (true, true) => format!("{} {}", self.method.to_uppercase(), self.path),
             (false, false) if !description.starts_with(summary) => {
@@ -128,7 +129,8 @@ impl Operation<'_> {
         let mut arguments = Arguments { path: self.path.to_owned(), ..Arguments::default() };
         for parameter in self.parameters()? {
             let text = |key: &str| parameter.get(key).and_then(Value::as_str).unwrap_or_default();
-            let (name, place) = (text("name"), text("in"));
+            let name = text("name");
+            let place = text("in");
             let required = place == "path" || parameter.get("required") == Some(&Value::Bool(true));
             // The schema must be readable even if the parameter is optional: a call without the parameter could do
             // something else.

@@ -81,7 +81,8 @@ async fn add_agents(
     for (name, budget) in budgets {
         let caps = agent_of(policy, &name).map(|(owner, agent)| policy.caps(owner, agent));
         let AgentBudget { tick_used, tick_ends_ms, day_used, day_ends_ms, .. } = budget;
-        let (tick_cap, day_cap) = (caps.map(|caps| caps.calls_per_tick), caps.map(|caps| caps.calls_per_day));
+        let tick_cap = caps.map(|caps| caps.calls_per_tick);
+        let day_cap = caps.map(|caps| caps.calls_per_day);
         ticks.add(&name, (tick_used, tick_ends_ms), tick_cap, shard.now_ms);
         days.add(&name, (day_used, day_ends_ms), day_cap, shard.now_ms);
     }
@@ -170,7 +171,8 @@ impl CapCounters {
             return;
         }
         self.view.total += 1;
-        let (used, allowed) = (used.max(0).unsigned_abs(), cap.map(u64::from));
+        let used = used.max(0).unsigned_abs();
+        let allowed = cap.map(u64::from);
         self.view.counters.push(CounterView {
             counter: name.to_owned(),
             shard: None,

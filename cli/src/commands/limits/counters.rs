@@ -205,7 +205,8 @@ mod tests {
 
     #[test]
     fn what_others_share_is_another_counter_in_each_shard_where_tenants_have_their_own() {
-        let (limit, mut counters) = (limit(&[LimitKey::User]), LimitCounters::default());
+        let limit = limit(&[LimitKey::User]);
+        let mut counters = LimitCounters::default();
         for shard in [0, 1] {
             counters.add(found(&[("~", 7, 2_000)]), Some(&limit), ((shard, 2), 1_000), &Policy::default());
             assert_eq!(tally(&counters, "~", Some(shard)).used, 7);

@@ -159,7 +159,9 @@ async fn view(
     caller: Option<&Caller<'_>>,
     top: usize,
 ) -> Result<LimitView, Failure> {
-    let (total, looked_at, complete) = (found.total, found.looked_at, found.complete);
+    let total = found.total;
+    let looked_at = found.looked_at;
+    let complete = found.complete;
     let wanted = |key: &CounterKey| caller.is_none_or(|caller| caller.may_debit(limit, &key.counter));
     let mut fullest: Vec<(CounterKey, Tally)> = found.counters.into_iter().filter(|(key, _)| wanted(key)).collect();
     fullest.sort_by_key(|(_, tally)| fullness(tally));

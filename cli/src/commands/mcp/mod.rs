@@ -215,7 +215,8 @@ async fn check_servers(
         match backoff.look(name, def, environment).await {
             Ok(offer) => (compared(name, def, pinned, &offer), Some(offer)),
             Err(error) => {
-                let (server, error) = ((*name).to_owned(), Some(error));
+                let server = (*name).to_owned();
+                let error = Some(error);
                 (ServerCheck { server, version: None, offered: 0, differences: Vec::new(), error }, None)
             }
         }
@@ -239,7 +240,8 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
         };
         let details = changes.iter().map(|change| change.part.to_owned()).collect();
         let lines = changes.iter().flat_map(changed_lines).collect();
-        let (effect, is_pinned) = (Some(def.effect(tool)), before(tool).is_some());
+        let effect = Some(def.effect(tool));
+        let is_pinned = before(tool).is_some();
         Some(Difference { tool: tool.name.clone(), kind, details, lines, effect, is_pinned })
     };
     let mut differences: Vec<Difference> = offer.tools.iter().filter_map(differs).collect();
@@ -273,7 +275,8 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
 
 /// A change as lines, without common lines at the beginning and end. Long texts are cut.
 fn changed_lines(change: &McpChange) -> Vec<String> {
-    let (before, now): (Vec<&str>, Vec<&str>) = (change.before.lines().collect(), change.now.lines().collect());
+    let before: Vec<&str> = change.before.lines().collect();
+    let now: Vec<&str> = change.now.lines().collect();
     let same = |(one, two): &(&&str, &&str)| one == two;
     let head = before.iter().zip(&now).take_while(same).count();
     let tail = before[head..].iter().rev().zip(now[head..].iter().rev()).take_while(same).count();
@@ -411,7 +414,9 @@ mod tests {
 
     fn tool(name: &str) -> McpDefinition {
         let input_schema = json!({"type": "object"});
-        let (title, description, output_schema) = (None, None, None);
+        let title = None;
+        let description = None;
+        let output_schema = None;
         let annotations = tickfleet_config::McpAnnotations::default();
         McpDefinition { name: name.to_owned(), title, description, input_schema, output_schema, annotations }
     }

@@ -29,14 +29,16 @@ const fn is_none(count: &u64) -> bool {
 /// # Errors
 /// Redis.
 pub(super) async fn show(client: &Client, filter: &DeadFilter, now_ms: i64, output: &Output) -> Result<(), Failure> {
-    let (mut causes, mut from) = (Causes::default(), Some(DeadCursor::default()));
+    let mut causes = Causes::default();
+    let mut from = Some(DeadCursor::default());
     while let Some(at) = from {
         from = dead::causes(client.stores(), filter, at, &mut causes).await?;
         if from.is_some() {
             output.note(&format!("{} entries read so far", causes.read));
         }
     }
-    let (read, others) = (causes.read, causes.others);
+    let read = causes.read;
+    let others = causes.others;
     output.show(&CausesOutput { causes: causes.most(filter.limit), read, others }, |groups| causes_text(groups, now_ms))
 }
 

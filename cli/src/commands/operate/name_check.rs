@@ -177,7 +177,8 @@ impl ToolNames {
 
     fn configured(setup: &Setup) -> Self {
         let configuration = &setup.configuration;
-        let (permissions, declared) = (&configuration.policy.permissions, &configuration.tools.tools);
+        let permissions = &configuration.policy.permissions;
+        let declared = &configuration.tools.tools;
         let names = permissions.matrix.keys().map(String::as_str).chain(META_TOOLS.iter().copied());
         let mut tools = Self {
             names: names.map(str::to_owned).collect(),

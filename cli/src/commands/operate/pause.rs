@@ -151,7 +151,8 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
 /// No name for the audit log; Redis.
 pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) -> Result<(), Failure> {
     let by = args.rest.by.clone().map_or_else(by_environment, Ok)?;
-    let (client, report) = (setup.client().await?, setup.report());
+    let client = setup.client().await?;
+    let report = setup.report();
     let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
     if let Some(tool) = &args.tool {
         let name = name_check::tool_switched(setup, &client, tool).await?;

@@ -76,7 +76,8 @@ pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Resul
     let by = worker_args.by.clone().map_or_else(by_environment, Ok)?;
     let report = setup.report();
     let operator = Operator { by: &by, reason: &worker_args.reason, redactor: &report.redactor };
-    let (stores, worker) = (client.stores(), worker_args.worker.as_str());
+    let stores = client.stores();
+    let worker = worker_args.worker.as_str();
     let set = if drains {
         workers::drain(stores, worker, operator).await?
     } else {

@@ -183,7 +183,8 @@ fn heading(frame: &Frame, style: Style) -> Vec<Line<'static>> {
     let paused = if frame.paused > 0 { format!(" · {} paused", frame.paused) } else { String::new() };
     let rates = [("turns in", frame.rates.turns), ("slices", frame.rates.slices), ("calls", frame.rates.calls)];
     let rates = rates.map(|(what, rate)| format!("{what} {}/s", rate.map_or("–".into(), grouped)));
-    let (busy, all) = (frame.slots.busy, frame.slots.all);
+    let busy = frame.slots.busy;
+    let all = frame.slots.all;
     let filled = (BAR_CELLS * busy).checked_div(all).unwrap_or(0).min(BAR_CELLS);
     let mood = if all > 0 && busy * 10 >= all * 9 { Color::Yellow } else { Color::Green };
     let server = &frame.server;

@@ -161,7 +161,8 @@ impl StoryLoader {
         let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };
         view_state.chosen = Some(row);
         view_state.story = Some(TurnStory { title: turn.clone(), lines: vec!["Looking …".to_owned()], at: 0 });
-        let (setup, client) = (Arc::clone(&self.setup), self.client.clone());
+        let setup = Arc::clone(&self.setup);
+        let client = self.client.clone();
         let stories = stories.clone();
         tokio::spawn(async move {
             let found = explain::render(&setup, &client, None, &turn).await;

@@ -43,7 +43,8 @@ impl Trend {
 
     /// The time that the trend covers, ms; `None` before the second poll.
     pub(super) fn covers_ms(&self) -> Option<i64> {
-        let (first, last) = (self.seen.front()?, self.seen.back()?);
+        let first = self.seen.front()?;
+        let last = self.seen.back()?;
         (self.seen.len() > 1).then(|| (last.at_ms - first.at_ms).max(0))
     }
 

@@ -86,7 +86,8 @@ impl Guards {
 
     /// Evaluates the calls of a turn and reports differences. Returns the calls that depend on facts.
     pub(super) async fn evaluate_turn(&self, calls: &[RecordedCall], evaluation: &mut Evaluation) -> Option<FactTurn> {
-        let (mut by_facts, mut before_ms) = (Vec::new(), None);
+        let mut by_facts = Vec::new();
+        let mut before_ms = None;
         for call in calls {
             evaluation.summary.look_at(call);
             if call.is_task {

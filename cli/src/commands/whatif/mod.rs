@@ -262,14 +262,18 @@ impl RecordedLog {
     }
 
     fn call(&mut self, call: &RecordedCall, line: &str, filter: &CallFilter) -> std::io::Result<()> {
-        let (ended_ms, tenant) = (call.ended_ms, &call.tenant);
+        let ended_ms = call.ended_ms;
+        let tenant = &call.tenant;
         if filter.tenant.as_ref().is_some_and(|only| only != tenant)
             || filter.from_ms.is_some_and(|from| ended_ms < from)
             || filter.until_ms.is_some_and(|until| ended_ms >= until)
         {
             return Ok(());
         }
-        let (shard, turn, position, written) = (call.shard, &call.turn, call.position, call.written_ms);
+        let shard = call.shard;
+        let turn = &call.turn;
+        let position = call.position;
+        let written = call.written_ms;
         self.calls.push(format!("{shard:05} {tenant}:{turn} {position:05} {written:020}"), line.to_owned())
     }
 }
@@ -285,7 +289,8 @@ async fn decide(
     evaluation.summary.cannot_say("lines that are not from an export", log.unread);
     guards.name_undecided(&mut evaluation);
     let began = log.began();
-    let (operated, one_tenant) = (log.operated, log.one_tenant);
+    let operated = log.operated;
+    let one_tenant = log.one_tenant;
     let (turns, by_facts) = evaluate_guards(&guards, log.calls, &mut evaluation).await?;
     let evaluation = by_their_facts(by_facts, &began, evaluation)?;
     let fleet = Fleet {
@@ -334,7 +339,8 @@ async fn evaluate_guards(
     calls: Sorter,
     evaluation: &mut Evaluation,
 ) -> Result<(Sorter, Sorter), Failure> {
-    let (mut turns, mut by_facts) = (Sorter::default(), Sorter::default());
+    let mut turns = Sorter::default();
+    let mut by_facts = Sorter::default();
     let mut lines = calls.sorted().map_err(Failure::failed)?;
     let mut group: Vec<RecordedCall> = Vec::new();
     loop {

@@ -75,7 +75,8 @@ fn listed(title: &str, counts: &Counts) -> String {
 fn differences(evaluation: &Evaluation, printed_max: usize) -> String {
     let mut shown = table(&["CALL", "AGENT", "TOOL", "WAS", "WOULD BE"]);
     for one in evaluation.differences.iter().take(printed_max) {
-        let (call, agent) = (format!("{}:{}", one.tenant, one.call), one.agent.clone());
+        let call = format!("{}:{}", one.tenant, one.call);
+        let agent = one.agent.clone();
         shown.add_row([call, agent, one.tool.clone(), one.was.clone(), one.would.clone()]);
     }
     let more = evaluation.summary.differences.saturating_sub(printed_max as u64);

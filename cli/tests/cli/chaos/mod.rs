@@ -86,7 +86,8 @@ async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u6
 
 /// Submits more than the agent's cap every few seconds until `stop` is set. Returns the accepted IDs.
 async fn produce(client: Client, tenant: String, agent: String, stop: Arc<AtomicBool>) -> Vec<String> {
-    let (mut accepted, mut turn) = (Vec::new(), 0);
+    let mut accepted = Vec::new();
+    let mut turn = 0;
     while !stop.load(Ordering::SeqCst) {
         let (turns, calls) = if agent == "daily" { (1, 1) } else { (6, 3) };
         for _ in 0..turns {
@@ -208,7 +209,8 @@ impl ChaosFleet {
         match self.dice.below(3) {
             0 => {
                 self.target.ask(&["DEL", &timers]).await;
-                let (url, dir) = (self.target.url(), self.folder.path().to_str().unwrap().to_owned());
+                let url = self.target.url();
+                let dir = self.folder.path().to_str().unwrap().to_owned();
                 let repair = ["doctor", "--repair", "--by", "anna", "--config", &dir, "--redis-url", &url];
                 tokio::task::block_in_place(|| crate::support::binary::tickfleet(&repair));
             }
@@ -222,7 +224,8 @@ impl ChaosFleet {
         let path = self.folder.path().join("agents.yaml");
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, format!("{text}  more{}: {{}}\n", self.probes)).unwrap();
-        let (url, dir) = (self.target.url(), self.folder.path().to_str().unwrap().to_owned());
+        let url = self.target.url();
+        let dir = self.folder.path().to_str().unwrap().to_owned();
         let set = ["tenant", "set", "other", "--plan", "gold", "--config", &dir, "--redis-url", &url];
         tokio::task::block_in_place(|| crate::support::binary::tickfleet(&set));
     }
@@ -295,7 +298,8 @@ struct ChaosResult {
 
 /// Plays faults for a time, or loses `losses` primaries, and judges the result.
 async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
-    let (seconds, seed) = (number("TICKFLEET_CHAOS_SECONDS", 45), number("TICKFLEET_CHAOS_SEED", 1));
+    let seconds = number("TICKFLEET_CHAOS_SECONDS", 45);
+    let seed = number("TICKFLEET_CHAOS_SEED", 1);
     let (ledger, address) = ToolServer::start().await;
     let mut world = ChaosFleet::start_on(target, seed, &address).await;
     let witness = Witness::of(world.target.folders());

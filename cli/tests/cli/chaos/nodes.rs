@@ -24,7 +24,8 @@ impl ChaosFleet {
     }
 
     fn start(&mut self, number: usize) -> Node {
-        let (role, folder) = (ROLES[number], self.folder.path());
+        let role = ROLES[number];
+        let folder = self.folder.path();
         // Each process has its own clock file, so it starts with the machine's clock.
         self.started += 1;
         let clock = self.clocks_of_processes.path().join(self.started.to_string());

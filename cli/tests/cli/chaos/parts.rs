@@ -31,7 +31,8 @@ impl ToolServer {
     }
 
     async fn enter(State(ledger): State<Self>, Json(body): Json<Value>) -> Json<Value> {
-        let (agent, tool) = (body["agent"].as_str().unwrap().to_owned(), body["tool"].as_str().unwrap());
+        let agent = body["agent"].as_str().unwrap().to_owned();
+        let tool = body["tool"].as_str().unwrap();
         let run = ToolRun { agent, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
         ledger.entries.lock().unwrap().push((Instant::now(), run));
         // A delay, so that kills fall between the effect and the response.

@@ -58,7 +58,8 @@ async fn send_again(client: &Client, homes: &[ShardTenant], missing: &[String]) 
 
 /// Waits until every accepted turn has its reply. Returns the number of turns that were sent again meanwhile.
 pub async fn all_replies(world: &mut ChaosFleet, evidence: &mut Evidence) -> usize {
-    let (mut sent_again, mut again) = (0, Instant::now() + PATIENCE / 4);
+    let mut sent_again = 0;
+    let mut again = Instant::now() + PATIENCE / 4;
     let patience = Instant::now() + PATIENCE;
     loop {
         evidence.replies = replies(&mut world.target).await;

@@ -92,7 +92,8 @@ impl ChaosTarget {
     }
 
     pub async fn sentinels() -> Self {
-        let (is_cuttable, clocks) = (Self::can_be_cut().await, Clocks::new().await);
+        let is_cuttable = Self::can_be_cut().await;
+        let clocks = Clocks::new().await;
         let trio = SentinelSetup::start_of(1, &Self::witnessed(clocks.as_ref()), is_cuttable).await;
         Self { is_cuttable, clocks, ..Self::of(RedisKind::Sentinels(Box::new(trio))) }
     }
@@ -118,7 +119,8 @@ impl ChaosTarget {
 
     /// Three primaries, each with a replica.
     pub async fn cluster() -> Self {
-        let (is_cuttable, clocks) = (Self::can_be_cut().await, Clocks::new().await);
+        let is_cuttable = Self::can_be_cut().await;
+        let clocks = Clocks::new().await;
         let cluster = Cluster::start_of(3, 1, &Self::witnessed(clocks.as_ref()), is_cuttable).await;
         let mut homes = Vec::new();
         for shard in 0..SHARDS {

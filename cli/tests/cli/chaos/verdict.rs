@@ -88,7 +88,8 @@ impl Evidence {
             by_agent.entry(&call.agent).or_default().push(call);
         }
         let exceeded = by_agent.into_iter().filter(|(agent, calls)| {
-            let (windows, pace) = (self.windows_hold(calls), self.pace_holds(calls));
+            let windows = self.windows_hold(calls);
+            let pace = self.pace_holds(calls);
             if !windows || !pace {
                 eprintln!("{agent}: windows hold: {windows}, the pace holds: {pace}");
             }
@@ -154,7 +155,8 @@ fn windows_hold(times: &[u64]) -> bool {
         let mut windows: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
         for at in times {
             let since = at + TICK_MS - begins;
-            let (window, into) = (since / TICK_MS, since % TICK_MS);
+            let window = since / TICK_MS;
+            let into = since % TICK_MS;
             if into < BLUR_MS {
                 windows.entry(window - 1).or_default().1 += 1;
             } else if into >= TICK_MS - BLUR_MS {
@@ -163,7 +165,8 @@ fn windows_hold(times: &[u64]) -> bool {
                 windows.entry(window).or_default().0 += 1;
             }
         }
-        let (mut last, mut carried) = (0, 0);
+        let mut last = 0;
+        let mut carried = 0;
         windows.into_iter().all(|(window, (sure, either))| {
             // Calls that are carried over belong to the next window only.
             let before = if window == last + 1 || carried == 0 { carried } else { 0 };
@@ -178,7 +181,8 @@ fn windows_hold(times: &[u64]) -> bool {
 
 /// A call that was admitted and seen `ms` after the beginning of a day.
 fn call(agent: &str, number: u64, ms: u64) -> AdmittedCall {
-    let (seen, at_ms) = (Duration::from_millis(ms), 20_000 * DAY_MS + ms);
+    let seen = Duration::from_millis(ms);
+    let at_ms = 20_000 * DAY_MS + ms;
     AdmittedCall {
         agent: agent.into(),
         turn: format!("{agent}-{number}"),

@@ -31,8 +31,11 @@ pub struct Witness {
 impl Witness {
     /// Watches the servers with these folders.
     pub fn of(folders: Vec<PathBuf>) -> Self {
-        let (kept, growth, began) = (tempfile::tempdir().unwrap(), Growth::default(), Instant::now());
-        let (into, grown) = (kept.path().to_owned(), growth.clone());
+        let kept = tempfile::tempdir().unwrap();
+        let growth = Growth::default();
+        let began = Instant::now();
+        let into = kept.path().to_owned();
+        let grown = growth.clone();
         let watching = tokio::spawn(async move {
             let mut last = Duration::ZERO;
             loop {
@@ -229,7 +232,10 @@ fn slice(words: &[Vec<u8>]) -> Vec<AppendedCall> {
     let is_slice = words.len() > 4 && words[1].windows(7).any(|part| part == b":ready:");
     let Some(id) = words.iter().position(|word| is_entry_id(word)).filter(|_| is_slice) else { return Vec::new() };
     let at_ms = text(words[id].split(|b| *b == b'-').next().unwrap()).parse().unwrap();
-    let (mut calls, mut turn, mut position, mut admits) = (Vec::new(), String::new(), 0, false);
+    let mut calls = Vec::new();
+    let mut turn = String::new();
+    let mut position = 0;
+    let mut admits = false;
     for pair in words[id + 1..].chunks_exact(2) {
         match pair[0].as_slice() {
             b"t" => turn = text(&pair[1]),
@@ -267,7 +273,8 @@ type CommandWords = Vec<Vec<u8>>;
 fn commands(mut bytes: &[u8]) -> Vec<(CommandWords, usize)> {
     fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
-        let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
+        let line = &bytes[..end];
+        let rest = &bytes[end + 2..];
         *bytes = rest;
         Some(line)
     }

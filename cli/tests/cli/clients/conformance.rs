@@ -89,7 +89,8 @@ async fn what_is_not_decided_about_is_not_answered_by_another_turns_record() {
 
 #[tokio::test]
 async fn every_case_holds_behind_sentinels_and_on_a_cluster() {
-    let (trio, cluster) = (SentinelSetup::start(1).await, Cluster::start(3, 0).await);
+    let trio = SentinelSetup::start(1).await;
+    let cluster = Cluster::start(3, 0).await;
     for url in [trio.url(), cluster.url()] {
         let fleet = fleet(&url);
         python("python", &[], &url);

@@ -26,7 +26,8 @@ pub struct GatewayFleet {
 impl GatewayFleet {
     pub async fn new() -> Self {
         let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
-        let (fleet, folder) = (fleet(&redis.url()), tempfile::tempdir().unwrap());
+        let fleet = fleet(&redis.url());
+        let folder = tempfile::tempdir().unwrap();
         let keys = folder.path().join("keys.yaml");
         std::fs::write(&keys, "").unwrap();
         let gateway = Gateway::start(&redis.url(), &keys);
@@ -79,7 +80,8 @@ async fn every_case_holds_through_a_gateway() {
     world.passes(python("conformance.py").arg(cases()).arg("python"), "python");
     world.passes(python("conformance.py").arg(cases()).args(["python-blocking", "--blocking"]), "python-blocking");
     if let Some(node) = Node::unless_skipped() {
-        let (mut command, dist) = (node.command(), node.package.join("dist"));
+        let mut command = node.command();
+        let dist = node.package.join("dist");
         command.arg("tests/conformance/conformance.mjs").arg(cases()).arg("typescript").arg(dist);
         world.passes(&mut command, "typescript");
     }
@@ -97,7 +99,8 @@ async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_python_and_is_told_b
 async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_typescript_and_is_told_by_its_kind() {
     let Some(node) = Node::unless_skipped() else { return };
     let world = GatewayFleet::new().await;
-    let (mut command, dist) = (node.command(), node.package.join("dist"));
+    let mut command = node.command();
+    let dist = node.package.join("dist");
     command.arg("tests/conformance/gateway.mjs").arg("wire-typescript").arg(dist);
     world.is_troubled(&mut command, "wire-typescript");
     world.end();
@@ -110,7 +113,8 @@ async fn a_tenant_that_does_not_exist_is_refused_at_once_on_both_ways() {
     world.through(&mut command, "nowhere");
     run(&mut command, &world.redis.url());
     if let Some(node) = Node::unless_skipped() {
-        let (mut command, dist) = (node.command(), node.package.join("dist"));
+        let mut command = node.command();
+        let dist = node.package.join("dist");
         command.arg("tests/conformance/absent.mjs").arg(dist);
         world.through(&mut command, "nowhere-js");
         run(&mut command, &world.redis.url());

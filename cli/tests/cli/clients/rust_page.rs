@@ -11,7 +11,8 @@ mod look_up;
 
 #[tokio::test]
 async fn the_example_for_rust_looks_up_an_order_and_repeats_nothing() {
-    let (folder, redis) = (snippets(), RedisServer::start().await);
+    let folder = snippets();
+    let redis = RedisServer::start().await;
     let (service, shop) = Service::start(folder.path(), "shop");
     let args = ["--redis-url", &redis.url(), "--config", "shop"];
     let fleet = DevFleet::start_in(folder.path(), &args, &[("SHOP_URL", &shop)]);

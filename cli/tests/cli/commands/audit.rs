@@ -12,9 +12,13 @@ seal: {key: 'file:KEY', anchor: 'file:ANCHORS', every: 100ms}
 /// The steps of docs/govern/tamper-evident-audit.md, from the key to the report.
 #[tokio::test]
 async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is_named() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (key, anchors, export, report) = (path("seal.key"), path("anchors"), path("day.jsonl"), path("report.md"));
+    let key = path("seal.key");
+    let anchors = path("anchors");
+    let export = path("day.jsonl");
+    let report = path("report.md");
     let public = tickfleet(&["audit", "key", "--new", &key]).exits(0).stdout.trim().to_owned();
     assert!(public.starts_with("seal-1="), "{public}");
     tickfleet(&["audit", "key", "--new", &key]).exits(1);
@@ -75,7 +79,8 @@ const LIMITS: &str = "limits:
 /// by hand is not.
 #[tokio::test]
 async fn a_window_of_a_limit_is_proved_and_a_counter_that_a_hand_took_away_is_found() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().to_str().unwrap();
     std::fs::write(format!("{conf}/tickfleet.yaml"), "audit: {admissions: true}\n").unwrap();
     std::fs::write(format!("{conf}/limits.yaml"), LIMITS).unwrap();

@@ -74,7 +74,8 @@ fn in_a_terminal(fleet: &DevFleet, folder: &str, steps: &Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     configure(folder.path(), &model().await);
     let config = folder.path().to_str().unwrap();
     let fleet = DevFleet::start(&["--config", config, "--redis-url", &redis.url()]);

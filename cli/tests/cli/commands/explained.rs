@@ -20,7 +20,8 @@ async fn each_try_that_failed_is_told_with_its_time_and_cause_while_it_waits_and
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let flaky = "fail {\"outcomes\":[\"transient\",\"transient\",\"ok\"]}";
     fleet.run(&kellys(&["--call", "echo", "--call", flaky, "--turn-id", "flaky"])).exits(0);
-    let (mut waiting, mut words) = (None, String::new());
+    let mut waiting = None;
+    let mut words = String::new();
     let ended = loop {
         let story = fleet.run(&["explain", "demo:flaky", "--json"]).exits(0).json();
         match story["state"].as_str() {
@@ -53,7 +54,8 @@ const RULED: &str = "permissions:
 
 #[tokio::test]
 async fn a_rule_that_stopped_a_call_or_would_have_is_named_with_what_it_said() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().to_str().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("agents.yaml", "agents: {kelly: {}}\n");
@@ -85,7 +87,8 @@ async fn a_rule_that_stopped_a_call_or_would_have_is_named_with_what_it_said() {
 
 #[tokio::test]
 async fn a_wait_for_somebody_who_is_not_there_is_told_as_that() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let url = redis.url();
     let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
     ask(&kellys(&["--call", "echo", "--turn-id", "early"])).exits(0);

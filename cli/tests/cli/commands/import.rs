@@ -172,7 +172,8 @@ async fn an_imported_tool_calls_its_service() {
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move { axum::serve(listener, router).await });
 
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let server = format!("http://{address}/v2/");
     let imported = import(folder.path(), &["--server", &server, "--allow-private", &address, "--per-tenant"]).exits(0);
     let conf = folder.path().join("conf");

@@ -136,7 +136,8 @@ fn a_tool_host_that_is_missing_is_logged_at_once_and_as_json() {
 async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own_are_a_warning() {
     let redis = RedisServer::start_with(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;
     let folder = tempfile::tempdir().unwrap();
-    let (url, conf) = (redis.url(), folder.path().to_str().unwrap());
+    let url = redis.url();
+    let conf = folder.path().to_str().unwrap();
     let doctor = || tickfleet(&["doctor", "--json", "--redis-url", &url, "--config", conf]);
     let policy = |report: &serde_json::Value| {
         report["findings"]
@@ -194,8 +195,10 @@ async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own
 #[tokio::test]
 async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
     let redis = RedisServer::start().await;
-    let (folder, taken) = (tempfile::tempdir().unwrap(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-    let (url, conf) = (redis.url(), folder.path().to_str().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = redis.url();
+    let conf = folder.path().to_str().unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let fails = |args: &[&str], variables: &[(&str, &str)], code: i32, error: &str| {
         let mut command = command(args);

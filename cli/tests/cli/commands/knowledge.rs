@@ -138,7 +138,8 @@ async fn what_is_no_document_is_named_with_the_reason_and_the_rest_is_imported()
 
 /// A fake endpoint for embeddings that answers this number of requests, and then hangs.
 async fn endpoint(answers: usize) -> (String, Arc<Notify>) {
-    let (asked, stuck) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let stuck = Arc::new(Notify::new());
     let is_stuck = Arc::clone(&stuck);
     let answer = move |Json(question): Json<Value>| {
         let number = asked.fetch_add(1, Ordering::SeqCst);
@@ -254,7 +255,8 @@ fn recalled(fleet: &DevFleet, (tenant, agent): (&str, &str), arguments: &Value) 
 async fn agents_recall_what_they_noted_did_and_worked_on_and_nobody_elses() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let (kelly, atlas) = (("demo", "kelly"), ("demo", "atlas"));
+    let kelly = ("demo", "kelly");
+    let atlas = ("demo", "atlas");
     // Noted once, even if the turn is submitted twice.
     let note = json!({"text": "The zeppelin post goes out on Friday.", "tags": ["plans"]});
     for _ in 0..2 {

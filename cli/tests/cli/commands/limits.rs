@@ -29,7 +29,8 @@ struct LimitsFixture {
 
 impl LimitsFixture {
     async fn new(limits: &str) -> Self {
-        let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let redis = RedisServer::start().await;
+        let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("limits.yaml"), format!("limits:\n{limits}")).unwrap();
         Self { redis, dir, variables: Vec::new() }
     }

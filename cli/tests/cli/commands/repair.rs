@@ -56,7 +56,8 @@ struct RepairFixture {
 
 impl RepairFixture {
     async fn new() -> Self {
-        let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let redis = RedisServer::start().await;
+        let dir = tempfile::tempdir().unwrap();
         let permissions = "permissions: {sleep: {everyone: true}, echo: {everyone: true}}";
         fs::write(dir.path().join("permissions.yaml"), permissions).unwrap();
         Self { redis, dir }
@@ -72,7 +73,8 @@ impl RepairFixture {
     }
 
     fn run(&self, args: &[&str]) -> CommandOutput {
-        let (dir, url) = (self.dir.path().to_str().unwrap(), self.redis.url());
+        let dir = self.dir.path().to_str().unwrap();
+        let url = self.redis.url();
         tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
     }
 
@@ -98,7 +100,8 @@ impl RepairFixture {
         let report = self.run(&[&["doctor", "--json"], more].concat()).json();
         let findings = report["findings"].as_array().unwrap();
         let told = findings.iter().filter(|finding| {
-            let (what, says) = (finding["what"].as_str().unwrap(), finding["says"].as_str().unwrap());
+            let what = finding["what"].as_str().unwrap();
+            let says = finding["says"].as_str().unwrap();
             what == "repaired" || what == "repair" && !says.contains("records checked")
         });
         told.map(|finding| {
@@ -211,8 +214,10 @@ async fn a_busy_fleet_has_no_faults_and_those_of_a_hand_are_mended_beside_it() {
     let place = RepairFixture::new().await;
     busy::configure(place.dir.path());
     let _fleet = ["scheduler", "scheduler", "worker", "worker"].map(|role| place.start(role));
-    let (store, busy) = (place.store(), BackgroundLoad::start(&place.redis.url()).await);
-    let (began, mut looks) = (Instant::now(), 0);
+    let store = place.store();
+    let busy = BackgroundLoad::start(&place.redis.url()).await;
+    let began = Instant::now();
+    let mut looks = 0;
     while began.elapsed() < BUSY || began.elapsed() < BUSY_MAX && !place.missing_ends().await.is_empty() {
         let found = store.check(true).await.unwrap().faults;
         assert_eq!(found, [], "look {looks} beside the work");

@@ -27,7 +27,8 @@ async fn has(server: &RedisServer, stream: &str, entries: u64) {
 
 #[tokio::test]
 async fn what_is_kept_survives_a_clock_that_ran_ten_days_ahead_and_was_corrected() {
-    let (server, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let server = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
     let mut redis = server.connection().await;
     fs::write(dir.path().join("permissions.yaml"), "permissions: {echo: {everyone: true}}").unwrap();
     fs::write(dir.path().join("tickfleet.yaml"), "scheduler: {collect_every: 1s}").unwrap();

@@ -44,8 +44,10 @@ async fn results(client: &Client, count: usize) -> Vec<Value> {
 
 #[tokio::test]
 async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile() {
-    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let (url, dir) = (redis.url(), dir.path());
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let url = redis.url();
+    let dir = dir.path();
     std::fs::write(dir.join("permissions.yaml"), "permissions: {echo: {everyone: true}}").unwrap();
     let client = Client::connect(&url, StoreOptions::default()).await.unwrap();
     let mut fleet = vec![Process::start("worker", dir, &url), Process::start("scheduler", dir, &url)];

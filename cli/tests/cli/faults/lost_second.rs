@@ -41,7 +41,8 @@ impl Ledger {
 
     fn serve(&self, mut stream: TcpStream) {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
-        let (mut line, mut length) = (String::new(), 0);
+        let mut line = String::new();
+        let mut length = 0;
         while reader.read_line(&mut line).unwrap_or(0) > 2 {
             if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
                 length = value.trim().parse().unwrap();
@@ -89,8 +90,10 @@ async fn replies(redis: &RedisServer) -> BTreeMap<String, Vec<Value>> {
 #[tokio::test]
 async fn what_workers_did_in_the_seconds_that_redis_lost_is_done_once_and_told_as_it_was() {
     let (ledger, address) = Ledger::start();
-    let (mut redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let (url, dir) = (redis.url(), dir.path());
+    let mut redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let url = redis.url();
+    let dir = dir.path();
     let strike = json!({"tools": {"strike": {
         "description": "Strikes.",
         "effect": "once",

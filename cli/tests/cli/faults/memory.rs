@@ -66,7 +66,8 @@ async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
 async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
     let client = Client::connect(url, StoreOptions::default()).await.unwrap();
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("box").unwrap());
-    let (all, mut rejected) = (ids.len(), 0);
+    let all = ids.len();
+    let mut rejected = 0;
     while !ids.is_empty() {
         let reply = replies.next(Duration::from_secs(60)).await.unwrap();
         let reply = reply.unwrap_or_else(|| panic!("{} turns are not answered within 60 s", ids.len()));
@@ -82,8 +83,10 @@ async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
 #[tokio::test]
 async fn a_backlog_that_fills_the_memory_before_a_scheduler_starts_is_answered_to_the_last_turn() {
     let options = RedisOptions { maxmemory: Some(48 << 20), ..RedisOptions::default() };
-    let (server, dir) = (RedisServer::start_with(options).await, config());
-    let (url, mut redis) = (server.url(), server.connection().await);
+    let server = RedisServer::start_with(options).await;
+    let dir = config();
+    let url = server.url();
+    let mut redis = server.connection().await;
     let mut ids = BTreeSet::new();
     // Submits until Redis itself rejects more: the worst that any producer can do.
     loop {
@@ -155,7 +158,8 @@ async fn each_suspect_is_answered(server: &RedisServer, dir: &Path, ids: BTreeSe
 
 #[tokio::test]
 async fn a_scheduler_that_is_killed_while_it_waits_for_memory_counts_no_crash_against_what_it_holds() {
-    let (server, dir) = (RedisServer::start().await, config());
+    let server = RedisServer::start().await;
+    let dir = config();
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
     // A suspect was marked and handled, and now it waits: a crash would no longer count against it.
@@ -169,7 +173,8 @@ async fn a_scheduler_that_is_killed_while_it_waits_for_memory_counts_no_crash_ag
 
 #[tokio::test]
 async fn a_scheduler_that_stops_while_it_waits_for_memory_is_quick_and_returns_what_it_holds() {
-    let (server, dir) = (RedisServer::start().await, config());
+    let server = RedisServer::start().await;
+    let dir = config();
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
     scheduler.signal(Signal::SIGTERM);

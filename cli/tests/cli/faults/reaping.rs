@@ -13,8 +13,10 @@ use crate::support::process::{Process, pause};
 const STEPS_MAX: usize = 1_200;
 
 async fn killed_workers_work_comes_back(lease: &'static str, reap_every: Option<&'static str>) {
-    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let (url, dir) = (redis.url(), dir.path());
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let url = redis.url();
+    let dir = dir.path();
     fs::write(dir.join("permissions.yaml"), "permissions: {sleep: {everyone: true}}").unwrap();
     let lease = [("TICKFLEET_WORKER_LEASE", lease)];
     let reap_every = reap_every.map(|every| ("TICKFLEET_SCHEDULER_REAP_EVERY", every));

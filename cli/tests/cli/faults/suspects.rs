@@ -30,8 +30,10 @@ async fn count(redis: &RedisServer, command: &[&str]) -> usize {
 
 #[tokio::test]
 async fn an_urgent_call_does_not_wait_for_what_a_killed_worker_held() {
-    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let (url, dir) = (redis.url(), dir.path());
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let url = redis.url();
+    let dir = dir.path();
     fs::write(dir.join("tickfleet.yaml"), "caps: {max_calls_per_tick: 1000}\nworker: {slots: 64}\n").unwrap();
     fs::write(dir.join("permissions.yaml"), "permissions: {sleep: {everyone: true}, echo: {everyone: true}}").unwrap();
     let _scheduler = Process::start("scheduler", dir, &url);

@@ -50,7 +50,8 @@ impl LimitedFleet {
 
     /// Starts a fleet with additional tools and other permissions.
     async fn with(more_tools: &str, permissions: &str) -> Self {
-        let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let redis = RedisServer::start().await;
+        let folder = tempfile::tempdir().unwrap();
         let dir = folder.path();
         let tool = |more: &str| {
             format!(
@@ -67,7 +68,8 @@ impl LimitedFleet {
         write(dir, "permissions.yaml", permissions);
         write(dir, "limits.yaml", LIMITS);
         write(dir, "tickfleet.yaml", SETTINGS);
-        let (dir, url) = (dir.to_str().unwrap().to_owned(), redis.url());
+        let dir = dir.to_str().unwrap().to_owned();
+        let url = redis.url();
         let fleet = DevFleet::start(&["--config", &dir, "--redis-url", &url]);
         Self { fleet, dir, _folder: folder, _redis: redis }
     }
@@ -219,7 +221,8 @@ async fn and_of_those_who_ended_or_held_it_up() {
     asked.run(&unknown).exits(0);
     asked.answers("demo:refused", &["Rejected:"]);
     // 21 No scheduler is running.
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let url = redis.url();
     let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
     ask(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "early"]).exits(0);

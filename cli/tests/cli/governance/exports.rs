@@ -31,7 +31,8 @@ struct Log {
 
 impl Log {
     async fn new() -> Self {
-        let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let redis = RedisServer::start().await;
+        let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("conf")).unwrap();
         Self { redis, folder, written: 0 }
     }
@@ -133,15 +134,18 @@ async fn trimmed_is_told(log: &mut Log, path: &Path, to: &str, bounds: &[&str]) 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_have_every_entry_once_and_verify_whenever_their_writer_was_killed() {
     let mut log = Log::new().await;
-    let (key, path) = (log.path("seal.key"), log.path("audit.jsonl"));
+    let key = log.path("seal.key");
+    let path = log.path("audit.jsonl");
     let public = tickfleet(&["audit", "key", "--new", key.to_str().unwrap()]).exits(0).stdout.trim().to_owned();
     let settings = format!("seal: {{key: 'file:{}', every: 100ms}}\n", key.display());
     fs::write(log.path("conf/tickfleet.yaml"), settings).unwrap();
     log.write(300).await;
     let scheduler = Process::start("scheduler", &log.path("conf"), &log.redis.url());
-    let (to, bounds) = (format!("file:{}", path.display()), ["--max-size", "8KiB", "--max-files", "1000"]);
+    let to = format!("file:{}", path.display());
+    let bounds = ["--max-size", "8KiB", "--max-files", "1000"];
     for _ in 0..4 {
-        let (exporter, there) = (log.follow(&to, &bounds, None), log.written);
+        let exporter = log.follow(&to, &bounds, None);
+        let there = log.written;
         while entries(&lines(&files(&path))).len() < there {
             pause();
         }
@@ -156,7 +160,8 @@ async fn files_have_every_entry_once_and_verify_whenever_their_writer_was_killed
     let exporter = log.follow(&to, &bounds, None);
     let ids = log.ids().await;
     until_whole(&path, ids.len());
-    let (url, conf) = (log.redis.url(), log.folder.path().join("conf").to_str().unwrap().to_owned());
+    let url = log.redis.url();
+    let conf = log.folder.path().join("conf").to_str().unwrap().to_owned();
     let with = ["--redis-url", &url, "--config", &conf];
     let second = tickfleet(&[&["audit", "export", "--follow", "--to", &to][..], &with].concat());
     second.exits(1).prints_error("another process exports to this file");
@@ -199,7 +204,8 @@ async fn files_are_as_many_and_as_large_as_they_may_be() {
     assert_eq!(exporter.stop(), Some(0));
     let parts = files(&path);
     assert!(parts.len() <= 3, "{parts:?}");
-    let (kept, all) = (entries(&lines(&parts)), log.ids().await);
+    let kept = entries(&lines(&parts));
+    let all = log.ids().await;
     assert_eq!(kept[..], all[all.len() - kept.len()..], "the newest");
 }
 
@@ -288,7 +294,8 @@ impl Collector {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_gets_every_entry_again_under_its_uid_and_one_that_it_refuses_costs_itself_alone() {
-    let (mut log, collector) = (Log::new().await, Collector::default());
+    let mut log = Log::new().await;
+    let collector = Collector::default();
     let to = format!("otlp:{}", collector.start().await);
     log.write(20).await;
     let exporter = log.follow(&to, &[], None);

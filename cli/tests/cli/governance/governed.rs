@@ -20,7 +20,8 @@ struct Service {
 impl Service {
     /// Starts on a free port. Returns the base URL.
     async fn start(&self) -> String {
-        let (quotes, failing) = (self.clone(), self.clone());
+        let quotes = self.clone();
+        let failing = self.clone();
         let router = Router::new()
             .route(
                 "/quote/{symbol}",
@@ -60,7 +61,8 @@ struct GovernedFleet {
 
 impl GovernedFleet {
     async fn start(service: &str, settings: &str) -> Self {
-        let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let redis = RedisServer::start().await;
+        let folder = tempfile::tempdir().unwrap();
         let tool = |path: &str, cache: &str| {
             format!(
                 "{{description: Looks., effect: read, {cache} input_schema: {{type: object, required: [symbol], properties: \
@@ -68,7 +70,8 @@ impl GovernedFleet {
                  http: {{method: GET, base_url: '{service}', path: '/{path}/{{{{symbol}}}}', allow_private: [127.0.0.1]}}}}"
             )
         };
-        let (shared, own) = ("cache: {ttl: 1h},", "cache: {ttl: 1h, per: agent},");
+        let shared = "cache: {ttl: 1h},";
+        let own = "cache: {ttl: 1h, per: agent},";
         let tools = [
             ("quote", tool("quote", shared)),
             ("own_quote", tool("quote", own)),
@@ -85,7 +88,8 @@ impl GovernedFleet {
         let quote = "  quote: {agents: [kelly, few]}\n";
         write("permissions.yaml", &format!("permissions:\n{}", rows.replace("  quote: {everyone: true}\n", quote)));
         write("tickfleet.yaml", settings);
-        let (dir, url) = (folder.path().to_str().unwrap().to_owned(), redis.url());
+        let dir = folder.path().to_str().unwrap().to_owned();
+        let url = redis.url();
         let fleet = DevFleet::start(&["--config", &dir, "--redis-url", &url]);
         Self { fleet, dir, _folder: folder, _redis: redis }
     }

@@ -99,7 +99,8 @@ async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_
     assert_eq!((count(&["--older-than", "1h"]), count(&["--tenant", "atlas-ux"])), (0, 0));
     fleet.run(&["turns", "list", "--agent", "fran"]).exits(0).says("demo:long").says("running").says("sleep");
     // Paging finds every turn.
-    let (mut found, mut from) = (0, "0:0".to_owned());
+    let mut found = 0;
+    let mut from = "0:0".to_owned();
     loop {
         let page = fleet.run(&["turns", "list", "--limit", "1", "--from", &from, "--json"]).exits(0).json();
         found += page["turns"].as_array().unwrap().len();

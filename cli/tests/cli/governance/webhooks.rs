@@ -36,7 +36,8 @@ impl Receiver {
 
     async fn take(&self, headers: &HeaderMap, body: String) -> axum::response::Response {
         let header = |name: &str| headers[name].to_str().unwrap().to_owned();
-        let (id, body): (String, Value) = (header("webhook-id"), serde_json::from_str(&body).unwrap());
+        let id: String = header("webhook-id");
+        let body: Value = serde_json::from_str(&body).unwrap();
         // Receivers reject a timestamp that is more than five minutes off their own clock.
         let off = header("webhook-timestamp").parse::<i64>().unwrap() - wall_ms() / 1_000;
         assert!(off.abs() < 300, "{off} s off");
@@ -89,8 +90,11 @@ async fn tell_at(redis: &RedisServer, call: &str, event: &str, at_ms: i64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one_that_nobody_takes_holds_none_up() {
-    let (redis, folder, receiver) = (RedisServer::start().await, tempfile::tempdir().unwrap(), Receiver::default());
-    let (to, url) = (receiver.start().await, redis.url());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = Receiver::default();
+    let to = receiver.start().await;
+    let url = redis.url();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let place = format!("file:{}", secret.display());
@@ -160,8 +164,12 @@ async fn pending(redis: &RedisServer) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_happens_after_a_clock_was_two_days_ahead_is_told_with_the_time_that_receivers_have() {
-    let (redis, folder, receiver) = (RedisServer::start().await, tempfile::tempdir().unwrap(), Receiver::default());
-    let (to, url, ahead_ms) = (receiver.start().await, redis.url(), 2 * 86_400_000);
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = Receiver::default();
+    let to = receiver.start().await;
+    let url = redis.url();
+    let ahead_ms = 2 * 86_400_000;
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let place = format!("file:{}", secret.display());
@@ -183,8 +191,11 @@ async fn what_happens_after_a_clock_was_two_days_ahead_is_told_with_the_time_tha
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_told_is_noted_before_a_receiver_that_hangs_outlasts_the_lease() {
-    let (redis, folder, receiver) = (RedisServer::start().await, tempfile::tempdir().unwrap(), Receiver::default());
-    let (to, url) = (receiver.start().await, redis.url());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = Receiver::default();
+    let to = receiver.start().await;
+    let url = redis.url();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let place = format!("file:{}", secret.display());

@@ -132,7 +132,8 @@ fn expected(calls: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
 
 #[tokio::test]
 async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_says() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let config = configure(folder.path(), "old", &[]);
     let fleet = DevFleet::start(&["--config", &config, "--redis-url", &redis.url()]);
     play(&fleet, &config);
@@ -258,7 +259,8 @@ fn play_places(fleet: &DevFleet, config: &str) {
 
 #[tokio::test]
 async fn parts_of_the_slots_places_and_budgets_of_tasks_are_decided_as_they_were() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let config = configure_places(folder.path(), "old", PLACES);
     let fleet = DevFleet::start(&["--config", &config, "--redis-url", &redis.url()]);
     play_places(&fleet, &config);
@@ -316,7 +318,8 @@ fn configure_facts(folder: &Path, name: &str, permissions: &str) -> String {
 
 #[tokio::test]
 async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_that_says() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let config = configure_facts(folder.path(), "old", FACTS);
     let fleet = DevFleet::start(&["--config", &config, "--redis-url", &redis.url()]);
     let submit = |agent: &str, id: &str, session: &str, calls: Value| {
@@ -324,10 +327,8 @@ async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_tha
         let args = ["submit", "--config", &config, "--tenant", "demo", "--agent", agent, "-", "--wait"];
         fleet.run_with(&args, &turn.to_string());
     };
-    let (echo, mail) = (
-        json!({"name": "echo", "arguments": {"value": 1}}),
-        json!({"name": "fail", "arguments": {"outcomes": ["ok"]}}),
-    );
+    let echo = json!({"name": "echo", "arguments": {"value": 1}});
+    let mail = json!({"name": "fail", "arguments": {"outcomes": ["ok"]}});
     submit("kelly", "t1", "case", json!([echo, mail, echo]));
     submit("kelly", "t2", "other", json!([echo]));
     submit("sam", "t3", "case", json!([{"name": "sleep", "arguments": {"ms": 1}}]));

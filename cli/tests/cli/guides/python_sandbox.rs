@@ -92,11 +92,15 @@ fn packages(python: &Path) -> PathBuf {
 /// support the level.
 #[allow(clippy::print_stderr, reason = "a test says what it skips")]
 fn confined(level: &str, grants: &str) -> Option<tempfile::TempDir> {
-    let (folder, python) = (folder(), python());
+    let folder = folder();
+    let python = python();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     write(folder.path(), "tools/trial.py", TOOLS);
-    let (packages, source) = (packages(&python), Path::new(REPOSITORY).join("python/src").canonicalize().unwrap());
-    let (python, packages, source) = (python.display(), packages.display(), source.display());
+    let packages = packages(&python);
+    let source = Path::new(REPOSITORY).join("python/src").canonicalize().unwrap();
+    let python = python.display();
+    let packages = packages.display();
+    let source = source.display();
     let tools = format!(
         "python:\n  trial:\n    module: trial\n    path: [tools]\n    interpreter: {python}\n    processes: 1\n    \
          memory_max: 256MiB\n    env: {{PYTHONPATH: '{source}:{packages}'}}\n    \

@@ -122,7 +122,8 @@ fn processes(folder: &Path, url: &str) -> [Child; 2] {
 
 #[test]
 fn every_end_of_a_python_call_is_told_by_its_effect() {
-    let (folder, runtime) = (folder(), tokio::runtime::Runtime::new().unwrap());
+    let folder = folder();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(tickfleet_testkit::RedisServer::start());
     write(folder.path(), "trouble.py", TROUBLE);
     let tools = "python:\n  trial:\n    module: trouble\n    path: ['.']\n    interpreter: ${PYTHON:-python3}\n    \

@@ -229,7 +229,9 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
     certificates(folder.path(), "DNS:localhost");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (ca, certificate, key) = (file("ca.pem"), file("redis.pem"), file("redis.key"));
+    let ca = file("ca.pem");
+    let certificate = file("redis.pem");
+    let key = file("redis.key");
     let arguments = ["--tls-port", &port, "--tls-ca-cert-file", &ca, "--tls-cert-file", &certificate];
     let more = ["--tls-key-file", &key, "--tls-auth-clients", "no"];
     let extra_args = arguments.iter().chain(&more).map(ToString::to_string).collect();
@@ -285,13 +287,16 @@ async fn a_fleet_shows_its_certificate_to_a_server_that_asks_for_one() {
     certificates(folder.path(), "DNS:localhost");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (ca, certificate, key) = (file("ca.pem"), file("redis.pem"), file("redis.key"));
+    let ca = file("ca.pem");
+    let certificate = file("redis.pem");
+    let key = file("redis.key");
     let arguments = ["--tls-port", &port, "--tls-ca-cert-file", &ca, "--tls-cert-file", &certificate];
     let more = ["--tls-key-file", &key, "--tls-auth-clients", "yes"];
     let extra_args = arguments.iter().chain(&more).map(ToString::to_string).collect();
     let _redis = RedisServer::start_with(RedisOptions { extra_args, ..RedisOptions::default() }).await;
     let trusting = format!("rediss://localhost:{port}/0?tls_ca={ca}");
-    let (shown, secret) = (file("fleet.pem"), file("fleet.key"));
+    let shown = file("fleet.pem");
+    let secret = file("fleet.key");
     let url = format!("{trusting}&tls_cert={shown}&tls_key={secret}");
 
     // A client without a certificate, or with a wrong key, is rejected.

@@ -17,7 +17,8 @@ const CONTAINER: &str = "tools:
 #[test]
 fn a_machine_without_the_sandbox_refuses_to_start_or_refuses_the_calls() {
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
-    let (conf, path) = (folder.path().join("conf"), folder.path().join("bin"));
+    let conf = folder.path().join("conf");
+    let path = folder.path().join("bin");
     fs::create_dir_all(&conf).unwrap();
     fs::create_dir_all(&path).unwrap();
     for (name, text) in [("tools.yaml", CONTAINER), ("permissions.yaml", "permissions:\n  look: {everyone: true}\n")] {
@@ -28,7 +29,8 @@ fn a_machine_without_the_sandbox_refuses_to_start_or_refuses_the_calls() {
         Command::new("sh").args(["-c", "command -v redis-server || command -v valkey-server"]).output().unwrap();
     let redis = String::from_utf8(redis.stdout).unwrap();
     std::os::unix::fs::symlink(redis.trim(), path.join("redis-server")).unwrap();
-    let (conf, path) = (conf.display().to_string(), path.display().to_string());
+    let conf = conf.display().to_string();
+    let path = path.display().to_string();
 
     let mut strict = command(&["dev", "--config", &conf]);
     let said = CommandOutput::of(strict.env("PATH", &path).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0"), "");

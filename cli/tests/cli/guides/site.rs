@@ -296,7 +296,8 @@ async fn play(page: &str) {
         (snippets(), RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await);
     let url = redis.url();
     let mut args = vec!["--redis-url", url.as_str()];
-    let (mut variables, mut service) = (Vec::<(String, String)>::new(), None);
+    let mut variables = Vec::<(String, String)>::new();
+    let mut service = None;
     if let Some(name) = configuration(&text) {
         args.extend(["--config", name]);
         variables = environment(folder.path(), name);
@@ -349,7 +350,8 @@ async fn play(page: &str) {
             said.stdout
         };
         let reads = READS.iter().any(|verb| command.contains(verb));
-        let (mut printed, began) = (run(), Instant::now());
+        let mut printed = run();
+        let began = Instant::now();
         while reads && !agrees(&shown.output, &printed) && began.elapsed() < PATIENCE {
             printed = run();
         }

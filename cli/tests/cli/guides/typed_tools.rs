@@ -57,7 +57,9 @@ fn the_page_shows_the_manifest_that_is_built() {
 
 #[test]
 fn every_step_of_the_page_does_what_it_says() {
-    let (text, folder, program) = (read(PAGE), configured(), own_fleet());
+    let text = read(PAGE);
+    let folder = configured();
+    let program = own_fleet();
     let variables = [("CARRIER_KEY", "k-1"), ("TICKFLEET_CONFIG", "conf")];
     let fleet = DevFleet::start_program(&program, folder.path(), &["--config", "conf"], &variables[..1]);
     trucks(&fleet, "ok");
@@ -102,7 +104,8 @@ fn trucks(fleet: &DevFleet, wanted: &str) {
 
 #[test]
 fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
-    let (folder, program) = (configured(), own_fleet());
+    let folder = configured();
+    let program = own_fleet();
     let key = [("CARRIER_KEY", "k-1")];
     let start = || DevFleet::start_program(&program, folder.path(), &["--config", "conf"], &key);
     let fleet = start();
@@ -155,7 +158,8 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
 
 #[test]
 fn a_plain_producer_serves_a_programs_own_fleet_and_a_plain_scheduler_refuses_its_rows() {
-    let (folder, redis) = (folder(), tokio::runtime::Runtime::new().unwrap());
+    let folder = folder();
+    let redis = tokio::runtime::Runtime::new().unwrap();
     let server = redis.block_on(tickfleet_testkit::RedisServer::start());
     write(folder.path(), "conf/permissions.yaml", "permissions: {quote_parcel: {everyone: true}}\n");
     let run = |program: &Path, args: &[&str]| {

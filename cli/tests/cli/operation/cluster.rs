@@ -10,7 +10,8 @@ const LOOKS: usize = 2_400;
 
 #[tokio::test]
 async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
-    let (mut cluster, dir) = (Cluster::start(3, 0).await, tempfile::tempdir().unwrap());
+    let mut cluster = Cluster::start(3, 0).await;
+    let dir = tempfile::tempdir().unwrap();
     let url = cluster.url();
     let refused = tickfleet(&["doctor", "--redis-url", &format!("{url}/3")]);
     refused.prints_error("a cluster has only database 0");

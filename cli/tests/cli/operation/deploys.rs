@@ -73,7 +73,9 @@ fn percentile(latencies: &mut [f64], share: f64) -> f64 {
 }
 
 fn said(what: &str, latencies: &mut [f64]) {
-    let (p50, p99, most) = (percentile(latencies, 0.5), percentile(latencies, 0.99), percentile(latencies, 1.0));
+    let p50 = percentile(latencies, 0.5);
+    let p99 = percentile(latencies, 0.99);
+    let most = percentile(latencies, 1.0);
     eprintln!("{what}: {} turns, p50 {p50:.1} ms, p99 {p99:.1} ms, at most {most:.1} ms", latencies.len());
 }
 
@@ -88,20 +90,25 @@ async fn every_process_is_restarted_in_turn_and_no_turn_is_lost_tried_again_or_f
 #[tokio::test]
 #[ignore = "a minute, for its figures"]
 async fn under_full_load_every_process_is_restarted_in_turn_and_no_turn_is_lost_tried_again_or_failed() {
-    let (rate, rounds) = (chosen("TICKFLEET_DEPLOY_RATE", 200), chosen("TICKFLEET_DEPLOY_ROUNDS", 5));
+    let rate = chosen("TICKFLEET_DEPLOY_RATE", 200);
+    let rounds = chosen("TICKFLEET_DEPLOY_ROUNDS", 5);
     roll(rate, rounds, Duration::from_secs(10)).await;
 }
 
 /// Restarts every scheduler and worker with SIGTERM, one after the other, while `rate` turns are submitted each second.
 /// Before that, nothing is restarted for the time `quiet`.
 async fn roll(rate: u64, rounds: u64, quiet: Duration) {
-    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
     configure(dir.path(), "caps: {tick: 1s, max_calls_per_tick: 1000, max_actions_per_day: 100000000}\n");
-    let (config, url) = (dir.path().to_owned(), redis.url());
+    let config = dir.path().to_owned();
+    let url = redis.url();
     let start = move |role: &'static str| (role, Process::start_with(role, &config, &url, &PATIENT));
     let fleet: Vec<(&'static str, Process)> = PROCESSES.map(&start).into();
     let (client, tenant, inbox) = client(&redis, StoreOptions::default()).await;
-    let (submitted, is_rolled, is_over) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    let submitted = AtomicU64::new(0);
+    let is_rolled = AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     let began = Instant::now();
     let produce = async {
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(rate).unwrap());
@@ -114,7 +121,8 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
         is_over.store(true, Ordering::Relaxed);
     };
     let consume = async {
-        let (mut replies, mut answered) = (client.replies(&tenant, &inbox), TimedReplies::new());
+        let mut replies = client.replies(&tenant, &inbox);
+        let mut answered = TimedReplies::new();
         while !is_over.load(Ordering::Relaxed) || (answered.len() as u64) < submitted.load(Ordering::Relaxed) {
             let Some(reply) = next(&mut replies, &is_over).await else { continue };
             let id = reply.id().unwrap().to_string();
@@ -231,7 +239,8 @@ async fn offer(client: &Client, during: Duration, heard: &SubmitCounts, is_over:
 
 /// Reads replies until every accepted turn has one. Returns the numbers of finished and of rejected turns.
 async fn take(mut replies: Replies, heard: &SubmitCounts, is_over: &AtomicBool) -> (u64, u64) {
-    let (mut done, mut refused) = (0, 0);
+    let mut done = 0;
+    let mut refused = 0;
     while !is_over.load(Ordering::Relaxed) || done + refused < heard.accepted.load(Ordering::Relaxed) {
         let Some(reply) = next(&mut replies, is_over).await else { continue };
         if reply.status == ReplyStatus::Done {
@@ -262,7 +271,8 @@ async fn under_ten_times_what_a_fleet_can_do_memory_stays_flat_and_what_was_acce
     let most = |samples: &[Vec<u64>], at: usize| samples.iter().map(|sample| sample[at]).max().unwrap();
     let names = ["Redis", "scheduler", "scheduler", "worker", "worker"];
     for (at, name) in names.iter().enumerate() {
-        let (first, second) = (most(&samples[..half], at), most(&samples[half..], at));
+        let first = most(&samples[..half], at);
+        let second = most(&samples[half..], at);
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         println!("{name}: {:.1} MiB at most in the first half, {:.1} MiB in the second", mib(first), mib(second));
         assert!(second < first + first / 10 + (4 << 20), "{name} grows: {first} bytes, then {second}");
@@ -282,7 +292,8 @@ struct OverloadResult {
 /// Offers ten times the load that four slots can handle, most of which is rejected. Checks that every accepted turn has
 /// a reply.
 async fn overload(during: Duration) -> OverloadResult {
-    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
     // Small bounds: data that is usually kept for hours would grow for hours.
     configure(
         dir.path(),
@@ -295,7 +306,8 @@ async fn overload(during: Duration) -> OverloadResult {
     let start = |role: &'static str| Process::start_with(role, dir.path(), &redis.url(), &PATIENT);
     let fleet: Vec<Process> = ["scheduler", "scheduler", "worker", "worker"].map(start).into();
     let (client, tenant, inbox) = client(&redis, StoreOptions { turns_max: 200, ..StoreOptions::default() }).await;
-    let (heard, is_over) = (SubmitCounts::default(), AtomicBool::new(false));
+    let heard = SubmitCounts::default();
+    let is_over = AtomicBool::new(false);
     let produce = offer(&client, during, &heard, &is_over);
     let consume = take(client.replies(&tenant, &inbox), &heard, &is_over);
     let watch = async {
@@ -308,7 +320,8 @@ async fn overload(during: Duration) -> OverloadResult {
         samples
     };
     let ((), (done, refused), samples) = tokio::join!(produce, consume, watch);
-    let (accepted, full) = (heard.accepted.into_inner(), heard.full.into_inner());
+    let accepted = heard.accepted.into_inner();
+    let full = heard.full.into_inner();
     eprintln!(
         "offered {}, of which {full} were refused at once, {refused} by a reply, and {done} done",
         accepted + full

@@ -45,7 +45,8 @@ impl DrainFixture {
     }
 
     fn run(&self, args: &[&str]) -> CommandOutput {
-        let (conf, url) = (self.dir.path().to_str().unwrap(), self.redis.url());
+        let conf = self.dir.path().to_str().unwrap();
+        let url = self.redis.url();
         let mut command = command(&[&["--config", conf, "--redis-url", &url], args].concat());
         CommandOutput::of(command.envs([SHARDS]), "")
     }
@@ -107,7 +108,8 @@ fn begun(process: &Process) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_resumed() {
     let place = DrainFixture::new().await;
-    let (_scheduler, quiet) = (place.start("scheduler", "s"), place.start("worker", "quiet"));
+    let _scheduler = place.start("scheduler", "s");
+    let quiet = place.start("worker", "quiet");
     place.submit("demo", "long", r#"sleep {"ms":600000}"#, &[]);
     let holds = place.until("quiet", |one| one["busy"] == 1);
     assert_eq!(holds["shards"], 2, "{holds}");
@@ -171,7 +173,8 @@ async fn a_drain_that_redis_has_lost_is_put_back_by_the_worker_that_it_is_about(
 async fn who_resumes_a_worker_while_redis_is_started_anew_is_not_overruled_by_it() {
     let options = RedisOptions { appendonly: true, ..RedisOptions::default() };
     let mut place = DrainFixture::on(RedisServer::start_with(options).await);
-    let (_scheduler, quiet) = (place.start("scheduler", "s"), place.start("worker", "quiet"));
+    let _scheduler = place.start("scheduler", "s");
+    let quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
     let name = place.until("quiet", |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
     // Redis keeps the drain, but it is a new process when the drain is lifted. The worker learns of both at once.

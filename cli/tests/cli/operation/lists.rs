@@ -15,7 +15,8 @@ fn names(page: &Value, list: &str, name: &str) -> Vec<String> {
 
 /// Reads a list in pages of at most two. Returns the names.
 fn pages(served: &OperatorFleet, path: &str, list: &str, name: &str) -> Vec<String> {
-    let (mut all, mut from) = (Vec::new(), String::new());
+    let mut all = Vec::new();
+    let mut from = String::new();
     loop {
         let page = served.sees(&format!("{path}?limit=2{from}"));
         assert!(count(&page, list) <= 2, "{page}");
@@ -43,7 +44,8 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
     assert_eq!(pages(&served, "tasks", "tasks", "id"), ["job-3", "job-2", "job-1"]);
     let outcome = served.sees("tasks")["tasks"][0]["outcome"].as_str().unwrap().to_owned();
     let by = |outcome: &str| format!("tenant=demo&agent=atlas&state=ended&outcome={outcome}");
-    let (so, not_so) = (by(&outcome), by("cancelled"));
+    let so = by(&outcome);
+    let not_so = by("cancelled");
     filtered(&served, "tasks", &[(&so, 3), (&not_so, 0), ("state=running", 0), ("agent=kelly", 0), ("tenant=acme", 0)]);
     filtered(&served, "tasks", &[("older_than_s=3600", 0), ("older_than_s=0", 3), ("from=acme:", 3)]);
     let gone = served.sees("tasks?from=demo:job-0");

@@ -38,8 +38,10 @@ fn outcome(url: &str, call: &str) -> String {
 
 #[tokio::test]
 async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_changes_nothing() {
-    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let (url, dir) = (redis.url(), dir.path());
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let url = redis.url();
+    let dir = dir.path();
     write(dir, "permissions.yaml", "permissions: {sleep: {everyone: true}}");
     let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
     let worker = &fleet[1];
@@ -98,8 +100,10 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
 
 #[tokio::test]
 async fn a_swapped_config_map_lowers_caps_changes_the_log_level_and_names_what_needs_a_restart() {
-    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let (url, dir) = (redis.url(), dir.path());
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let url = redis.url();
+    let dir = dir.path();
     // As the kubelet mounts a ConfigMap: links through `..data`, which is swapped.
     let settings = |version: &str, text: &str| {
         fs::create_dir(dir.join(version)).unwrap();
@@ -172,8 +176,10 @@ const PRIVATE: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: 
 
 #[tokio::test]
 async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothing() {
-    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let (url, dir) = (redis.url(), dir.path());
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let url = redis.url();
+    let dir = dir.path();
     write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}");
     let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
     let in_force = fleet[0].says("policy in force")["policy"].clone();

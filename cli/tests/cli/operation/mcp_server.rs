@@ -74,7 +74,8 @@ fn names(list: &Value) -> Vec<&str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
     let gateway = Gateway::start(&redis.url(), &keys);
@@ -89,7 +90,8 @@ async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
         r#"{"tools": [{"name": "echo", "display_name": "Echo", "description": "", "category": "test", "effect": "read",
         "version": "1.0.0", "input_schema": {"type": "object"}, "requires_approval": false}], "text": ""}"#
             .into();
-    let (tenant, agent) = (TenantId::new("demo").unwrap(), AgentId::new("kelly").unwrap());
+    let tenant = TenantId::new("demo").unwrap();
+    let agent = AgentId::new("kelly").unwrap();
     let digest = "of-a-test".to_owned();
     let agents = vec![(tenant, agent, digest.clone())];
     let lists = ToolLists { lists: vec![ToolList { digest, json }], agents, ..ToolLists::default() };
@@ -102,7 +104,8 @@ async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_turn() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
@@ -155,7 +158,8 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
@@ -226,7 +230,8 @@ impl McpServeProcess {
         let mut command = command(&["mcp", "serve", "--agent", agent]);
         command.env("REDIS_URL", url).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, input, output }
     }
 
@@ -296,8 +301,10 @@ for line in sys.stdin:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn digits_are_kept_from_an_mcp_client_to_an_mcp_server_and_back() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let (conf, script) = (folder.path().join("conf"), folder.path().join("echo.py"));
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let conf = folder.path().join("conf");
+    let script = folder.path().join("echo.py");
     std::fs::create_dir(&conf).unwrap();
     std::fs::write(&script, ECHO).unwrap();
     let servers = json!({"servers": {"s": {"command": "python3", "args": [script]}}});

@@ -40,7 +40,8 @@ pub(super) struct Keys {
 
 impl OperatorFleet {
     pub(super) async fn start() -> Self {
-        let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let redis = RedisServer::start().await;
+        let folder = tempfile::tempdir().unwrap();
         let conf = folder.path().join("conf");
         std::fs::create_dir(&conf).unwrap();
         for (name, text) in [
@@ -56,7 +57,8 @@ impl OperatorFleet {
             std::fs::write(conf.join(name), text).unwrap();
         }
         let keys = folder.path().join("keys.yaml");
-        let (conf, url) = (conf.to_str().unwrap(), redis.url());
+        let conf = conf.to_str().unwrap();
+        let url = redis.url();
         let key = |args: &[&str]| add_key(&keys, args);
         let made = Keys {
             viewer: key(&["--id", "vera", "--tenant", "*", "--role", "viewer"]),
@@ -409,7 +411,8 @@ async fn what_was_put_aside_is_replayed_once_edited_or_dropped_and_the_log_says_
             .unwrap()
             .to_owned()
     };
-    let (bad, maybe) = (id_of("bad/0"), id_of("maybe/0"));
+    let bad = id_of("bad/0");
+    let maybe = id_of("maybe/0");
     for (filter, found) in [("error=failed%20as&tool=fail_once", 2), ("cause=unknown_agent", 1)] {
         assert_eq!(count(&served.sees(&format!("dead?{filter}")), "dead"), found, "{filter}");
     }

@@ -24,7 +24,8 @@ struct RunTimeFixture {
 
 impl RunTimeFixture {
     async fn new(settings: &str, tenants: &str, variables: &[(&'static str, &'static str)]) -> Self {
-        let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let redis = RedisServer::start().await;
+        let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("tickfleet.yaml"), settings).unwrap();
         fs::write(dir.path().join("tenants.yaml"), format!("tenants: {tenants}")).unwrap();
         fs::write(dir.path().join("permissions.yaml"), "permissions: {echo: {everyone: true}}").unwrap();
@@ -93,7 +94,8 @@ fn results(reply: &Value) -> Vec<Value> {
 async fn a_scheduler_that_has_just_started_knows_the_tenants_that_were_set_at_run_time() {
     // `demo` is configured without a cap. `guest` is only known at run time.
     let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 1}", "{demo: {}}", LONG_LEASE).await;
-    let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
+    let scheduler = place.start("scheduler");
+    let worker = place.start("worker");
     for tenant in ["demo", "guest"] {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
@@ -113,7 +115,8 @@ async fn a_scheduler_that_has_just_started_knows_the_tenants_that_were_set_at_ru
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_set_for_a_tenant_counts_for_the_next_turn() {
     let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}}", LONG_LEASE).await;
-    let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
+    let scheduler = place.start("scheduler");
+    let worker = place.start("worker");
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
     // Neither change waits for a heartbeat, which is ten seconds away.
     place.run(&["tenant", "set", "demo", "--max-actions-per-day", "3"]).exits(0);
@@ -136,7 +139,8 @@ async fn what_a_limit_allows_a_tenant_is_set_while_the_fleet_runs() {
     let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}}", LONG_LEASE).await;
     let limits = "limits: {a_day: {per: [tenant], max: 3, every: day, on_reach: reject}, all: {max: 99, every: day}}";
     fs::write(place.dir.path().join("limits.yaml"), limits).unwrap();
-    let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
+    let scheduler = place.start("scheduler");
+    let worker = place.start("worker");
     let asked = |calls| outcomes(&results(&place.submit("demo", calls, &["--wait"])));
     assert_eq!(asked(4), counted(&[("ok", 3), ("rejected", 1)]));
     place.run(&["tenant", "set", "demo", "--limit", "a_day=5"]).exits(0);
@@ -163,7 +167,8 @@ async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
         let names = (0..).map(|n| format!("tenant{n}"));
         names.into_iter().find(|name| ids::shard_of(&TenantId::new(name).unwrap(), 2) == shard).unwrap()
     };
-    let (first, second) = (home(0), home(1));
+    let first = home(0);
+    let second = home(1);
     let shards = &[("TICKFLEET_REDIS_SHARDS", "2"), ("TICKFLEET_WORKER_LEASE", "1s"), ("TICKFLEET_WORKER_DRAIN", "5s")];
     let settings = "caps: {tick: 1s, max_calls_per_tick: 100}";
     // One tenant is configured without a cap, and the other is only known at run time.
@@ -193,7 +198,8 @@ async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
     let place = RunTimeFixture::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}, other: {}}", &[]).await;
-    let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
+    let scheduler = place.start("scheduler");
+    let worker = place.start("worker");
     for tenant in ["demo", "other"] {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }

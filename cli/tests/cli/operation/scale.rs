@@ -73,7 +73,8 @@ const AGENTS_COST_MAX: u64 = 40 << 20;
 /// Starts a process with `agents` agents. Returns its resident memory, bytes, once that is at most `enough`, or after
 /// two minutes: memory for reading is released soon.
 async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
-    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
     let mut text = String::from("agents:\n");
     for agent in 0..agents {
         writeln!(text, "  a{agent}: {{}}").unwrap();

@@ -41,7 +41,8 @@ fn address(trio: &SentinelSetup, server: usize) -> String {
 
 #[tokio::test]
 async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() {
-    let (mut trio, dir) = (SentinelSetup::start(1).await, tempfile::tempdir().unwrap());
+    let mut trio = SentinelSetup::start(1).await;
+    let dir = tempfile::tempdir().unwrap();
     let url = trio.url();
     let scheduler = Process::start("scheduler", dir.path(), &url);
     until_ready_says(&scheduler, "200", &format!("primary {}", address(&trio, 0)));

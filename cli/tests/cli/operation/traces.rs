@@ -31,7 +31,8 @@ struct StandIn {
 impl StandIn {
     /// Starts on a free port. Returns the base URL.
     async fn start(&self) -> String {
-        let (collector, service) = (self.clone(), self.clone());
+        let collector = self.clone();
+        let service = self.clone();
         let router = Router::new()
             .route("/v1/traces", axum::routing::post(async move |body: Bytes| collector.export(&body)))
             .route("/v1/chat/completions", axum::routing::post(model))
@@ -99,8 +100,11 @@ async fn submit(url: &str, traceparent: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_spans_of_a_turn_and_the_requests_of_its_tools_belong_to_the_producers_trace() {
-    let (redis, dir, stand_in) = (RedisServer::start().await, tempfile::tempdir().unwrap(), StandIn::default());
-    let (url, base) = (redis.url(), stand_in.start().await);
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let stand_in = StandIn::default();
+    let url = redis.url();
+    let base = stand_in.start().await;
     configure(dir.path(), &base);
     let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", base.as_str())];
     let fleet = ["scheduler", "worker"].map(|role| Process::start_with(role, dir.path(), &url, &variables));
@@ -142,7 +146,9 @@ async fn the_spans_of_a_turn_and_the_requests_of_its_tools_belong_to_the_produce
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_an_endpoint_the_trace_context_is_passed_on_as_it_came() {
-    let (redis, dir, stand_in) = (RedisServer::start().await, tempfile::tempdir().unwrap(), StandIn::default());
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let stand_in = StandIn::default();
     let url = redis.url();
     configure(dir.path(), &stand_in.start().await);
     let fleet = ["scheduler", "worker"].map(|role| Process::start(role, dir.path(), &url));
@@ -156,8 +162,11 @@ async fn without_an_endpoint_the_trace_context_is_passed_on_as_it_came() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_steps_of_a_task_that_a_model_carries_out_are_spans_of_one_trace() {
-    let (redis, dir, stand_in) = (RedisServer::start().await, tempfile::tempdir().unwrap(), StandIn::default());
-    let (url, base) = (redis.url(), stand_in.start().await);
+    let redis = RedisServer::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let stand_in = StandIn::default();
+    let url = redis.url();
+    let base = stand_in.start().await;
     configure(dir.path(), &base);
     let agents = "agents: {kelly: {task_handler: {llm: {system: You look.}}}}";
     std::fs::write(dir.path().join("agents.yaml"), agents).unwrap();
@@ -204,12 +213,16 @@ fn attribute(span: &Span, key: &str) -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_and_requests_to_models_have_opentelemetrys_names_where_that_is_asked_for_and_content_where_that_is() {
     for content in [false, true] {
-        let (redis, dir, stand_in) = (RedisServer::start().await, tempfile::tempdir().unwrap(), StandIn::default());
-        let (url, base) = (redis.url(), stand_in.start().await);
+        let redis = RedisServer::start().await;
+        let dir = tempfile::tempdir().unwrap();
+        let stand_in = StandIn::default();
+        let url = redis.url();
+        let base = stand_in.start().await;
         configure(dir.path(), &base);
         let agents = "agents: {kelly: {task_handler: {llm: {system: You look.}}}}";
         std::fs::write(dir.path().join("agents.yaml"), agents).unwrap();
-        let (model, content_wanted) = (format!("{base}/v1"), content.to_string());
+        let model = format!("{base}/v1");
+        let content_wanted = content.to_string();
         let variables = [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", base.as_str()),
             ("OPENAI_BASE_URL", &model),

@@ -16,7 +16,8 @@ pub struct DocumentedCommand {
 /// The fenced blocks of one language, each with the number of its first line.
 pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     let mut found: Vec<(usize, Vec<&str>)> = Vec::new();
-    let (mut fenced, mut wanted) = (false, false);
+    let mut fenced = false;
+    let mut wanted = false;
     for (index, line) in text.lines().enumerate() {
         if let Some(info) = line.strip_prefix("```") {
             fenced = !fenced;

@@ -113,7 +113,8 @@ impl ExportResume {
         for store in stores {
             let shard = store.shard();
             let (Some(id), Some(text)) = (self.entries.get(&shard), self.last.get(&shard)) else { continue };
-            let (at, id) = (*id, id.to_string());
+            let at = *id;
+            let id = id.to_string();
             let is_ours = match store.log_entries_back(&id, &id, 1).await?.first() {
                 Some(entry) => entry.text == *text,
                 // The entry may have left the log since. Then the log was trimmed, and all of its entries are newer.

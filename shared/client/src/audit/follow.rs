@@ -182,7 +182,8 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
         after.take_gone(&gone);
         items.push(LogItem::Gone(gone));
     }
-    let (full, more_seals) = (page.entries.len() == PAGE, seals.len() == PAGE);
+    let full = page.entries.len() == PAGE;
+    let more_seals = seals.len() == PAGE;
     for entry in page.entries {
         after.counted += 1;
         // IDs from Redis are valid.
@@ -208,13 +209,15 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
 /// position.
 fn gone(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntries> {
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
-    let (read, all_read_is_gone) = (page.entries.len() as u64, first.is_none_or(|first| first > position.entry));
+    let read = page.entries.len() as u64;
+    let all_read_is_gone = first.is_none_or(|first| first > position.entry);
     let remade = page.added < position.counted;
     let trimmed = page.added.saturating_sub(page.length);
     // A log that was never trimmed and has no new entries may be a new log, whose clock has stepped back. Its entries
     // are exported again, under the same IDs, because otherwise they would never be exported.
     let made_anew = remade && (all_read_is_gone || read == 0 && trimmed == 0);
-    let (mut after, mut counted) = (position.entry, position.counted);
+    let mut after = position.entry;
+    let mut counted = position.counted;
     let entries = match remade {
         false if page.entries.len() < PAGE => page.added.saturating_sub(counted + read),
         false if all_read_is_gone => trimmed.saturating_sub(counted),
@@ -275,7 +278,8 @@ mod tests {
         let found = batch(3, &LogPosition::default(), page(&[5, 6], 12, 2, "5-0"), Vec::new()).unwrap();
         assert_eq!((found.gone(), found.after.counted, found.entries()), (None, 12, 2));
         let found = batch(3, &at(4, 10), page(&[7, 8], 14, 2, "7-0"), Vec::new()).unwrap();
-        let (after, before) = ("4-0".to_owned(), Some("7-0".to_owned()));
+        let after = "4-0".to_owned();
+        let before = Some("7-0".to_owned());
         let lost = LostEntries { shard: 3, entries: 2, counted: 12, remade: false, after, before };
         assert_eq!((found.gone(), found.after.counted), (Some(&lost), 14));
         // All of them are gone; after that, nothing is new.

@@ -137,7 +137,8 @@ pub async fn causes(
     into: &mut Causes,
 ) -> Result<Option<DeadCursor>, StoreError> {
     let filter = DeadFilter { limit: PAGE, ..filter.clone() };
-    let (mut from, mut read) = (from, 0);
+    let mut from = from;
+    let mut read = 0;
     loop {
         let page = list(shards, &filter, from).await?;
         page.dead.iter().for_each(|dead| into.add(dead));

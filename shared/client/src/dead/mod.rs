@@ -200,7 +200,9 @@ impl FromStr for DeadCursor {
     fn from_str(text: &str) -> Result<Self, String> {
         let read = || {
             let mut parts = text.splitn(3, ':');
-            let (kind, shard, before) = (parts.next()?, parts.next()?, parts.next()?);
+            let kind = parts.next()?;
+            let shard = parts.next()?;
+            let before = parts.next()?;
             let kind = DeadKind::ALL.into_iter().find(|known| known.as_str() == kind)?;
             let before = (!before.is_empty()).then(|| before.to_owned());
             let is_place = before.as_deref().is_none_or(is_entry);

@@ -195,7 +195,8 @@ fn sent(store: &Store, whole: &DeadEntryDetails, wish: &ReplayRequest<'_>) -> Re
     let id = turn.id.clone().or_else(|| turn_id(becomes)).ok_or("expected a turn_id")?;
     let name = TurnName { tenant: turn.tenant.clone(), turn: id.clone() };
     let turn = Turn { id: Some(id.clone()), ..turn };
-    let (digest, payload) = (content_digest(&turn), write_turn(&turn).into());
+    let digest = content_digest(&turn);
+    let payload = write_turn(&turn).into();
     let message = Submission { tenant: turn.tenant, turn: Some(id), digest, reply_to: turn.reply_to, payload };
     Ok(ReplayMessage { to: Inbound::Turns, name, message })
 }

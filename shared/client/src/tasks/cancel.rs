@@ -109,7 +109,8 @@ async fn is_live(store: &Store, name: &TurnName) -> Result<bool, StoreError> {
 
 async fn end(store: &Store, branch: Branch, reason: &str, below: &str) -> Result<CancelledTask, StoreError> {
     let answer = CancelStatus::from(store.cancel(&branch.name, reason).await?);
-    let (mut turns, mut children) = (Vec::new(), Vec::new());
+    let mut turns = Vec::new();
+    let mut children = Vec::new();
     if let Some(turn) = branch.awaits {
         let answer = CancelStatus::from(store.cancel(&turn, below).await?);
         turns.push(CancelledTurn { turn: turn.turn, answer });

@@ -160,7 +160,8 @@ pub async fn task_details(store: &Store, name: &TurnName) -> Result<Option<TaskD
 }
 
 async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskDetails, StoreError> {
-    let (view, steps) = (store.turn_view(name).await?, store.steps(name, 0).await?);
+    let view = store.turn_view(name).await?;
+    let steps = store.steps(name, 0).await?;
     let id = task_id(name).ok_or_else(|| StoreError::Reply { verb: "look", found: format!("{name} is not a task") })?;
     let mut story = TaskDetails {
         summary: summary(&name.tenant, id, &view),

@@ -176,7 +176,8 @@ pub async fn task_page_of(
     from: Option<&TaskCursor>,
     sees: TaskVisibility<'_>,
 ) -> Result<TaskPage, StoreError> {
-    let (mut page, mut looked_at) = (TaskPage::default(), 0);
+    let mut page = TaskPage::default();
+    let mut looked_at = 0;
     for tenant in tenants.iter().filter(|tenant| from.is_none_or(|from| **tenant >= from.tenant)) {
         let newest = TaskCursor::newest(tenant);
         if looked_at >= WINDOW {
@@ -209,7 +210,9 @@ async fn of_tenant(
         }
     }
     skip += at.windows * WINDOW;
-    let (mut last, mut left, mut is_blank) = (at.behind.clone(), WINDOW, true);
+    let mut last = at.behind.clone();
+    let mut left = WINDOW;
+    let mut is_blank = true;
     loop {
         let ids = store.tasks(&tenant, skip, PAGE).await?;
         let is_last = ids.len() < PAGE;

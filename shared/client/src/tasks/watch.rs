@@ -149,10 +149,14 @@ impl TaskWatcher {
     /// Watches a task from a position on. Events of its history before that position are not reported again.
     #[must_use]
     pub fn from(store: Store, name: TurnName, position: usize) -> Self {
-        let (ready, since) = (VecDeque::new(), Instant::now());
+        let ready = VecDeque::new();
+        let since = Instant::now();
         let accepted = position > 0;
         let plans = (position == 0).then_some(0);
-        let (reported_wait, executed, ended, looked) = (None, false, false, false);
+        let reported_wait = None;
+        let executed = false;
+        let ended = false;
+        let looked = false;
         Self { store, name, position, accepted, since, reported_wait, plans, executed, ready, ended, looked }
     }
 

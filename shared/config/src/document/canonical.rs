@@ -74,7 +74,8 @@ mod tests {
     fn a_tree_is_written_as_its_json_is() {
         let text = "b: [1, {z: null, a: -2.5}]\na: {c: 'it''s', b: true}\nc: 18446744073709551615\nd: []\n";
         let tree = parse(text, Origin::BuiltIn("test.yaml"), &Errors::default()).unwrap();
-        let (mut from_tree, mut from_json) = (String::new(), String::new());
+        let mut from_tree = String::new();
+        let mut from_json = String::new();
         write_tree(&tree, &mut from_tree);
         write_canonical(&tree.to_json(), &mut from_json);
         assert_eq!(from_tree, from_json);

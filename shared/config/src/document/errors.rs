@@ -147,13 +147,15 @@ impl Errors {
         expected: impl Into<String>,
         suggestion: Option<String>,
     ) {
-        let (found, expected) = (found.into(), expected.into());
+        let found = found.into();
+        let expected = expected.into();
         self.0.borrow_mut().push(ConfigError { place: place.clone(), path: path.into(), found, expected, suggestion });
     }
 
     /// Notes a warning.
     pub(crate) fn warn(&self, place: &ConfigLocation, path: &str, message: impl Into<String>) {
-        let (path, message) = (path.to_owned(), message.into());
+        let path = path.to_owned();
+        let message = message.into();
         self.1.borrow_mut().push(ConfigWarning { place: place.clone(), path, message });
     }
 

@@ -153,7 +153,8 @@ impl<'a> Cursor<'a> {
             _ => None,
         };
         if read.is_none() {
-            let (min, max) = (format_duration(min), format_duration(max));
+            let min = format_duration(min);
+            let max = format_duration(max);
             self.refuse(format!("a duration from {min} to {max}, such as 250ms, 5s, 2m or 1h"));
         }
         read
@@ -166,7 +167,8 @@ impl<'a> Cursor<'a> {
             _ => None,
         };
         if read.is_none() {
-            let (min, max) = (format_size(min), format_size(max));
+            let min = format_size(min);
+            let max = format_size(max);
             self.refuse(format!("a size from {min} to {max}, such as 64KiB or 1MiB"));
         }
         read

@@ -244,12 +244,14 @@ impl ImportChoice<'_> {
                 cursor.errors.suggest(&cursor.node.place, &cursor.path, found, expected, meant);
             }
         }
-        let (only, exclude) = (listed(&self.only), listed(&self.exclude));
+        let only = listed(&self.only);
+        let exclude = listed(&self.exclude);
         let wanted =
             |tool: &&McpDefinition| (self.only.is_none() || only.contains(&tool.name)) && !exclude.contains(&tool.name);
         let tools: Vec<McpDefinition> = pinned.iter().filter(wanted).cloned().collect();
         if tools.is_empty() {
-            let (place, path) = (&server.node.place, &server.path);
+            let place = &server.node.place;
+            let path = &server.path;
             server.errors.push(place, path, "a server of which no tool is imported", "at least one tool");
         }
         tools
@@ -299,7 +301,8 @@ fn nowhere() -> McpTransport {
 }
 
 fn transport(server: &Cursor<'_>, s: &mut Section<'_>, secrets: &BTreeMap<String, SecretRef>) -> Option<McpTransport> {
-    let (command, url) = (s.optional("command"), s.optional("url"));
+    let command = s.optional("command");
+    let url = s.optional("url");
     let of_child = ["args", "env", "cwd"].map(|field| s.optional(field));
     let of_http = ["headers", "allow_private"].map(|field| s.optional(field));
     let misplaced = |fields: &[Option<Cursor<'_>>], with: &str| {

@@ -280,7 +280,8 @@ tools:
         .variable("REDIS_URL", "redis://:hunter2@redis/0")
         .load()
         .unwrap();
-    let (printed, parts) = (print(&configuration), format!("{:?}", crate::printed_parts(&configuration)));
+    let printed = print(&configuration);
+    let parts = format!("{:?}", crate::printed_parts(&configuration));
     for shown in [&printed, &parts] {
         let lines: Vec<&str> = shown.lines().filter(|line| line.contains("hunter2")).collect();
         assert!(lines.is_empty(), "{lines:#?}");

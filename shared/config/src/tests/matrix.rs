@@ -40,7 +40,8 @@ const EVERYBODYS: [&str; 6] = [
 
 fn decide(configuration: &Configuration, tool: &str, agent: &str) -> Result<(), Denial> {
     let policy = &configuration.policy;
-    let (tenant, agent) = (TenantId::new("atlas-ux").unwrap(), AgentId::new(agent).unwrap());
+    let tenant = TenantId::new("atlas-ux").unwrap();
+    let agent = AgentId::new(agent).unwrap();
     let (tenant, declared) = policy.look_up(&tenant, &agent).unwrap();
     let caller = Caller { agent: &agent, policy: declared, tenant, granted: None };
     policy.permissions.decide(caller, &spec(configuration, tool))

@@ -47,7 +47,8 @@ fn a_limit_says_what_it_counts_and_what_becomes_of_the_rest() {
 
 #[test]
 fn limits_know_a_tool_by_each_name_that_some_model_is_shown() {
-    let (long, of_a_binary) = (format!("crm.find.by_{}", "n".repeat(50)), format!("erp.pay_{}", "n".repeat(50)));
+    let long = format!("crm.find.by_{}", "n".repeat(50));
+    let of_a_binary = format!("erp.pay_{}", "n".repeat(50));
     let tool = "{description: Reads., input_schema: {type: object}}";
     let tools = format!("tools:\n  crm.find: {tool}\n  {long}: {tool}\n");
     let loaded = given().file("tools.yaml", tools).file("permissions.yaml", "permissions: {}\n").load().unwrap();
@@ -66,7 +67,8 @@ fn limits_know_a_tool_by_each_name_that_some_model_is_shown() {
 
 #[test]
 fn without_limits_the_policy_is_what_it_was() {
-    let (with, without) = (limits("    max: 3\n    every: day\n").load().unwrap(), given().load().unwrap());
+    let with = limits("    max: 3\n    every: day\n").load().unwrap();
+    let without = given().load().unwrap();
     assert_ne!(with.digest, without.digest);
     assert_eq!(given().file("limits.yaml", "limits: {}\n").load().unwrap().digest, without.digest);
 }

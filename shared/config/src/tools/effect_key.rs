@@ -13,7 +13,8 @@ const ARGUMENTS_MAX: usize = 16;
 
 /// Reads both fields.
 pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Effect) -> Option<EffectKey> {
-    let (key, window) = (s.optional("effect_key"), s.optional("effect_window"));
+    let key = s.optional("effect_key");
+    let window = s.optional("effect_window");
     of(key.as_ref(), window.as_ref(), schema, effect)
 }
 

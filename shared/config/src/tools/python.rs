@@ -92,9 +92,12 @@ fn definition(cursor: &Cursor<'_>) -> PythonDef {
         None => s.required("module"),
     };
     let secrets = s.optional("secrets").map(|c| secrets(&c)).unwrap_or_default();
-    let (second, minute, hour) = (Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(3_600));
+    let second = Duration::from_secs(1);
+    let minute = Duration::from_secs(60);
+    let hour = Duration::from_secs(3_600);
     let grace_min = Duration::from_millis(10);
-    let (mib, tib) = (1 << 20, 1 << 40);
+    let mib = 1 << 20;
+    let tib = 1 << 40;
     let def = PythonDef {
         modules: modules.map(|c| self::modules(&c)).unwrap_or_default(),
         host,

@@ -113,8 +113,10 @@ fn exits(cursor: &Cursor<'_>) -> BTreeSet<u8> {
 
 fn limits(mut s: Section<'_>) -> ShellLimits {
     let mut size = |name, max| s.optional(name).and_then(|c| c.size(1, max));
-    let (memory_bytes, file_bytes) = (size("memory_bytes", BYTES_MAX), size("file_bytes", BYTES_MAX));
-    let (workspace_bytes, output_bytes) = (size("workspace_bytes", BYTES_MAX), size("output_bytes", OUTPUT_BYTES_MAX));
+    let memory_bytes = size("memory_bytes", BYTES_MAX);
+    let file_bytes = size("file_bytes", BYTES_MAX);
+    let workspace_bytes = size("workspace_bytes", BYTES_MAX);
+    let output_bytes = size("output_bytes", OUTPUT_BYTES_MAX);
     let mut number = |name, max| s.optional(name).and_then(|c| c.integer(1, max));
     let limits = ShellLimits {
         memory_bytes,

@@ -111,7 +111,8 @@ mod tests {
         let mut shard = Paper::at(1_000);
         shard.run(&follow("a", "", "5-0"));
         shard.pass(100);
-        let (late, new) = (follow("a", "5-0", "6-0"), follow("b", "5-0", "7-0"));
+        let late = follow("a", "5-0", "6-0");
+        let new = follow("b", "5-0", "7-0");
         let decided = shard.decide(&late);
         assert_eq!(shard.result(&new), FollowResult::Done);
         assert_eq!(shard.finish(&late, decided).result, FollowResult::Held);

@@ -308,7 +308,8 @@ impl Begin<'_> {
         let Some(ConsentCheck { uses, narrowed: seen }) = &self.consent else {
             return Ok(Passage::Passes(Vec::new()));
         };
-        let (tenant, deadline_ms) = (&self.slice.name.tenant, turn.head.deadline_ms);
+        let tenant = &self.slice.name.tenant;
+        let deadline_ms = turn.head.deadline_ms;
         let call = self.call();
         let mut own = Transaction::new(context.version.clone());
         Ok(match uses.add_to(&mut own, view, context, tenant, &call, deadline_ms)? {

@@ -169,7 +169,9 @@ impl Fill {
         if until_ms <= now_ms || self.output.get().len() > limits::CACHED_OUTPUT_BYTES_MAX {
             return None;
         }
-        let (by, media, output) = (self.by.clone(), self.media.clone(), self.output.clone());
+        let by = self.by.clone();
+        let media = self.media.clone();
+        let output = self.output.clone();
         let text = serde_json::to_vec(&CachedResult { by, media, asked_ms, until_ms, output }).ok()?;
         let size = Size { until_ms, bytes: text.len() };
         (size.bytes <= BYTES_MAX).then(|| (text.into(), size))
@@ -261,7 +263,8 @@ mod tests {
     }
 
     fn look_up(store: &mut MiniStore, hash: &str) -> Option<CachedResult> {
-        let (name, now_ms) = (CacheName { tenant: tenant(), hash: hash.into() }, store.now_ms);
+        let name = CacheName { tenant: tenant(), hash: hash.into() };
+        let now_ms = store.now_ms;
         let view = store.view_for(|view, _| name.look_up(view, now_ms));
         name.look_up(&view, now_ms).unwrap()
     }

@@ -172,7 +172,8 @@ impl Fact {
     pub fn change(&mut self, becomes: Becomes, kept_ms: i64, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
         let live = |span: &Option<Span>| span.clone().filter(|span| span.until_ms > now_ms);
         let new = Span { until_ms: now_ms + kept_ms, since_ms: ended_ms, by: by.clone() };
-        let (mut certain, mut perhaps) = (live(&self.certain), live(&self.perhaps));
+        let mut certain = live(&self.certain);
+        let mut perhaps = live(&self.perhaps);
         match becomes {
             Becomes::Set => certain = Some(longer(certain, new.clone())),
             Becomes::MaybeSet => perhaps = Some(longer(perhaps, new.clone())),

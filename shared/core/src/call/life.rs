@@ -114,7 +114,9 @@ impl Governed {
         let tenant = tenant();
         let request = RequestApproval { ask: &ask, tenant: &tenant, turn: &self.slice.turn };
         self.park(store, WaitReason::Approval { approval: self.approval() }, &request);
-        let (roles, audit, bounds) = (BTreeSet::new(), json!({}), Bounds::default());
+        let roles = BTreeSet::new();
+        let audit = json!({});
+        let bounds = Bounds::default();
         let agrees = DecideApproval {
             tenant: &tenant,
             id: &self.approval(),
@@ -137,7 +139,8 @@ impl Governed {
         let ClaimEffect { effect, by, window_ms, .. } = self.claim.clone();
         let claim = EndClaim { effect, by, end: EffectEnd::Ended("7".into()), window_ms };
         let results = [RenderedCall { result: "7".into(), ..RenderedCall::default() }];
-        let (frame, bounds) = (ReplyFrame::default(), Bounds::default());
+        let frame = ReplyFrame::default();
+        let bounds = Bounds::default();
         let settle = Settle {
             slice: &self.slice,
             results: &results,
@@ -167,14 +170,17 @@ fn quote(store: &mut MiniStore) {
 fn two_equal_calls_pay_once() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
     quote(&mut store);
-    let (mut one, mut other) = (Governed::new(&mut store, "a"), Governed::new(&mut store, "b"));
+    let mut one = Governed::new(&mut store, "a");
+    let mut other = Governed::new(&mut store, "b");
     for governed in [&mut one, &mut other] {
         assert_eq!(governed.begin(&mut store, &mut View::default(), "n0").word(), "asks");
         governed.ask(&mut store);
         governed.resume(&mut store);
     }
     // Both may begin. The first one does, with one read and one commit.
-    let (mut view, reads, commits) = (View::default(), store.reads, store.commits);
+    let mut view = View::default();
+    let reads = store.reads;
+    let commits = store.commits;
     one.start(&mut store, &mut view, "n1");
     assert_eq!((store.reads - reads, store.commits - commits), (1, 1));
     // The other one waits, because the first may change a fact of its premise.
@@ -183,11 +189,13 @@ fn two_equal_calls_pay_once() {
         panic!("it does not wait")
     };
     assert_eq!(awaited, name("a").turn);
-    let (own, caller) = (other.slice.turn.clone(), other.claim.by.call.clone());
+    let own = other.slice.turn.clone();
+    let caller = other.claim.by.call.clone();
     let section = WaitForFacts { asks: &other.facts.clone(), call: &caller, own: &own };
     other.park(&mut store, WaitReason::Fact { turn: awaited }, &section);
     // The first one settles without a read. It decides twice, because the other has joined the session.
-    let (reads, commits) = (store.reads, store.commits);
+    let reads = store.reads;
+    let commits = store.commits;
     one.settle(&mut store, &mut view);
     assert_eq!((store.reads - reads, store.commits - commits), (0, 2));
     other.resume(&mut store);
@@ -212,7 +220,9 @@ fn a_call_that_parks_for_what_has_just_ended_is_looked_at_at_once() {
     let BeginResult::Waits(reason) = other.begin(&mut store, &mut View::default(), "n2") else { panic!() };
     // The first one ends before the other has parked.
     one.settle(&mut store, &mut view);
-    let (own, caller, asks) = (other.slice.turn.clone(), other.claim.by.call.clone(), other.facts.clone());
+    let own = other.slice.turn.clone();
+    let caller = other.claim.by.call.clone();
+    let asks = other.facts.clone();
     other.park(&mut store, reason, &WaitForFacts { asks: &asks, call: &caller, own: &own });
     other.resume(&mut store);
     let claim = other.claim.clone();

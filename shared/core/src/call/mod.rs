@@ -180,7 +180,8 @@ mod tests {
     /// A caller that wrote a record has it in its view, and the record's parts are dropped from the view.
     #[test]
     fn a_view_learns_what_was_written() {
-        let (key, gone) = (name("t").record(), name("u").record());
+        let key = name("t").record();
+        let gone = name("u").record();
         let mut view = View::default();
         let parts = Query::Parts(key.clone(), vec!["c0".into()]);
         view.insert(parts.clone(), crate::Value::Parts(vec![None]));

@@ -239,7 +239,8 @@ mod tests {
     fn concurrent_calls_are_all_counted() {
         let name = StreakName { tenant: tenant(), agent: agent(), task: None };
         let count = |at| CountCalls { name: name.clone(), bounds: BOUNDS, calls: vec![repeat("h", "r", at)] };
-        let (one, other) = (count(0), count(1));
+        let one = count(0);
+        let other = count(1);
         detects("streak_guards_its_record", || {
             MiniStore::default().refuses_stale(
                 |transaction, view, context| one.add_to(transaction, view, context),

@@ -104,7 +104,8 @@ impl MiniStore {
     pub fn slice(&mut self, turn_name: &str, turn: &Turn) -> Slice {
         let name = name(turn_name);
         let version = self.put(&name.record(), turn);
-        let (queue, entry) = (turn.queue(&name.tenant), EntryId::new("1-0"));
+        let queue = turn.queue(&name.tenant);
+        let entry = EntryId::new("1-0");
         Slice { queue, entry, name, version, turn: turn.clone(), debited: Vec::new(), calls: Vec::new() }
     }
 
@@ -212,7 +213,8 @@ impl MiniStore {
 
     /// Reads until the decision can be made. Returns the view.
     pub fn view_for<T>(&mut self, mut decide: impl FnMut(&View, &Context) -> Result<T, Undecided>) -> View {
-        let (mut view, context) = (View::default(), self.context());
+        let mut view = View::default();
+        let context = self.context();
         while let Err(undecided) = decide(&view, &context) {
             self.answer(&mut view, undecided);
         }

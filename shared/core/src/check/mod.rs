@@ -145,9 +145,11 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
         end_soon(findings.report(Fault::SliceLost), name, turn, &[], reason, now_ms);
     }
     if let State::Throttled { counter, .. } = &stored.value.state {
-        let (set, member) = (keys::throttle_queue(counter), name.to_string());
+        let set = keys::throttle_queue(counter);
+        let member = name.to_string();
         if view.place(&set, &member)?.is_none() {
-            let (place, queue_of) = (stored.value.place, Some(counter.clone()));
+            let place = stored.value.place;
+            let queue_of = Some(counter.clone());
             let join = Write::Join { set, member: member.into(), place, queue_of };
             findings.report(Fault::TurnNotQueued).write(join);
         }
@@ -172,7 +174,8 @@ fn check_timer(name: &TurnName, view: &View, findings: &mut Findings) -> Result<
 }
 
 fn check_queue(counter: &CounterKey, view: &View, now_ms: i64, findings: &mut Findings) -> Result<(), Undecided> {
-    let (set, timer) = (keys::throttle_queue(counter), keys::throttle_timer(counter));
+    let set = keys::throttle_queue(counter);
+    let timer = keys::throttle_timer(counter);
     let members: Vec<Arc<str>> =
         view.first(&set, None, MEMBERS_MAX)?.iter().map(|(member, _)| member.clone()).collect();
     if !members.is_empty() && view.place(&keys::timers(), &timer)?.is_none() {
@@ -198,7 +201,8 @@ fn check_queue(counter: &CounterKey, view: &View, now_ms: i64, findings: &mut Fi
 }
 
 fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mut Findings) -> Result<(), Undecided> {
-    let (key, name) = (workers::key(consumer.as_str()), consumer.as_str());
+    let key = workers::key(consumer.as_str());
+    let name = consumer.as_str();
     let Some(stored) = view.record::<Consumer>(&key)? else { return Ok(()) };
     let Stored { value: mut record, version, .. } = stored;
     let place = view.place(&workers::consumers(), name)?;
@@ -371,10 +375,8 @@ mod tests {
     #[test]
     fn a_lease_that_never_ends_and_a_lost_place_are_mended() {
         let mut shard = Paper::at(1_000);
-        let (beat, subject) = (
-            Beat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: String::new() },
-            Subject::Consumer(consumer()),
-        );
+        let beat = Beat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: String::new() };
+        let subject = Subject::Consumer(consumer());
         shard.run(&beat);
         mends(&mut shard, &subject, &[]);
         shard.sets.clear();

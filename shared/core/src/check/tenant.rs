@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn numbers_of_a_tenant_are_compared() {
-        let (mut shard, tenant) = (Paper::at(1_000), name().tenant);
+        let mut shard = Paper::at(1_000);
+        let tenant = name().tenant;
         let mut counts = TenantCounts::default();
         [turn(READY), turn(THROTTLED)].iter().for_each(|turn| counts.add(turn));
         assert_eq!(counts, TenantCounts { unfinished: 2, bytes: 20, out: 1 });

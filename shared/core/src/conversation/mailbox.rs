@@ -187,7 +187,8 @@ impl Decision for ReceiveMessages {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Vec<ReceivedMessage>>, Undecided> {
-        let (key, now_ms) = (mailbox_key(&self.tenant, &self.agent), context.now_ms);
+        let key = mailbox_key(&self.tenant, &self.agent);
+        let now_ms = context.now_ms;
         let Some(stored) = view.record::<Mailbox>(&key)? else { return Ok(Step::Return(Vec::new())) };
         let mut mailbox = stored.value;
         let again: Vec<&Mail> = mailbox.messages.iter().filter(|mail| self.has_received(mail, now_ms)).collect();
@@ -306,7 +307,8 @@ mod tests {
         #[test]
         fn each_message_has_one_receiver(steps in prop::collection::vec((any::<bool>(), any::<bool>(), 1..4usize), 1..60)) {
             let mut shard = Paper::at(1_000);
-            let (mut decided, mut seen) = (None, BTreeSet::new());
+            let mut decided = None;
+            let mut seen = BTreeSet::new();
             for (number, (sends, keep_it, count)) in steps.into_iter().enumerate() {
                 if sends {
                     shard.run(&send(&number.to_string()));

@@ -254,7 +254,8 @@ mod tests {
     #[test]
     fn two_users_do_not_take_the_same_place() {
         let mut shard = Paper::at(1_000);
-        let (first, second) = (add(Side::User, 1, "a"), add(Side::User, 1, "b"));
+        let first = add(Side::User, 1, "a");
+        let second = add(Side::User, 1, "b");
         let decided = shard.decide(&second);
         assert_eq!(shard.result(&first), MessageResult::Done);
         assert_eq!(shard.finish(&second, decided).result, MessageResult::Conflict);

@@ -106,7 +106,8 @@ impl Decision for KeepDocument {
         if context.failed(|conflict| *conflict == Conflict::Pressure) {
             return Ok(Step::Return(KeepResult::Pressure));
         }
-        let (key, id): (_, Arc<str>) = (documents_key(&self.tenant), self.document.id.as_str().into());
+        let key: _ = documents_key(&self.tenant);
+        let id: Arc<str> = self.document.id.as_str().into();
         let stored: Option<Stored<Documents>> = view.record(&key)?;
         let before = view.parts(&key, vec![id.clone()])?.first().cloned().flatten();
         let mut transaction = Transaction::new(context.version.clone());

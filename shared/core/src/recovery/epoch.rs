@@ -319,7 +319,8 @@ impl Assert {
         }) else {
             return Step::Return(Asserted::Unmarked);
         };
-        let (key, mut marks) = (keys::marks(&self.name), known.value);
+        let key = keys::marks(&self.name);
+        let mut marks = known.value;
         marks.calls.remove(&self.position);
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(Guard::Version(key.clone(), known.version));

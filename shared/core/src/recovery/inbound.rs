@@ -183,7 +183,8 @@ fn enqueue_again(
         transaction.guard(Guard::Version(name.given(), known.version));
         transaction.put(&name.given(), &known.value);
     }
-    let (set, member) = (redelivered(), entry.queue.as_str().into());
+    let set = redelivered();
+    let member = entry.queue.as_str().into();
     let upto_ms = now_ms + REDELIVERED_WITHIN_MS;
     transaction.write(Write::Join { set, member, place: upto_ms.max(0).unsigned_abs(), queue_of: None });
     Ok(())
@@ -273,7 +274,8 @@ impl ReapInbound<'_> {
             }
         }
         let inbox = keys::inbox(&tenant, &inbox);
-        let (unread_max, inboxes_max) = (self.bounds.inbox_unread_max * 2, self.bounds.inboxes_max);
+        let unread_max = self.bounds.inbox_unread_max * 2;
+        let inboxes_max = self.bounds.inboxes_max;
         transaction.guard(Guard::Inbox { inbox: inbox.clone(), unread_max, inboxes_max });
         transaction.write(Write::Reply(inbox, message.rejection(&tenant)));
         Ok(())

@@ -125,7 +125,8 @@ pub struct SuspectRoom {
 /// The suspects that run together, as indexes into the list. The first one always runs; the worker releases the others.
 #[must_use]
 pub fn choose(taken: &[TakenSuspect<'_>], room: SuspectRoom) -> Group {
-    let (mut chosen, mut group_max) = (Group::new(), usize::MAX);
+    let mut chosen = Group::new();
+    let mut group_max = usize::MAX;
     for (at, suspect) in taken.iter().enumerate() {
         let with_it = group_max.min(usize::try_from(suspect.group_max.max(1)).unwrap_or(1));
         let of_tenant = chosen.iter().filter_map(|at| taken.get(*at)).filter(|other| other.tenant == suspect.tenant);
@@ -198,7 +199,8 @@ mod tests {
 
     #[test]
     fn a_group_keeps_the_limits_on_slots_and_tenants() {
-        let (a, b) = (TenantId::new("a").unwrap(), TenantId::new("b").unwrap());
+        let a = TenantId::new("a").unwrap();
+        let b = TenantId::new("b").unwrap();
         let of = |tenant, group_max| TakenSuspect { tenant, group_max };
         let taken = [of(&a, 4), of(&a, 4), of(&b, 4), of(&a, 1), of(&b, 4), of(&b, 4)];
         let room = |slots, tenant_slots| SuspectRoom { slots, tenant_slots };

@@ -77,7 +77,8 @@ impl Decision for ResetLimit {
             self.start_again(&mut transaction);
         } else {
             // Debits since the read stay, including those of a window that has opened since.
-            let (amount, ends_ms) = (used, state.ends_ms);
+            let amount = used;
+            let ends_ms = state.ends_ms;
             transaction.write(Write::Restart { counter: self.counter.clone(), amount, ends_ms });
         }
         transaction.timer(throttle_timer(&self.counter), context.now_ms, TimerRule::Wake);

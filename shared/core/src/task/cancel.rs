@@ -143,7 +143,9 @@ impl Cancel<'_> {
 
     /// Stores the cancel until its turn comes.
     fn wait(&self, mut transaction: Transaction, view: &View, context: &Context) -> Result<Step<Canceled>, Undecided> {
-        let (key, set, now_ms) = (self.name.cancellation(), keys::early(&self.name.tenant), context.now_ms);
+        let key = self.name.cancellation();
+        let set = keys::early(&self.name.tenant);
+        let now_ms = context.now_ms;
         let member: std::sync::Arc<str> = self.name.turn.as_str().into();
         let known = view.record::<Cancellation>(&key)?;
         if known.as_ref().is_some_and(|known| known.value.admitted_ms.is_none()) && self.above.is_none() {

@@ -83,7 +83,8 @@ fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undeci
 impl CascadeStep<'_> {
     /// Each join guards that this turn's record exists. So the list of descendants is final only after the turn's end.
     fn nothing_left(&self, view: &View, context: &Context) -> Result<Step<Cascade>, Undecided> {
-        let (key, mut transaction) = (self.name.record(), Transaction::new(context.version.clone()));
+        let key = self.name.record();
+        let mut transaction = Transaction::new(context.version.clone());
         let is_there = !matches!(view.get(&Query::Record(key.clone()))?, Value::Record(None));
         if is_there && !mutant!("cascade_waits_for_the_end") {
             let due_ms = context.now_ms + self.bounds.lease_ms;

@@ -382,6 +382,7 @@ fn goes_on(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &T
 
 /// A debit that does not expire.
 fn total(counter: CounterKey, amount: u64, max: u64) -> Guard {
-    let (window, counters_max) = (Window::Total, u64::MAX);
+    let window = Window::Total;
+    let counters_max = u64::MAX;
     Guard::Room(Room { counter, amount, max, window, behind_queue: false, shadow: false, counters_max })
 }

@@ -100,7 +100,9 @@ impl Decision for ReadHeld {
         let queue = stored.value.queue(&self.name.tenant);
         let calls = calls(view.entry(&queue, &self.entry)?);
         let calls = calls.iter().filter_map(|call| serde_json::from_slice(call).ok()).collect();
-        let (name, entry, debited) = (self.name.clone(), self.entry.clone(), Vec::new());
+        let name = self.name.clone();
+        let entry = self.entry.clone();
+        let debited = Vec::new();
         let slice = Slice { queue, entry, name, version: stored.version, turn: stored.value, debited, calls };
         Ok(Step::Return(Some(Box::new(slice))))
     }
@@ -145,7 +147,8 @@ impl Decision for Lapse<'_> {
         let (Some(entry), Destination::External { lease_ms }) = (stored.out_entry(), &stored.value.destination) else {
             return Ok(Step::Return(Lapsed::NotOut));
         };
-        let (entry, lease_ms) = (entry.clone(), *lease_ms);
+        let entry = entry.clone();
+        let lease_ms = *lease_ms;
         let queue = stored.value.queue(&self.name.tenant);
         let calls = calls(view.entry(&queue, &entry)?);
         let mut case = Case { lapse: self, context, stored, entry, queue, calls, lease_ms };
@@ -227,7 +230,8 @@ impl Case<'_> {
     }
 
     fn lapse(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
-        let (now_ms, name) = (self.context.now_ms, &self.lapse.name);
+        let now_ms = self.context.now_ms;
+        let name = &self.lapse.name;
         let mut turn = self.stored.value.clone();
         if !mutant!("a_lapsed_task_has_begun") {
             turn.begun = Some(Begun::new(turn.position, RUNTIME));

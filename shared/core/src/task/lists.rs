@@ -71,7 +71,8 @@ pub fn add_to_list(
             transaction.write(Write::Leave { set: list.clone(), member: member.clone(), queue_of: None });
         }
     }
-    let (set, member) = (lists(), list.as_str().into());
+    let set = lists();
+    let member = list.as_str().into();
     let place = u64::try_from(now_ms + TASKS_LISTED_MS).unwrap_or(0);
     transaction.write(Write::Join { set, member, place, queue_of: None });
     join(transaction, list, name, now_ms);

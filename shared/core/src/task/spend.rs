@@ -191,7 +191,8 @@ impl Reserve {
                 _ if debit.waits => Reach::Wait,
                 _ => Reach::Reject,
             };
-            let (used, ends_ms) = (state.used, state.ends_ms);
+            let used = state.used;
+            let ends_ms = state.ends_ms;
             Some(Shortage { counter: counter.clone(), used, amount: debit.amount, ends_ms, reach })
         })
     }
@@ -305,7 +306,8 @@ pub struct BudgetWait {
 
 impl Section for BudgetWait {
     fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
-        let (set, member): (_, Arc<str>) = (keys::budget_queue(&self.counter), self.name.to_string().into());
+        let set: _ = keys::budget_queue(&self.counter);
+        let member: Arc<str> = self.name.to_string().into();
         let was_woken = context.failed(|conflict| *conflict == Conflict::NoMember);
         if view.place(&set, &member)?.is_some() && !was_woken {
             transaction.guard(Guard::Member(set, member));

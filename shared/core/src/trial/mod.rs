@@ -123,7 +123,8 @@ impl Trial {
 
     pub fn context(&mut self) -> Context {
         let version = self.draw();
-        let (epoch, epoch_began_ms) = (self.epoch, self.epoch_began_ms);
+        let epoch = self.epoch;
+        let epoch_began_ms = self.epoch_began_ms;
         Context { now_ms: self.now_ms, epoch, epoch_began_ms, pressure: self.pressure, version, conflicts: Vec::new() }
     }
 
@@ -184,7 +185,8 @@ impl Trial {
                 self.drop_entry(queue, entry);
             }
         }
-        let (mut enqueued, version) = (None, &transaction.version);
+        let mut enqueued = None;
+        let version = &transaction.version;
         let rooms: Vec<Debited> = transaction
             .guards
             .iter()

@@ -115,7 +115,8 @@ impl Decision for Admit<'_> {
         if context.failed(|conflict| matches!(conflict, Conflict::Generation { .. })) {
             return Ok(Step::Return(Admitted::PolicyStale));
         }
-        let (mut budget, mut ends) = (None, None);
+        let mut budget = None;
+        let mut ends = None;
         match self.budget(&mut transaction, view)? {
             Budget::Granted(granted) => budget = Some(granted),
             Budget::Unlimited => {}
@@ -163,7 +164,8 @@ impl Admit<'_> {
         let Plan { budget, ends, is_bounded } = plan;
         let ends = ends.or(self.ends(&mut transaction, view, context)?);
         if let Some(inbox) = self.head.reply_to.as_ref().filter(|_| is_bounded) {
-            let (unread_max, inboxes_max) = (self.bounds.inbox_unread_max, self.bounds.inboxes_max);
+            let unread_max = self.bounds.inbox_unread_max;
+            let inboxes_max = self.bounds.inboxes_max;
             let inbox = keys::inbox(&self.name.tenant, inbox);
             transaction.guard(Guard::Inbox { inbox, unread_max, inboxes_max });
         }
@@ -310,7 +312,10 @@ impl Admit<'_> {
         let size = turn.encode().len() + texts.iter().map(Bytes::len).sum::<usize>();
         turn.bytes = u64::try_from(size).unwrap_or(u64::MAX);
         let calls = self.calls.to_vec();
-        let (name, policy, render, bounds) = (&self.name, self.policy, self.render, self.bounds);
+        let name = &self.name;
+        let policy = self.policy;
+        let render = self.render;
+        let bounds = self.bounds;
         Candidate { name, turn, calls, texts, budget, is_new: true, policy, render, sections: &[], bounds }
     }
 

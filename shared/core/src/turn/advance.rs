@@ -169,7 +169,8 @@ impl Candidate<'_> {
         view: &View,
         context: &Context,
     ) -> Result<Advanced, Undecided> {
-        let (name, now_ms) = (self.name, context.now_ms);
+        let name = self.name;
+        let now_ms = context.now_ms;
         if let Some(reason) = &reason {
             // The store may have lost that calls ran: until the lease is over, a worker may still report their results.
             if let Some(due_ms) = lease_ends_ms(context, self.bounds) {
@@ -191,7 +192,9 @@ impl Candidate<'_> {
         };
         let new_from = all.len();
         all.extend(results);
-        let (turn, bounds, results) = (&self.turn, self.bounds, all.as_slice());
+        let turn = &self.turn;
+        let bounds = self.bounds;
+        let results = all.as_slice();
         let ending = Ending {
             name,
             turn,
@@ -261,7 +264,8 @@ impl Candidate<'_> {
     ) -> Result<Advanced, Undecided> {
         self.guard_policy(transaction);
         let marks = self.marks(transaction, view, context)?;
-        let (mut results, mut from) = (Vec::new(), 0);
+        let mut results = Vec::new();
+        let mut from = 0;
         for refusal in refused {
             guard_refusal(refusal, transaction);
             results.extend(self.rendered(from, from + refusal.calls, &refusal.reason, &marks, context.now_ms));
@@ -297,7 +301,8 @@ impl Candidate<'_> {
 
     /// Worker reports about these calls, from after a restart in which the store lost that they were dispatched.
     fn marks(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<KnownMarks, Undecided> {
-        let (position, digest) = (self.turn.position, &self.turn.head.digest);
+        let position = self.turn.position;
+        let digest = &self.turn.head.digest;
         let mut marks = marks(view, context, self.name, digest, position..position + self.calls.len())?;
         if mutant!("advance_looks_at_marks") {
             marks.calls.clear();
@@ -336,7 +341,8 @@ impl Candidate<'_> {
         now_ms: i64,
     ) -> Vec<RenderedCall> {
         let render = |at: usize| {
-            let (position, call) = (self.turn.position + at, self.calls.get(at));
+            let position = self.turn.position + at;
+            let call = self.calls.get(at);
             let mark = marks.calls.get(&position);
             if let Some(reported) = mark.and_then(|mark| mark.result.as_ref()) {
                 return reported.into();

@@ -80,7 +80,8 @@ impl Decision for Due<'_> {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Fired>, Undecided> {
-        let (name, record) = (self.name, self.name.record());
+        let name = self.name;
+        let record = self.name.record();
         let mut transaction = Transaction::new(context.version.clone());
         let Some(stored) = view.record::<Turn>(&record)? else {
             transaction.guard(Guard::Absent(record)).write(Write::ClearTimer(name.timer().into()));

@@ -379,7 +379,8 @@ fn count_out(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
 pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     leave_parked(transaction, name, turn);
     if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {
-        let (set, member) = (keys::budget_queue(counter), name.to_string().into());
+        let set = keys::budget_queue(counter);
+        let member = name.to_string().into();
         transaction.write(Write::Leave { set, member, queue_of: None });
     }
     if let State::Throttled { counter, .. } = &turn.state {

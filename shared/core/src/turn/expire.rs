@@ -51,13 +51,15 @@ impl Case<'_> {
     /// Sends the holder a cancel notice with its next heartbeat, and checks the turn again after a lease. A deadline needs
     /// no notice, because the holder tracks it itself.
     fn notify(&mut self, consumer: &std::sync::Arc<str>) -> Fired {
-        let (name, now_ms) = (self.due.name, self.context.now_ms);
+        let name = self.due.name;
+        let now_ms = self.context.now_ms;
         let again_ms = now_ms + self.due.bounds.lease_ms;
         if self.canceled.is_none() {
             return self.later(again_ms);
         }
         let place = u64::try_from(now_ms).unwrap_or(0);
-        let (set, member) = (keys::canceled(consumer), name.to_string().into());
+        let set = keys::canceled(consumer);
+        let member = name.to_string().into();
         self.transaction.write(Write::Join { set, member, place, queue_of: None });
         self.transaction.timer(name.timer(), again_ms, TimerRule::Set);
         Fired::Noticed(consumer.clone())
@@ -71,7 +73,8 @@ impl Case<'_> {
 
     /// Ends the turn. Within one lease after a restart of the store, postpones the end until that lease is over.
     pub(super) fn end(&mut self, reason: EndReason, turn: Turn) -> Result<Fired, Undecided> {
-        let (due, now_ms) = (self.due, self.context.now_ms);
+        let due = self.due;
+        let now_ms = self.context.now_ms;
         let calls = self.remaining_calls()?;
         let reported_ms = match self.context.epoch_began_ms {
             0 => 0,
@@ -86,7 +89,8 @@ impl Case<'_> {
             return Ok(Fired::Ending(reported_ms));
         }
         if !mutant!("end_guards_the_epoch") {
-            let (number, lease_ms) = (self.context.epoch, due.bounds.lease_ms);
+            let number = self.context.epoch;
+            let lease_ms = due.bounds.lease_ms;
             self.transaction.guard(Guard::Epoch { number, lease_ms });
         }
         self.finish(&reason, &turn, &calls)?;
@@ -95,7 +99,9 @@ impl Case<'_> {
 
     /// Adds the end: earlier results, and a result for each call without one.
     fn finish(&mut self, reason: &EndReason, turn: &Turn, calls: &[Option<Bytes>]) -> Result<(), Undecided> {
-        let (due, name, now_ms) = (self.due, self.due.name, self.context.now_ms);
+        let due = self.due;
+        let name = self.due.name;
+        let now_ms = self.context.now_ms;
         let frame = due.render.frame(name, &turn.head);
         let mut results = earlier_results(self.view, name, turn.position, &frame)?;
         let digest = &turn.head.digest;
@@ -109,7 +115,8 @@ impl Case<'_> {
             results.push(result);
         }
         for section in due.sections {
-            let (view, context) = (self.view, self.context);
+            let view = self.view;
+            let context = self.context;
             isolate(&mut self.transaction, due.bounds, |own| section.add_to(name, turn, own, view, context))?;
         }
         if self.canceled.is_some() || turn.canceled.is_some() {
@@ -140,13 +147,15 @@ impl Case<'_> {
     ) -> RenderedCall {
         let call: Option<Call> = call.and_then(|text| serde_json::from_slice(text).ok());
         let fate = if is_marked { Fate::Begun } else { turn.fate(position) };
-        let (name, now_ms) = (self.due.name, self.context.now_ms);
+        let name = self.due.name;
+        let now_ms = self.context.now_ms;
         self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, fate, now_ms })
     }
 
     /// The calls without results, from the record's parts and the slice's entry. A lost call is `None`.
     fn remaining_calls(&self) -> Result<Vec<Option<Bytes>>, Undecided> {
-        let (name, turn) = (self.due.name, &self.stored.value);
+        let name = self.due.name;
+        let turn = &self.stored.value;
         let names = (turn.position..turn.head.calls).map(parts::call).collect();
         let mut calls = self.view.parts(&name.record(), names)?.to_vec();
         let (Some(upto), Some(entry)) = (turn.state.out(), self.stored.out_entry()) else { return Ok(calls) };

@@ -169,7 +169,9 @@ impl Decision for HandBackUnreadable<'_> {
 
 impl HandBackUnreadable<'_> {
     fn park(&self, transaction: &mut Transaction, stored: Stored<Turn>, context: &Context) -> HandedBack {
-        let (name, now_ms, mut turn) = (self.name, context.now_ms, stored.value);
+        let name = self.name;
+        let now_ms = context.now_ms;
+        let mut turn = stored.value;
         // A newer version of the record: an earlier holder wrote it, and the store lost that the entry was taken.
         let is_taken_twice = self.entry.text(fields::VERSION) != Some(stored.version.as_str());
         turn.may_have_run |= is_taken_twice || turn.is_from_before_restart(context);

@@ -72,7 +72,8 @@ impl Decision for Park<'_> {
     type Output = Parked;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Parked>, Undecided> {
-        let (slice, name) = (self.slice, &self.slice.name);
+        let slice = self.slice;
+        let name = &self.slice.name;
         if holder::is_stale(slice, context) {
             return Ok(Step::Return(Parked::Stale));
         }
@@ -107,7 +108,8 @@ impl Park<'_> {
 
     /// Writes the record, the calls and the timer. Returns the timer's due time, ms.
     fn write(&self, transaction: &mut Transaction, now_ms: i64, has_ended: bool) -> i64 {
-        let (slice, name) = (self.slice, &self.slice.name);
+        let slice = self.slice;
+        let name = &self.slice.name;
         let mut turn = slice.turn.clone();
         turn.entry = None;
         turn.may_have_run |= self.beside;
@@ -121,8 +123,10 @@ impl Park<'_> {
         turn.state = match self.reason {
             ParkReason::Retry { attempts, delay_ms, cause, keeps_begun } => {
                 turn.retry(*attempts, *keeps_begun);
-                let (position, attempt) = (turn.position, if *keeps_begun { 0 } else { *attempts });
-                let (delay_ms, cause) = (*delay_ms, cause.clone());
+                let position = turn.position;
+                let attempt = if *keeps_begun { 0 } else { *attempts };
+                let delay_ms = *delay_ms;
+                let cause = cause.clone();
                 turn.note(Note::Failed { at_ms: now_ms, position, attempt, delay_ms, cause });
                 State::Retrying { upto, due_ms }
             }

@@ -16,7 +16,8 @@ const fn is_listed(state: &State) -> bool {
 /// Lists a turn that was parked.
 pub(super) fn join_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     if is_listed(&turn.state) {
-        let (member, place) = (name.to_string().into(), now_ms.max(0).unsigned_abs());
+        let member = name.to_string().into();
+        let place = now_ms.max(0).unsigned_abs();
         transaction.write(Write::Join { set: keys::parked(), member, place, queue_of: None });
     }
 }

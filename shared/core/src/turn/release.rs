@@ -64,7 +64,8 @@ impl Decision for Rearm {
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<QueueHead>, Undecided> {
         let mut transaction = Transaction::new(context.version.clone());
-        let (set, timer) = (keys::throttle_queue(&self.counter), keys::throttle_timer(&self.counter));
+        let set = keys::throttle_queue(&self.counter);
+        let timer = keys::throttle_timer(&self.counter);
         if context.failed(|conflict| matches!(conflict, Conflict::Full | Conflict::NoMember)) {
             // The queue has changed since the read: check it again at once.
             transaction.timer(timer, context.now_ms, TimerRule::Set);
@@ -275,7 +276,10 @@ impl Release<'_> {
         // An unreadable call counts as a call of an unnamed tool, so that limits still apply.
         let unread = || Call { provider_id: None, tool: String::new(), arguments: String::new() };
         let calls = texts.iter().map(|text| serde_json::from_slice(text).unwrap_or_else(|_| unread())).collect();
-        let (name, policy, render, bounds) = (&self.name, self.policy, self.render, self.bounds);
+        let name = &self.name;
+        let policy = self.policy;
+        let render = self.render;
+        let bounds = self.bounds;
         let sections = self.sections;
         Ok(Candidate { name, turn, calls, texts, budget, is_new: false, policy, render, sections, bounds })
     }
@@ -299,8 +303,10 @@ impl Decision for Discard<'_> {
     fn decide(&self, _view: &View, context: &Context) -> Result<Step<()>, Undecided> {
         let mut transaction = Transaction::new(context.version.clone());
         transaction.write(leave_queue(&self.name, &self.counter));
-        let (queue, name) = (keys::throttle_queue(&self.counter), self.name.to_string());
-        let (reason, raw) = (RejectionCode::Unreadable, Bytes::from(self.why.clone()));
+        let queue = keys::throttle_queue(&self.counter);
+        let name = self.name.to_string();
+        let reason = RejectionCode::Unreadable;
+        let raw = Bytes::from(self.why.clone());
         let letter = DeadLetter { from: queue.as_str(), entry: &name, reason, raw, tenant: None };
         letter.add_to(&mut transaction, self.bounds);
         Ok(Step::Commit(transaction, ()))

@@ -19,7 +19,8 @@ impl Case<'_> {
     /// Dispatches the calls `[position, upto)`. They were admitted before, so no limit is debited again. If the slice
     /// returned its permits, the turn joins a throttle queue for them.
     pub(super) fn resume(&mut self, upto: usize) -> Result<Fired, Undecided> {
-        let (name, now_ms) = (self.due.name, self.context.now_ms);
+        let name = self.due.name;
+        let now_ms = self.context.now_ms;
         let mut turn = self.stored.value.clone();
         let deadline_ms = turn.head.deadline_ms;
         if upto == turn.position {
@@ -37,8 +38,11 @@ impl Case<'_> {
             // Without all its calls the turn cannot run.
             return self.expire(EndReason::Quarantined { crashes: turn.crashes });
         };
-        let (max, counters_max) = (self.due.bounds.tenant_out_max, u64::MAX);
-        let (window, behind_queue, shadow) = (Window::Total, false, false);
+        let max = self.due.bounds.tenant_out_max;
+        let counters_max = u64::MAX;
+        let window = Window::Total;
+        let behind_queue = false;
+        let shadow = false;
         if turn.is_for_workers() {
             let room = Room { counter: out, amount: 1, max, window, behind_queue, shadow, counters_max };
             self.transaction.guard(Guard::Room(room));

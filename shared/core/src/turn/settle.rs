@@ -62,7 +62,8 @@ impl Decision for Settle<'_> {
     type Output = Settled;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<Settled>, Undecided> {
-        let (slice, turn) = (self.slice, &self.slice.turn);
+        let slice = self.slice;
+        let turn = &self.slice.turn;
         if holder::is_stale(slice, context) {
             return Ok(Step::Return(self.committed_before(view)?));
         }
@@ -189,10 +190,12 @@ impl Settle<'_> {
 
     /// Stores the results until the turn ends. Returns the updated record.
     fn keep_results(&self, transaction: &mut Transaction, now_ms: i64) -> Turn {
-        let (name, mut turn) = (&self.slice.name, self.slice.turn.clone());
+        let name = &self.slice.name;
+        let mut turn = self.slice.turn.clone();
         let mut bytes = 0;
         let entries = self.results.iter().map(|one| &one.audit);
-        let (of, debited) = ((&self.slice.turn, turn.position), self.slice.debited.as_slice());
+        let of = (&self.slice.turn, turn.position);
+        let debited = self.slice.debited.as_slice();
         append_call_audits(transaction, entries, of, debited, self.bounds, now_ms);
         for (position, one) in (turn.position..).zip(self.results) {
             let mut put = |part, text: &bytes::Bytes| {

@@ -101,7 +101,8 @@ impl Submit<'_> {
         // Amount 0 only checks: the counter grows at admission.
         transaction.guard(tenant_room(limits::BYTES, self.tenant.as_str(), 0, bytes_left));
         if let Some(inbox) = &self.reply_to {
-            let (unread_max, inboxes_max) = (bounds.inbox_unread_max, bounds.inboxes_max);
+            let unread_max = bounds.inbox_unread_max;
+            let inboxes_max = bounds.inboxes_max;
             transaction.guard(Guard::Inbox { inbox: keys::inbox(&self.tenant, inbox), unread_max, inboxes_max });
         }
     }

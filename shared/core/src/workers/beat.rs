@@ -116,7 +116,8 @@ impl Decision for Beat {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<BeatReport>, Undecided> {
-        let (name, now_ms) = (self.consumer.as_str(), context.now_ms);
+        let name = self.consumer.as_str();
+        let now_ms = context.now_ms;
         let stored: Option<Stored<Consumer>> = view.record(&key(name))?;
         let drained = self.drain_note(view)?;
         let notices = view.first(&cancels(name), None, NOTICES_MAX)?;
@@ -295,7 +296,8 @@ mod tests {
         for turn in 0..=NOTICES_MAX {
             cancel(&mut shard, &format!("acme:t{turn}"));
         }
-        let (first, second) = (shard.result(&beat()), shard.result(&beat()));
+        let first = shard.result(&beat());
+        let second = shard.result(&beat());
         assert!(first.more && !second.more);
         assert_eq!((first.canceled.len(), second.canceled.len()), (NOTICES_MAX, 1));
     }

@@ -55,7 +55,8 @@ impl Decision for MayReap {
     type Output = ReapPermit;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<ReapPermit>, Undecided> {
-        let (now_ms, stored): (i64, Option<Stored<Reaping>>) = (context.now_ms, view.record(&key())?);
+        let now_ms: i64 = context.now_ms;
+        let stored: Option<Stored<Reaping>> = view.record(&key())?;
         let before = stored.as_ref().map(|stored| stored.value);
         if before.is_some_and(|before| now_ms - before.seen_ms < self.every_ms) {
             return Ok(Step::Return(ReapPermit::Recent));
@@ -82,7 +83,8 @@ mod tests {
 
     #[test]
     fn after_an_outage_consumers_get_a_lease_to_send_heartbeats() {
-        let (mut shard, may) = (Paper::at(1_000), MayReap { lease_ms: 800, every_ms: 100 });
+        let mut shard = Paper::at(1_000);
+        let may = MayReap { lease_ms: 800, every_ms: 100 };
         assert_eq!(shard.result(&may), ReapPermit::Hold { until_ms: 1_800 });
         assert_eq!(shard.result(&may), ReapPermit::Recent);
         for _ in 0..2 {
@@ -98,7 +100,8 @@ mod tests {
     /// A check that was granted before an outage of the store and committed after it still leaves consumers their lease.
     #[test]
     fn a_permit_does_not_outlast_an_outage() {
-        let (mut shard, may) = (Paper::at(1_000), MayReap { lease_ms: 800, every_ms: 0 });
+        let mut shard = Paper::at(1_000);
+        let may = MayReap { lease_ms: 800, every_ms: 0 };
         for _ in 0..3 {
             shard.run(&may);
             shard.pass(400);

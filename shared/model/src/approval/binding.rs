@@ -46,7 +46,8 @@ impl ApprovalBinding<'_> {
         }
         // A specification is plain data, so serialization cannot fail.
         let definition = serde_json::to_string(self.tool).unwrap_or_default();
-        let (position, times) = (self.position.to_string(), format!("{} {}", self.times_ms.0, self.times_ms.1));
+        let position = self.position.to_string();
+        let times = format!("{} {}", self.times_ms.0, self.times_ms.1);
         let fixed = [
             self.tenant.as_str(),
             self.agent.as_str(),

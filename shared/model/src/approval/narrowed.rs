@@ -56,7 +56,8 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) 
         let whole: &RawValue = serde_json::from_str(&text).map_err(|_| NarrowError::Unreadable)?;
         let found = at(whole, pointer).ok_or_else(|| NarrowError::Absent(pointer.clone()))?;
         if !is_narrower(found.get(), value.get()) {
-            let (was, found) = (shown(found.get()), shown(value.get()));
+            let was = shown(found.get());
+            let found = shown(value.get());
             return Err(NarrowError::Wider { pointer: pointer.clone(), was, found });
         }
         // `found` is a slice of the text, not a copy, so its address minus the text's address is its offset.
@@ -94,7 +95,8 @@ fn shown(value: &str) -> String {
 
 /// Whether a value is the same as another, or less of it. Both are JSON.
 fn is_narrower(was: &str, now: &str) -> bool {
-    let (was, now) = (was.trim(), now.trim());
+    let was = was.trim();
+    let now = now.trim();
     if was == now {
         return true;
     }

@@ -260,8 +260,10 @@ mod tests {
     }
 
     fn found(limits: &[Limit], context: &Context, calls: &[Call]) -> Vec<(String, Vec<Option<u64>>)> {
-        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
-        let (owner, policy) = (TenantPolicy::default(), AgentPolicy::default());
+        let tenant = TenantId::new("acme").unwrap();
+        let agent = AgentId::new("kelly").unwrap();
+        let owner = TenantPolicy::default();
+        let policy = AgentPolicy::default();
         let caller = LimitCaller {
             tenant: &tenant,
             owner: &owner,
@@ -272,7 +274,8 @@ mod tests {
             parallel_reads: true,
         };
         let traits = |effect, category: &str| ToolTraits { effect, category: category.into() };
-        let (read, write) = (traits(Effect::Read, "general"), traits(Effect::Once, "messaging"));
+        let read = traits(Effect::Read, "general");
+        let write = traits(Effect::Once, "messaging");
         let tools = [("search", read), ("send_mail", write.clone()), ("send_sms", write.clone()), ("crm.pay", write)];
         let tools = tools.into_iter().map(|(name, traits)| (name.to_owned(), traits)).collect();
         let spellings = [("crm_x2E_pay", "crm.pay"), ("crm_x2E_of_a_binary", "crm.of_a_binary")];
@@ -323,7 +326,8 @@ mod tests {
         for other in ["8", "\"7\"", "[7]", "-7", "7.1", "null"] {
             assert_ne!(counter(other), counter("7"), "{other}");
         }
-        let (one, other) = ("123456789012345678901234567890", "123456789012345678901234567891");
+        let one = "123456789012345678901234567890";
+        let other = "123456789012345678901234567891";
         assert_ne!(counter(one), counter(other), "beyond what a double tells apart");
         assert_eq!(counter(r#"7,"total":1e400"#), counter("7"), "another number hides no argument");
     }
@@ -348,9 +352,16 @@ mod tests {
         ];
         let calls = found(&limits, &Context::default(), &[call("search", "{}")]);
         assert_eq!(calls, [(String::new(), vec![Some(1)])]);
-        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
-        let (owner, policy, context) = (TenantPolicy::default(), AgentPolicy::default(), Context::default());
-        let (tenant, agent, owner, policy, context) = (&tenant, &agent, &owner, &policy, &context);
+        let tenant = TenantId::new("acme").unwrap();
+        let agent = AgentId::new("kelly").unwrap();
+        let owner = TenantPolicy::default();
+        let policy = AgentPolicy::default();
+        let context = Context::default();
+        let tenant = &tenant;
+        let agent = &agent;
+        let owner = &owner;
+        let policy = &policy;
+        let context = &context;
         let caller = LimitCaller { tenant, owner, agent, policy, context, task: None, parallel_reads: false };
         let found = model_counters(&limits, &caller, Spend { tokens: 700, money: 12 });
         let of = |limit, key: &str, amount| Debits { limit, key: key.into(), amounts: vec![Some(amount)] };
@@ -385,8 +396,10 @@ mod tests {
 
     #[test]
     fn a_counter_tells_by_its_name_whose_calls_debit_it() {
-        let (acme, bolt) = (TenantId::new("acme").unwrap(), TenantId::new("bolt").unwrap());
-        let (kelly, fran) = (AgentId::new("kelly").unwrap(), AgentId::new("fran").unwrap());
+        let acme = TenantId::new("acme").unwrap();
+        let bolt = TenantId::new("bolt").unwrap();
+        let kelly = AgentId::new("kelly").unwrap();
+        let fran = AgentId::new("fran").unwrap();
         let calls = [call("pay", r#"{"to":"x"}"#)];
         let per = [LimitKey::Tenant, LimitKey::Agent, LimitKey::Tool, LimitKey::Argument("/to".into())];
         let of_agents = limit(&[], &per, LimitBound::Calls(1));

@@ -285,7 +285,8 @@ impl Limit {
     /// together they never allow more.
     #[must_use]
     pub fn share(&self, shard: u32, shards: u32) -> u64 {
-        let (max, shards) = (self.bound.max(), u64::from(shards.max(1)));
+        let max = self.bound.max();
+        let shards = u64::from(shards.max(1));
         if self.is_of_tenants() { max } else { max / shards + u64::from(u64::from(shard) < max % shards) }
     }
 

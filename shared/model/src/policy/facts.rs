@@ -311,7 +311,8 @@ mod tests {
 
     #[test]
     fn facts_are_those_of_the_session_else_of_the_task_else_of_the_agent() {
-        let (agent, task) = (AgentId::new("kelly").unwrap(), TaskId::new("k1").unwrap());
+        let agent = AgentId::new("kelly").unwrap();
+        let task = TaskId::new("k1").unwrap();
         let context = Context { session_id: Some(SessionName::new("s").unwrap()), ..Context::default() };
         let of = |of, context: &Context, task: Option<&TaskId>| {
             FactRow { of, ..FactRow::default() }.session(&agent, task, context).to_string()

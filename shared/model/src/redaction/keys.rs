@@ -62,8 +62,11 @@ pub(super) fn is_secret(key: &str, extra: &[String]) -> bool {
 
 fn is_secret_key(words: &[u8], extra: &[String]) -> bool {
     let mut before: &[u8] = b"";
-    let (mut count, mut token, mut measured) = (0, false, false);
-    let (mut pin, mut pinned) = (false, false);
+    let mut count = 0;
+    let mut token = false;
+    let mut measured = false;
+    let mut pin = false;
+    let mut pinned = false;
     for word in words.split(|byte| *byte == b'_').filter(|word| !word.is_empty()) {
         if is_secret_word(word) || is_secret_pair(before, word) {
             return true;

@@ -90,13 +90,16 @@ mod tests {
 
     #[test]
     fn whatever_an_answer_may_depend_on_is_another_question() {
-        let (acme, bolt) = (TenantId::new("acme").unwrap(), TenantId::new("bolt").unwrap());
-        let (kelly, fran) = (AgentId::new("kelly").unwrap(), AgentId::new("fran").unwrap());
+        let acme = TenantId::new("acme").unwrap();
+        let bolt = TenantId::new("bolt").unwrap();
+        let kelly = AgentId::new("kelly").unwrap();
+        let fran = AgentId::new("fran").unwrap();
         let (arguments, same, other) =
             (raw(r#"{"a":1,"b":"x"}"#), raw(r#"{"b":"x","a":1.0}"#), raw(r#"{"a":2,"b":"x"}"#));
         let nobody = Context::default();
         let of = |user: &str| Context { user_context: Some(raw(user)), ..Context::default() };
-        let (kim, ada) = (of(r#"{"id":"kim"}"#), of(r#"{"id":"ada"}"#));
+        let kim = of(r#"{"id":"kim"}"#);
+        let ada = of(r#"{"id":"ada"}"#);
         let session = Context { session_data: Some(raw(r#"{"id":"kim"}"#)), ..Context::default() };
         let base = CacheInputs {
             tenant: &acme,

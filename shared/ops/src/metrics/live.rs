@@ -70,7 +70,8 @@ impl SlotProbes {
 
     /// Busy slots and all slots. Removes workers that have ended.
     pub(super) fn sum(&self) -> (i64, i64) {
-        let (mut busy, mut all) = (0, 0);
+        let mut busy = 0;
+        let mut all = 0;
         let mut add = |(b, a): (usize, usize)| {
             busy += i64::try_from(b).unwrap_or(i64::MAX);
             all += i64::try_from(a).unwrap_or(i64::MAX);
@@ -113,7 +114,9 @@ mod tests {
 
     #[test]
     fn the_worst_lag_is_remembered_for_a_while_and_no_longer() {
-        let (lags, ms, began) = (WorstLag::default(), Duration::from_millis, Instant::now());
+        let lags = WorstLag::default();
+        let ms = Duration::from_millis;
+        let began = Instant::now();
         lags.record(0, ms(500), began);
         lags.record(1, ms(300), began);
         lags.record(0, ms(1), began);

@@ -55,7 +55,8 @@ impl Limits {
         }
         for more in notes.debits {
             let turn = call.turn.as_str().into();
-            let (window, at_ms) = ((more.ends_ms, more.began_ms), note.at_ms);
+            let window = (more.ends_ms, more.began_ms);
+            let at_ms = note.at_ms;
             let debited = LimitDebit { turn, at_ms, debited: more.debited, used: more.used, max: more.max };
             self.counters.entry((shard, more.counter)).or_default().entry(window).or_default().push(debited);
         }

@@ -216,7 +216,8 @@ fn what_does_not_say_what_it_debited_is_told_as_not_checked_and_an_older_build_h
     assert_eq!(unchecked(&debits(1, "Dmails@acme,1,what")), 1, "what cannot be read");
     assert_eq!(unchecked(&debits(1, "D0")), 0);
     // A worker of an older version settled the first call of an admission, and a worker of this version the second.
-    let (older, newer) = ("A1000,2,2,9,5000,2,100", "A1000,2,2,9,5000,2,100;Dmails@acme,2,2,1,9000,0");
+    let older = "A1000,2,2,9,5000,2,100";
+    let newer = "A1000,2,2,9,5000,2,100;Dmails@acme,2,2,1,9000,0";
     let proof = prove(&[entry(1, "a/0", older, ""), entry(2, "a/1", newer, "")]);
     assert_eq!((violated(&proof), limits_of(&proof).unchecked), (vec![LIMITS], 1));
 }

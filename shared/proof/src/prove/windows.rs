@@ -153,7 +153,8 @@ fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a Admitt
     spans.sort_unstable();
     for pair in spans.windows(2) {
         if pair[1].0 < pair[0].1 {
-            let (one, two) = (pair[0].2, pair[1].2);
+            let one = pair[0].2;
+            let two = pair[1].2;
             claim.violated(format!("{name}: {one} and {two} were admitted with the same count in their {what}"));
         }
     }

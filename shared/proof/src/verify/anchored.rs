@@ -17,7 +17,8 @@ impl Verifier {
         until_ms: Option<i64>,
     ) {
         let mut known: BTreeMap<ChainName, Vec<&Anchor>> = BTreeMap::new();
-        let (mut unsigned, mut foreign) = (0_u64, 0_u64);
+        let mut unsigned = 0_u64;
+        let mut foreign = 0_u64;
         for anchor in anchors.iter().filter(|anchor| until_ms.is_none_or(|until| anchor.sealed_ms <= until)) {
             let trusted = self.trusted.get(&anchor.key_id).unwrap_or(&anchor.public_key);
             let signed =
@@ -42,7 +43,8 @@ impl Verifier {
         if !fits && !anchors.is_empty() && !seals.is_empty() {
             self.note(Finding::new(FindingKind::HeaderWrong, "all anchors are of another fleet than its seals"));
         }
-        let (mut others, mut past) = (0_u64, 0_u64);
+        let mut others = 0_u64;
+        let mut past = 0_u64;
         for (name, anchors) in known {
             match seals.get(&name) {
                 Some(chain) => self.check_against(&name, chain, &anchors),

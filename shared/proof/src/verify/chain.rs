@@ -43,7 +43,8 @@ impl Verifier {
     }
 
     fn check_link(&mut self, name: &ChainName, before: &FoundSeal, seal: &FoundSeal) {
-        let (earlier, body) = (&before.body, &seal.body);
+        let earlier = &before.body;
+        let body = &seal.body;
         let missing = body.number.saturating_sub(earlier.number);
         if missing == 0 {
             let same = if before.head == seal.head { "the same seal is" } else { "another seal is" };
@@ -73,7 +74,8 @@ impl Verifier {
 
     /// Entries that were trimmed before they were sealed are not a fault of the export, but must be reported.
     fn report_losses(&mut self, name: &ChainName, before: &FoundSeal, seal: &FoundSeal) {
-        let (lost, broken) = (seal.body.lost - before.body.lost, seal.body.breaks != before.body.breaks);
+        let lost = seal.body.lost - before.body.lost;
+        let broken = seal.body.breaks != before.body.breaks;
         if lost == 0 && !broken {
             return;
         }
@@ -100,7 +102,8 @@ impl Verifier {
             (Ok(ids), Ok(short)) => (ids, short),
             (Err(bad), _) | (_, Err(bad)) => return self.note(broken(bad.0)),
         };
-        let (mut hashes, mut whole) = (Vec::with_capacity(ids.len()), true);
+        let mut hashes = Vec::with_capacity(ids.len());
+        let mut whole = true;
         for (id, named) in ids.iter().zip(short.chunks(short_bytes())) {
             match self.check_entry(body.shard, *id, named, seal) {
                 Some(hash) => hashes.push(hash),
@@ -148,7 +151,9 @@ impl Verifier {
             return None;
         };
         let before = found.sealed.replace(number).filter(|before| *before != number);
-        let (line, hash, is_it) = (found.line, found.leaf.hash, found.leaf.short() == named);
+        let line = found.line;
+        let hash = found.leaf.hash;
+        let is_it = found.leaf.short() == named;
         if let Some(before) = before {
             let what = format!("seal {before} covers it too: sealed entries were sealed again");
             self.note(of(Finding { line: Some(line), ..Finding::of_entry(FindingKind::Forked, shard, id, what) }));

@@ -23,7 +23,8 @@ impl Verifier {
         } else {
             follows.for_each(|(shard, id)| self.hold_together(shard, id));
         }
-        let (fleet, tenant) = (header.fleet.clone(), header.tenant.clone());
+        let fleet = header.fleet.clone();
+        let tenant = header.tenant.clone();
         self.parts.push(Part { line: self.lines, fleet, tenant, lies: false });
         match &mut self.header {
             Some(first) => first.keys.extend(header.keys),

@@ -213,7 +213,8 @@ impl Verifier {
 
     fn take_entry(&mut self, entry: &EntryLine<'_>) {
         self.verdict.entries += 1;
-        let (line, shard) = (self.lines, entry.shard);
+        let line = self.lines;
+        let shard = entry.shard;
         let Ok(id) = entry.id.parse::<EntryId>() else {
             return self.note(Finding::at_line(FindingKind::Unreadable, line, "it has no entry id"));
         };

@@ -269,7 +269,8 @@ impl CounterLedger {
             task: task.as_ref(),
             parallel_reads: known.is_some_and(|known| known.parallel_reads),
         };
-        let (mut counter_debits, mut unknown) = (Vec::new(), Vec::new());
+        let mut counter_debits = Vec::new();
+        let mut unknown = Vec::new();
         for debits in counters(limits, &fleet.policy.known_tools, &limit_caller, &calls) {
             let limit = caller.owner.limit(&limits[debits.limit]);
             // By default, tenants share the slots. That stops no call while there are enough.

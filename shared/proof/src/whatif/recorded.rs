@@ -310,7 +310,8 @@ impl RecordedEntry {
         let (true, Some(position)) = (raw.action == "TOOL_CALL", position) else { return Self::Other };
         let is_task = raw.meta.agent.is_some();
         let tool = called(&raw, is_task).unwrap_or_else(|| raw.entity_id.to_string());
-        let (fate, refused) = (fate(&raw.meta), refused(&raw.meta, at_ms));
+        let fate = fate(&raw.meta);
+        let refused = refused(&raw.meta, at_ms);
         let RawMeta {
             turn, agent, arguments, outcome, duration_ms, approval, premises, ended_ms: over_ms, places, ..
         } = raw.meta;
@@ -376,7 +377,8 @@ fn refused(meta: &RawMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<Ad
 
 fn fate(meta: &RawMeta<'_>) -> RecordedFate {
     let detail = |name: &str| meta.error.as_ref().and_then(|error| error.detail(name)).unwrap_or_default().to_owned();
-    let (reason, rule) = (detail("reason"), detail("rule"));
+    let reason = detail("reason");
+    let rule = detail("rule");
     let is_told_by_others = meta.premises.as_ref().is_some_and(|raw| raw.session.is_some() && !raw.ran);
     match (meta.outcome.as_str(), reason.as_str()) {
         // The worker that began it died, or its turn was lost too often. The log does not show whether people had

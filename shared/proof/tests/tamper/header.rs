@@ -147,7 +147,9 @@ fn a_part_of_a_log_that_was_followed_goes_on_where_the_one_before_it_ends() {
         let entries = ids.iter().map(|id| lines::entry(0, id, "", "{}"));
         std::iter::once(lines::header(&header)).chain(entries).collect::<Vec<_>>()
     };
-    let (first, second, third) = (part("0-0", &["1-0", "2-0"]), part("2-0", &["3-0"]), part("3-0", &["4-0"]));
+    let first = part("0-0", &["1-0", "2-0"]);
+    let second = part("2-0", &["3-0"]);
+    let third = part("3-0", &["4-0"]);
     let missing = |parts: &[&[String]]| -> Vec<Option<String>> {
         let verdict = verify_as(&parts.concat(), &[], Expected { goes_on: true, ..Expected::default() });
         verdict.findings.into_iter().filter(|found| found.kind == FindingKind::Missing).map(|found| found.id).collect()
@@ -164,7 +166,8 @@ fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
     let ids: Vec<EntryId> = made.lines.iter().filter_map(|line| entry_id(line)).collect();
     // Trimming removes entries before their seals: the oldest seals are there without their entries.
     let at = (ids.len() / 2..ids.len()).find(|at| ids[*at].ms > ids[at - 1].ms).unwrap();
-    let (first, gone) = (ids[at], at);
+    let first = ids[at];
+    let gone = at;
     let trimmed: Vec<String> =
         made.lines.iter().filter(|line| entry_id(line).is_none_or(|id| id >= first)).cloned().collect();
     let from = |ms: u64| Expected { anchors_from_ms: i64::try_from(ms).ok(), ..Expected::default() };
@@ -193,8 +196,10 @@ fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
 /// An export from `from_ms` on. In its log, each tenant has entries at these times, and each was sealed half a second
 /// later.
 fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]) -> (Vec<String>, Vec<Anchor>) {
-    let (signer, mut anchors) = (signer(), Vec::new());
-    let (mut entries, mut seals) = (BTreeMap::new(), Vec::new());
+    let signer = signer();
+    let mut anchors = Vec::new();
+    let mut entries = BTreeMap::new();
+    let mut seals = Vec::new();
     for (tenant, times) in written {
         let chain = ChainName { fleet: "f".into(), shard: 0, tenant: (*tenant).into() };
         let mut head = Head::default();
@@ -235,7 +240,8 @@ fn an_export_from_a_time_on_has_what_anchors_know_from_that_time_on() {
 fn as_fleet(made: &Export, fleet: &str) -> Export {
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
     let mut heads: BTreeMap<String, Head> = BTreeMap::new();
-    let (mut lines, mut anchors) = (made.lines.clone(), Vec::new());
+    let mut lines = made.lines.clone();
+    let mut anchors = Vec::new();
     let Some(Line::Header(header)) = Line::read(&lines[0]) else { panic!("a header") };
     let keys = BTreeMap::from([("x".to_owned(), forger.public_key())]);
     lines[0] = lines::header(&Header { fleet: fleet.into(), keys, ..*header });

@@ -31,9 +31,11 @@ struct Export {
 
 /// An export with `batches` of sealed entries of three tenants, followed by `unsealed` entries.
 fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
-    let (mut rng, signer) = (StdRng::seed_from_u64(seed), signer());
+    let mut rng = StdRng::seed_from_u64(seed);
+    let signer = signer();
     let mut heads: BTreeMap<&str, Head> = BTreeMap::new();
-    let (mut made, mut anchors) = (Vec::new(), Vec::new());
+    let mut made = Vec::new();
+    let mut anchors = Vec::new();
     let mut id = EntryId { ms: 1_800_000_000_000, seq: 0 };
     let mut next = |rng: &mut StdRng| {
         let more = rng.random_range(0..3);
@@ -226,7 +228,8 @@ fn a_thousand_edits_deletions_reorderings_insertions_and_truncations_are_found_a
     #[allow(clippy::disallowed_methods, reason = "a test's own knob: which export to play again")]
     let seed = std::env::var("TICKFLEET_SEED").ok().and_then(|seed| seed.parse().ok());
     let mut kinds: BTreeMap<FindingKind, u64> = BTreeMap::new();
-    let (mut done, mut exports) = (0, BTreeMap::new());
+    let mut done = 0;
+    let mut exports = BTreeMap::new();
     for run in seed.map_or(0..1_200_u64, |seed| seed..seed + 1) {
         let mut rng = StdRng::seed_from_u64(run);
         let made: &Export = exports.entry(run % 17).or_insert_with(|| export(run % 17, 8, usize::from(run % 3 == 0)));
@@ -273,7 +276,8 @@ fn a_thousand_edits_deletions_reorderings_insertions_and_truncations_are_found_a
 
 #[test]
 fn a_chain_that_was_made_anew_with_the_right_key_does_not_lead_to_what_was_anchored() {
-    let (made, other) = (export(1, 10, 0), export(2, 20, 0));
+    let made = export(1, 10, 0);
+    let other = export(2, 20, 0);
     let verdict = verify(&other.lines, &made.anchors);
     assert!(verdict.findings.iter().any(|finding| finding.kind == FindingKind::Rewritten), "{:?}", verdict.findings);
     let verdict = verify(&other.lines, &other.anchors);
@@ -335,7 +339,8 @@ fn losses_before_sealing_are_told_by_number_and_are_no_fault_of_the_export() {
 fn a_million_entries_are_verified_in_ten_seconds_on_one_core() {
     let signer = signer();
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
-    let (mut head, mut made) = (Head::default(), Vec::new());
+    let mut head = Head::default();
+    let mut made = Vec::new();
     let text = format!(r#"{{"action":"TOOL_CALL","tenant":"acme","meta":{{"result":"{}"}}}}"#, "x".repeat(700));
     for batch in 0..2_000_u64 {
         let ids = (0..500).map(|n| EntryId { ms: 1_800_000_000_000 + batch, seq: n });

@@ -44,7 +44,8 @@ impl RejectedCall {
     /// length: the size of the message is bounded already, and the conversation can continue only with this ID.
     pub(super) fn read(id: Option<Value<'_, '_>>, tool: Option<Value<'_, '_>>) -> Option<Self> {
         let text = |value: Option<Value<'_, '_>>| value.and_then(text_of);
-        let (provider_id, tool) = (text(id), text(tool));
+        let provider_id = text(id);
+        let tool = text(tool);
         if tool.is_none() && provider_id.is_none() {
             return None;
         }

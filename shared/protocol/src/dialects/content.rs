@@ -35,7 +35,8 @@ pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
 /// an equal call had been made before; the answer comes from the cache; and the fleet's own note.
 pub(super) fn beside(result: &CallResult) -> Option<String> {
     let narrowed = result.approval.as_ref().and_then(|approval| {
-        let (given, by) = (approval.arguments.as_ref()?, approval.by.join(" and "));
+        let given = approval.arguments.as_ref()?;
+        let by = approval.by.join(" and ");
         let given = cut_output(given.get(), limits::ERROR_BYTES_MAX);
         Some(format!("{by} approved this call with other arguments, and it was made with these: {given}."))
     });

@@ -46,7 +46,9 @@ fn with_whole_characters(text: &str) -> Cow<'_, str> {
         let escape = bytes.get(at..)?.strip_prefix(b"\\u")?;
         hex4(escape)
     };
-    let (mut out, mut copied, mut at) = (String::new(), 0, 0);
+    let mut out = String::new();
+    let mut copied = 0;
+    let mut at = 0;
     while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == b'\\')) {
         at += found;
         let next = match unit(at) {
@@ -112,7 +114,9 @@ pub fn with_numbers_as_text(text: &str) -> Cow<'_, str> {
 #[must_use]
 pub fn replace_beyond(text: &str, with: impl Fn(&str) -> String) -> Cow<'_, str> {
     let bytes = text.as_bytes();
-    let (mut out, mut copied, mut at) = (String::new(), 0, 0);
+    let mut out = String::new();
+    let mut copied = 0;
+    let mut at = 0;
     while let Some(byte) = bytes.get(at) {
         match byte {
             b'"' => {

@@ -23,7 +23,8 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     let dialect = format.unwrap_or(own);
     let rules = rules(dialect);
     if !rules.takes(name) {
-        let (given, own) = (dialect.as_str(), own.as_str());
+        let given = dialect.as_str();
+        let own = own.as_str();
         return Err(fields.invalid("format", &format!("{name} is {own}, not {given}; put {given} calls into calls")));
     }
     let mut calls = rules.read(name, held, fields)?;

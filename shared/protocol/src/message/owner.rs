@@ -50,7 +50,8 @@ mod tests {
     use super::*;
 
     fn owned(message: &str) -> String {
-        let (tenant, agent) = (TenantId::new("demo").unwrap(), AgentId::new("kelly").unwrap());
+        let tenant = TenantId::new("demo").unwrap();
+        let agent = AgentId::new("kelly").unwrap();
         String::from_utf8(with_owner(message.into(), Some(&tenant), Some(&agent))).unwrap()
     }
 

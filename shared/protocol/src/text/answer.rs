@@ -324,7 +324,8 @@ fn has_to_be_mended(call: &Call) -> bool {
 #[must_use]
 pub fn problem(call: &Call) -> Option<String> {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
-    let (raw, error) = (call.arguments.as_str(), check(call.arguments.as_bytes(), BOUNDS).err());
+    let raw = call.arguments.as_str();
+    let error = check(call.arguments.as_bytes(), BOUNDS).err();
     let whose = match call.tool.as_str() {
         "" => "A call in your answer".to_owned(),
         name => format!("Your call of '{}'", bounded(name, limits::NAME_BYTES_MAX)),

@@ -78,7 +78,8 @@ pub(super) fn tag(text: &str) -> Option<CallTag> {
     if name.trim_start_matches(['|', '｜']).starts_with('/') {
         return None;
     }
-    let (has_more, name) = (name.len() < tag.trim_end().len(), folded(name));
+    let has_more = name.len() < tag.trim_end().len();
+    let name = folded(name);
     if NO_CALLS.iter().any(|word| name.ends_with(word)) {
         return None;
     }

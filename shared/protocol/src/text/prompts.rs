@@ -105,9 +105,11 @@ mod tests {
 
     #[test]
     fn the_list_is_sorted_and_an_empty_one_is_a_sentence() {
-        let (b, a) = (test_tool("b_tool"), test_tool("a.tool"));
+        let b = test_tool("b_tool");
+        let a = test_tool("a.tool");
         let text = Prompts::default().describe(&[&b, &a]);
-        let (first, second) = (text.find("a.tool: Adds.").unwrap(), text.find("b_tool: Adds.").unwrap());
+        let first = text.find("a.tool: Adds.").unwrap();
+        let second = text.find("b_tool: Adds.").unwrap();
         assert!(first < second && text.contains(r#"{"tool": ""#) && text.contains(r#""properties":{"a""#), "{text}");
         assert_eq!(Prompts::default().describe(&[]), "You have no tools. Answer in plain words.\n");
     }

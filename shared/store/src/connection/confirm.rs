@@ -58,7 +58,8 @@ impl Connection {
         let live = match kept.take().filter(|(_, moves)| *moves == self.moves()) {
             Some(live) => live,
             None => {
-                let (moves, connection) = (self.moves(), Box::pin(self.dedicated(at_most)).await?);
+                let moves = self.moves();
+                let connection = Box::pin(self.dedicated(at_most)).await?;
                 (OpenConnection::new(connection), moves)
             }
         };

@@ -188,8 +188,10 @@ impl Connection {
     /// replaced primary that does not know it answers as before.
     fn watch(&self, made: &OpenConnection, primary: String) {
         let Some(every) = self.dial.looks_every() else { return };
-        let (dial, moves) = (Arc::clone(&self.dial), Arc::clone(&self.moves));
-        let (current, made) = (Arc::downgrade(&self.current), Arc::downgrade(&made.run_id));
+        let dial = Arc::clone(&self.dial);
+        let moves = Arc::clone(&self.moves);
+        let current = Arc::downgrade(&self.current);
+        let made = Arc::downgrade(&made.run_id);
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(every).await;
@@ -278,7 +280,8 @@ impl Connection {
     ) -> Result<Value, StoreError> {
         let verb = function.script.verb;
         let run = async {
-            let (asked, mut backoff) = (Instant::now(), Backoff::default());
+            let asked = Instant::now();
+            let mut backoff = Backoff::default();
             loop {
                 let live = self.live().await?;
                 let answer = match live.run_id().await {
@@ -311,7 +314,8 @@ impl Connection {
         function: &Function,
         arguments: impl Fn(&mut redis::Cmd),
     ) -> Result<Value, StoreError> {
-        let (mut connection, mut may_load) = (live.connection.clone(), true);
+        let mut connection = live.connection.clone();
+        let mut may_load = true;
         if !live.refuses_functions() {
             let mut command = redis::cmd("FCALL");
             arguments(command.arg(&function.name));
@@ -425,7 +429,8 @@ impl Connection {
         pipe: &redis::Pipeline,
     ) -> Result<PipelineReplies, StoreError> {
         let ask = async {
-            let (live, mut pipe) = (self.live().await?, pipe.clone());
+            let live = self.live().await?;
+            let mut pipe = pipe.clone();
             let answers = pipe.ignore_errors().query_async::<PipelineReplies>(&mut live.connection.clone()).await;
             self.check_reply(name.as_str(), &live, answers.and_then(error::all_served)).await
         };

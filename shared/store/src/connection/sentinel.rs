@@ -124,7 +124,8 @@ impl Sentinels {
         let ask = |index: usize| async move { (index, self.ask(index).await) };
         let mut asked: FuturesUnordered<_> = (0..self.sentinels.len()).map(ask).collect();
         // Each question has its own time limit.
-        let (mut until, mut heard) = (Instant::now() + 2 * ASK_TIMEOUT, 0);
+        let mut until = Instant::now() + 2 * ASK_TIMEOUT;
+        let mut heard = 0;
         while let Ok(Some((index, answer))) = timeout_at(until, asked.next()).await {
             heard += usize::from(answer.is_ok());
             if heard * 2 > self.sentinels.len() {
@@ -163,10 +164,12 @@ impl Sentinels {
 
     /// As [`Self::ask`], over this connection to the sentinel.
     async fn ask_over(&self, connection: MultiplexedConnection) -> Result<ReportedPrimary, String> {
-        let (mut place, mut state) = (redis::cmd("SENTINEL"), redis::cmd("SENTINEL"));
+        let mut place = redis::cmd("SENTINEL");
+        let mut state = redis::cmd("SENTINEL");
         place.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         state.arg("MASTER").arg(&self.name);
-        let (mut of_place, mut of_state) = (connection.clone(), connection);
+        let mut of_place = connection.clone();
+        let mut of_state = connection;
         let (place, state) = futures::join!(
             place.query_async::<Option<(String, u16)>>(&mut of_place),
             state.query_async::<HashMap<String, String>>(&mut of_state)

@@ -29,7 +29,8 @@ pub(super) struct TlsFiles {
 impl TlsFiles {
     /// Takes the pairs `tls_cert`, `tls_key` and `tls_ca` out of a URL's query. Returns the rest of the query.
     pub(super) fn take(query: &str) -> RedisResult<(Self, String)> {
-        let (mut files, mut rest) = (Self::default(), Vec::new());
+        let mut files = Self::default();
+        let mut rest = Vec::new();
         for pair in query.split('&') {
             let place = match pair.split_once('=') {
                 Some(("tls_cert", _)) => &mut files.cert,

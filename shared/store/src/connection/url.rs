@@ -85,7 +85,9 @@ fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')) {
         return Err(refused("the primary's name must consist of A-Z a-z 0-9 . - _"));
     }
-    let (mut user, mut password, mut protocol) = ("", "", String::new());
+    let mut user = "";
+    let mut password = "";
+    let mut protocol = String::new();
     let (files, query) = TlsFiles::take(query)?;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
@@ -244,7 +246,9 @@ mod tests {
             folder.path().join(name).to_str().unwrap().to_owned()
         };
         let begun = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let (cert, key, text) = (file("cert", begun), file("secret-key", "-----BEGIN hunter2"), file("text", "x"));
+        let cert = file("cert", begun);
+        let key = file("secret-key", "-----BEGIN hunter2");
+        let text = file("text", "x");
         for (url, why) in [
             (format!("rediss://a?tls_cert={cert}"), "go together"),
             (format!("rediss://a/0?tls_key={key}"), "go together"),

@@ -87,7 +87,8 @@ impl Store {
 impl Search<'_> {
     /// Returns true if everything was found.
     async fn run(&mut self, wanted: &AuditSearch) -> Result<bool, StoreError> {
-        let (begin, end) = (from_ms(wanted.from_ms), upto_ms(wanted.until_ms));
+        let begin = from_ms(wanted.from_ms);
+        let end = upto_ms(wanted.until_ms);
         let likely: Vec<i64> = wanted.likely_ms.iter().map(|at| *at.max(&wanted.from_ms)).collect();
         let ways = likely.len() + usize::from(wanted.from_the_end);
         let share = (wanted.read_max / ways.max(1)).max(PAGE);

@@ -109,7 +109,8 @@ impl Store {
         let mut found = self.values(&sets.map(query).concat()).await?;
         let now_ms = backlog.now_ms;
         let mut next = || {
-            let (count, first) = (size(found.next()), members(found.next()));
+            let count = size(found.next());
+            let first = members(found.next());
             (count, first.first().map_or(0, |(_, place)| (now_ms - place_ms(*place)).max(0)))
         };
         (backlog.timers, backlog.late_ms) = next();
@@ -125,7 +126,9 @@ impl Store {
         tenants: &[TenantId],
         shares: &[&str],
     ) -> Result<(u64, u64, Vec<SetKey>), StoreError> {
-        let (mut waiting, mut turns_for_slots, mut for_slots) = (0, 0, Vec::new());
+        let mut waiting = 0;
+        let mut turns_for_slots = 0;
+        let mut for_slots = Vec::new();
         for some in tenants.chunks(TENANTS_MAX) {
             let mut queries = Vec::new();
             for tenant in some {
@@ -135,7 +138,8 @@ impl Store {
             }
             let mut found = self.values(&queries).await?;
             for tenant in some {
-                let (unfinished, out) = (counter(found.next()).used, counter(found.next()).used);
+                let unfinished = counter(found.next()).used;
+                let out = counter(found.next()).used;
                 waiting += unfinished.saturating_sub(out);
                 for share in shares {
                     let turns = size(found.next());

@@ -103,7 +103,9 @@ impl Store {
         queries.push(Query::Counter(CounterKey::new(limits::TENANT_DAY, name.tenant.as_str())));
         queries.extend(waits.map(|counter| Query::Counter(counter.clone())));
         let mut found = self.values(&queries).await?;
-        let (tick, day, tenant) = (counter(found.next()), counter(found.next()), counter(found.next()));
+        let tick = counter(found.next());
+        let day = counter(found.next());
+        let tenant = counter(found.next());
         let epoch_began_ms = self.seam().vitals().await?.shard.epoch_began_ms;
         let ahead_on_lane = match waits {
             Some(waits) => self.seam().rank(&keys::throttle_queue(waits), &name.to_string()).await?,

@@ -51,7 +51,8 @@ impl Store {
     /// A reader of an inbox, from the oldest reply on.
     #[must_use]
     pub fn inbox(&self, tenant: &TenantId, inbox: &InboxName) -> InboxReader {
-        let (store, inbox) = (self.clone(), stream_of(tenant, inbox));
+        let store = self.clone();
+        let inbox = stream_of(tenant, inbox);
         InboxReader { store, inbox, last: None, seq: 0, kept: BTreeSet::new(), looks_back: false }
     }
 
@@ -63,7 +64,8 @@ impl Store {
     pub async fn forget_inbox(&self, tenant: &TenantId, inbox: &InboxName) -> Result<(), StoreError> {
         self.seam().drop_stream(&stream_of(tenant, inbox)).await?;
         let mut transaction = Transaction::new(self.versions().draw());
-        let (set, member) = (SetKey::new(format!("inboxes:{tenant}")), inbox.as_str().into());
+        let set = SetKey::new(format!("inboxes:{tenant}"));
+        let member = inbox.as_str().into();
         transaction.write(Write::Leave { set, member, queue_of: None });
         self.seam().commit(&[transaction]).await.map(drop)
     }
@@ -163,7 +165,8 @@ mod tests {
     #[tokio::test]
     async fn replies_are_read_once_and_removed() {
         let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
-        let (tenant, inbox) = (TenantId::new("acme").unwrap(), InboxName::new("box").unwrap());
+        let tenant = TenantId::new("acme").unwrap();
+        let inbox = InboxName::new("box").unwrap();
         let mut reader = store.inbox(&tenant, &inbox);
         assert!(reader.wait(Duration::from_millis(1)).await.unwrap().is_empty());
         send(&store, "1").await;

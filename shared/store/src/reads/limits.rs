@@ -56,7 +56,8 @@ impl Store {
         limit: &str,
         seen_max: usize,
     ) -> Result<(BTreeMap<String, CounterState>, bool), StoreError> {
-        let (mut seen, mut cursor) = (BTreeMap::new(), 0);
+        let mut seen = BTreeMap::new();
+        let mut cursor = 0;
         while seen.len() < seen_max {
             let (page, next) = self.seam().scan_counters(limit, cursor, PAGE).await?;
             // A scan may return a counter twice.
@@ -126,7 +127,8 @@ impl Store {
         tenants: &[TenantId],
         of_tenant: usize,
     ) -> Result<(Vec<TaskBudget>, u64, bool), StoreError> {
-        let (mut names, mut complete) = (Vec::new(), true);
+        let mut names = Vec::new();
+        let mut complete = true;
         for tenant in tenants {
             let tasks = self.seam().last(&keys::tasks_of(tenant), 0, of_tenant).await?;
             complete &= tasks.len() < of_tenant;
@@ -140,7 +142,8 @@ impl Store {
             });
             let mut found = self.values(&queries.collect::<Vec<_>>()).await?;
             for task in page {
-                let (record, used) = (found.next(), counter(found.next()).used);
+                let record = found.next();
+                let used = counter(found.next()).used;
                 // A task that has ended has no such record. An unreadable one is omitted.
                 let Ok(Some(Stored::<Turn> { value: turn, .. })) = super::stored(&task.record(), record) else {
                     continue;

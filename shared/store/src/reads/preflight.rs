@@ -80,7 +80,8 @@ impl Pool {
         let info = self.query::<String>("server", &redis::cmd("INFO")).await;
         let facts = facts(&if_allowed("INFO", info, &mut refused)?.unwrap_or_default());
         let time = self.time_ms().await;
-        let (fsync, save) = (self.setting("appendfsync").await, self.setting("save").await);
+        let fsync = self.setting("appendfsync").await;
+        let save = self.setting("save").await;
         Ok(ServerFacts {
             time_ms: if_allowed("TIME", time, &mut refused)?.unwrap_or_default(),
             fsync: if_allowed("CONFIG GET", fsync, &mut refused)?.flatten(),
@@ -143,7 +144,8 @@ impl Pool {
     /// # Errors
     /// [`StoreError::Verb`] if the server compiles neither.
     pub async fn load_function(&self) -> Result<(), StoreError> {
-        let (function, word) = (crate::seam::redis::function(), "commit");
+        let function = crate::seam::redis::function();
+        let word = "commit";
         let load = redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(&function.source).to_owned();
         if self.query::<String>(word, &load).await.is_ok() {
             return Ok(());

@@ -80,7 +80,8 @@ impl Store {
         ];
         let mut found = self.values(&queries).await?;
         let live = read_turn(&task.record(), found.next())?.map(|stored| stored.value);
-        let (timer_ms, ended) = (place(found.next()), matches!(found.next(), Some(Value::Record(Some(_)))));
+        let timer_ms = place(found.next());
+        let ended = matches!(found.next(), Some(Value::Record(Some(_))));
         let steps = if let Some(Value::Parts(steps)) = found.next() { steps } else { Vec::new() };
         let steps = steps.into_iter().map_while(|step| step.map(|step| text(&step))).collect();
         Ok(TaskSteps { steps, live, timer_ms, ended })

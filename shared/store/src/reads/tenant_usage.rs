@@ -35,7 +35,9 @@ impl Store {
         let mut queries = [limits::UNFINISHED, limits::OUT, limits::TENANT_DAY].map(of_tenant).to_vec();
         queries.extend(agents.iter().flat_map(|agent| of_agent(&format!("{tenant}:{agent}"))));
         let (mut found, now_ms) = tokio::try_join!(self.values(&queries), self.now_ms())?;
-        let (unfinished, out, day) = (counter(found.next()), counter(found.next()), counter(found.next()));
+        let unfinished = counter(found.next());
+        let out = counter(found.next());
+        let day = counter(found.next());
         let day_ends_ms = Some(day.ends_ms).filter(|end| *end > now_ms);
         let agents = agents.iter().map(|_| AgentBudget::of(counter(found.next()), counter(found.next())));
         Ok(TenantUsage {

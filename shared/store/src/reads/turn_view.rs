@@ -103,7 +103,8 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn record(&self, name: &TurnName) -> Result<TurnView, StoreError> {
-        let (record, finished) = (name.record(), name.finished());
+        let record = name.record();
+        let finished = name.finished();
         // In this order: a turn that ends between two of the reads is found as finished.
         let queries = [
             Query::Record(record.clone()),
@@ -113,8 +114,11 @@ impl Store {
             Query::Record(finished.clone()),
         ];
         let mut found = self.values(&queries).await?;
-        let (live, parts, timer) = (found.next(), found.next(), found.next());
-        let (cancellation, done) = (found.next(), found.next());
+        let live = found.next();
+        let parts = found.next();
+        let timer = found.next();
+        let cancellation = found.next();
+        let done = found.next();
         if let Some(done) = super::stored::<Finished>(&finished, done)? {
             return Ok(TurnView::Finished(Box::new(done.value)));
         }
@@ -204,7 +208,8 @@ impl Store {
         let mut found = self.values(&queries.collect::<Vec<_>>()).await?;
         let mut calls = 0;
         for name in names {
-            let (live, done) = (found.next(), found.next());
+            let live = found.next();
+            let done = found.next();
             let live: Option<Stored<Turn>> = super::stored(&name.record(), live)?;
             let done: Option<Stored<Finished>> = super::stored(&name.finished(), done)?;
             let notes = live.map(|one| one.value.notes).or(done.map(|one| one.value.notes)).unwrap_or_default();

@@ -69,7 +69,8 @@ impl Store {
 
     /// The amounts of all counters of a limit.
     async fn amounts_of(&self, limit: &str) -> Result<BTreeMap<String, u64>, StoreError> {
-        let (mut amounts, mut cursor) = (BTreeMap::new(), 0);
+        let mut amounts = BTreeMap::new();
+        let mut cursor = 0;
         loop {
             let (page, next) = self.seam().scan_counters(limit, cursor, STEP).await?;
             // A scan may return a counter twice.

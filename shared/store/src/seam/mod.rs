@@ -454,7 +454,8 @@ async fn decide_all<D: Decision>(
     pending: &mut [Pending<'_, D>],
 ) -> Result<Vec<(usize, (Transaction, D::Output))>, StoreError> {
     for reads in 0..=READS_MAX {
-        let (mut steps, mut missing) = (Vec::new(), HashSet::new());
+        let mut steps = Vec::new();
+        let mut missing = HashSet::new();
         for (index, item) in pending.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
             match item.decision.decide(view, &item.context) {
                 Ok(Step::Commit(transaction, output)) => steps.push((index, (transaction, output))),

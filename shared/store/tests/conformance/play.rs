@@ -94,7 +94,8 @@ macro_rules! both {
 impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     /// Two empty stores whose clocks are at `clock_ms`.
     pub fn new(first: &'a mut A, second: &'a mut B, clock_ms: i64) -> Self {
-        let (known, batches) = (StoreModel::default(), Vec::new());
+        let known = StoreModel::default();
+        let batches = Vec::new();
         Self { first, second, clock_ms, known, second_epoch: 0, batches, seen: Seen::default() }
     }
 
@@ -261,7 +262,8 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         };
         let differing = (0..queries.len()).find(|index| first.get(*index) != second.get(*index));
         if let Some(index) = differing {
-            let (first, second) = (first.get(index), second.get(index));
+            let first = first.get(index);
+            let second = second.get(index);
             return Err(format!("{:?}\n   first: {first:?}\n  second: {second:?}", queries[index]));
         }
         Ok(())
@@ -269,7 +271,8 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
 
     async fn scan(&mut self, prefix: &str, count: usize) -> Result<(), Differs> {
         both!(self, format!("scan {prefix:?}"), store => async {
-            let (mut found, mut cursor) = (Vec::new(), 0);
+            let mut found = Vec::new();
+            let mut cursor = 0;
             loop {
                 let (page, next) = store.scan(prefix, cursor, count).await?;
                 found.extend(page);
@@ -284,7 +287,8 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
 
     async fn scan_counters(&mut self, limit: &str, count: usize) -> Result<(), Differs> {
         both!(self, format!("scan_counters {limit}"), store => async {
-            let (mut found, mut cursor) = (Vec::new(), 0);
+            let mut found = Vec::new();
+            let mut cursor = 0;
             loop {
                 let (page, next) = store.scan_counters(limit, cursor, count).await?;
                 found.extend(page);
@@ -368,7 +372,8 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
                 Ok::<_, StoreError>(ranks)
             });
             both!(self, format!("scan of {set}"), store => async {
-                let (mut found, mut cursor) = (Vec::new(), 0);
+                let mut found = Vec::new();
+                let mut cursor = 0;
                 loop {
                     let (page, next) = store.scan_members(&set, "", cursor, 2).await?;
                     found.extend(page);

@@ -27,7 +27,8 @@ impl Server {
     /// Starts a server with its clock at `now_ms`.
     pub async fn start(now_ms: i64) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder");
-        let (source, library) = (dir.path().join("clock.c"), dir.path().join("clock.so"));
+        let source = dir.path().join("clock.c");
+        let library = dir.path().join("clock.so");
         std::fs::write(&source, SOURCE).unwrap();
         let built = Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
         let built = built.expect("cc, which builds the stopped clock");

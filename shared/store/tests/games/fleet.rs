@@ -127,7 +127,8 @@ impl Rulebook {
             on_day_cap: DayCapAction::Reject,
         };
         let row = |name: &str, max, window| {
-            let (on_reach, mode) = (OnReach::Wait, LimitMode::Enforce);
+            let on_reach = OnReach::Wait;
+            let mode = LimitMode::Enforce;
             Arc::new(LimitRow { name: name.into(), max, window, on_reach, mode, counters_max: 100 })
         };
         Self {
@@ -227,7 +228,9 @@ impl Process {
         let rng =
             StdRng::seed_from_u64(seed ^ (u64::from(incarnation) << 32) ^ (index as u64) << 8 ^ kind.len() as u64);
         let versions = Versions::new(format!("{consumer}."));
-        let (shared, shard, journal) = (Arc::clone(shared), ShardState::default(), Journal::new(KEPT_MS, 1 << 20));
+        let shared = Arc::clone(shared);
+        let shard = ShardState::default();
+        let journal = Journal::new(KEPT_MS, 1 << 20);
         Self { shared, versions, consumer, shard, beaten_ms: 0, rng, journal, epoch: 0 }
     }
 
@@ -439,7 +442,8 @@ impl Process {
                         self.decide(CascadeStep { name: name.clone(), bounds: &shared.bounds }).await?
                     {
                         for member in members {
-                            let (reason, above) = (reason.clone(), Some(name.clone()));
+                            let reason = reason.clone();
+                            let above = Some(name.clone());
                             self.decide(Cancel { name: member, reason, above, bounds: &shared.bounds }).await?;
                         }
                     }
@@ -545,7 +549,8 @@ impl Process {
     /// The entries of queues that a consumer holds.
     pub async fn held(&self, queues: &[StreamKey], consumer: &str) -> Result<Vec<HeldEntry>, ProcessEnded> {
         let holds = |stream: &StreamKey| {
-            let (stream, consumer) = (stream.clone(), consumer.into());
+            let stream = stream.clone();
+            let consumer = consumer.into();
             Query::Holds { stream, consumer, count: 64 }
         };
         let answers = self.shared.store.read(&queues.iter().map(holds).collect::<Vec<_>>()).await?;
@@ -696,7 +701,8 @@ impl Game {
         oracle.check_caps();
         let mut violations = std::mem::take(&mut oracle.violations);
         violations.extend(crate::governed::check(&oracle.in_order(), &oracle.people));
-        let (accepted, executions) = (oracle.accepted.clone(), oracle.executions.clone());
+        let accepted = oracle.accepted.clone();
+        let executions = oracle.executions.clone();
         let excused = oracle.excused();
         drop(oracle);
         let replies = self.replies();

@@ -44,7 +44,8 @@ pub struct Governed {
 impl Governed {
     pub fn of(slice: &Slice, position: usize, call: &Call) -> Self {
         let name = CallName::new(slice.name.turn.clone(), position);
-        let (tool, head) = (call.tool.clone(), &slice.turn.head);
+        let tool = call.tool.clone();
+        let head = &slice.turn.head;
         let mut governed = Self { call: name.clone(), tool: tool.clone(), facts: None, consent: None, claim: None };
         let changes = |sets| vec![MayChange { fact: "quoted".into(), sets, kept_ms: KEPT_MS }];
         let session = SessionName { tenant: tenant(), session: format!("agent:{}", head.agent) };
@@ -82,7 +83,8 @@ impl Governed {
                 Some(false) => EffectEnd::Undone,
                 None => EffectEnd::Unknown(result.to_owned()),
             };
-            let (effect, by) = (claim.effect.clone(), claim.by.clone());
+            let effect = claim.effect.clone();
+            let by = claim.by.clone();
             sections.push(Box::new(EndClaim { effect, by, end, window_ms: KEPT_MS }));
         }
         if let Some(approval) = slice.turn.approval.clone() {
@@ -205,7 +207,8 @@ impl Process {
                 self.shared.oracle.lock().unwrap().people.meant.insert(id.to_string());
             }
             let shared = Arc::clone(&self.shared);
-            let (roles, audit) = (BTreeSet::new(), json!({}));
+            let roles = BTreeSet::new();
+            let audit = json!({});
             let verdict =
                 if denies { Verdict::Deny } else { Verdict::Approve { seen: None, narrowed: None, shown: "" } };
             let decide = DecideApproval {

@@ -204,7 +204,8 @@ impl Process {
         governed: &Governed,
     ) -> Result<Next, ProcessEnded> {
         let by = self.versions.draw().to_string();
-        let (name, digest) = (slice.name.clone(), slice.turn.head.digest.clone());
+        let name = slice.name.clone();
+        let digest = slice.turn.head.digest.clone();
         let until_ms = slice.turn.head.deadline_ms + 2 * DEADLINE_MS;
         self.journal.begin(JournalCall { name, digest, position, by: by.clone(), once, until_ms });
         let begin = Begin {
@@ -308,7 +309,8 @@ impl Process {
             let ends = governed.ends(&slice, Some(false), "\"failed\"");
             return self.settle_with(&slice, &[rendered("failed", true)], None, &ends).await;
         }
-        let (delay_ms, cause) = (30, "it failed".to_owned());
+        let delay_ms = 30;
+        let cause = "it failed".to_owned();
         let reason = ParkReason::Retry { attempts, delay_ms, cause, keeps_begun: false };
         let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
         if let Some(Parked::Canceled) = self.decide(park).await? {
@@ -323,8 +325,10 @@ impl Process {
         let ran = results.len();
         loop {
             results.truncate(ran);
-            let (from, upto) = (slice.turn.position + ran, slice.turn.head.calls);
-            let (name, digest) = (&slice.name, slice.turn.head.digest.as_str());
+            let from = slice.turn.position + ran;
+            let upto = slice.turn.head.calls;
+            let name = &slice.name;
+            let digest = slice.turn.head.digest.as_str();
             self.shard = self.shared.store.shard().await?;
             let unrun =
                 self.decide(AskUnrun { name, digest, from, upto, lease_ms: LEASE_MS }).await?.ok_or(ProcessEnded)?;
@@ -352,7 +356,9 @@ impl Process {
             return reported.into();
         }
         let fate = if mark.is_some() { Fate::MayHaveRun } else { slice.turn.fate(position) };
-        let (name, turn, now_ms) = (&slice.name, &slice.turn, self.shard.now_ms);
+        let name = &slice.name;
+        let turn = &slice.turn;
+        let now_ms = self.shard.now_ms;
         TestRenderer.ended(&EndedCall { name, turn, position, call: None, reason: why, fate, now_ms })
     }
 

@@ -252,7 +252,8 @@ impl Fleet {
     }
 
     async fn release_queue(&mut self, by: usize, counter: &CounterKey) -> Vec<(TurnName, Released)> {
-        let (bounds, table) = (self.bounds.clone(), Arc::clone(&self.table));
+        let bounds = self.bounds.clone();
+        let table = Arc::clone(&self.table);
         let mut all = Vec::new();
         loop {
             let head = self.run(Some(by), &[Rearm { counter: counter.clone() }]).await.remove(0).0;
@@ -289,8 +290,12 @@ impl Fleet {
             check_stamp(&slice);
             let ok = |at| RenderedCall { result: format!("\"ok {at}\"").into(), ..RenderedCall::default() };
             let results: Vec<RenderedCall> = (slice.turn.position..).map(ok).take(slice.calls.len()).collect();
-            let (bounds, frame) = (self.bounds.clone(), TestRenderer.frame(&slice.name, &slice.turn.head));
-            let (slice, results, frame, bounds) = (&slice, results.as_slice(), &frame, &bounds);
+            let bounds = self.bounds.clone();
+            let frame = TestRenderer.frame(&slice.name, &slice.turn.head);
+            let slice = &slice;
+            let results = results.as_slice();
+            let frame = &frame;
+            let bounds = &bounds;
             let settle = Settle { slice, results, frame, sections: &[], reason: None, canceled: None, bounds };
             self.run(None, &[settle]).await;
         }

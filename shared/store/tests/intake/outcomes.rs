@@ -289,7 +289,8 @@ fn a_stale_release_does_not_repeat_calls() {
         fleet.release(0).await;
         fleet.work(1).await;
         fleet.clock.step(TICK_MS);
-        let (bounds, table) = (fleet.bounds.clone(), Arc::clone(&fleet.table));
+        let bounds = fleet.bounds.clone();
+        let table = Arc::clone(&fleet.table);
         let counter = CounterKey::new(limits::TICK, "acme:kelly");
         let release = Release {
             counter,
@@ -643,7 +644,8 @@ fn a_turn_that_cannot_be_read_is_taken_off_the_queue() {
         let content = Bytes::from_static(b"1 no JSON");
         fleet.write(vec![Write::Put { key: name.record(), content, ttl_ms: None }]).await;
         fleet.clock.step(TICK_MS);
-        let (bounds, table) = (fleet.bounds.clone(), Arc::clone(&fleet.table));
+        let bounds = fleet.bounds.clone();
+        let table = Arc::clone(&fleet.table);
         let counter = || counter.clone();
         let release = Release {
             counter: counter(),
@@ -698,9 +700,11 @@ fn who_joins_before_the_first_is_not_put_off() {
     block_on(async {
         let fleet = Fleet::new(Table::new(1, 100)).await;
         let counter = CounterKey::new(limits::TICK, "acme:kelly");
-        let (set, timer) = (keys::throttle_queue(&counter), keys::throttle_timer(&counter));
+        let set = keys::throttle_queue(&counter);
+        let timer = keys::throttle_timer(&counter);
         let join = |member: &str, place| {
-            let (set, queue_of) = (set.clone(), Some(counter.clone()));
+            let set = set.clone();
+            let queue_of = Some(counter.clone());
             let timer = timer.as_str().into();
             let join = Write::Join { set, member: member.into(), place, queue_of };
             vec![join, Write::Timer { name: timer, due_ms: BEGIN_MS, rule: tickfleet_core::TimerRule::Earlier }]

@@ -74,7 +74,8 @@ async fn windows_open_and_end() {
         for name in ["d", "e"] {
             assert!(b.commit(guarded(Room { window: day, ..room(name, 1, 4) })).await.is_ok());
         }
-        let (d, e) = (state(&b, "d").await.unwrap(), state(&b, "e").await.unwrap());
+        let d = state(&b, "d").await.unwrap();
+        let e = state(&b, "e").await.unwrap();
         assert_eq!((d.used, d.ends_ms, d.began_ms), (4, now + 80_000_000, now - 500));
         assert_eq!((e.used, e.ends_ms, e.began_ms), (1, now + 80_000_000, now - 1_000));
     })
@@ -222,7 +223,8 @@ async fn a_counter_that_cannot_be_read_is_used_up_until_its_window_ends_and_cost
         };
         for (name, text) in [("short", "foreign".to_owned()), ("long", "x".repeat(33))] {
             let _: u64 = b.command(&["HSET", &b.full("counters:tick"), name, &text]).await;
-            let (ends_ms, began_ms) = (now + 1_000, now - 1_000);
+            let ends_ms = now + 1_000;
+            let began_ms = now - 1_000;
             let full = CounterState { used: 1 << 53, ends_ms, began_ms, queued: false };
             let other = fixed("other", began_ms, ends_ms);
             let results = b.commit_all(&[fixed(name, began_ms, ends_ms), other]).await;

@@ -100,7 +100,8 @@ async fn entries_are_unread_held_or_gone() {
 #[tokio::test]
 async fn several_entries_are_acknowledged_together_or_not_at_all() {
     on_each(false, async |b| {
-        let (one, two) = (b.held("q").await, b.held("p").await);
+        let one = b.held("q").await;
+        let two = b.held("p").await;
         let gone = EntryId::new("1-1");
         for guards in [
             vec![Guard::Held(queue("q"), one.clone()), Guard::Held(queue("p"), gone.clone())],

@@ -32,7 +32,8 @@ pub struct Bench {
 pub async fn on_each<F: Future<Output = ()>>(persists: bool, test: impl Fn(Bench) -> F) {
     for program in server::programs() {
         let server = Server::start(&program, persists).await;
-        let (store, raw) = (server.store(), server.connection().await);
+        let store = server.store();
+        let raw = server.connection().await;
         test(Bench { server, store, raw }).await;
     }
 }

@@ -122,7 +122,8 @@ async fn after_a_restart_counters_wait_for_what_may_be_lost() {
             b.commit(permit()).await,
             Err(Conflict::Room { counter: counter("h"), state: refused(9, after.epoch_began_ms + 10_000, 0) })
         );
-        let (number, began_ms) = (after.epoch, after.epoch_began_ms);
+        let number = after.epoch;
+        let began_ms = after.epoch_began_ms;
         let lasted = |lease_ms| with(vec![Guard::Epoch { number, lease_ms }], vec![]);
         assert!(b.commit(lasted(0)).await.is_ok());
         assert_eq!(b.commit(lasted(60_000)).await, Err(Conflict::Epoch { number, began_ms }));

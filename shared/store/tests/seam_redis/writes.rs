@@ -25,7 +25,8 @@ async fn records_and_parts_live_and_expire_together() {
         let parts = Query::Parts(key("r"), vec!["c".into(), "a".into()]);
         assert_eq!(b.read(parts).await, Value::Parts(vec![Some(p), None]));
         let lives = async |name: &str| {
-            let (record, parts) = (b.full(name), b.full(&format!("parts:{name}")));
+            let record = b.full(name);
+            let parts = b.full(&format!("parts:{name}"));
             (b.command::<i64>(&["PTTL", &record]).await, b.command::<i64>(&["PTTL", &parts]).await)
         };
         assert_eq!(lives("r").await, (-1, -1));
@@ -233,7 +234,8 @@ async fn records_and_counters_are_listed() {
         }
         t.write(put("other", "1{}")).write(join("turn:[set", "m", 1));
         b.commit(t).await.unwrap();
-        let (mut cursor, mut found) = (0, Vec::new());
+        let mut cursor = 0;
+        let mut found = Vec::new();
         loop {
             let (keys, next) = b.store.scan("turn:[", cursor, 10).await.unwrap();
             found.extend(keys);

@@ -87,7 +87,8 @@ impl Game {
         prop_assert_eq!(audit.len(), self.calls.iter().sum::<usize>());
         for (turn, calls) in self.calls.iter().enumerate() {
             let mut view = View::default();
-            let (key, query) = (name(turn).finished(), Query::Record(name(turn).finished()));
+            let key = name(turn).finished();
+            let query = Query::Record(name(turn).finished());
             view.insert(query.clone(), self.read(&query));
             let finished = view.record::<tickfleet_core::turn::state::Finished>(&key).unwrap().unwrap().value;
             let reply: serde_json::Value = serde_json::from_str(&finished.reply).unwrap();

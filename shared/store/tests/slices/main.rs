@@ -232,7 +232,8 @@ impl Game {
 
     /// Admits a turn without a slice: it waits in the throttle queue of its agent's tick.
     fn admit(&mut self, turn: usize) {
-        let (name, now_ms) = (name(turn), self.shard().now_ms);
+        let name = name(turn);
+        let now_ms = self.shard().now_ms;
         let head = Head {
             agent: AgentId::new("kelly").unwrap(),
             dialect: Default::default(),
@@ -270,7 +271,8 @@ impl Game {
 
     /// Dispatches calls of a turn that waits in a throttle queue, with a permit for each call.
     fn release(&self, turn: usize, count: usize) {
-        let (turn_name, total) = (name(turn), self.calls[turn]);
+        let turn_name = name(turn);
+        let total = self.calls[turn];
         let play = |mut turn: Turn, transaction: &mut Transaction, _: &View, context: &Context| {
             let State::Throttled { counter: queue, .. } = turn.state.clone() else { return Ok(false) };
             if context.failed(|conflict| matches!(conflict, Conflict::Room { .. } | Conflict::Record { .. })) {
@@ -279,7 +281,9 @@ impl Game {
             transaction.guard(Guard::Absent(turn_name.cancellation()));
             let upto = total.min(turn.position + count);
             let room = |counter: CounterKey, amount: u64, max: u64, window| {
-                let (behind_queue, shadow, counters_max) = (false, false, 100);
+                let behind_queue = false;
+                let shadow = false;
+                let counters_max = 100;
                 Guard::Room(Room { counter, amount, max, window, behind_queue, shadow, counters_max })
             };
             let permits = (upto - turn.position) as u64;

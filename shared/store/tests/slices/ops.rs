@@ -105,13 +105,15 @@ impl Game {
             Act::RunBeside { offset } => self.run_beside(worker, held, offset),
             Act::Settle { results } => self.settle(worker, held, results),
             Act::Retry if has_run && one.begun.is_none() => {
-                let (attempts, cause) = (one.slice.turn.attempts + 1, "cut".to_owned());
+                let attempts = one.slice.turn.attempts + 1;
+                let cause = "cut".to_owned();
                 self.park(worker, held, &ParkReason::Retry { attempts, delay_ms: 50, cause, keeps_begun: false });
             }
             Act::Wait { for_turn, begins } => self.wait(worker, held, for_turn, begins),
             Act::Rest if !has_run && one.begun.is_none() => {
                 let since_ms = one.slice.turn.rests_since("open").unwrap_or_else(|| self.shard().now_ms);
-                let (reason, cause) = (WaitReason::Breaker { since_ms }, "open".to_owned());
+                let reason = WaitReason::Breaker { since_ms };
+                let cause = "open".to_owned();
                 self.park(worker, held, &ParkReason::Wait { reason, most_ms: 30, has_begun: false, cause });
             }
             Act::Retry | Act::Rest => {}

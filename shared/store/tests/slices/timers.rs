@@ -58,7 +58,8 @@ impl Game {
     pub(super) fn restart(&mut self, lost_ms: i64) {
         self.store.lose(lost_ms);
         for (turn, position, by) in &self.journal {
-            let (name, digest) = (name(*turn), "d".to_owned());
+            let name = name(*turn);
+            let digest = "d".to_owned();
             let outcome = Outcome::Ended(Box::new(result(*position)));
             self.decide(&Assert {
                 name,

@@ -45,7 +45,8 @@ impl Game {
     /// Runs the next call, after its begin if it is a `once` call.
     pub(super) fn run_call(&mut self, worker: usize, held: usize, once: bool, sent: bool) {
         let Some(one) = self.held(worker, held) else { return };
-        let (slice, position) = (&one.slice, one.slice.turn.position);
+        let slice = &one.slice;
+        let position = one.slice.turn.position;
         if one.ran.contains(&position) || one.begun.is_some() {
             return;
         }
@@ -159,7 +160,8 @@ impl Game {
     pub(super) fn wait(&mut self, worker: usize, held: usize, for_turn: usize, begins: bool) {
         let Some(one) = self.held(worker, held) else { return };
         let next = one.slice.turn.position;
-        let (is_begun, has_run) = (one.begun.is_some() || one.slice.turn.begun.is_some(), one.ran.contains(&next));
+        let is_begun = one.begun.is_some() || one.slice.turn.begun.is_some();
+        let has_run = one.ran.contains(&next);
         if is_begun
             || !begins && Self::index(&one.slice) == for_turn
             || begins && Self::index(&one.slice) + 1 == self.calls.len()

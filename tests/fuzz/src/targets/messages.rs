@@ -84,7 +84,8 @@ pub(super) fn dialect(bytes: &[u8]) {
     let (word, calls) = head_and_rest(bytes);
     let Some(dialect) = Dialect::parse(&text(word)) else { return };
     let member = if dialect == Dialect::Text { "answer" } else { "calls" };
-    let (word, calls) = (dialect.as_str(), text(calls));
+    let word = dialect.as_str();
+    let calls = text(calls);
     let calls = if dialect == Dialect::Text { Value::from(calls).to_string() } else { calls };
     let message = format!(r#"{{"tenant":"acme","agent":"kelly","format":"{word}","{member}":{calls}}}"#);
     match parse_turn(message.as_bytes()) {

@@ -63,9 +63,11 @@ async fn a_call_that_facts_deny_leaves_its_consent_unused_and_people_are_not_ask
 
 /// Payments that need approval, at most one per recipient. A payment waits at the gate; a payment of 1 then fails.
 fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semaphore>) -> Plan {
-    let (paid, gate) = (Arc::clone(paid), Arc::clone(gate));
+    let paid = Arc::clone(paid);
+    let gate = Arc::clone(gate);
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, payment: Payment| {
-        let (paid, gate) = (Arc::clone(&paid), Arc::clone(&gate));
+        let paid = Arc::clone(&paid);
+        let gate = Arc::clone(&gate);
         async move {
             gate.acquire().await.map_err(ToolError::internal)?.forget();
             if payment.amount == 1 {
@@ -100,7 +102,8 @@ async fn waits_for_an_equal(fleet: &mut Fleet) -> (String, String) {
 
 #[tokio::test]
 async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_begins() {
-    let (paid, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
+    let paid = Arc::default();
+    let gate = Arc::new(Semaphore::new(0));
     let mut fleet = Fleet::start(pays_once(of(1, &["finance"]), &paid, &gate)).await;
     // An approver changes the decision.
     let (second, id) = waits_for_an_equal(&mut fleet).await;
@@ -118,7 +121,8 @@ async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_b
     // The decision stays: the second payment uses the consent.
     let (second, id) = waits_for_an_equal(&mut fleet).await;
     gate.add_permits(2);
-    let (one, two) = (fleet.reply().await, fleet.reply().await);
+    let one = fleet.reply().await;
+    let two = fleet.reply().await;
     let (first, reply) = if two["turn_id"] == second { (one, two) } else { (two, one) };
     assert_eq!((outcomes(&first), outcomes(&reply)), (vec!["permanent"], vec!["ok"]), "{reply}");
     assert_eq!((state(&fleet, &id).await, paid.load(Ordering::SeqCst)), ("used".to_owned(), 1));
@@ -129,14 +133,16 @@ async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_b
 
 #[tokio::test]
 async fn a_consent_expires_while_its_call_waits_for_an_equal_one() {
-    let (paid, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
+    let paid = Arc::default();
+    let gate = Arc::new(Semaphore::new(0));
     let demand = ApprovalDemand { expires_ms: Some(6_000), ..of(1, &["finance"]) };
     let mut fleet = Fleet::start(pays_once(demand, &paid, &gate)).await;
     let (second, _) = waits_for_an_equal(&mut fleet).await;
     // A consent expires this long after the decision.
     tokio::time::sleep(Duration::from_millis(6_100)).await;
     gate.add_permits(2);
-    let (one, two) = (fleet.reply().await, fleet.reply().await);
+    let one = fleet.reply().await;
+    let two = fleet.reply().await;
     let (first, reply) = if two["turn_id"] == second { (one, two) } else { (two, one) };
     assert_eq!((outcomes(&first), outcomes(&reply)), (vec!["permanent"], vec!["approval_refused"]), "{reply}");
     assert_eq!(reply["results"][0]["error"]["code"], "approval_expired", "{reply}");

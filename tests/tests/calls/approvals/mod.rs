@@ -103,7 +103,8 @@ async fn asked(fleet: &Fleet) -> Approval {
 
 /// As [`asked`], but another approval than this.
 async fn asked_but(fleet: &Fleet, id: &str) -> Approval {
-    let (client, began) = (Client::over(vec![fleet.store.clone()]), Instant::now());
+    let client = Client::over(vec![fleet.store.clone()]);
+    let began = Instant::now();
     loop {
         // If Redis does not respond in time, the request is repeated.
         let found = client.approvals(&acme(), 10).await.unwrap_or_default();
@@ -275,7 +276,8 @@ async fn of_two_who_decide_at_once_both_are_told_the_same() {
     let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
     for _ in 0..10 {
         fleet.submit(&[pay(1)]).await;
-        let (paid, id) = (bank.paid(), asked(&fleet).await.id);
+        let paid = bank.paid();
+        let id = asked(&fleet).await.id;
         let (yes, no) = (VerdictInput::yes("ann"), VerdictInput { agrees: false, ..VerdictInput::yes("bob") });
         let (yes, no) = tokio::join!(yes.about(&fleet, &id), no.about(&fleet, &id));
         let outcome = fleet.reply().await["results"][0]["outcome"].clone();
@@ -383,7 +385,8 @@ async fn many_wait(fleet: &Fleet, agent: &str, count: u64) {
 async fn approvals_that_wait_are_bounded_for_each_tenant_and_each_agent() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
-    let (of_agent, of_tenant) = (limits::APPROVALS_WAITING_OF_AGENT_MAX, limits::APPROVALS_WAITING_MAX);
+    let of_agent = limits::APPROVALS_WAITING_OF_AGENT_MAX;
+    let of_tenant = limits::APPROVALS_WAITING_MAX;
     for (agent, count, bound, said) in [
         ("kelly", of_agent, "agent", "250 approvals of this agent wait already"),
         ("a", of_tenant, "tenant", "1000 approvals of this tenant wait already"),

@@ -104,11 +104,13 @@ impl Fleet {
             policy.tenants = everybody().map(|tenant| (tenant, TenantPolicy::default())).collect();
         };
         let plan = Plan { tools: vec![act(&runs)], caps, store: options(), policy, durable, ..Plan::default() };
-        let (active, metrics) = (plan.active(), Arc::new(Metrics::new().unwrap()));
+        let active = plan.active();
+        let metrics = Arc::new(Metrics::new().unwrap());
         let mut parts = Vec::new();
         for store in Store::open_all(&cluster.url(), &Arc::new(plan.store.clone())).unwrap() {
             in_the_end(async || store.ensure_groups().await).await;
-            let (scheduling, working) = (Shutdown::default(), Shutdown::default());
+            let scheduling = Shutdown::default();
+            let working = Shutdown::default();
             let scheduler = plan.scheduler(store.clone(), active.clone(), metrics.clone(), "s");
             let stop = scheduling.draining.clone();
             let scheduler = tokio::spawn(async move { scheduler.run(stop).await.unwrap() });
@@ -206,7 +208,8 @@ impl Fleet {
 /// Returns the run ID of a shard's Redis, and the number of its restart epochs, from the field `state` of `meta`.
 pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
     let mut words = state.split(' ').skip(1);
-    let (run, epoch) = (words.next().unwrap().to_owned(), words.next().unwrap().parse::<u64>().unwrap());
+    let run = words.next().unwrap().to_owned();
+    let epoch = words.next().unwrap().parse::<u64>().unwrap();
     // The low 32 bits are a time.
     (run, epoch >> 32)
 }

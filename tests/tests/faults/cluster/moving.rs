@@ -28,7 +28,8 @@ const LONG_TICK_MS: i64 = 600_000;
 impl Fleet {
     /// Submits this many turns `during0…`, spread over the time of a move.
     fn load(&self, tenant: &TenantId, count: usize) -> JoinHandle<()> {
-        let (client, tenant) = (self.client.clone(), tenant.clone());
+        let client = self.client.clone();
+        let tenant = tenant.clone();
         tokio::spawn(async move {
             for i in 0..count {
                 submit(&client, &tenant, &format!("during{i}")).await;
@@ -65,7 +66,8 @@ async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_cap
     // The whole test takes place within one day: the cap alone limits admissions, wherever the counters are.
     let caps = DefaultCaps { max_actions_per_day: u32::try_from(CAP).unwrap(), ..plenty() };
     let fleet = Fleet::start(caps).await;
-    let (tenant, other) = (tenants()[0].clone(), tenants()[1].clone());
+    let tenant = tenants()[0].clone();
+    let other = tenants()[1].clone();
     let slot = fleet.slot(&tenant).await;
     let from = fleet.cluster.holder(slot).await.unwrap();
     let to = (from + 1) % 3;

@@ -58,7 +58,8 @@ async fn keys_that_move_wait_while_the_cluster_is_down() {
 
     cluster.network().isolate(&[from], 3);
     cluster.refuses(from, "{a}:nobody", "CLUSTERDOWN").await;
-    let (moving, joining) = (cluster.move_keys(&key, from, to), async { cluster.network().join() });
+    let moving = cluster.move_keys(&key, from, to);
+    let joining = async { cluster.network().join() };
     tokio::join!(moving, joining);
     assert!(cluster.keys_in(slot, from).await.is_empty());
     assert_eq!(cluster.keys_in(slot, to).await, key);

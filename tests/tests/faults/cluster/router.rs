@@ -25,9 +25,11 @@ async fn a_waiting_reader_hears_that_its_slot_has_moved() {
 
     let ready = vec![keys::ready(Priority::Normal)];
     let take = TakeRequest { consumer: "w".into(), queues: ready, count: 1, wait_ms: 20_000 };
-    let (reader, waits) = (store.clone(), take.clone());
+    let reader = store.clone();
+    let waits = take.clone();
     let waiting = tokio::spawn(async move {
-        let (asked, answer) = (Instant::now(), reader.seam().take(&waits).await);
+        let asked = Instant::now();
+        let answer = reader.seam().take(&waits).await;
         (answer.map(|entries| entries.len()).map_err(|error| error.to_string()), asked.elapsed())
     });
     // Time for the reader to wait before its streams move.

@@ -37,8 +37,10 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
 
 /// Ann approves whatever waits, until the task is aborted. Counts her approvals in `given`.
 async fn agrees(store: Store, given: Arc<AtomicUsize>) {
-    let (client, acme) = (Client::over(vec![store]), TenantId::new("acme").unwrap());
-    let (roles, redactor) = (BTreeSet::new(), Redactor::default());
+    let client = Client::over(vec![store]);
+    let acme = TenantId::new("acme").unwrap();
+    let roles = BTreeSet::new();
+    let redactor = Redactor::default();
     loop {
         for waiting in client.approvals(&acme, 10).await.unwrap() {
             let narrow = std::collections::BTreeMap::new();
@@ -61,7 +63,8 @@ async fn agrees(store: Store, given: Arc<AtomicUsize>) {
 
 /// Runs the turn. After this many commits, all processes except Ann die, and others start.
 async fn play(kill_after: usize) -> ApprovalRun {
-    let (paid, given) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let paid = Arc::new(AtomicUsize::new(0));
+    let given = Arc::new(AtomicUsize::new(0));
     let plan = Plan {
         schedulers: 0,
         workers: 0,
@@ -75,7 +78,8 @@ async fn play(kill_after: usize) -> ApprovalRun {
     let submit = async |fleet: &Fleet| drop(fleet.submit(&[("pay", json!({}))]).await);
     let super::DyingRun { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
     ann.abort();
-    let (paid, given) = (paid.load(Ordering::SeqCst), given.load(Ordering::SeqCst));
+    let paid = paid.load(Ordering::SeqCst);
+    let given = given.load(Ordering::SeqCst);
     ApprovalRun { commits, result: replies.remove(0)["results"][0].take(), paid, given, killed }
 }
 

@@ -34,7 +34,9 @@ async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl
     let mut commits_made = monitor.into_on_message::<String>().filter(|line| future::ready(is_commit(line)));
     let mut first = Some(KillableProcess::both(fleet, "a"));
     submit(fleet).await;
-    let (mut commits, mut second, mut received) = (0, None, Vec::new());
+    let mut commits = 0;
+    let mut second = None;
+    let mut received = Vec::new();
     while received.len() < replies {
         tokio::select! {
             commit = commits_made.next() => {

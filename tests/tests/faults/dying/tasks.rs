@@ -136,10 +136,12 @@ struct TaskRun {
 
 /// Runs the task. After this many commits, all processes die, and others start.
 async fn play(kill_after: usize) -> TaskRun {
-    let (posts, confused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let posts = Arc::new(AtomicUsize::new(0));
+    let confused = Arc::new(AtomicUsize::new(0));
     let model = model(&confused).await;
     let mut fleet = Fleet::start(plan(&model, &posts, lease_ms(kill_after))).await;
-    let (tenant, atlas) = (TenantId::new("acme").unwrap(), AgentId::new("atlas").unwrap());
+    let tenant = TenantId::new("acme").unwrap();
+    let atlas = AgentId::new("atlas").unwrap();
     let session = SessionName::new("news").unwrap();
     let kept = json!({"task": TASK, "text": "Have the news posted."}).to_string();
     fleet.store.add_message((&tenant, &session), &atlas, 1, Side::User, &kept).await.unwrap();
@@ -149,7 +151,8 @@ async fn play(kill_after: usize) -> TaskRun {
         fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
     };
     let super::DyingRun { commits, mut replies, killed } = super::play(&mut fleet, 1, kill_after, submit).await;
-    let (asked, posts) = (model.asked(), posts.load(Ordering::SeqCst));
+    let asked = model.asked();
+    let posts = posts.load(Ordering::SeqCst);
     let session = fleet.store.session(&tenant, &session).await.unwrap();
     let said = session.exchanges.into_iter().next().and_then(|(_, _, agent)| agent);
     let (today_ms, _) = day_bounds(fleet.store.now_ms().await.unwrap(), zone("UTC").unwrap());

@@ -168,7 +168,8 @@ async fn workers_that_are_killed_do_not_let_a_budget_be_exceeded() {
     }
     let replies: BTreeMap<String, Value> = fleet.replies(TASKS).await;
     let outcomes = |word: &str| replies.values().filter(|reply| result(reply)["outcome"] == word).count();
-    let (ok, refused) = (outcomes("ok"), outcomes("permanent"));
+    let ok = outcomes("ok");
+    let refused = outcomes("permanent");
     let answered = model.seen().len() as u64 * TOKENS_PER_ANSWER;
     assert!(answered <= TOKENS_MAX, "{answered} tokens were answered, {TOKENS_MAX} are allowed");
     assert!(ok > 0 && refused > 0, "{ok} done, {refused} refused: {replies:?}");

@@ -34,7 +34,8 @@ fn says(asked: &ModelRequest, words: &str) -> bool {
 #[tokio::test]
 async fn old_steps_are_told_as_notes_and_are_written_down_and_paid_for_once() {
     // The model counts its calls itself, because its requests no longer show all of them.
-    let (calls, notes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let calls = AtomicUsize::new(0);
+    let notes = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |asked: &ModelRequest| {
         if asked.system.starts_with(KEEPER) {
             return ModelReply::words(&format!("notes number {}", notes.fetch_add(1, Ordering::SeqCst) + 1));

@@ -25,9 +25,11 @@ async fn keep_busy(fleet: &Fleet, may_end: &CancellationToken) {
 
 /// A tool that posts, and returns once another turn is queued.
 fn slow_post(posts: &Arc<AtomicUsize>, may_end: &CancellationToken) -> TypedTool {
-    let (posts, may_end) = (Arc::clone(posts), may_end.clone());
+    let posts = Arc::clone(posts);
+    let may_end = may_end.clone();
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Post| {
-        let (posts, may_end) = (Arc::clone(&posts), may_end.clone());
+        let posts = Arc::clone(&posts);
+        let may_end = may_end.clone();
         async move {
             let number = posts.fetch_add(1, Ordering::SeqCst) + 1;
             may_end.cancelled().await;
@@ -45,7 +47,8 @@ async fn posted(posts: &AtomicUsize) {
 
 #[tokio::test]
 async fn the_calls_of_a_step_that_are_forgotten_are_told_as_unknown_and_not_made_again() {
-    let (posts, may_end) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+    let posts = Arc::new(AtomicUsize::new(0));
+    let may_end = CancellationToken::new();
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         0 => ModelReply::call("post", json!({"content": "News"})),
         _ => ModelReply::words(asked.results()[0]),
@@ -64,7 +67,8 @@ async fn the_calls_of_a_step_that_are_forgotten_are_told_as_unknown_and_not_made
 
 #[tokio::test]
 async fn a_task_that_was_waited_for_and_is_forgotten_is_not_given_out_again() {
-    let (posts, may_end) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+    let posts = Arc::new(AtomicUsize::new(0));
+    let may_end = CancellationToken::new();
     let work = json!({"target_agent": "kelly", "task_description": "Post.", "wait": true});
     let model = ScriptedModel::start(|asked: &ModelRequest| match asked.answers() {
         0 => ModelReply::call("post", json!({"content": "News"})),

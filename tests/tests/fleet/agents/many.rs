@@ -48,10 +48,12 @@ async fn a_thousand_tasks_share_few_slots_keep_the_limits_and_all_end() {
         _ => ModelReply::words("counted"),
     })
     .await;
-    let (running, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let running = Arc::new(AtomicU64::new(0));
+    let most = Arc::new(AtomicU64::new(0));
     let witness = (Arc::clone(&running), Arc::clone(&most));
     let count = TypedTool::new("count", "Counts.", Effect::Read, move |_, _: Nothing| {
-        let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+        let running = Arc::clone(&running);
+        let most = Arc::clone(&most);
         async move {
             most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             // Calls must take a while to overlap.

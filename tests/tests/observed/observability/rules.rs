@@ -101,7 +101,8 @@ fn every_alert_fires_when_it_should_and_not_otherwise() {
 
 #[test]
 fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
-    let (mut fires, mut keeps_still) = (BTreeSet::new(), BTreeSet::new());
+    let mut fires = BTreeSet::new();
+    let mut keeps_still = BTreeSet::new();
     for case in parsed::<CaseFile>(CASES).into_iter().flat_map(|file| file.tests) {
         for AlertCase { alertname, exp_alerts } in case.alert_rule_test {
             if exp_alerts.is_empty() {

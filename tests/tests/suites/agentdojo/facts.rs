@@ -85,7 +85,8 @@ async fn facts_stop_what_rules_cannot_tell_from_the_users_own_calls_and_nothing_
     let dojo = agentdojo::load(&dir).unwrap();
     let (users, attacks): (Vec<&Task>, Vec<&Task>) = dojo.tasks.iter().partition(|task| task.is_legitimate());
     let fleet = Fleet::start(with_facts(&dojo, &users)).await;
-    let (mut by_turn, mut turns) = (BTreeMap::new(), Vec::new());
+    let mut by_turn = BTreeMap::new();
+    let mut turns = Vec::new();
     for (user, task) in played(&users, &attacks) {
         let id = format!("{}--{}", user.agent(), task.task);
         let mut turn = turn(&id, user, task, false);

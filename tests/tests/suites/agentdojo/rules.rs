@@ -51,7 +51,8 @@ async fn rules_stop_what_grants_cannot_but_what_the_user_asks_for_to_the_letter(
     let dojo = agentdojo::load(&dir).unwrap();
     let (users, attacks): (Vec<&Task>, Vec<&Task>) = dojo.tasks.iter().partition(|task| task.is_legitimate());
     let fleet = Fleet::start(with_rules(&dojo, &users)).await;
-    let (mut by_turn, mut turns) = (BTreeMap::new(), Vec::new());
+    let mut by_turn = BTreeMap::new();
+    let mut turns = Vec::new();
     for (user, task) in played(&users, &attacks) {
         let id = format!("{}--{}", user.agent(), task.task);
         let mut turn = turn(&id, user, task, false);
@@ -60,7 +61,8 @@ async fn rules_stop_what_grants_cannot_but_what_the_user_asks_for_to_the_letter(
         by_turn.insert(id, (user, task));
     }
     submit_all(&fleet.server, fleet.store.keys(), &turns).await;
-    let (mut counted, mut left) = (StoppedCallCounts::default(), BTreeMap::<String, usize>::new());
+    let mut counted = StoppedCallCounts::default();
+    let mut left = BTreeMap::<String, usize>::new();
     let mut inbox = fleet.inbox("box").await;
     while !by_turn.is_empty() {
         let replies = inbox.next(PATIENCE).await;

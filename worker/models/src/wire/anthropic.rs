@@ -116,7 +116,8 @@ struct Tokens {
 
 pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, String> {
     let reply: Reply = serde_json::from_str(body).map_err(|e| unexpected(&e))?;
-    let (mut text, mut calls) = (String::new(), Vec::new());
+    let mut text = String::new();
+    let mut calls = Vec::new();
     let ends_with_call = reply.content.last().is_some_and(|part| part.r#type.0 == "tool_use");
     for part in reply.content {
         match part.r#type.0.as_str() {

@@ -158,7 +158,8 @@ pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, St
         let text = format!("The request was blocked: {}.", reason.chars().take(64).collect::<String>());
         return Ok(ModelAnswer { text, calls: Vec::new(), stop: StopReason::Refused, usage });
     };
-    let (mut text, mut calls) = (String::new(), Vec::new());
+    let mut text = String::new();
+    let mut calls = Vec::new();
     let parts = candidate.content.and_then(|content| content.parts).unwrap_or_default();
     let ends_with_call = parts.last().is_some_and(|part| part.function_call.is_some());
     for part in parts {

@@ -97,7 +97,9 @@ struct Tokens {
 
 pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, String> {
     let read: Response = serde_json::from_str(body).map_err(|e| unexpected(&e))?;
-    let (mut text, mut refused, mut calls) = (String::new(), None, Vec::new());
+    let mut text = String::new();
+    let mut refused = None;
+    let mut calls = Vec::new();
     let ends_with_call = read.output.last().is_some_and(|item| item.r#type.0 == "function_call");
     for item in read.output {
         match item.r#type.0.as_str() {

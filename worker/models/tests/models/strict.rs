@@ -225,7 +225,8 @@ fn anthropic(request: &Value) -> Checked {
         list(&request["tools"]).iter().all(|t| is_name(&t["name"]) && t["input_schema"]["type"] == "object"),
         "tools",
     )?;
-    let (mut due, mut role): (Vec<&Value>, &str) = (Vec::new(), "assistant");
+    let mut due: Vec<&Value> = Vec::new();
+    let mut role: &str = "assistant";
     for message in list(&request["messages"]) {
         hold(message["role"] != role, "roles must alternate")?;
         role = message["role"].as_str().ok_or("role")?;

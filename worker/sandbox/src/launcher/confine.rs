@@ -179,7 +179,8 @@ fn default_signals() -> Result<(), Refusal> {
 }
 
 fn environment(request: &Request, paths: &CommandPaths<'_>) -> Result<Vec<CString>, Refusal> {
-    let (home, temporary) = (paths.workspace.display(), paths.temporary.display());
+    let home = paths.workspace.display();
+    let temporary = paths.temporary.display();
     let mut all =
         vec![format!("PATH={PATH}"), format!("HOME={home}"), format!("TMPDIR={temporary}"), "LANG=C.UTF-8".to_owned()];
     all.retain(|line| !request.spec.environment.keys().any(|key| line.split('=').next() == Some(key)));

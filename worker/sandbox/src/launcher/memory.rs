@@ -93,7 +93,8 @@ impl Scan {
     /// Counts a file's lines as `bytes` each, and keeps the mapped files that `see` finds in them.
     fn lines(&mut self, path: &Path, bytes: u64, max: u64, see: &dyn Fn(&[u8]) -> Option<FileId>) {
         let Ok(file) = fs::File::open(path) else { return };
-        let (mut file, mut line) = (BufReader::with_capacity(16 << 10, file), Vec::new());
+        let mut file = BufReader::with_capacity(16 << 10, file);
+        let mut line = Vec::new();
         while self.bytes <= max && file.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
             self.bytes = self.bytes.saturating_add(bytes);
             self.mapped.extend(see(line.trim_ascii_end()));
@@ -167,7 +168,8 @@ impl Charges {
     fn descriptor(&self, path: &Path, charged: &mut Charged) {
         // A descriptor that can no longer be examined has been closed.
         let Ok(found) = fs::metadata(path) else { return };
-        let (kind, identity) = (found.file_type(), (found.dev(), found.ino()));
+        let kind = found.file_type();
+        let identity = (found.dev(), found.ino());
         let bytes = if kind.is_socket() {
             charged.has_sockets = true;
             self.socket

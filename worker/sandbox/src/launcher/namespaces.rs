@@ -73,7 +73,8 @@ pub(super) fn start(
 
 /// Enters new namespaces. The next child is the first process of a process namespace.
 fn enter(network: &Network) -> Result<(), Refusal> {
-    let (uid, gid) = (unistd::geteuid(), unistd::getegid());
+    let uid = unistd::geteuid();
+    let gid = unistd::getegid();
     // Only a dumpable process may write its own maps.
     prctl::set_dumpable(true).map_err(step("prepare the user namespace"))?;
     unshare(CloneFlags::CLONE_NEWUSER).map_err(step("make a user namespace"))?;

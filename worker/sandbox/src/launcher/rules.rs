@@ -39,7 +39,8 @@ pub(super) fn restrict(spec: &Spec, paths: &CommandPaths<'_>) -> Result<(), Refu
 }
 
 fn with_rules(mut rules: RulesetCreated, spec: &Spec, paths: &CommandPaths<'_>) -> Result<RulesetCreated, Refusal> {
-    let (all, read) = (AccessFs::from_all(NEWEST), AccessFs::from_read(NEWEST));
+    let all = AccessFs::from_all(NEWEST);
+    let read = AccessFs::from_read(NEWEST);
     let look = AccessFs::ReadFile | AccessFs::ReadDir;
     if paths.level == Level::Strict {
         // The root contains only what the launcher put there. Only the paths below are writable.

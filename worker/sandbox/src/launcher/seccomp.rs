@@ -71,7 +71,8 @@ pub(super) fn restrict(level: Level, network: &Network, shared: bool) -> Result<
 fn buffers() -> Result<Rules, seccompiler::BackendError> {
     let mut rules = Rules::new();
     for option in BUFFERS {
-        let (level, option) = (u64::from(libc::SOL_SOCKET.unsigned_abs()), u64::from(option.unsigned_abs()));
+        let level = u64::from(libc::SOL_SOCKET.unsigned_abs());
+        let option = u64::from(option.unsigned_abs());
         when(&mut rules, libc::SYS_setsockopt, &[(1, Op::Eq, level), (2, Op::Eq, option)])?;
     }
     Ok(rules)
@@ -136,7 +137,8 @@ fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> 
     }
     when(rules, libc::SYS_fcntl, &[(1, Op::Eq, u64::from(libc::F_SETPIPE_SZ.unsigned_abs()))])?;
     // A thread with its own descriptors is forbidden, because descriptors are counted once per process.
-    let (thread, files) = (u64::from(libc::CLONE_THREAD.unsigned_abs()), u64::from(libc::CLONE_FILES.unsigned_abs()));
+    let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
+    let files = u64::from(libc::CLONE_FILES.unsigned_abs());
     when(rules, libc::SYS_clone, &[(0, Op::MaskedEq(thread | files), thread)])?;
     let unshare = u64::from(libc::CLOSE_RANGE_UNSHARE);
     when(rules, libc::SYS_close_range, &[(2, Op::MaskedEq(unshare), unshare)])

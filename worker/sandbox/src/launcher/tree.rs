@@ -32,7 +32,8 @@ pub(super) fn children(pid: Pid) -> Vec<Pid> {
 /// Passes every descendant of `root` to `see`, parents before their children, until `see` returns false. Returns false
 /// if there may be descendants that it has not passed.
 pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
-    let (mut waiting, mut visited) = (children(root), 0);
+    let mut waiting = children(root);
+    let mut visited = 0;
     while let Some(pid) = waiting.pop() {
         visited += 1;
         if visited > VISITED_MAX || !see(pid) {

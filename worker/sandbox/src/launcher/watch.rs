@@ -154,7 +154,9 @@ impl<'a> CommandWatch<'a> {
     }
 
     fn check_processes(&mut self) -> Option<StopCause> {
-        let (mut threads, mut charged, mut sample) = (0, Charged::default(), CpuSample::default());
+        let mut threads = 0;
+        let mut charged = Charged::default();
+        let mut sample = CpuSample::default();
         let is_scan = self.is_executed && self.checks.is_multiple_of(SCAN_EVERY);
         self.checks = self.checks.wrapping_add(1);
         let mut scan = Scan::default();

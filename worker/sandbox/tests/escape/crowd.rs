@@ -36,7 +36,8 @@ struct Counts {
 
 impl Counts {
     fn now(mark: &str, folders: &[TempDir]) -> Self {
-        let (mut files, mut bytes) = (0, 0);
+        let mut files = 0;
+        let mut bytes = 0;
         folders.iter().for_each(|folder| count_files(folder.path(), &mut files, &mut bytes));
         Self {
             processes: processes(mark, folders),
@@ -106,11 +107,13 @@ async fn two_hundred_at_once_over_thousands_of_runs_leave_nothing() {
     for (level, sandbox) in each_level().await {
         let mark = format!("crowd{}{level}", std::process::id());
         let folders: Vec<_> = (0..AT_ONCE).map(|_| workspace()).collect();
-        let (began, before) = (Instant::now(), Counts::now(&mark, &folders));
+        let began = Instant::now();
+        let before = Counts::now(&mark, &folders);
         for _ in 0..rounds {
             round(&sandbox, level, &mark, &folders).await;
         }
-        let (took, after) = (began.elapsed().as_secs_f64(), Counts::now(&mark, &folders));
+        let took = began.elapsed().as_secs_f64();
+        let after = Counts::now(&mark, &folders);
         let runs = rounds * AT_ONCE;
         println!("{level}: {runs} runs, {rounds} times {AT_ONCE} at once, in {took:.0} s");
         println!("  before {before:?}\n  after  {after:?}");

@@ -30,7 +30,8 @@ async fn sandbox_with(engine: Engine, folder: &Path) -> Sandbox {
 
 #[tokio::test]
 async fn a_container_gets_no_network_no_privilege_and_one_mount() {
-    let (folder, tools) = (workspace(), tempfile::tempdir().unwrap());
+    let folder = workspace();
+    let tools = tempfile::tempdir().unwrap();
     let engine = recorder(tools.path(), "cat; echo problem >&2; exit 4");
     let sandbox = sandbox_with(engine, folder.path()).await;
     assert_eq!(sandbox.abilities().docker, None);
@@ -61,7 +62,8 @@ async fn a_container_gets_no_network_no_privilege_and_one_mount() {
 
 #[tokio::test]
 async fn a_container_that_is_given_up_is_removed_by_its_name() {
-    let (folder, tools) = (workspace(), tempfile::tempdir().unwrap());
+    let folder = workspace();
+    let tools = tempfile::tempdir().unwrap();
     let sandbox = sandbox_with(recorder(tools.path(), "exec sleep 600"), folder.path()).await;
     let mut spec = Spec::new(["sleep", "600"], folder.path());
     // The container must have started within this time.
@@ -82,7 +84,8 @@ async fn a_container_that_is_given_up_is_removed_by_its_name() {
 
 #[tokio::test]
 async fn a_container_that_fills_its_workspace_is_stopped_and_its_client_gets_no_secrets() {
-    let (folder, tools) = (workspace(), tempfile::tempdir().unwrap());
+    let folder = workspace();
+    let tools = tempfile::tempdir().unwrap();
     for rest in ["exec sleep 600", "exit 0"] {
         let fill = format!(
             "env > {0}/variables; head -c 100000 /dev/zero > {1}/f; {rest}",
@@ -106,7 +109,8 @@ async fn a_container_that_fills_its_workspace_is_stopped_and_its_client_gets_no_
 
 #[tokio::test]
 async fn what_a_container_has_not_is_refused() {
-    let (folder, tools) = (workspace(), tempfile::tempdir().unwrap());
+    let folder = workspace();
+    let tools = tempfile::tempdir().unwrap();
     let sandbox = sandbox_with(recorder(tools.path(), "exit 0"), folder.path()).await;
     let mut spec = Spec::new(["true"], folder.path());
     spec.grants.push(Grant { path: "/srv".into(), write: false });

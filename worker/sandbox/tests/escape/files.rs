@@ -106,7 +106,8 @@ async fn modes_owners_times_and_attributes_of_the_workers_files_stay_as_they_are
     // A file of the user that the command runs as: the worker's user, or the workspace's owner if the suite runs as
     // root.
     for (level, sandbox) in each_level().await {
-        let (folder, other) = (workspace(), workspace());
+        let folder = workspace();
+        let other = workspace();
         let file = other.path().join("file");
         fs::write(&file, "x").unwrap();
         fs::set_permissions(other.path(), fs::Permissions::from_mode(0o777)).unwrap();
@@ -150,7 +151,8 @@ print(attempt(lambda: os.fchmod(os.open('mine', os.O_RDONLY), 0o700)))
 #[tokio::test]
 async fn that_a_file_which_may_be_read_keeps_its_mode_at_basic_is_not_promised() {
     for (level, sandbox) in each_level().await {
-        let (folder, granted) = (workspace(), workspace());
+        let folder = workspace();
+        let granted = workspace();
         fs::set_permissions(granted.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let file = granted.path().join("file");
         fs::write(&file, "x").unwrap();
@@ -170,7 +172,8 @@ async fn two_tenants_workspaces_do_not_see_each_other() {
     for (level, sandbox) in each_level().await {
         let root = workspace();
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let (mine, theirs) = (root.path().join("acme"), root.path().join("globex"));
+        let mine = root.path().join("acme");
+        let theirs = root.path().join("globex");
         for folder in [&mine, &theirs] {
             fs::create_dir(folder).unwrap();
             if is_root() {
@@ -199,7 +202,8 @@ for what in (lambda: open('{0}/plan').read(), lambda: open('../globex/plan').rea
 #[tokio::test]
 async fn that_a_file_of_the_machine_is_not_known_to_exist_is_promised_by_strict_alone() {
     for (level, sandbox) in each_level().await {
-        let (folder, other) = (workspace(), workspace());
+        let folder = workspace();
+        let other = workspace();
         fs::set_permissions(other.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(other.path().join("file"), "four").unwrap();
         let script = format!("print(attempt(lambda: os.stat('{}/file').st_size))", other.path().display());

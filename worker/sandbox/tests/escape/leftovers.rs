@@ -133,7 +133,8 @@ async fn many_runs_at_once_leave_no_process_descriptor_or_mount() {
         let before = (count("/proc/self/fd"), mounts());
         for _ in 0..3 {
             let runs = (0..20).map(|number| {
-                let (sandbox, mark) = (sandbox.clone(), mark.clone());
+                let sandbox = sandbox.clone();
+                let mark = mark.clone();
                 tokio::spawn(async move {
                     let folder = workspace();
                     let spec = shell(&format!("{} echo {number}", left_behind(&mark)), folder.path());

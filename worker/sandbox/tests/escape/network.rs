@@ -74,9 +74,11 @@ print(attempt(lambda: stream.sendto(b'x', '{0}/datagrams')))
 
 #[tokio::test]
 async fn a_granted_port_is_reached_and_no_other_port_and_no_other_protocol() {
-    let (granted, other) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let granted = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
-    let (granted_port, other_port) = (port(&granted), port(&other));
+    let granted_port = port(&granted);
+    let other_port = port(&other);
     for (level, sandbox) in each_level().await {
         let network = Network::Tcp(vec![granted_port]);
         if let Err(why) = sandbox.abilities().check(level, &network) {

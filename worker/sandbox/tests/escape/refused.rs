@@ -66,7 +66,8 @@ os.execv('{0}', ['{0}'])
 async fn a_machine_without_namespaces_without_landlock_or_without_either_says_so_and_refuses() {
     let folder = workspace();
     let whole = Sandbox::probe(launcher(), None, folder.path()).await;
-    let (basic, strict) = (whole.abilities().basic.is_none(), whole.abilities().strict.is_none());
+    let basic = whole.abilities().basic.is_none();
+    let strict = whole.abilities().strict.is_none();
     for (restrict, basic, strict) in [
         ("no_namespaces()", basic, false),
         ("no_landlock()", false, strict),

@@ -52,7 +52,9 @@ async fn a_missing_program_is_told_and_nothing_runs() {
 #[tokio::test]
 async fn a_granted_path_is_reached_as_it_was_granted() {
     for (level, sandbox) in each_level().await {
-        let (folder, read, write) = (workspace(), workspace(), workspace());
+        let folder = workspace();
+        let read = workspace();
+        let write = workspace();
         std::fs::write(read.path().join("data"), "42").unwrap();
         for open in [&read, &write] {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -94,7 +96,8 @@ async fn wall_time_and_cancellation_end_a_run() {
         assert!(outcome.timed_out() && out(&outcome) == "begun", "{level}: {outcome:?}");
 
         let cancel = CancellationToken::new();
-        let (began, later) = (Instant::now(), cancel.clone());
+        let began = Instant::now();
+        let later = cancel.clone();
         tokio::spawn(async move {
             // The command needs a moment to start.
             tokio::time::sleep(Duration::from_millis(200)).await;

@@ -46,7 +46,8 @@ impl ResultCache {
         arguments: &RawValue,
     ) -> Option<CacheLookup> {
         let cache = tool.spec.cache.filter(|_| tool.spec.effect == Effect::Read && !attempt.is_task())?;
-        let (tenant, head) = (&attempt.slice.name.tenant, attempt.head());
+        let tenant = &attempt.slice.name.tenant;
+        let head = attempt.head();
         let task = head.task.as_ref().filter(|_| tool.answers_by_agent);
         let hash = cache.hash(&CacheInputs {
             tenant,

@@ -54,7 +54,8 @@ impl Calls {
         uses: &UseConsent,
         view: &View,
     ) -> Result<(ConsentCheck, Option<CheckedCall>), NotBegun> {
-        let (tenant, now_ms) = (&attempt.slice.name.tenant, self.store.state().now_ms);
+        let tenant = &attempt.slice.name.tenant;
+        let now_ms = self.store.state().now_ms;
         let given = consent(view, tenant, uses, &attempt.name(), now_ms).ok();
         let narrowed = match given {
             Some(Consent::Given { narrowed, .. }) => narrowed,
@@ -153,8 +154,10 @@ impl Calls {
         uses: &UseConsent,
         before: Option<(String, &'static str)>,
     ) -> AttemptOutcome {
-        let (spec, head) = (&passed.tool.spec, attempt.head());
-        let (arguments, short) = (passed.arguments.get(), self.short(&passed.arguments));
+        let spec = &passed.tool.spec;
+        let head = attempt.head();
+        let arguments = passed.arguments.get();
+        let short = self.short(&passed.arguments);
         let ask = AskApproval {
             id: uses.id.clone(),
             call: attempt.name(),
@@ -189,7 +192,8 @@ impl Calls {
             |expires_ms| Duration::from_millis(expires_ms.unsigned_abs()),
         );
         let reason = WaitReason::Approval { approval: ask.id.clone() };
-        let (wait, waits_while) = (WaitFor::Approval(Box::new(ask)), Vec::new());
+        let wait = WaitFor::Approval(Box::new(ask));
+        let waits_while = Vec::new();
         AttemptOutcome::WaitToBegin(Box::new(BeginWait { reason, at_most, wait, waits_while }))
     }
 
@@ -242,7 +246,8 @@ impl Calls {
 
 /// The early message to the turn's inbox about the pending approval, if the turn requests it.
 fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)> {
-    let (name, head) = (&attempt.slice.name, attempt.head());
+    let name = &attempt.slice.name;
+    let head = attempt.head();
     let inbox = head.reply_to.as_ref().filter(|_| head.pending_approval)?;
     let message = report::pending_approval(name, head, (id, &attempt.id, tool));
     Some((keys::inbox(&name.tenant, inbox), message))

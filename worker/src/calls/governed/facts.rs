@@ -178,7 +178,8 @@ impl UnmetCondition<'_> {
     }
 
     fn error(&self) -> CallError {
-        let (name, fact) = (&self.tool.spec.name, &self.condition.fact);
+        let name = &self.tool.spec.name;
+        let fact = &self.condition.fact;
         let why = self.known.as_ref().map(|known| explain(known, self.required)).unwrap_or_default();
         let advice = match &self.condition.message {
             Some(message) => format!(" {}", message.trim_end()),
@@ -200,7 +201,8 @@ impl UnmetCondition<'_> {
 
     /// Advice for the model: which of its tools would meet the condition.
     fn advice(&self) -> String {
-        let (tenant, agent) = (&self.attempt.slice.name.tenant, &self.attempt.head().agent);
+        let tenant = &self.attempt.slice.name.tenant;
+        let agent = &self.attempt.head().agent;
         let permissions: &Permissions = &self.attempt.config.active.policy.permissions;
         let changes = |name: &str| {
             let row = permissions.matrix.get(name).map(|row| &row.facts);

@@ -43,7 +43,8 @@ impl LoopBreaker {
     /// count as the agent's own.
     pub(in crate::calls) fn check_of(&self, attempt: &CallAttempt<'_>) -> Option<StreakCheck> {
         let options = self.options.as_ref()?;
-        let (head, name) = (attempt.head(), &attempt.slice.name);
+        let head = attempt.head();
+        let name = &attempt.slice.name;
         // The tool's own name: the model may spell it differently, which does not make it a different call.
         let tool = attempt.tool_name();
         let task = head.task.as_ref().map(|(task, _)| task);
@@ -82,7 +83,8 @@ impl LoopBreaker {
     /// The end of a call that is not carried out because it was made too often.
     pub(in crate::calls) fn refused(&self, attempt: &CallAttempt<'_>, until_ms: i64) -> AttemptOutcome {
         self.metrics.loop_broken(LoopAction::Refused);
-        let (tool, until) = (&attempt.call.tool, rfc3339(until_ms));
+        let tool = &attempt.call.tool;
+        let until = rfc3339(until_ms);
         // A read that ran in parallel to a retried call was dropped and is repeated now, so it may have been executed.
         let not_executed = if may_have_been_held(attempt.slice) { "" } else { ", and was not executed" };
         let message = format!(

@@ -28,7 +28,8 @@ impl Calls {
         tool: &'a RegisteredTool,
         arguments: &RawValue,
     ) -> Result<ToolAccess<'a>, AttemptOutcome> {
-        let (name, tenant) = (tool.spec.name.as_str(), &attempt.slice.name.tenant);
+        let name = tool.spec.name.as_str();
+        let tenant = &attempt.slice.name.tenant;
         if attempt.is_task() || attempt.waited {
             return Ok(ToolAccess::Call(CallPermit::always(&self.breakers, name, tenant)));
         }
@@ -64,7 +65,8 @@ impl Calls {
         arguments: &RawValue,
         pause: &Pause,
     ) -> Result<ToolAccess<'a>, AttemptOutcome> {
-        let (name, tenant) = (tool.spec.name.as_str(), &attempt.slice.name.tenant);
+        let name = tool.spec.name.as_str();
+        let tenant = &attempt.slice.name.tenant;
         if self.begun_by_another(attempt).await.is_some() {
             return Ok(ToolAccess::Call(CallPermit::always(&self.breakers, name, tenant)));
         }

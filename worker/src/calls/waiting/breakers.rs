@@ -171,7 +171,8 @@ impl<'a> CallPermit<'a> {
                 let of_tool = tools.entry(self.tool.to_owned()).or_default();
                 of_tool.slowest = of_tool.slowest.max(took);
                 if of_tool.failed(self.tenant, given, now, endurance) {
-                    let (failures, rest) = (endurance.failures_max, endurance.rest);
+                    let failures = endurance.failures_max;
+                    let rest = endurance.rest;
                     tracing::warn!(
                         tool = self.tool,
                         failures,

@@ -286,7 +286,8 @@ impl ValueCheck {
     /// Explains what is wrong with a value. Returns `None` if the only errors are patterns that took too many steps,
     /// which is not the value's fault.
     fn explain(&self, value: &Value, subject: &CheckedValueName, all: bool) -> Option<ArgumentError> {
-        let (validator, names) = (&self.0.validator, &self.0.names);
+        let validator = &self.0.validator;
+        let names = &self.0.names;
         let mut errors = validator.iter_errors(value).filter(|error| !is_of_engine(error)).peekable();
         errors.peek()?;
         Some(if all { explain::all(errors, names, subject) } else { explain::all(errors.take(1), names, subject) })

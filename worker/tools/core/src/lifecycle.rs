@@ -93,7 +93,8 @@ pub async fn start_all(tools: &[TypedTool], environment: &Environment) -> Result
         }
     }
     let started = join_all(once.iter().map(|tool| start(tool, environment))).await;
-    let (mut up, mut errors) = (Vec::new(), Vec::new());
+    let mut up = Vec::new();
+    let mut errors = Vec::new();
     for (tool, outcome) in once.into_iter().zip(started) {
         match outcome {
             Ok(()) => up.push(tool.clone()),

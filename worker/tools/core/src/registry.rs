@@ -301,7 +301,8 @@ impl Registry {
     /// # Errors
     /// [`RegistryError`] if the name or id is taken, or if the name is one that a model could not call.
     pub fn register(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
-        let (name, id) = (tool.spec.name.clone(), tool.spec.id.clone());
+        let name = tool.spec.name.clone();
+        let id = tool.spec.id.clone();
         let odd = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
         if name.is_empty() || name.len() > limits::NAME_BYTES_MAX || name.contains(odd) {
             return Err(RegistryError::Name { tool: name });
@@ -577,7 +578,8 @@ mod tests {
 
     #[test]
     fn a_tool_is_found_by_the_name_that_a_dialect_shows_also_where_that_is_shortened() {
-        let (short, long) = ("crm.find".to_owned(), format!("crm.Find.by_{}", "n".repeat(45)));
+        let short = "crm.find".to_owned();
+        let long = format!("crm.Find.by_{}", "n".repeat(45));
         let tool = json!({"description": "Reads.", "input_schema": {"type": "object"}});
         let registry = build(json!({"tools": {&short: tool, &long: tool}})).unwrap();
         for name in [&short, &long] {

@@ -83,7 +83,8 @@ impl Secrets {
     /// Replaces every secret in `text`, in all forms in which a service may echo it: plain, base64, hexadecimal,
     /// decimal numbers, percent-encoded, JSON-escaped or HTML-escaped.
     pub fn scrub(&self, text: &str) -> String {
-        let (mut clean, mut copied) = (String::with_capacity(text.len()), 0);
+        let mut clean = String::with_capacity(text.len());
+        let mut copied = 0;
         for (start, end) in SecretMatcher::of(self.values()).found(text) {
             clean.push_str(&text[copied..start]);
             clean.push_str(REDACTED);

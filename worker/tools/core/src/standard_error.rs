@@ -49,7 +49,9 @@ impl StderrTail {
 /// Logs the standard error of the process `name`, without secrets, until it ends. `what` (such as `an MCP server`)
 /// begins the message.
 pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: Arc<Secrets>, tail: Arc<StderrTail>) {
-    let (mut from, redactor, mut lines) = (BufReader::new(from), Redactor::default(), 0_usize);
+    let mut from = BufReader::new(from);
+    let redactor = Redactor::default();
+    let mut lines = 0_usize;
     while let Some(line) = next_line(&mut from).await {
         lines += 1;
         if lines > LINES_MAX {

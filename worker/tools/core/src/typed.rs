@@ -416,7 +416,8 @@ impl TypedTool {
             Arc::new(Validated { handler: self.handler, validate: self.validate, _held: self.held });
         if !self.secrets.is_empty() {
             self.spec.configured = tool_secrets::are_set(&self.secrets, environment);
-            let (tool, environment) = (self.spec.name.clone(), environment.clone());
+            let tool = self.spec.name.clone();
+            let environment = environment.clone();
             handler = Arc::new(WithSecrets { tool, handler, references: self.secrets, environment });
         }
         (self.spec, handler)
@@ -632,7 +633,8 @@ mod tests {
 
         let log: Arc<Mutex<Vec<String>>> = Arc::default();
         let hooked = |name: &'static str, fails: bool| {
-            let (started, stopped) = (Arc::clone(&log), Arc::clone(&log));
+            let started = Arc::clone(&log);
+            let stopped = Arc::clone(&log);
             TypedTool::new(name, "", Effect::Read, |_, _: Nothing| async { Ok(Told { told: String::new() }) })
                 .secret_from_env("KEY", "KEY")
                 .on_start(move |startup| {

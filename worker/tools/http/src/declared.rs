@@ -162,6 +162,7 @@ pub(super) fn rules(def: &HttpDef, effect: Effect) -> Result<OutcomeRules, Decla
         return Err(field("response_bytes_max")(format!("it must be 1 to {RESPONSE_BYTES_MAX}")));
     }
     let mapping = Mapping::new(&def.outcomes).map_err(field("outcomes"))?;
-    let (not_executed, result) = (def.not_executed.clone(), def.result.clone());
+    let not_executed = def.not_executed.clone();
+    let result = def.result.clone();
     Ok(OutcomeRules { not_executed, mapping, result, response_bytes_max, effect })
 }

@@ -215,7 +215,9 @@ impl Credentials {
                 form.extend(secret.as_ref().map(|secret| format!("client_secret={}", encoded(secret))));
             }
         }
-        let (method, url, body) = (Method::POST, self.token_url.clone(), Some(form.join("&").into()));
+        let method = Method::POST;
+        let url = self.token_url.clone();
+        let body = Some(form.join("&").into());
         Ok(Request { method, url, headers, body, body_is_secret: true })
     }
 }

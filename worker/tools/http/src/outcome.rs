@@ -157,7 +157,8 @@ impl OutcomeRules {
     /// Returns the output for a response without a value at the result pointer. The rest of the response is not shown
     /// to the model: a declaration that selects a part excludes everything else.
     fn nothing_at(&self, pointer: &str, answer: &Response, call: Option<&CallId>) -> Result<ToolOutput, ToolFailure> {
-        let (status, host) = (answer.status().as_u16(), answer.url().host_str().unwrap_or_default());
+        let status = answer.status().as_u16();
+        let host = answer.url().host_str().unwrap_or_default();
         let call = call.map(tracing::field::display);
         tracing::warn!(call, host, status, pointer, "response has no value at the tool's result pointer");
         let nothing =
@@ -334,7 +335,8 @@ mod tests {
 
     #[test]
     fn the_wished_wait_is_read_in_every_form() {
-        let (after, date) = (header::RETRY_AFTER, header::DATE);
+        let after = header::RETRY_AFTER;
+        let date = header::DATE;
         assert_eq!(wait(&[(after.clone(), "7")], None), Some(7));
         assert_eq!(wait(&[(after.clone(), "99999999999999999999")], None), Some(u64::from(u32::MAX)));
         let dated = [(after.clone(), "Wed, 21 Oct 2026 07:28:30 GMT"), (date.clone(), "Wed, 21 Oct 2026 07:28:00 GMT")];
@@ -374,7 +376,8 @@ mod tests {
 
     #[test]
     fn the_services_own_words_are_passed_on_bounded() {
-        let (not_executed, mapping) = (BTreeSet::new(), Mapping::default());
+        let not_executed = BTreeSet::new();
+        let mapping = Mapping::default();
         let rules = OutcomeRules { not_executed, mapping, result: None, response_bytes_max: 10, effect: Effect::Once };
         let message_for = |text: &str, kind| match rules.failure(400, &headers(&[(header::CONTENT_TYPE, kind)]), text) {
             ToolFailure::Permanent { message, .. } => message,

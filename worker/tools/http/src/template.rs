@@ -226,7 +226,8 @@ fn one_segment(value: &str) -> Result<(), &'static str> {
 
 /// Decodes percent-encoding once. Bytes that are not UTF-8 become U+FFFD.
 fn percent_decoded(text: &str) -> String {
-    let (mut decoded, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
     while let Some((byte, after)) = rest.split_first() {
         let digits = after.get(..2).filter(|two| *byte == b'%' && two.iter().all(u8::is_ascii_hexdigit));
         let value = digits.and_then(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok());

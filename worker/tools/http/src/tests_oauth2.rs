@@ -42,7 +42,8 @@ impl TokenService {
             calls: Arc::default(),
             granted: Arc::default(),
         };
-        let (granting, serving) = (identity.clone(), identity.clone());
+        let granting = identity.clone();
+        let serving = identity.clone();
         let grant = on_post(move |headers: Headers, body: String| async move {
             // A form is encoded like a query.
             let form = Url::parse(&format!("http://form/?{body}")).unwrap();

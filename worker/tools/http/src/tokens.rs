@@ -137,7 +137,8 @@ async fn sign_in(
         let result = asked.unwrap_or_else(|_| Err(too_slow())).map(|granted| {
             slot.granted += 1;
             slot.rotated = granted.refresh_token.or_else(|| slot.rotated.take());
-            let (value, number) = (granted.token, slot.granted);
+            let value = granted.token;
+            let number = slot.granted;
             Arc::new(Token { value, number, good_until: Instant::now() + granted.life })
         });
         if matches!(result, Err(ToolFailure::Permanent { .. })) {

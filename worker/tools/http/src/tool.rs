@@ -126,7 +126,8 @@ impl HttpTool {
         for (name, template) in &self.headers {
             known.check(&format!("headers.{name}"), template)?;
         }
-        let (mut secret, mut checked) = (false, Ok(()));
+        let mut secret = false;
+        let mut checked = Ok(());
         if let Some(body) = &self.body {
             body.templates(&mut |template| {
                 secret |= template.secrets().next().is_some();

@@ -100,7 +100,8 @@ impl AuditLogs {
 impl ShardLog {
     /// Reads the entries written since the last read; the first time, the newest entries.
     async fn read_on(&mut self, store: &Store) -> Result<(), StoreError> {
-        let (mut before, mut found): (Option<String>, Vec<String>) = (None, Vec::new());
+        let mut before: Option<String> = None;
+        let mut found: Vec<String> = Vec::new();
         let mut newest = None;
         loop {
             let page = store.newest_audit(before.as_deref(), self.newest.as_deref(), PAGE).await?;

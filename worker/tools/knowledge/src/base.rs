@@ -135,7 +135,8 @@ fn is_of(held: &CachedDocument, category: Option<&str>) -> bool {
 
 /// Groups documents into steps of about `STEP_PASSAGES` passages.
 fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
-    let (mut steps, mut passages) = (Vec::<Vec<Document>>::new(), usize::MAX);
+    let mut steps = Vec::<Vec<Document>>::new();
+    let mut passages = usize::MAX;
     for document in documents {
         let more = document.passages.max(1);
         if passages.saturating_add(more) > STEP_PASSAGES {

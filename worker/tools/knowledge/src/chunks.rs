@@ -147,7 +147,8 @@ fn chars(text: &str) -> usize {
 fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     let mut found = Vec::new();
     while let Some((end, _)) = text.char_indices().nth(most) {
-        let (window, half) = (&text[..end], end / 2);
+        let window = &text[..end];
+        let half = end / 2;
         let behind = |at: usize| Some(at).filter(|at| *at > half);
         let line = window.rfind('\n').and_then(behind);
         let sentence = || window.rfind(". ").map(|at| at + 1).and_then(behind);

@@ -145,7 +145,8 @@ fn draft(named: DocumentNames<'_>, passages: Vec<Passage>) -> Result<Draft, Stri
         return Err("it has no text".to_owned());
     }
     if passages.len() > limits::DOCUMENT_PASSAGES_MAX {
-        let (count, max) = (passages.len(), limits::DOCUMENT_PASSAGES_MAX);
+        let count = passages.len();
+        let max = limits::DOCUMENT_PASSAGES_MAX;
         return Err(format!("it has {count} sections and passages; at most {max} are allowed"));
     }
     let mut parts = vec![CUT_VERSION, source, title, category, file];
@@ -203,7 +204,8 @@ mod tests {
         let lines = b"{\"text\":\"one\",\"title\":\"A\",\"source\":\"s\"}\n\nno\n{\"text\":\"two\",\"category\":\"c\"}";
         let read = read("x.jsonl", FileFormat::Lines, lines, "given");
         let documents: Vec<_> = read.iter().map(|draft| draft.as_ref().map(|draft| &draft.document)).collect();
-        let (first, last) = (documents[0].unwrap(), documents[2].unwrap());
+        let first = documents[0].unwrap();
+        let last = documents[2].unwrap();
         assert_eq!((first.source.as_str(), first.category.as_str()), ("s", "given"));
         assert_eq!((last.source.as_str(), last.category.as_str()), ("x.jsonl", "c"));
         assert_eq!(documents[1].unwrap_err().place, "x.jsonl:3");
@@ -212,7 +214,8 @@ mod tests {
     #[test]
     fn a_document_stays_the_same_one_when_its_text_or_title_changes() {
         let of = |text: &str| read("a/b.md", FileFormat::Markdown, text.as_bytes(), "").remove(0).unwrap().document;
-        let (one, other) = (of("# A\n\nx"), of("# B\n\nx"));
+        let one = of("# A\n\nx");
+        let other = of("# B\n\nx");
         assert_eq!(one.id, other.id);
         assert_ne!(one.digest, other.digest);
         assert_eq!(of("x").title, "b");

@@ -180,9 +180,12 @@ pub(crate) fn cosine_similarity(a: &[i8], b: &[i8]) -> f32 {
     if a.len() != b.len() {
         return 0.0;
     }
-    let (mut both, mut of_a, mut of_b) = (0_i64, 0_i64, 0_i64);
+    let mut both = 0_i64;
+    let mut of_a = 0_i64;
+    let mut of_b = 0_i64;
     for (a, b) in a.iter().zip(b) {
-        let (a, b) = (i64::from(*a), i64::from(*b));
+        let a = i64::from(*a);
+        let b = i64::from(*b);
         both += a * b;
         of_a += a * a;
         of_b += b * b;
@@ -203,7 +206,8 @@ mod tests {
         let other: Vec<f32> = (0..384).map(|i| (i as f32 * 0.37 + 1.0).sin() * 3.0).collect();
         let exact: f32 = vector.iter().zip(&other).map(|(a, b)| a * b).sum::<f32>()
             / (vector.iter().map(|a| a * a).sum::<f32>().sqrt() * other.iter().map(|b| b * b).sum::<f32>().sqrt());
-        let (short, other) = (in_bytes(&vector).unwrap(), in_bytes(&other).unwrap());
+        let short = in_bytes(&vector).unwrap();
+        let other = in_bytes(&other).unwrap();
         assert!((cosine_similarity(&short, &other) - exact).abs() < 0.01);
         assert!((cosine_similarity(&short, &short) - 1.0).abs() < 1e-6);
         assert_eq!(cosine_similarity(&short, &short[1..]), 0.0);

@@ -77,7 +77,8 @@ impl Lexicon {
     /// is relative to the highest possible one: 1 would be a text about nothing else.
     pub(crate) fn find(&self, asked: &[String], most: usize, wanted: impl Fn(usize) -> bool) -> Vec<(usize, f32)> {
         let mean = (self.length as f32 / self.live.max(1) as f32).max(1.0);
-        let (mut scores, mut best) = (HashMap::<u32, f32>::new(), 0.0);
+        let mut scores = HashMap::<u32, f32>::new();
+        let mut best = 0.0;
         for word in asked {
             let postings = self.words.get(word.as_str()).map_or(&[][..], Vec::as_slice);
             let live = |posting: &&Posting| self.lengths[posting.text as usize].is_some();

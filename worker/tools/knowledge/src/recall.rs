@@ -263,7 +263,8 @@ mod tests {
     use super::*;
 
     fn found(source: Source, text: &str, score: f32, same: Option<&str>) -> Recalled {
-        let (text, same) = (text.to_owned(), same.map(str::to_owned));
+        let text = text.to_owned();
+        let same = same.map(str::to_owned);
         Recalled { source, text, score, at: None, from: String::new(), same }
     }
 

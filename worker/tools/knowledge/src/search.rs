@@ -180,7 +180,8 @@ fn joined(one: Vec<(PassageRef, f32)>, other: Vec<(PassageRef, f32)>) -> Vec<Ran
 
 fn shown(found: Vec<RankedPassage>, most: usize) -> Vec<FoundPassage> {
     let passage = |((held, number), score, fit): RankedPassage| {
-        let (document, passage) = (&held.document, held.passages.passages.get(number)?);
+        let document = &held.document;
+        let passage = held.passages.passages.get(number)?;
         let headings = std::iter::once(&document.title).chain(&passage.headings);
         let title: Vec<&str> = headings.map(String::as_str).filter(|part| !part.is_empty()).collect();
         Some(FoundPassage {

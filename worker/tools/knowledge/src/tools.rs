@@ -61,7 +61,8 @@ fn search_knowledge(store: Store, knowledge: Arc<Knowledge>) -> TypedTool {
          source, category and score.",
         Effect::Read,
         move |context: CallContext, args: SearchKnowledge| {
-            let (store, knowledge) = (store.clone(), Arc::clone(&knowledge));
+            let store = store.clone();
+            let knowledge = Arc::clone(&knowledge);
             async move {
                 let most = args.max_results.unwrap_or(PASSAGES_DEFAULT).clamp(1, PASSAGES_MAX);
                 let found =
@@ -96,7 +97,8 @@ fn search_memories(store: Store, knowledge: Arc<Knowledge>) -> TypedTool {
         "Searches what you noted down, called and worked on, and the knowledge base, and returns what fits best.",
         Effect::Read,
         move |context: CallContext, args: SearchMemories| {
-            let (store, knowledge) = (store.clone(), Arc::clone(&knowledge));
+            let store = store.clone();
+            let knowledge = Arc::clone(&knowledge);
             async move {
                 let most = args.max_results.unwrap_or(MEMORIES_DEFAULT).clamp(1, MEMORIES_FOUND_MAX);
                 let owner = (&context.tenant, &context.agent);

@@ -71,7 +71,8 @@ fn memory(id: &str, text: &str, at_ms: i64) -> Memory {
 
 #[tokio::test]
 async fn nobody_sees_the_documents_of_another_tenant_or_the_memories_of_another_agent() {
-    let (store, knowledge) = (store(), wordy());
+    let store = store();
+    let knowledge = wordy();
     import(&store, "acme", &knowledge, "a.md", "The secret recipe has saffron.", "").await;
     import(&store, "acme2", &knowledge, "a.md", "Nothing of it.", "").await;
     assert_eq!(found(&knowledge, &store, "acme", "saffron recipe").await.len(), 1);
@@ -99,7 +100,8 @@ async fn nobody_sees_the_documents_of_another_tenant_or_the_memories_of_another_
 #[tokio::test]
 async fn another_import_costs_nothing_where_nothing_has_changed_and_every_worker_sees_a_change_at_once() {
     let store = store();
-    let (one, other) = (wordy(), wordy());
+    let one = wordy();
+    let other = wordy();
     assert_eq!(import(&store, "acme", &one, "a.md", "# A\n\nBlue whales.", "sea").await, Imported::New);
     assert_eq!(found(&other, &store, "acme", "whales").await, ["Blue whales."]);
     let before = store.knowledge_state(&tenant("acme"), None).await.unwrap();
@@ -129,8 +131,10 @@ struct Endpoint {
 
 impl Endpoint {
     async fn start() -> Self {
-        let (asked, broken) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let (count, is_broken) = (Arc::clone(&asked), Arc::clone(&broken));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let broken = Arc::new(AtomicBool::new(false));
+        let count = Arc::clone(&asked);
+        let is_broken = Arc::clone(&broken);
         let answer = move |Json(question): Json<Value>| {
             count.fetch_add(1, Ordering::SeqCst);
             let is_broken = is_broken.load(Ordering::SeqCst);
@@ -169,7 +173,8 @@ impl Endpoint {
 #[tokio::test]
 async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endpoint_is_down() {
     let endpoint = Endpoint::start().await;
-    let (store, knowledge) = (store(), endpoint.knowledge());
+    let store = store();
+    let knowledge = endpoint.knowledge();
     // A base that was imported without embeddings gets them in the next import, even if its texts are unchanged.
     assert_eq!(import(&store, "acme", &wordy(), "w.md", "The whale is a mammal.", "").await, Imported::New);
     assert_eq!(import(&store, "acme", &knowledge, "w.md", "The whale is a mammal.", "").await, Imported::Replaced);
@@ -198,7 +203,8 @@ async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endp
 
 #[tokio::test]
 async fn hostile_questions_find_nothing_and_break_nothing() {
-    let (store, knowledge) = (store(), wordy());
+    let store = store();
+    let knowledge = wordy();
     import(&store, "acme", &knowledge, "a.md", "Whales.", "").await;
     let huge = "whales ä".repeat(500_000);
     for (query, hits) in
@@ -212,11 +218,13 @@ async fn hostile_questions_find_nothing_and_break_nothing() {
 
 #[tokio::test]
 async fn foreign_bytes_in_redis_cost_their_own_document_alone() {
-    let (store, knowledge) = (store(), wordy());
+    let store = store();
+    let knowledge = wordy();
     import(&store, "acme", &knowledge, "a.md", "Whales.", "").await;
     import(&store, "acme", &knowledge, "b.md", "Whales too.", "").await;
     let id = store.documents(&tenant("acme")).await.unwrap()[0].id.clone();
-    let (acme, kelly) = (tenant("acme"), agent("kelly"));
+    let acme = tenant("acme");
+    let kelly = agent("kelly");
     store.remember(&acme, &kelly, &memory("m", "Bread.", 1)).await.unwrap();
     for foreign in [
         Foreign(passages_key(&acme), id, b"\xff\xfe"),
@@ -233,7 +241,8 @@ async fn foreign_bytes_in_redis_cost_their_own_document_alone() {
 #[tokio::test]
 async fn the_oldest_memories_go_beyond_the_bounds_and_one_is_there_once() {
     let store = store();
-    let (acme, kelly) = (tenant("acme"), agent("kelly"));
+    let acme = tenant("acme");
+    let kelly = agent("kelly");
     let remember = async |memory: &Memory| store.remember(&acme, &kelly, memory).await.unwrap();
     for number in 0..limits::MEMORIES_MAX {
         let note = memory(&format!("m{number:05}"), "note", i64::try_from(number).unwrap());
@@ -258,7 +267,8 @@ async fn short_memory_refuses_what_is_new_and_never_what_makes_room() {
     let memory_store = MemoryStore::new(MemoryOptions { bytes_max: 8 << 20, ..MemoryOptions::default() });
     let store = Store::in_memory(memory_store.clone(), 0, Arc::new(StoreOptions::default()));
     let sample = async || store.seam().sample_memory().await.unwrap();
-    let (acme, kelly) = (tenant("acme"), agent("kelly"));
+    let acme = tenant("acme");
+    let kelly = agent("kelly");
     let document = |number: usize| Document {
         id: format!("d{number}"),
         source: "s".into(),

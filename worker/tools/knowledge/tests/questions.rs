@@ -50,7 +50,8 @@ const WITHIN_FIVE: usize = 15;
 /// Returns the pages of the documentation, as paths relative to its folder. The page about searching is left out
 /// because it shows searches of these same pages; decision records are left out too.
 fn pages(folder: &Path) -> Vec<String> {
-    let (mut found, mut folders) = (Vec::new(), vec![String::new()]);
+    let mut found = Vec::new();
+    let mut folders = vec![String::new()];
     while let Some(below) = folders.pop() {
         for entry in folder.join(&below).read_dir().unwrap() {
             let entry = entry.unwrap();
@@ -83,7 +84,9 @@ async fn asked(environment: Environment) -> (usize, usize, Ranking) {
         }
     }
     assert_eq!(import.without_meaning(), None);
-    let (mut five, mut first, mut ranking) = (0, 0, Ranking::Words);
+    let mut five = 0;
+    let mut first = 0;
+    let mut ranking = Ranking::Words;
     for (question, answering) in QUESTIONS {
         let found = knowledge.search(&store, &tenant, question, None, 5).await.unwrap();
         let answers = |passage: &tickfleet_tools_knowledge::search::FoundPassage| {

@@ -31,7 +31,8 @@ pub(super) struct Events {
 impl Events {
     /// Processes the next bytes and returns the events that they complete.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<(Sse, Option<Data>)> {
-        let (mut complete, mut rest) = (Vec::new(), bytes);
+        let mut complete = Vec::new();
+        let mut rest = bytes;
         while let Some((first, behind)) = rest.split_first() {
             if std::mem::take(&mut self.after_return) && *first == b'\n' {
                 rest = behind;
@@ -88,7 +89,8 @@ impl Events {
 
     fn end_event(&mut self) -> Option<(Sse, Option<Data>)> {
         let bytes = std::mem::take(&mut self.data);
-        let (has_data, is_too_large) = (std::mem::take(&mut self.has_data), std::mem::take(&mut self.is_too_large));
+        let has_data = std::mem::take(&mut self.has_data);
+        let is_too_large = std::mem::take(&mut self.is_too_large);
         let sse = Sse { event: self.event.take(), data: None, id: self.id.take(), retry: self.retry.take() };
         let data = if is_too_large { Some(Data::TooLarge) } else { has_data.then_some(Data::Bytes(bytes)) };
         (data.is_some() || sse.id.is_some() || sse.retry.is_some()).then_some((sse, data))

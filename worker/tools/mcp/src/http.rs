@@ -88,7 +88,8 @@ impl StreamableClient {
         message: &ClientJsonRpcMessage,
         has_session: bool,
     ) -> Outcome<StreamableHttpPostResponse> {
-        let (status, asked) = (response.status(), wire::request_id(message));
+        let status = response.status();
+        let asked = wire::request_id(message);
         if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
             return Ok(StreamableHttpPostResponse::Accepted);
         }
@@ -198,13 +199,15 @@ impl ResponseReader {
     }
 
     fn unreadable(&self, id: u64, why: &str) -> ServerJsonRpcMessage {
-        let (server, reason) = (self.server.as_str(), printable(why, &self.secrets, REASON_BYTES_MAX));
+        let server = self.server.as_str();
+        let reason = printable(why, &self.secrets, REASON_BYTES_MAX);
         tracing::warn!(server, request = id, reason, "cannot read an MCP server's response");
         wire::unreadable(id, &reason)
     }
 
     fn too_large(&self, id: u64) -> ServerJsonRpcMessage {
-        let (server, bytes_max) = (self.server.as_str(), limits::MCP_MESSAGE_BYTES_MAX);
+        let server = self.server.as_str();
+        let bytes_max = limits::MCP_MESSAGE_BYTES_MAX;
         tracing::warn!(server, bytes_max, "dropped an oversized message of an MCP server");
         wire::too_large(id)
     }

@@ -92,7 +92,8 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
             match &mut self.excess {
                 Some(scan) => scan.take_all(part),
                 None if self.line.len() + part.len() > limits::MCP_MESSAGE_BYTES_MAX => {
-                    let (server, bytes_max) = (self.server.as_str(), limits::MCP_MESSAGE_BYTES_MAX);
+                    let server = self.server.as_str();
+                    let bytes_max = limits::MCP_MESSAGE_BYTES_MAX;
                     tracing::warn!(server, bytes_max, "dropped an oversized message of an MCP server");
                     let scan = self.excess.insert(MessageScan::default());
                     scan.take_all(&self.line);
@@ -189,7 +190,8 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
 
     /// Ends a request whose response could not be read.
     fn end_request(&mut self, id: u64, why: &str) {
-        let (server, reason) = (self.server.as_str(), printable(why, &self.secrets, REASON_BYTES_MAX));
+        let server = self.server.as_str();
+        let reason = printable(why, &self.secrets, REASON_BYTES_MAX);
         tracing::warn!(server, request = id, reason, "cannot read an MCP server's response");
         if self.waiting.remove(&id) {
             self.ready.push_back(wire::unreadable(id, &reason));
@@ -201,7 +203,8 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         self.noise += 1;
         if self.noise == 10_u64.pow(self.noise.ilog10()) {
             let line = printable(&String::from_utf8_lossy(text), &self.secrets, NOISE_BYTES_MAX);
-            let (server, lines) = (self.server.as_str(), self.noise);
+            let server = self.server.as_str();
+            let lines = self.noise;
             tracing::warn!(
                 server,
                 line,
@@ -228,7 +231,8 @@ where
         {
             self.waiting.remove(&id);
         }
-        let (input, bytes) = (Arc::clone(&self.input), wire::encoded(&message));
+        let input = Arc::clone(&self.input);
+        let bytes = wire::encoded(&message);
         async move {
             let mut bytes = bytes.map_err(io::Error::other)?;
             bytes.push(b'\n');

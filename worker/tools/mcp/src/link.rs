@@ -152,7 +152,8 @@ pub(super) async fn connect_with_tail(
         changed: Notify::new(),
         is_noisy: AtomicBool::new(false),
     };
-    let (notifications, stop) = (Arc::new(notifications), CancellationToken::new());
+    let notifications = Arc::new(notifications);
+    let stop = CancellationToken::new();
     let listener = NotificationHandler(Arc::clone(&notifications));
     let in_words = |error: ClientInitializeError| printable(&handshake_failure(&error), &secrets, REASON_BYTES_MAX);
     let (service, process) = match &connection.transport {
@@ -249,9 +250,11 @@ impl Link {
         secrets: Arc<Secrets>,
         stop: CancellationToken,
     ) -> Self {
-        let (closed, gone) = (CancellationToken::new(), CancellationToken::new());
+        let closed = CancellationToken::new();
+        let gone = CancellationToken::new();
         let peer = service.peer().clone();
-        let (is_closed, is_gone) = (closed.clone(), gone.clone());
+        let is_closed = closed.clone();
+        let is_gone = gone.clone();
         tokio::spawn(async move {
             // An error means that the reading task was cancelled or panicked: the connection is closed in either case.
             drop(service.waiting().await);
@@ -315,7 +318,8 @@ impl Link {
     /// The reason. It is also an error if the server lists more tools than allowed.
     pub(super) async fn tools(&self) -> Result<Listing, String> {
         let reason = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
-        let (mut listing, mut cursor) = (Listing::default(), None);
+        let mut listing = Listing::default();
+        let mut cursor = None;
         loop {
             let page = PaginatedRequestParams::default().with_cursor(cursor);
             let request =

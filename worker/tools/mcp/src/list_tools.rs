@@ -114,7 +114,8 @@ mod tests {
         std::fs::write(folder.path().join("mcp.yaml"), file).unwrap();
         let (mut servers, _) = load_mcp(&sources).unwrap();
         let def = servers.servers.remove("s").unwrap();
-        let (depth, key) = (limits::MCP_SCHEMA_DEPTH_MAX, limits::MCP_SCHEMA_KEY_BYTES_MAX);
+        let depth = limits::MCP_SCHEMA_DEPTH_MAX;
+        let key = limits::MCP_SCHEMA_KEY_BYTES_MAX;
         let tools =
             vec![nested("most", depth, key), nested("deeper", depth + 1, key), nested("longer", depth, key + 1)];
         let mut listed = Listing::default();

@@ -162,7 +162,8 @@ impl<'de> Deserialize<'de> for TextContent {
                 f.write_str("an array")
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<String, A::Error> {
-                let (mut words, mut blocks) = (String::new(), 0_usize);
+                let mut words = String::new();
+                let mut blocks = 0_usize;
                 while blocks < limits::MCP_BLOCKS_MAX
                     && let Some(next) = from.next_element::<&RawValue>()?
                 {
@@ -234,7 +235,8 @@ fn block(block: &str) -> String {
             let Some(inner) = read.resource.and_then(|inner| parsed(inner.get())) else {
                 return unreadable("resource");
             };
-            let (uri, kind) = (words(inner.uri), media(inner.mime_type));
+            let uri = words(inner.uri);
+            let kind = media(inner.mime_type);
             match (string(inner.text), inner.blob) {
                 (Some(text), _) => format!("[the resource {uri}{kind}]\n{text}"),
                 (None, Some(blob)) => format!("[the resource {uri}{kind}, about {} bytes, not shown]", bytes(blob)),

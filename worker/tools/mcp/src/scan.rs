@@ -17,7 +17,8 @@ pub(super) fn flaw(json: &str) -> Option<String> {
 
 /// Calls `see` with each byte outside of strings.
 fn outside_texts(json: &str, mut see: impl FnMut(u8)) {
-    let (mut in_text, mut escaped) = (false, false);
+    let mut in_text = false;
+    let mut escaped = false;
     for byte in json.bytes() {
         match byte {
             _ if escaped => escaped = false,
@@ -31,7 +32,8 @@ fn outside_texts(json: &str, mut see: impl FnMut(u8)) {
 
 /// Returns the nesting depth.
 pub(super) fn depth(json: &str) -> usize {
-    let (mut depth, mut most) = (0_usize, 0);
+    let mut depth = 0_usize;
+    let mut most = 0;
     outside_texts(json, |byte| match byte {
         b'{' | b'[' => {
             depth += 1;
@@ -75,7 +77,8 @@ fn has_half_pair(json: &str) -> bool {
 /// Removes the whitespace between values; every digit is preserved.
 pub(super) fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
-    let (mut in_text, mut escaped) = (false, false);
+    let mut in_text = false;
+    let mut escaped = false;
     for c in json.chars() {
         match c {
             _ if escaped => escaped = false,

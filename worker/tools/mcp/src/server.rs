@@ -229,7 +229,8 @@ async fn monitor(server: &ServerShared, link: &Arc<Link>) -> String {
 /// Logs unreadable and quarantined tools.
 fn report(server: &ServerShared, checked: &ToolsCheck) {
     for malformed in &checked.malformed {
-        let (tool, reason) = (malformed.name.as_str(), malformed.why.as_str());
+        let tool = malformed.name.as_str();
+        let reason = malformed.why.as_str();
         tracing::warn!(server = server.name, tool, reason, "unreadable definition of an MCP tool; tool left out");
     }
     for (tool, verdict) in checked.verdicts.iter().filter(|(_, verdict)| **verdict != PinStatus::AsPinned) {

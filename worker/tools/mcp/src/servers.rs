@@ -56,7 +56,8 @@ impl Servers {
     /// # Errors
     /// All tools with an unusable schema.
     pub fn tools(&self, file: &McpFile, timeout_default: Duration) -> Result<Vec<RegisteredTool>, Vec<RegistryError>> {
-        let (mut tools, mut errors) = (Vec::new(), Vec::new());
+        let mut tools = Vec::new();
+        let mut errors = Vec::new();
         for (name, def) in &file.servers {
             let server = self.server(name, def);
             let configured = !def.connection.secrets.values().any(|secret| self.is_missing(secret));

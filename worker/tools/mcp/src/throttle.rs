@@ -51,7 +51,9 @@ mod tests {
 
     #[test]
     fn pauses_grow_while_a_server_announces_changes_and_end_when_it_is_quiet() {
-        let (mut throttle, mut now, mut warnings) = (Throttle::default(), Instant::now(), 0);
+        let mut throttle = Throttle::default();
+        let mut now = Instant::now();
+        let mut warnings = 0;
         let mut pauses = Vec::new();
         for _ in 0..14 {
             let pause = throttle.pause(now);

@@ -122,7 +122,8 @@ async fn an_answer_that_is_too_large_ends_its_call_at_once_and_no_other() {
             assert!(message.contains("'s' answered with more than 4194304 bytes"), "{message}");
             assert_eq!(unknown, may_have_run, "{name}");
         }
-        let (large, small) = (json!({"bytes": 10_000_000}), json!({"bytes": 1_000}));
+        let large = json!({"bytes": 10_000_000});
+        let small = json!({"bytes": 1_000});
         let (large, small) = tokio::join!(call(tool, large), call(tool, small));
         assert!(large.is_err() && small.is_ok(), "{small:?}");
     }

@@ -219,7 +219,8 @@ mod tests {
         for cloud in ["168.63.129.16", "100.100.100.200", "192.0.0.192", "169.254.169.254", "169.254.170.23"] {
             let v4: Ipv4Addr = cloud.parse().unwrap();
             let [a, b, c, d] = v4.octets().map(u16::from);
-            let (high, low) = ((a << 8) | b, (c << 8) | d);
+            let high = (a << 8) | b;
+            let low = (c << 8) | d;
             let mapped = v4.to_ipv6_mapped();
             let forms = [
                 IpAddr::V4(v4),

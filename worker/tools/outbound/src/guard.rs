@@ -147,7 +147,8 @@ pub(crate) struct Resolver {
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let (guard, standing) = (Arc::clone(&self.guard), self.standing);
+        let guard = Arc::clone(&self.guard);
+        let standing = self.standing;
         Box::pin(async move {
             let host = name.as_str();
             let all: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
@@ -211,7 +212,9 @@ mod tests {
 
     #[test]
     fn a_name_never_leads_to_metadata_and_mixed_answers_lose_their_private_part() {
-        let (metadata, public, private) = ("169.254.169.254:0", "1.1.1.1:0", "10.0.0.1:0");
+        let metadata = "169.254.169.254:0";
+        let public = "1.1.1.1:0";
+        let private = "10.0.0.1:0";
         let answers = |list: &[&str]| list.iter().map(|a| a.parse().unwrap()).collect::<Vec<SocketAddr>>();
         let named = guard(&["crm.internal"]);
         let admitted = |list: &[&str], standing| named.admitted("crm.internal", answers(list), standing);

@@ -34,7 +34,8 @@ pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a PythonDef>) -> St
 
 fn look(folder: &Path, depth: usize, found: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
+        let path = entry.path();
+        let name = entry.file_name();
         let hidden = name.as_encoded_bytes().starts_with(b".") || name == "__pycache__";
         if hidden || found.len() >= FILES_MAX {
             continue;

@@ -78,7 +78,8 @@ pub(crate) async fn start(
     secrets: Arc<Secrets>,
     machine: &Machine,
 ) -> Result<(Arc<Interpreter>, Process, Vec<Definition>), String> {
-    let (tail, began) = (Arc::new(StderrTail::default()), Instant::now());
+    let tail = Arc::new(StderrTail::default());
+    let began = Instant::now();
     let (process, socket) = process::start(name, def, &secrets, machine, &tail).await?;
     // One time limit covers both: the later a tool host appears, the less time is left for its imports.
     match tokio::time::timeout_at(began + def.start_timeout, greet(socket)).await {
@@ -244,7 +245,8 @@ async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8
 
 /// Reads messages until the host has closed the connection or violates the protocol.
 async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) {
-    let (mut from, redactor) = (BufReader::new(from), Redactor::default());
+    let mut from = BufReader::new(from);
+    let redactor = Redactor::default();
     loop {
         let message = match frames::read(&mut from).await {
             Ok(Some(body)) => serde_json::from_slice(&body).map_err(FrameError::from),

@@ -85,7 +85,9 @@ impl Pools {
     /// # Errors
     /// All entries whose modules cannot be imported.
     pub fn describe(&self, defs: &BTreeMap<String, PythonDef>) -> Result<BTreeSet<String>, Vec<DescribeError>> {
-        let (mut described, mut left_out, mut errors) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+        let mut described = BTreeMap::new();
+        let mut left_out = BTreeSet::new();
+        let mut errors = Vec::new();
         for (name, def) in defs {
             let key = key(name, def);
             let asked = match &def.host {
@@ -135,7 +137,8 @@ impl Pools {
         defs: &BTreeMap<String, PythonDef>,
         timeout_default: Duration,
     ) -> Result<Vec<TypedTool>, Vec<DescribeError>> {
-        let (mut tools, mut errors) = (Vec::new(), Vec::new());
+        let mut tools = Vec::new();
+        let mut errors = Vec::new();
         for (name, def) in defs {
             let key = key(name, def);
             match self.definitions(&key) {

@@ -39,7 +39,8 @@ enum ProcessEnd {
 
 /// Runs one process after another until the pool stops.
 pub(crate) async fn run(shared: Arc<PoolShared>) {
-    let (mut rung, mut ending) = (0, None::<JoinHandle<()>>);
+    let mut rung = 0;
+    let mut ending = None::<JoinHandle<()>>;
     loop {
         let wanted = shared.stop.run_until_cancelled(shared.until_needed()).await;
         if wanted.is_none() {

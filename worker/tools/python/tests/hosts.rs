@@ -184,7 +184,8 @@ async fn a_host_with_other_tools_takes_no_call_until_it_was_asked_again() {
         ToolHost { folder: tempfile::tempdir().unwrap(), process: listen(&socket, folder.path(), "shop", 4) }
     };
     let host = shop("stock");
-    let (def, pools) = (entry(&socket), Pools::new(environment()));
+    let def = entry(&socket);
+    let pools = Pools::new(environment());
     assert_eq!(described(&pools, &def).unwrap(), BTreeSet::from(["stock".to_owned()]));
     let tools = Tools::with_timeout(def.clone(), Duration::from_secs(4));
     drop(host);

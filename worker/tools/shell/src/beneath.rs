@@ -70,7 +70,8 @@ mod tests {
 
     #[test]
     fn step_by_step_a_path_leads_beneath_its_folder_and_no_link_is_followed() {
-        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("a/b")).unwrap();
         fs::write(folder.path().join("a/b/c"), "inside").unwrap();
         fs::write(outside.path().join("secret"), "outside").unwrap();

@@ -77,7 +77,8 @@ struct Content {
 fn read_file(shell: &Arc<Shell>) -> TypedTool {
     on_files(shell, "read_file", "Reads a text file of the workspace.", Effect::Read, |files, args: Read| {
         let text = text_of(files, &args.path)?;
-        let (from, count) = (args.from_line.unwrap_or(1).max(1) - 1, args.lines.unwrap_or(usize::MAX));
+        let from = args.from_line.unwrap_or(1).max(1) - 1;
+        let count = args.lines.unwrap_or(usize::MAX);
         let content = text.split_inclusive('\n').skip(from).take(count).collect();
         Ok(Content { content, total_lines: text.lines().count() })
     })
@@ -261,9 +262,11 @@ where
     Out: Serialize + JsonSchema + Send + 'static,
     Work: Fn(&Files, Args) -> Result<Out, ToolError> + Send + Sync + 'static,
 {
-    let (shell, work) = (Arc::clone(shell), Arc::new(work));
+    let shell = Arc::clone(shell);
+    let work = Arc::new(work);
     TypedTool::new(name, about, effect, move |context: CallContext, args: Args| {
-        let (shell, work) = (Arc::clone(&shell), Arc::clone(&work));
+        let shell = Arc::clone(&shell);
+        let work = Arc::clone(&work);
         async move {
             let working = tokio::task::spawn_blocking(move || {
                 let files = Files::open(shell.workspace(&context).map_err(tool_error)?)?;
@@ -281,9 +284,11 @@ where
     Args: for<'de> Deserialize<'de> + JsonSchema + Send + 'static,
     Make: Fn(Args) -> (Vec<String>, String) + Send + Sync + 'static,
 {
-    let (shell, make) = (Arc::clone(shell), Arc::new(make));
+    let shell = Arc::clone(shell);
+    let make = Arc::new(make);
     TypedTool::new(name, about, Effect::Once, move |context: CallContext, args: Args| {
-        let (shell, make) = (Arc::clone(&shell), Arc::clone(&make));
+        let shell = Arc::clone(&shell);
+        let make = Arc::clone(&make);
         async move {
             let (argv, stdin) = make(args);
             if argv.iter().any(|argument| argument.contains('\0')) {

@@ -21,7 +21,8 @@ impl Template {
     /// # Errors
     /// A `{{` without its `}}`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let (mut parts, mut rest) = (Vec::new(), text);
+        let mut parts = Vec::new();
+        let mut rest = text;
         while let Some((before, after)) = rest.split_once("{{") {
             let (name, after) = after.split_once("}}").ok_or_else(|| format!("'{text}': a {{{{ without its }}}}"))?;
             parts.push(Part::Text(before.to_owned()));

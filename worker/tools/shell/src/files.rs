@@ -93,7 +93,9 @@ impl Files {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let start = inner(path)?;
         drop(self.at(path, flags, path)?);
-        let (mut all, mut waiting, mut has_more) = (Vec::new(), vec![start], false);
+        let mut all = Vec::new();
+        let mut waiting = vec![start];
+        let mut has_more = false;
         while let Some(path) = waiting.pop() {
             let opened = beneath::open(&self.root, from_root(&path), flags).and_then(Dir::new);
             let Ok(mut folder) = opened else {
@@ -114,7 +116,8 @@ impl Files {
                     continue;
                 };
                 let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
-                let (path, kind) = (path.join(name), FileType::from_raw_mode(found.st_mode));
+                let path = path.join(name);
+                let kind = FileType::from_raw_mode(found.st_mode);
                 let size = u64::try_from(found.st_size).unwrap_or(0);
                 let is_folder = kind == FileType::Directory;
                 if is_folder && path.components().count() < DEPTH_MAX {
@@ -152,7 +155,8 @@ impl Files {
     /// Changes the owner of a new file or folder to the workspace's user, as which commands run.
     fn give_to_owner(&self, made: impl AsFd) -> Result<(), ToolError> {
         let Some(owner) = self.workspace.owner else { return Ok(()) };
-        let (user, group) = (rustix::fs::Uid::from_raw(owner), rustix::fs::Gid::from_raw(owner));
+        let user = rustix::fs::Uid::from_raw(owner);
+        let group = rustix::fs::Gid::from_raw(owner);
         fchown(made, Some(user), Some(group)).map_err(ToolError::internal)
     }
 }
@@ -273,7 +277,8 @@ pub(crate) mod tests {
 
     #[test]
     fn no_path_and_no_link_leads_out() {
-        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("secret"), "hunter2").unwrap();
         symlink(outside.path(), folder.path().join("link")).unwrap();
         symlink(outside.path().join("secret"), folder.path().join("file")).unwrap();
@@ -292,7 +297,8 @@ pub(crate) mod tests {
     #[test]
     fn writers_in_one_folder_do_not_meet_and_leave_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let (writers, times) = (8, 50);
+        let writers = 8;
+        let times = 50;
         std::thread::scope(|scope| {
             for writer in 0..writers {
                 let files = files(folder.path());

@@ -79,7 +79,8 @@ mod tests {
     fn what_gets_no_name_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let open = File::open(folder.path()).unwrap();
-        let (dropped, failed) = (make(&open), make(&open));
+        let dropped = make(&open);
+        let failed = make(&open);
         assert_eq!(read_dir(folder.path()).unwrap().count(), 2);
         drop(dropped);
         let longer_than_names_are = "x".repeat(300);
@@ -91,7 +92,8 @@ mod tests {
     fn what_gets_its_name_replaces_what_had_it_and_stays() {
         let folder = tempfile::tempdir().unwrap();
         let open = File::open(folder.path()).unwrap();
-        let (one, other) = (make(&open), make(&open));
+        let one = make(&open);
+        let other = make(&open);
         one.persist(b"one", Path::new("f")).unwrap();
         other.persist(b"other", Path::new("f")).unwrap();
         assert_eq!(std::fs::read(folder.path().join("f")).unwrap(), b"other");

@@ -72,7 +72,8 @@ impl ShellTool {
 }
 
 fn plan(def: &ShellDef) -> Spec {
-    let (own, set) = (shell::limits(), def.limits);
+    let own = shell::limits();
+    let set = def.limits;
     let output = set.output_bytes.and_then(|bytes| usize::try_from(bytes).ok());
     let grant = |path: &tickfleet_config::tools::ShellPath| Grant { path: path.path.clone().into(), write: path.write };
     Spec {

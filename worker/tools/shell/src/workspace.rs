@@ -56,7 +56,8 @@ impl Workspaces {
     /// # Errors
     /// The folder cannot be created.
     pub fn of(&self, context: &CallContext) -> io::Result<Workspace> {
-        let (tenant, agent) = (context.tenant.as_str(), context.agent.as_str());
+        let tenant = context.tenant.as_str();
+        let agent = context.agent.as_str();
         match &context.task {
             Some((task, _)) => self.get(&["task", tenant, task.as_str()]),
             None => self.get(&["agent", tenant, agent]),
@@ -205,7 +206,8 @@ mod tests {
     fn what_was_not_used_for_long_is_removed_and_what_was_is_kept() {
         let root = tempfile::tempdir().unwrap();
         let workspaces = Workspaces::new(root.path(), Duration::from_secs(60));
-        let (old, new) = (workspaces.get(&["old"]).unwrap(), workspaces.get(&["new"]).unwrap());
+        let old = workspaces.get(&["old"]).unwrap();
+        let new = workspaces.get(&["new"]).unwrap();
         std::fs::create_dir(old.path.join("below")).unwrap();
         let marker = old.path.with_extension("used");
         File::options().write(true).open(&marker).unwrap().set_modified(now() - Duration::from_secs(61)).unwrap();

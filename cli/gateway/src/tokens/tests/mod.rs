@@ -27,7 +27,8 @@ async fn refusal(tokens: &Tokens, token: &str) -> (u16, String) {
 
 #[tokio::test]
 async fn a_token_grants_what_the_first_rule_that_fits_its_claims_says() {
-    let (ed, p256) = (Signer::ed("a"), Signer::p256("b"));
+    let ed = Signer::ed("a");
+    let p256 = Signer::p256("b");
     let world = TestIssuer::start(&[&ed, &p256]).await;
     let tokens = world.tokens(world.options());
     let grant = tokens.holder(&ed.token(&world.claims())).await.unwrap();
@@ -133,7 +134,8 @@ async fn a_token_of_another_time_for_another_service_or_of_another_issuer_is_ref
 
 #[tokio::test]
 async fn a_new_key_is_fetched_when_a_token_names_it_and_unknown_names_do_not_decide_how_often() {
-    let (old, new) = (Signer::ed("old"), Signer::ed("new"));
+    let old = Signer::ed("old");
+    let new = Signer::ed("new");
     let world = TestIssuer::start(&[&old]).await;
     let tokens = world.tokens(TokenOptions { keys_rest: Duration::ZERO, ..world.options() });
     assert!(tokens.holder(&old.token(&world.claims())).await.is_ok());
@@ -157,7 +159,8 @@ async fn a_new_key_is_fetched_when_a_token_names_it_and_unknown_names_do_not_dec
 
 #[tokio::test]
 async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
-    let (known, new) = (Signer::ed("known"), Signer::ed("new"));
+    let known = Signer::ed("known");
+    let new = Signer::ed("new");
     let world = TestIssuer::start(&[&known]).await;
     let quick =
         || TokenOptions { keys_rest: Duration::ZERO, answer_max: Duration::from_millis(300), ..world.options() };

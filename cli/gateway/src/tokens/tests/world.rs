@@ -43,7 +43,8 @@ impl Signer {
     }
 
     pub(super) fn p256(id: &str) -> Self {
-        let (chance, how) = (SystemRandom::new(), &ECDSA_P256_SHA256_FIXED_SIGNING);
+        let chance = SystemRandom::new();
+        let how = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let made = EcdsaKeyPair::generate_pkcs8(how, &chance).unwrap();
         Self { id: id.into(), kind: Kind::P256(EcdsaKeyPair::from_pkcs8(how, made.as_ref(), &chance).unwrap()) }
     }
@@ -56,7 +57,8 @@ impl Signer {
     }
 
     pub(super) fn jwk(&self) -> Value {
-        let (public, id) = (self.public(), &self.id);
+        let public = self.public();
+        let id = &self.id;
         match &self.kind {
             Kind::Ed(_) => json!({"kty": "OKP", "crv": "Ed25519", "x": base64url(public), "kid": id, "use": "sig"}),
             Kind::P256(_) => {

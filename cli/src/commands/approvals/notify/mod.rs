@@ -136,10 +136,12 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let metrics = Arc::new(Metrics::of(ProcessRole::Exporter).map_err(Failure::failed)?);
     let stores: Vec<Store> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
-    let (progress, stopped) = (Progress::default(), CancellationToken::new());
+    let progress = Progress::default();
+    let stopped = CancellationToken::new();
     let address = serve_probes(setup, &metrics, &progress, &stores, &stopped).await?;
     let process = incarnation("teller", &setup.name());
-    let (waiting, sent) = (BTreeMap::new(), BTreeSet::new());
+    let waiting = BTreeMap::new();
+    let sent = BTreeSet::new();
     let mut notifier = Notifier { setup, args, stores, client, keys, process, metrics, waiting, sent };
     let host = args.to.host_str().unwrap_or_default();
     tracing::info!(to = host, health = %address, redis = %setup.shown_url(), "started");
@@ -312,7 +314,8 @@ impl Notifier<'_> {
         }
         let body = message(tenant, event, &notice.fields);
         // Receivers compare it with their own clocks, and shard time may be permanently ahead of those.
-        let (timestamp_s, url) = (wall_ms() / 1_000, self.args.to.clone());
+        let timestamp_s = wall_ms() / 1_000;
+        let url = self.args.to.clone();
         let request = self
             .client
             .post(url)
@@ -386,7 +389,8 @@ fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) ->
 
 /// JSON in whose strings hidden characters are visible. Everything else stays as it was written, to the last digit.
 fn visible_in_strings(json: &str) -> String {
-    let (mut shown, mut rest) = (String::with_capacity(json.len()), json);
+    let mut shown = String::with_capacity(json.len());
+    let mut rest = json;
     while let Some((before, from)) = rest.find('"').map(|at| rest.split_at(at)) {
         shown.push_str(before);
         let mut is_escaped = false;

@@ -156,8 +156,10 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// # Errors
 /// It cannot be read, or belongs to another fleet.
 fn read_content(path: &Path, fleet: &str) -> io::Result<Option<FileContent>> {
-    let (mut reader, mut line) = (BufReader::with_capacity(1 << 20, File::open(path)?), Vec::new());
-    let (mut found, mut read) = (None, 0_u64);
+    let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
+    let mut line = Vec::new();
+    let mut found = None;
+    let mut read = 0_u64;
     loop {
         line.clear();
         read += reader.read_until(b'\n', &mut line)? as u64;

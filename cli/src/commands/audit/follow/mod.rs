@@ -207,7 +207,8 @@ impl Exporter {
             shard.age = Duration::ZERO;
         }
         if !self.sink.keeps_positions() {
-            let (before, after) = (self.shards[at].stored_position.clone(), batch.after.to_string());
+            let before = self.shards[at].stored_position.clone();
+            let after = batch.after.to_string();
             match self.checkpoint(at, &before, &after).await? {
                 Checkpoint::Done { .. } => self.shards[at].stored_position = after,
                 Checkpoint::Stale { position, .. } => self.adopt(at, position),

@@ -117,7 +117,8 @@ fn refused(said: &[u8]) -> u64 {
     let Ok(answer) = ExportLogsServiceResponse::decode(said) else { return 0 };
     let Some(partial) = answer.partial_success else { return 0 };
     if partial.rejected_log_records > 0 || !partial.error_message.is_empty() {
-        let (records, why) = (partial.rejected_log_records, partial.error_message);
+        let records = partial.rejected_log_records;
+        let why = partial.error_message;
         tracing::error!(records, why, "collector accepted only part of an audit batch");
     }
     partial.rejected_log_records.max(0).unsigned_abs()
@@ -138,7 +139,9 @@ fn headers(text: &str) -> Result<header::HeaderMap, String> {
 }
 
 fn decoded(text: &str) -> Vec<u8> {
-    let (bytes, mut plain, mut at) = (text.as_bytes(), Vec::new(), 0);
+    let bytes = text.as_bytes();
+    let mut plain = Vec::new();
+    let mut at = 0;
     while let Some(byte) = bytes.get(at) {
         let code =
             bytes.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());

@@ -143,7 +143,8 @@ fn write_all(dir: &Path) -> std::io::Result<()> {
 
 /// Plays the turns one after the other, then reads the records.
 async fn story(setup: &Setup, dir: &Path, bank: &Bank, output: &Output) -> Result<Desk, Failure> {
-    let (client, inbox) = (setup.client().await?, private_inbox("desk"));
+    let client = setup.client().await?;
+    let inbox = private_inbox("desk");
     let mut replies = client.replies(&tenant()?, &inbox);
     let mut turns = Vec::with_capacity(STEPS.len());
     for (number, step) in STEPS.iter().enumerate() {
@@ -197,7 +198,8 @@ async fn replied(client: &Client, replies: &mut Replies, turn: Turn, step: &Step
 
 async fn agree(client: &Client, tenant: &TenantId, id: &str, amount: u64) -> Result<(), Failure> {
     let value = RawValue::from_string(amount.to_string()).map_err(Failure::failed)?;
-    let (roles, redactor) = (BTreeSet::from(["finance".to_owned()]), Redactor::default());
+    let roles = BTreeSet::from(["finance".to_owned()]);
+    let redactor = Redactor::default();
     let narrow = BTreeMap::from([("/amount".to_owned(), value)]);
     let reason = "the rest next month";
     let verdict =

@@ -59,13 +59,15 @@ impl Records {
     /// # Errors
     /// A command cannot be started, or its output cannot be parsed.
     pub(super) async fn read(desk: &Commands<'_>) -> Result<Self, Failure> {
-        let (export, stricter) = (desk.conf.join("desk.jsonl"), desk.conf.join("stricter"));
+        let export = desk.conf.join("desk.jsonl");
+        let stricter = desk.conf.join("stricter");
         let [export, policy, other] = [&export, desk.conf, &stricter].map(|path| path.to_string_lossy().into_owned());
         let proved = desk.proved(&export).await?;
         let same = desk.asked(&["whatif", "--policy", &policy, "--audit", &export]).await?;
         stricter_policy(&stricter).context("the stricter policy").map_err(Failure::failed)?;
         let otherwise = desk.asked(&["whatif", "--policy", &other, "--audit", &export]).await?;
-        let (verdict, number) = (&proved["verdict"], |value: &Value| value.as_u64().unwrap_or(u64::MAX));
+        let verdict = &proved["verdict"];
+        let number = |value: &Value| value.as_u64().unwrap_or(u64::MAX);
         let rules = otherwise["summary"]["by_rule"].as_object();
         Ok(Self {
             entries: number(&verdict["entries"]),

@@ -70,7 +70,8 @@ impl PythonTool {
         std::fs::create_dir_all(dir)?;
         std::fs::write(dir.join(FILE), MODULE)?;
         // JSON strings are valid YAML.
-        let (path, interpreter) = (json!(dir.to_string_lossy()), json!(interpreter));
+        let path = json!(dir.to_string_lossy());
+        let interpreter = json!(interpreter);
         let entry = format!(
             "\npython:\n  sales:\n    module: sales_tools\n    path: [{path}]\n    interpreter: {interpreter}\n    \
              processes: 1\n"

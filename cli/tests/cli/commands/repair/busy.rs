@@ -208,7 +208,9 @@ async fn cancel(hand: LoadClient) -> usize {
 
 /// An approver who approves, denies, or lets an approval expire.
 async fn approve(hand: LoadClient) -> usize {
-    let (mut decided, roles, redactor) = (0, BTreeSet::from(["finance".to_owned()]), Redactor::default());
+    let mut decided = 0;
+    let roles = BTreeSet::from(["finance".to_owned()]);
+    let redactor = Redactor::default();
     while hand.keeps_working(50).await {
         for approval in hand.client.approvals(&hand.tenant, 10).await.unwrap() {
             let number = approval.id.bytes().map(usize::from).sum::<usize>();

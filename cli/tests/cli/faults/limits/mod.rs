@@ -28,7 +28,8 @@ const SILENCE_MS: usize = 60_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_limit_is_exceeded_while_processes_are_killed() {
-    let (server, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let server = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let service = Service::start().await;
     for (name, text) in course::files(&service.address) {
         fs::write(folder.path().join(name), text).unwrap();
@@ -39,7 +40,8 @@ async fn no_limit_is_exceeded_while_processes_are_killed() {
     let start = |role: &str| Process::start_with(role, folder.path(), &url, variables);
     let roles: Vec<&str> = ["scheduler", "worker"].into_iter().flat_map(|role| [role; NODES]).collect();
     let mut nodes: Vec<Process> = roles.iter().map(|role| start(role)).collect();
-    let (made, began) = (turns(), Instant::now());
+    let made = turns();
+    let began = Instant::now();
     submit(&server, &made).await;
     for kill in 0..KILLS {
         // The fleet works between two kills.
@@ -71,7 +73,8 @@ async fn submit(server: &RedisServer, made: &[PlannedTurn]) {
 /// The replies of `count` turns, by turn ID.
 async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> {
     let mut connection = server.connection().await;
-    let (mut found, mut last) = (BTreeMap::new(), "0".to_owned());
+    let mut found = BTreeMap::new();
+    let mut last = "0".to_owned();
     while found.len() < count {
         let mut read = redis::cmd("XREAD");
         read.arg("COUNT").arg(500).arg("BLOCK").arg(SILENCE_MS).arg("STREAMS").arg("{tickfleet:0}:replies:demo:box");

@@ -111,7 +111,8 @@ impl Witness {
         let mut lines = monitor.into_on_message::<String>();
         let (stop, mut stopped) = tokio::sync::oneshot::channel();
         let reader = tokio::spawn(async move {
-            let (mut slices, mut script_ms) = (Vec::new(), 0);
+            let mut slices = Vec::new();
+            let mut script_ms = 0;
             loop {
                 tokio::select! {
                     line = lines.next() => {
@@ -202,7 +203,9 @@ fn time_of_script(line: &str) -> Option<i64> {
 
 /// The quoted words of a line. Escapes are kept.
 fn words(text: &str) -> Vec<&str> {
-    let (mut words, mut begun, mut escaped) = (Vec::new(), None, false);
+    let mut words = Vec::new();
+    let mut begun = None;
+    let mut escaped = false;
     for (at, byte) in text.bytes().enumerate() {
         match (byte, begun) {
             _ if escaped => escaped = false,

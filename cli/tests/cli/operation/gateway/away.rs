@@ -16,7 +16,8 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_starts_and_stays_while_redis_is_away_and_takes_requests_once_it_is_there() {
-    let (mut redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let mut redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
     redis.kill9();
@@ -69,7 +70,8 @@ fn request(path: &str) -> (String, Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_says_when_to_try_again_once_redis_has_gone() {
-    let (mut redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let mut redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
     let key = |id: &str, tenant: &str, verbs: &[&str]| {
         let verbs: Vec<&str> = verbs.iter().flat_map(|verb| ["--verb", *verb]).collect();
@@ -106,7 +108,8 @@ async fn every_route_says_when_to_try_again_once_redis_has_gone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_named_in_its_answer_in_the_log_and_in_the_trace_of_its_turn() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);

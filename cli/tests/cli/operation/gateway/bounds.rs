@@ -18,8 +18,10 @@ fn retry_after(answer: &HttpResponse) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_over_its_rate_is_told_when_to_come_again_and_costs_no_other_one() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let (keys, conf) = (folder.path().join("keys.yaml"), folder.path().join("conf"));
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys.yaml");
+    let conf = folder.path().join("conf");
     std::fs::create_dir(&conf).unwrap();
     let bounded = ["--id", "bounded", "--tenant", "demo", "--verb", "read", "--rate", "1", "--burst", "3"];
     let bounded = add_key(&keys, &bounded);
@@ -55,7 +57,8 @@ async fn a_key_over_its_rate_is_told_when_to_come_again_and_costs_no_other_one()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_tries_keys_is_not_looked_at_beyond_a_bound_and_holds_up_nobody_who_has_a_key() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
     let [known, new] = ["known", "new"].map(|id| add_key(&keys, &["--id", id, "--tenant", "demo"]));
     let gateway = Gateway::start_with(&redis.url(), &keys, &["--wrong-keys", "1", "--wrong-keys-burst", "5"]);
@@ -80,7 +83,8 @@ async fn who_tries_keys_is_not_looked_at_beyond_a_bound_and_holds_up_nobody_who_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_is_full_is_a_429_and_the_same_request_is_taken_once_it_is_not() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");
     std::fs::create_dir(&conf).unwrap();
     std::fs::write(conf.join("tickfleet.yaml"), "queues: {turns_max: 3, tenant_turns_max: 3, tenant_ready_max: 3}\n")

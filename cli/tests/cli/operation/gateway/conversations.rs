@@ -31,7 +31,8 @@ struct ConversationFleet {
 
 impl ConversationFleet {
     async fn new() -> Self {
-        let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let redis = RedisServer::start().await;
+        let folder = tempfile::tempdir().unwrap();
         let conf = folder.path().join("conf");
         std::fs::create_dir(&conf).unwrap();
         configure(&conf, &model().await);

@@ -15,7 +15,8 @@ const VERBS: [&str; 6] = ["submit", "read", "cancel", "view", "operate", "approv
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_that_the_document_allows_or_forbids_is_answered_with_what_it_does_not_name() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");
     fs::create_dir(&conf).unwrap();
     fs::write(

@@ -15,7 +15,8 @@ fn named(id: &str, turn: Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_was_refused_and_is_mended_is_told_by_what_becomes_of_it_now() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");
     let key = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
@@ -37,7 +38,8 @@ async fn a_turn_that_was_refused_and_is_mended_is_told_by_what_becomes_of_it_now
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_waits_for_its_decision_is_seen_by_keys_of_its_agent_alone() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
     let all = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
     let [kelly, fran] =
@@ -52,7 +54,8 @@ async fn a_turn_that_waits_for_its_decision_is_seen_by_keys_of_its_agent_alone()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_with_the_id_of_another_is_a_conflict_and_hears_nothing_of_that_one() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let conf = noting_agents(folder.path());
     let fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");

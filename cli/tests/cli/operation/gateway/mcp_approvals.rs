@@ -59,7 +59,8 @@ fn decides_nothing(gateway: &Gateway, key: &str, can: &Value, question: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_approved_by_whoever_calls() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");
     std::fs::create_dir(&conf).unwrap();
     std::fs::write(conf.join("permissions.yaml"), PERMISSIONS).unwrap();
@@ -74,7 +75,8 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     let gateway = Gateway::start_with(&redis.url(), &keys, &public);
 
     let call = json!({"name": "echo", "arguments": {"text": "pay"}, "_meta": {"tickfleet/turn_id": "pays"}});
-    let (shows, plain) = (json!({"elicitation": {"form": {}, "url": {}}}), json!({"elicitation": {"form": {}}}));
+    let shows = json!({"elicitation": {"form": {}, "url": {}}});
+    let plain = json!({"elicitation": {"form": {}}});
     let begun = ask(&gateway, &key, &plain, "tools/call", call);
     assert_eq!((&begun["resultType"], &begun["taskId"]), (&json!("task"), &json!("pays")), "{begun}");
     let task = json!({"taskId": "pays"});

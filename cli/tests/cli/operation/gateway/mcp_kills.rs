@@ -128,7 +128,8 @@ fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, url
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 async fn gateways_that_are_killed_lose_no_task_and_have_none_run_twice() {
     let kills = env::var("TICKFLEET_MCP_KILLS").map_or(12, |kills| kills.parse().unwrap());
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");
     std::fs::create_dir(&conf).unwrap();
     std::fs::write(conf.join("agents.yaml"), "agents: {kelly: {calls_per_tick: 100, max_actions_per_day: 100000}}\n")
@@ -158,7 +159,8 @@ async fn gateways_that_are_killed_lose_no_task_and_have_none_run_twice() {
         kill_gateways(&front, &mut gateways, kills, &redis.url(), &keys);
     });
 
-    let (ended, broken) = (front.ended.into_inner().unwrap(), front.broken.into_inner());
+    let ended = front.ended.into_inner().unwrap();
+    let broken = front.broken.into_inner();
     println!("{kills} gateways killed, {} tasks ended, {broken} requests broke off", ended.len());
     assert!(ended.len() >= CLIENTS && broken > 0, "{} tasks, {broken} requests broke off", ended.len());
     let args = [

@@ -18,7 +18,8 @@ fn challenge(answer: &HttpResponse) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_without_a_token_is_told_where_one_is_to_be_had() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let provider = Provider::start(folder.path()).await;
     let [keys, rules] = ["keys.yaml", "rules.yaml"].map(|name| folder.path().join(name));
     std::fs::write(&rules, RULES).unwrap();

@@ -21,9 +21,11 @@ fn until(process: &Process, line: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_counts_what_it_is_asked_and_says_that_redis_is_away() {
-    let (mut redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let mut redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.yaml");
-    let (key, conf) = (add_key(&keys, &["--id", "shop", "--tenant", "demo"]), folder.path().join("conf"));
+    let key = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
+    let conf = folder.path().join("conf");
     std::fs::create_dir(&conf).unwrap();
     let (process, port) = Process::start_gateway(&keys, &conf, &redis.url());
     let gateway = Gateway::at(&format!("127.0.0.1:{port}"));

@@ -217,7 +217,8 @@ impl Events {
 
     /// The next event with its name. `None` at the end of the stream.
     pub(super) fn next(&mut self) -> Option<(String, Value)> {
-        let (mut name, mut data) = (String::new(), None);
+        let mut name = String::new();
+        let mut data = None;
         for line in self.lines.by_ref() {
             let line = line.unwrap();
             if let Some(text) = line.strip_prefix("event: ") {
@@ -257,7 +258,8 @@ fn resting(id: &str, ms: u64) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_submits_waits_repeats_and_cancels_over_http() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");
     let key = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
@@ -333,7 +335,8 @@ fn answers_about_the_tenant_that_is_named(gateway: &Gateway, demo: &str, other: 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_opens_what_it_is_for_and_nothing_else() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");
     let all = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
@@ -407,7 +410,8 @@ fn noting_agents(folder: &Path) -> PathBuf {
 
 /// The tasks that a key sees, in pages of one.
 fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
-    let (mut found, mut from) = (Vec::new(), String::new());
+    let mut found = Vec::new();
+    let mut from = String::new();
     for _ in 0..10 {
         let page = gateway.get(key, &format!("/v1/tasks?limit=1{from}"));
         assert_eq!(page.status, 200, "{page:?}");
@@ -420,7 +424,8 @@ fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let conf = noting_agents(folder.path());
     let fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");

@@ -86,8 +86,10 @@ fn all_end(streams: Vec<(Events, &str)>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_may_see_it() {
-    let (redis, folder) = (RedisServer::start().await, configured());
-    let (conf, keys) = (folder.path().join("conf"), folder.path().join("keys.yaml"));
+    let redis = RedisServer::start().await;
+    let folder = configured();
+    let conf = folder.path().join("conf");
+    let keys = folder.path().join("keys.yaml");
     let config = ["--config", conf.to_str().unwrap()];
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
     let fran = add_key(&keys, &["--id", "fran", "--tenant", "demo", "--agent", "fran"]);
@@ -96,7 +98,8 @@ async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_ma
 
     // No scheduler is running, so the turn is queued.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("kelly", "first", &["echo", "echo"])).status, 202);
-    let (mut here, mut there) = (follow(&one, &key, "first"), follow(&two, &key, "first"));
+    let mut here = follow(&one, &key, "first");
+    let mut there = follow(&two, &key, "first");
     here.until("queued");
     there.until("queued");
     // For a key that may not see the turn, the turn does not exist.
@@ -143,8 +146,10 @@ async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_ma
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_the_stream() {
-    let (redis, folder) = (RedisServer::start().await, configured());
-    let (conf, keys) = (folder.path().join("conf"), folder.path().join("keys.yaml"));
+    let redis = RedisServer::start().await;
+    let folder = configured();
+    let conf = folder.path().join("conf");
+    let keys = folder.path().join("keys.yaml");
     let config = ["--config", conf.to_str().unwrap()];
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
@@ -154,7 +159,8 @@ async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_th
     let [one, two] = [0, 1].map(|_| Gateway::start_with(&redis.url(), &keys, &config));
 
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("kelly", "asks", &["fail", "echo"])).status, 202);
-    let (mut here, mut there) = (follow(&one, &key, "asks"), follow(&two, &key, "asks"));
+    let mut here = follow(&one, &key, "asks");
+    let mut there = follow(&two, &key, "asks");
     let waits = there.until("waiting");
     assert_eq!((&waits["for"], &waits["call"], &waits["tool"]), (&json!("approval"), &json!("asks/0"), &json!("fail")));
     assert_eq!((&waits["needs"], waits["until_ms"].is_i64()), (&json!("any approver"), true), "{waits}");
@@ -177,7 +183,8 @@ async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_th
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_outlives_a_redis_that_is_away_and_says_what_it_finds_when_that_is_back() {
-    let (mut redis, folder) = (RedisServer::start().await, configured());
+    let mut redis = RedisServer::start().await;
+    let folder = configured();
     let keys = folder.path().join("keys.yaml");
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
     let gateway = Gateway::start(&redis.url(), &keys);

@@ -48,7 +48,8 @@ fn asked(gateway: &Gateway, secret: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_key_and_no_token_is_in_what_a_gateway_logs_counts_or_answers() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let [keys, conf, rules] = ["keys.yaml", "conf", "rules.yaml"].map(|name| folder.path().join(name));
     std::fs::create_dir(&conf).unwrap();
     std::fs::write(&rules, RULES).unwrap();

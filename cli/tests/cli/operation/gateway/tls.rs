@@ -25,7 +25,8 @@ async fn ask(gateway: &Gateway, folder: &Path, key: &str) -> reqwest::Result<u16
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_speaks_tls_and_takes_a_new_certificate_over() {
     tickfleet_outbound::install_crypto_provider();
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
     for folder in [&old, &new] {

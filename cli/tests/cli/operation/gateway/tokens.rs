@@ -42,7 +42,8 @@ impl Provider {
         // For DER, some versions of OpenSSL write the bare key, and others write PKCS #8.
         let key = RsaKeyPair::from_der(&made).or_else(|_| RsaKeyPair::from_pkcs8(&made)).unwrap();
         let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(key.public());
-        let (n, e) = (coded(&n), coded(&e));
+        let n = coded(&n);
+        let e = coded(&e);
         let keys = json!({"keys": [{"kty": "RSA", "n": n, "e": e, "kid": "k1", "alg": "RS256", "use": "sig"}]});
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -82,7 +83,8 @@ struct TokenFleet {
 }
 
 async fn world() -> TokenFleet {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let redis = RedisServer::start().await;
+    let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");
     std::fs::create_dir(&conf).unwrap();
     let permissions = "permissions:
@@ -103,7 +105,8 @@ approvers: {ann: {roles: [finance]}}
     let provider = Provider::start(folder.path()).await;
     let keys = folder.path().join("keys.yaml");
     add_key(&keys, &["--id", "taken@example.com", "--tenant", "demo"]);
-    let (conf, url) = (conf.to_str().unwrap(), redis.url());
+    let conf = conf.to_str().unwrap();
+    let url = redis.url();
     let fleet = DevFleet::start(&["--config", conf, "--redis-url", &url]);
     let rules = rules.to_str().unwrap();
     let tokens = [

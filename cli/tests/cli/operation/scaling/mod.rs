@@ -89,7 +89,8 @@ impl ScalingRun {
     /// Runs for `length` at this load, scaling once a period.
     async fn live(&mut self, length: Duration, load: f64) {
         let began = Instant::now();
-        let (mut last, mut synced) = (began, began);
+        let mut last = began;
+        let mut synced = began;
         while began.elapsed() < length {
             // The pace of the load, which is what this measures.
             tokio::time::sleep(STEP).await;
@@ -210,7 +211,8 @@ impl Outcome {
     /// it never was.
     pub fn absorbed(&self) -> Vec<Option<Duration>> {
         let mut absorbed = Vec::new();
-        let (mut begin, mut before) = (Duration::ZERO, 0.0);
+        let mut begin = Duration::ZERO;
+        let mut before = 0.0;
         for (length, load) in &self.steps {
             if *load > before {
                 let during: Vec<_> = self.samples.iter().filter(|s| s.at >= begin && s.at < begin + *length).collect();

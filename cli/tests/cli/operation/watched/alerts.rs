@@ -121,7 +121,8 @@ impl Starts {
         let minutes = &self.minutes;
         let shares = (1..minutes.len()).flat_map(|now| {
             [0, now.saturating_sub(WINDOW)].map(|then| {
-                let (all, late) = (minutes[now].0 - minutes[then].0, minutes[now].1 - minutes[then].1);
+                let all = minutes[now].0 - minutes[then].0;
+                let late = minutes[now].1 - minutes[then].1;
                 // As in the alerts, a few starts do not count.
                 if all < STARTS_MIN { 0.0 } else { late / all }
             })
@@ -143,7 +144,8 @@ impl AlertScenario {
     async fn begin() -> Self {
         // With one slot for each worker, as many slow calls as workers occupy all slots, and each dies with its worker.
         let fleet = Fleet::start(1).await;
-        let (history, starts) = (History::new(), Starts::default());
+        let history = History::new();
+        let starts = Starts::default();
         Self { fleet, history, starts, rounds: 0, began: Instant::now() }
     }
 

@@ -53,7 +53,9 @@ impl Fleet {
 
     /// Starts a process for every member that has none, and waits until all run.
     pub fn start_who_is_down(&mut self) {
-        let (folder, url, slots) = (self.folder.path(), self.redis.url(), self.slots.to_string());
+        let folder = self.folder.path();
+        let url = self.redis.url();
+        let slots = self.slots.to_string();
         let variables = [
             ("TICKFLEET_WORKER_SLOTS", slots.as_str()),
             // Longer than a busy machine pauses, so that only killed workers count as dead.

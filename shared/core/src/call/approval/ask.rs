@@ -156,7 +156,9 @@ impl AskApproval {
         turn: &Turn,
         view: &View,
     ) -> Result<i64, Undecided> {
-        let (now_ms, deadline_ms, agent) = (writing.now_ms, turn.head.deadline_ms, &turn.head.agent);
+        let now_ms = writing.now_ms;
+        let deadline_ms = turn.head.deadline_ms;
+        let agent = &turn.head.agent;
         let until_ms = self.expires_ms.map_or(deadline_ms, |expires_ms| deadline_ms.min(now_ms + expires_ms));
         let approval = Approval {
             call: self.call.clone(),
@@ -170,8 +172,10 @@ impl AskApproval {
             votes: BTreeMap::new(),
             state: ApprovalState::Waiting { until_ms },
         };
-        let (of_tenant, of_agent) = (waiting_of(writing.tenant), waiting_of_agent(writing.tenant, agent));
-        let (lost, lost_of_agent) = (overdue(view, &of_tenant, now_ms)?, overdue(view, &of_agent, now_ms)?);
+        let of_tenant = waiting_of(writing.tenant);
+        let of_agent = waiting_of_agent(writing.tenant, agent);
+        let lost = overdue(view, &of_tenant, now_ms)?;
+        let lost_of_agent = overdue(view, &of_agent, now_ms)?;
         let fits =
             |set, max, lost: &[_]| Guard::Fits { set, member: self.id.as_str().into(), max: max + lost.len() as u64 };
         if !mutant!("ask_guards_the_bound_of_the_tenant") {

@@ -122,7 +122,8 @@ impl DecideApproval<'_> {
         approval: &Approval,
         deadline_ms: i64,
     ) -> DecideResult {
-        let (by, reason) = (self.by.to_owned(), self.reason.to_owned());
+        let by = self.by.to_owned();
+        let reason = self.reason.to_owned();
         let event = [("by", by.clone()), ("reason", reason.clone())];
         let state = ApprovalState::Denied { at_ms: writing.now_ms, by, reason };
         let denied = Approval { state, ..approval.clone() };
@@ -210,7 +211,8 @@ impl Decision for DecideApproval<'_> {
     }
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<DecideResult>, Undecided> {
-        let (writing, now_ms) = (self.writing(context), context.now_ms);
+        let writing = self.writing(context);
+        let now_ms = context.now_ms;
         let Some(stored) = view.record::<Approval>(&writing.key())? else {
             return Ok(Step::Return(DecideResult::Unknown));
         };

@@ -61,7 +61,10 @@ fn asked(demands: Vec<Demand>) -> MiniStore {
 }
 
 fn decide_with(store: &mut MiniStore, by: &str, words: &[&str], verdict: Verdict<'_>) -> DecideResult {
-    let (tenant, roles, audit, bounds) = (tenant(), roles(words), json!({"action": "x"}), Bounds::default());
+    let tenant = tenant();
+    let roles = roles(words);
+    let audit = json!({"action": "x"});
+    let bounds = Bounds::default();
     let decision = DecideApproval {
         tenant: &tenant,
         id: ID,
@@ -87,7 +90,8 @@ fn counts(state: &'static str, missing: u32) -> DecideResult {
 
 fn begin(store: &mut MiniStore, binding: &str) -> Consent {
     let asks = UseConsent { id: ID.into(), binding: binding.into() };
-    let (tenant, caller) = (tenant(), call("t", 0));
+    let tenant = tenant();
+    let caller = call("t", 0);
     store
         .section(|transaction, view, context| asks.add_to(transaction, view, context, &tenant, &caller, 1_000_000))
         .unwrap()
@@ -242,7 +246,8 @@ fn requests_at_the_same_time_keep_the_bounds() {
     for (mutant, tenant_max, agent_max) in
         [("ask_guards_the_bound_of_the_tenant", 1, 9), ("ask_guards_the_bound_of_the_agent", 9, 1)]
     {
-        let (first, second) = (one("apr-1", tenant_max, agent_max), one("apr-2", tenant_max, agent_max));
+        let first = one("apr-1", tenant_max, agent_max);
+        let second = one("apr-2", tenant_max, agent_max);
         detects(mutant, || {
             MiniStore::default().refuses_stale(
                 |transaction, view, context| second.add_to(transaction, view, context, &tenant(), &turn()),
@@ -260,7 +265,8 @@ fn requests_at_the_same_time_keep_the_bounds() {
     let mut transaction = Transaction::new(context.version.clone());
     let result = second.add_to(&mut transaction, &view, &context, &tenant(), &turn());
     assert_eq!(result, Ok(AskResult::Full { of_agent: true }), "it is not repeated forever");
-    let (tenant, turn) = (tenant(), turn());
+    let tenant = tenant();
+    let turn = turn();
     let request = RequestApproval { ask: &second, tenant: &tenant, turn: &turn };
     let mut transaction = Transaction::new(context.version.clone());
     request.add_to(&mut transaction, &view, &context).unwrap();
@@ -276,7 +282,8 @@ fn each_guard_of_an_approval_is_needed() {
         store
     };
     let asks = UseConsent { id: ID.into(), binding: "bound".into() };
-    let (tenant, caller) = (tenant(), call("t", 0));
+    let tenant = tenant();
+    let caller = call("t", 0);
     let uses = |transaction: &mut Transaction, view: &View, context: &Context| {
         asks.add_to(transaction, view, context, &tenant, &caller, 1_000_000)
     };
@@ -333,8 +340,12 @@ fn nobody_decides_about_a_call_whose_turn_is_canceled() {
     let mut store = asked(vec![demand(1, &[])]);
     cancel(&mut store, 1);
     assert_eq!(agree(&mut store, "kim", &[]), DecideResult::Gone);
-    let (tenant, roles, audit, bounds) = (tenant(), roles(&[]), json!({}), Bounds::default());
-    let (roles, audit) = (&roles, &audit);
+    let tenant = tenant();
+    let roles = roles(&[]);
+    let audit = json!({});
+    let bounds = Bounds::default();
+    let roles = &roles;
+    let audit = &audit;
     let kim = DecideApproval {
         tenant: &tenant,
         id: ID,
@@ -357,7 +368,10 @@ fn nobody_decides_about_a_call_whose_turn_is_canceled() {
 
 #[test]
 fn each_guard_of_a_decision_is_needed() {
-    let (tenant, roles, audit, bounds) = (tenant(), roles(&[]), json!({}), Bounds::default());
+    let tenant = tenant();
+    let roles = roles(&[]);
+    let audit = json!({});
+    let bounds = Bounds::default();
     let agrees = |by| DecideApproval {
         tenant: &tenant,
         id: ID,
@@ -429,7 +443,8 @@ fn a_call_that_ends_without_its_consent_leaves_the_approval_approved() {
     assert_eq!(agree(&mut store, "kim", &[]), counts("approved", 0));
     let before = events_of(&store);
     leave(&mut store);
-    let (key, approved) = (key(&tenant(), ID), ApprovalState::Approved { until_ms: 1_100 });
+    let key = key(&tenant(), ID);
+    let approved = ApprovalState::Approved { until_ms: 1_100 };
     assert_eq!(store.record::<Approval>(&key).unwrap().state, approved);
     assert_eq!((waits_in(&store), events_of(&store)), (0, before));
     let mut store = asked(vec![demand(1, &[])]);

@@ -374,7 +374,8 @@ fn nothing_begins_for_a_lease_after_a_restart() {
 fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
     let restarted = || MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
     let report = |store: &mut MiniStore, outcome| {
-        let (digest, by) = ("d0".to_owned(), "lost".to_owned());
+        let digest = "d0".to_owned();
+        let by = "lost".to_owned();
         store.run(&Assert { name: name("t"), digest, position: 0, by, once: true, outcome, keep_ms: 1_000 })
     };
     detects("begin_guards_the_marks", || {
@@ -399,7 +400,9 @@ fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
 fn a_lost_begin_of_a_call_that_may_run_again_does_not_stop_it() {
     let mut store = MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
     let slice = store.slice("t", &turn());
-    let (digest, by, outcome) = ("d0".to_owned(), "lost".to_owned(), crate::recovery::epoch::Outcome::Begun);
+    let digest = "d0".to_owned();
+    let by = "lost".to_owned();
+    let outcome = crate::recovery::epoch::Outcome::Begun;
     store.run(&Assert { name: name("t"), digest, position: 0, by, once: false, outcome, keep_ms: 1_000 });
     assert_eq!(store.run(&Begin { epoch: 4, ..plain(&slice, "n1") }).word(), "started");
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "n1") }).word(), "unknown", "its tool is another now");

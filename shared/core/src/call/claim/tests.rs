@@ -119,7 +119,8 @@ fn the_result_of_a_claim_that_was_not_ended_is_looked_up() {
 
 #[test]
 fn each_guard_of_a_claim_is_needed() {
-    let (a, b) = (claim_of("a"), claim_of("b"));
+    let a = claim_of("a");
+    let b = claim_of("b");
     // Two equal calls claim at the same time.
     detects("claim_guards_its_record", || {
         MiniStore::default().refuses_stale(
@@ -167,7 +168,8 @@ proptest! {
         let names = ["a", "b", "c", "d"];
         names.iter().for_each(|id| drop(store.put(&name(id).record(), &turn())));
         let mut views: Vec<Option<View>> = vec![None; 4];
-        let (mut running, mut effects) = (BTreeSet::new(), 0);
+        let mut running = BTreeSet::new();
+        let mut effects = 0;
         for (who, action) in steps {
             let wants = claim_of(names[who]);
             let add = |transaction: &mut Transaction, view: &View, context: &Context| {

@@ -106,7 +106,8 @@ impl Fact {
     #[must_use]
     pub fn known(&self, now_ms: i64) -> KnownFact {
         let live = |span: &&super::Span| span.until_ms > now_ms;
-        let (certain, perhaps) = (self.certain.as_ref(), self.perhaps.as_ref());
+        let certain = self.certain.as_ref();
+        let perhaps = self.perhaps.as_ref();
         let (state, span) = match (certain.filter(live), perhaps.filter(live)) {
             (Some(certain), _) => (FactState::Set, Some(certain)),
             (None, Some(perhaps)) => (FactState::Perhaps, Some(perhaps)),
@@ -147,7 +148,8 @@ enum Changer {
 impl Check<'_, '_> {
     /// Checks all conditions, in order.
     fn conditions(&mut self, conditions: &[Condition], submitted_ms: i64) -> Result<Precondition, Undecided> {
-        let (mut shadow, mut waits) = (Vec::new(), None);
+        let mut shadow = Vec::new();
+        let mut waits = None;
         for (index, condition) in conditions.iter().enumerate() {
             let known = match self.condition(condition)? {
                 ConditionResult::Met => continue,

@@ -29,7 +29,8 @@ fn enter(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Precondition {
     if !store.records.contains_key(&name(id).record()) {
         store.put(&name(id).record(), &turn());
     }
-    let (key, caller) = (name(id).record(), call(id, 0));
+    let key = name(id).record();
+    let caller = call(id, 0);
     let own = store.record::<Turn>(&key).unwrap();
     let precondition =
         store.section(|transaction, view, context| asks.add_to(transaction, view, context, &caller, &own)).unwrap();
@@ -41,7 +42,8 @@ fn enter(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Precondition {
 
 /// Parks the turn. Returns the turn that it waits for.
 fn wait(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Option<TurnId> {
-    let (own, caller) = (turn(), call(id, 0));
+    let own = turn();
+    let caller = call(id, 0);
     let section = WaitForFacts { asks, call: &caller, own: &own };
     store.section(|transaction, view, context| section.add_to(transaction, view, context)).unwrap();
     store.record::<Session>(&asks.session.key())?.waiting.get(&turn_id(id)).cloned()
@@ -117,7 +119,9 @@ fn a_call_that_is_gone_is_not_waited_for() {
 
 #[test]
 fn each_guard_of_facts_is_needed() {
-    let (sends, caller, own) = (asks(vec![condition("f", false)], vec![]), call("b", 0), turn());
+    let sends = asks(vec![condition("f", false)], vec![]);
+    let caller = call("b", 0);
+    let own = turn();
     let check = |transaction: &mut Transaction, view: &View, context: &Context| {
         sends.add_to(transaction, view, context, &caller, &own)
     };
@@ -296,13 +300,16 @@ fn a_turn_that_waits_for_a_permit_of_the_callers_closes_a_circle() {
 #[test]
 fn of_two_turns_that_come_to_wait_for_each_other_the_second_one_sees_it() {
     let mut store = MiniStore::default();
-    let (f, g) = (condition("f", false), condition("g", false));
+    let f = condition("f", false);
+    let g = condition("g", false);
     enter(&mut store, "a", &asks(vec![], vec![may("f", true)]));
     let other = SessionName { session: "agent:kelly".into(), ..session_name() };
     let in_other = |asks: CheckFacts| CheckFacts { session: other.clone(), ..asks };
     enter(&mut store, "b", &in_other(asks(vec![], vec![may("g", true)])));
-    let (a_waits, b_waits) = (in_other(asks(vec![g], vec![])), asks(vec![f], vec![]));
-    let (own, caller) = (turn(), call("b", 1));
+    let a_waits = in_other(asks(vec![g], vec![]));
+    let b_waits = asks(vec![f], vec![]);
+    let own = turn();
+    let caller = call("b", 1);
     let section = WaitForFacts { asks: &b_waits, call: &caller, own: &own };
     let view =
         store.view_for(|view, context| section.add_to(&mut Transaction::new(context.version.clone()), view, context));
@@ -406,7 +413,8 @@ proptest! {
         let mut views: Vec<Option<View>> = vec![None; 4];
         let mut running = BTreeSet::new();
         for (who, action, is_reported) in steps {
-            let (id, asks) = (IDS[who], &kinds[who]);
+            let id = IDS[who];
+            let asks = &kinds[who];
             let caller = call(id, 0);
             match action {
                 0 | 1 if !running.contains(&who) => {
@@ -440,7 +448,8 @@ proptest! {
     /// For any report about a fact: the fact ends earlier only if it is cleared for certain, and two spans never contradict.
     #[test]
     fn a_fact_keeps_its_shape(steps in prop::collection::vec((0..4_u8, 1..500_i64, 0..200_i64), 1..30)) {
-        let (mut fact, mut now_ms) = (Fact::default(), 0);
+        let mut fact = Fact::default();
+        let mut now_ms = 0;
         for (at, (becomes, kept_ms, passes_ms)) in steps.into_iter().enumerate() {
             now_ms += passes_ms;
             let becomes =

@@ -93,7 +93,8 @@ impl<'a> Turns<'a> {
     /// The call's turn and all turns above it (the calls that made it, and the tasks that it runs under), with their
     /// permits. The call's own turn returns its permits while it waits.
     fn callers(&mut self) -> Result<(BTreeSet<TurnId>, BTreeSet<CounterKey>), Undecided> {
-        let (mut callers, mut permits) = (BTreeSet::new(), BTreeSet::new());
+        let mut callers = BTreeSet::new();
+        let mut permits = BTreeSet::new();
         let mut next = Some(self.own_id.clone());
         while let Some(turn) = next.filter(|_| callers.len() < CHAIN_MAX) {
             let found = self.get(&turn)?;

@@ -46,7 +46,8 @@ impl Session {
             return false;
         }
         let number = self.numbered(&call.turn);
-        let (deadline_ms, sets) = (call.deadline_ms, call.sets.clone());
+        let deadline_ms = call.deadline_ms;
+        let sets = call.sets.clone();
         self.expected.insert(name, Expected { number, since_ms: now_ms, deadline_ms, sets });
         true
     }
@@ -54,7 +55,8 @@ impl Session {
     /// Reports the end of a call again, if the session does not have it. Later reports stay: in that case this end makes no
     /// fact certain. Returns the number of changes that were lost.
     pub fn restate(&mut self, end: &Restatement, now_ms: i64) -> usize {
-        let (mut lost, mut begun) = (0, BTreeSet::new());
+        let mut lost = 0;
+        let mut begun = BTreeSet::new();
         for changed in &end.changes {
             let fact = self.facts.get(&changed.fact);
             let last = fact.and_then(|fact| fact.perhaps.as_ref().or(fact.certain.as_ref()).or(fact.cleared.as_ref()));

@@ -28,7 +28,8 @@ pub struct WaitForFacts<'a> {
 impl Section for WaitForFacts<'_> {
     fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let Self { asks, call, own } = *self;
-        let (tenant, now_ms) = (&asks.session.tenant, context.now_ms);
+        let tenant = &asks.session.tenant;
+        let now_ms = context.now_ms;
         let (before, checked) = asks.checked(transaction, view, call, own, now_ms)?;
         let Precondition::Waits { turn } = checked.precondition else {
             due_at_once(transaction, tenant, &call.turn, now_ms);

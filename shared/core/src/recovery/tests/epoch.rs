@@ -45,7 +45,8 @@ fn without_a_restart_no_mark_is_read() {
 #[test]
 fn what_the_record_says_needs_no_mark() {
     let mut trial = Trial::at(100);
-    let (name, mut turn) = (named("t"), admitted(3));
+    let name = named("t");
+    let mut turn = admitted(3);
     turn.position = 1;
     turn.begun = Some(Begun::new(1, "n1"));
     trial.dispatch(&name, turn);

@@ -16,7 +16,8 @@ struct Fleet {
 impl Fleet {
     /// One worker held all slices, and crashed.
     fn new(slices: usize, poison: impl IntoIterator<Item = usize>) -> Self {
-        let (mut trial, bounds) = (Trial::at(LEASE), Bounds::default());
+        let mut trial = Trial::at(LEASE);
+        let bounds = Bounds::default();
         for at in 0..slices {
             let mut turn = admitted(1);
             turn.destination = Destination::Workers(if at % 5 == 4 { Priority::High } else { Priority::Normal });
@@ -26,7 +27,8 @@ impl Fleet {
             trial.take(&queue, "w0", slices);
         }
         let poison = poison.into_iter().map(|at| named(&format!("t{}", at % slices))).collect();
-        let (settled, quarantined) = (BTreeSet::new(), BTreeSet::new());
+        let settled = BTreeSet::new();
+        let quarantined = BTreeSet::new();
         let mut fleet = Self { trial, bounds, poison, crashes: 0, groups: 0, settled, quarantined };
         fleet.crash("w0");
         fleet
@@ -53,7 +55,8 @@ impl Fleet {
             .map(|slice| TakenSuspect { tenant: &slice.name.tenant, group_max: slice.turn.suspect.unwrap().group_max })
             .collect();
         let chosen = choose(&suspects, SuspectRoom { slots: 32, tenant_slots: 32 });
-        let (mut is_poison, mut others) = (false, Vec::new());
+        let mut is_poison = false;
+        let mut others = Vec::new();
         for (at, slice) in taken.iter().enumerate() {
             if chosen.contains(&at) {
                 self.trial.begin(slice).unwrap();

@@ -21,7 +21,8 @@ fn inbound_trial(messages: &[&str]) -> Trial {
 }
 
 fn reap_inbound(trial: &mut Trial, consumer: &str) -> Vec<Reaped> {
-    let (bounds, is_tenant) = (Bounds::default(), |tenant: &TenantId| tenant.as_str() == "acme");
+    let bounds = Bounds::default();
+    let is_tenant = |tenant: &TenantId| tenant.as_str() == "acme";
     let entries = trial.holds(&keys::turns(), consumer);
     let mut reaped = Vec::new();
     for entry in entries {
@@ -47,7 +48,8 @@ fn a_poison_message_is_found_alone_and_answered_unread() {
         assert_eq!(taken.len(), 2);
         let (suspect, fields) = taken.iter().find(|(_, fields)| fields[0].1.len() > 2).unwrap().clone();
         assert_eq!(messages::crashes(&fields), round - 1);
-        let (stream, entry) = (keys::turns(), Some(suspect));
+        let stream = keys::turns();
+        let entry = Some(suspect);
         trial.run(&NameSuspect { stream, consumer: scheduler.as_str().into(), entry, keep_ms: LEASE });
         let reaped = reap_inbound(&mut trial, &scheduler);
         let dead = reaped.iter().filter(|one| **one == Reaped::Removed { dead: 1 }).count();
@@ -97,7 +99,8 @@ fn a_message_is_redelivered_once() {
         let mut entry = before.holds(&keys::turns(), "s1");
         let fields = before.fields(&keys::turns(), &entry[0]).unwrap();
         let entry = HeldEntry { queue: keys::turns(), entry: entry.remove(0), fields };
-        let (bounds, is_tenant) = (Bounds::default(), |_: &TenantId| false);
+        let bounds = Bounds::default();
+        let is_tenant = |_: &TenantId| false;
         let lease = lease(&trial, "s1", trial.now_ms);
         let consumer = "s1".into();
         trial.run(&ReapInbound { consumer, lease, entry, bounds: &bounds, is_tenant: &is_tenant });
@@ -110,9 +113,11 @@ fn a_message_is_redelivered_once() {
 #[test]
 fn the_record_of_an_id_has_the_entry_of_its_redelivered_message() {
     let mut trial = Trial::at(LEASE);
-    let (bounds, tenant) = (Bounds::default(), TenantId::new("acme").unwrap());
+    let bounds = Bounds::default();
+    let tenant = TenantId::new("acme").unwrap();
     let given = Some((TurnId::new("t1").unwrap(), "d".to_owned()));
-    let (to, payload) = (Inbound::Turns, "{}".into());
+    let to = Inbound::Turns;
+    let payload = "{}".into();
     trial.run(&Submit { to, tenant, given, reply_to: None, payload, bounds: &bounds });
     let entry_of_id = |trial: &Trial| trial.stored::<GivenId>(&named("t1").given()).unwrap().entry;
     for round in 1..3 {
@@ -129,7 +134,9 @@ fn an_id_whose_message_the_store_has_lost_is_accepted_again() {
     let bounds = Bounds::default();
     let submit = |trial: &mut Trial, digest: &str| {
         let given = Some((TurnId::new("t1").unwrap(), digest.to_owned()));
-        let (to, tenant, payload) = (Inbound::Turns, TenantId::new("acme").unwrap(), "{}".into());
+        let to = Inbound::Turns;
+        let tenant = TenantId::new("acme").unwrap();
+        let payload = "{}".into();
         trial.run(&Submit { to, tenant, given, reply_to: None, payload, bounds: &bounds })
     };
     assert_eq!(submit(&mut trial, "d"), Submitted::Accepted);

@@ -66,13 +66,15 @@ fn held(trial: &Trial, consumer: &str) -> Vec<HeldEntry> {
 }
 
 fn reap_once(trial: &mut Trial, consumer: &str, bounds: &Bounds) -> Reaped {
-    let (lease, held) = (lease(trial, consumer, trial.now_ms), held(trial, consumer));
+    let lease = lease(trial, consumer, trial.now_ms);
+    let held = held(trial, consumer);
     trial.run(&Reap { consumer: consumer.into(), lease, held, bounds })
 }
 
 /// Reaps until nothing is left. Returns the redelivered turns in groups.
 fn reap(trial: &mut Trial, consumer: &str, bounds: &Bounds) -> (Vec<Vec<TurnName>>, Vec<TurnName>) {
-    let (mut groups, mut quarantined) = (Vec::new(), Vec::new());
+    let mut groups = Vec::new();
+    let mut quarantined = Vec::new();
     for _ in 0..1_000 {
         match reap_once(trial, consumer, bounds) {
             Reaped::Redelivered(group) => groups.push(group),

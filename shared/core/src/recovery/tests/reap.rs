@@ -13,7 +13,8 @@ fn crashed_worker(slices: usize) -> Trial {
 
 #[test]
 fn slices_of_a_crashed_worker_come_back_in_two_groups() {
-    let (mut trial, bounds) = (crashed_worker(5), Bounds::default());
+    let mut trial = crashed_worker(5);
+    let bounds = Bounds::default();
     let before = trial.turn(&named("t0")).unwrap();
     let (groups, quarantined) = reap(&mut trial, "w1", &bounds);
     assert_eq!((groups.iter().map(Vec::len).collect::<Vec<_>>(), quarantined.len()), (vec![3, 2], 0));
@@ -31,7 +32,8 @@ fn slices_of_a_crashed_worker_come_back_in_two_groups() {
 
 #[test]
 fn the_old_holder_is_fenced_off() {
-    let (mut trial, bounds) = (Trial::at(LEASE), Bounds::default());
+    let mut trial = Trial::at(LEASE);
+    let bounds = Bounds::default();
     trial.dispatch(&named("t"), admitted(1));
     let old = trial.slices(&keys::ready(Priority::Normal), "w1", 1).remove(0);
     reap(&mut trial, "w1", &bounds);
@@ -43,7 +45,8 @@ fn the_old_holder_is_fenced_off() {
 
 #[test]
 fn a_suspect_that_did_not_run_counts_no_crash() {
-    let (mut trial, bounds) = (crashed_worker(4), Bounds::default());
+    let mut trial = crashed_worker(4);
+    let bounds = Bounds::default();
     reap(&mut trial, "w1", &bounds);
     let slices = trial.slices(&keys::suspect(Priority::Normal), "w2", 4);
     trial.begin(&slices[0]).unwrap();
@@ -59,7 +62,8 @@ fn a_suspect_that_did_not_run_counts_no_crash() {
 
 #[test]
 fn a_slice_beside_suspects_is_spared_once_and_never_reported_as_not_run() {
-    let (mut trial, bounds) = (crashed_worker(1), Bounds::default());
+    let mut trial = crashed_worker(1);
+    let bounds = Bounds::default();
     reap(&mut trial, "w1", &bounds);
     let suspects = trial.slices(&keys::suspect(Priority::Normal), "w2", 1);
     trial.begin(&suspects[0]).unwrap();
@@ -74,7 +78,8 @@ fn a_slice_beside_suspects_is_spared_once_and_never_reported_as_not_run() {
 
 #[test]
 fn a_poison_slice_is_quarantined_with_its_calls_and_what_began() {
-    let (mut trial, bounds) = (Trial::at(LEASE), Bounds { crashes_max: 1, ..Bounds::default() });
+    let mut trial = Trial::at(LEASE);
+    let bounds = Bounds { crashes_max: 1, ..Bounds::default() };
     let name = named("t");
     trial.dispatch(&name, admitted(2));
     let slice = trial.slices(&keys::ready(Priority::Normal), "w1", 1).remove(0);
@@ -90,7 +95,8 @@ fn a_poison_slice_is_quarantined_with_its_calls_and_what_began() {
 
 #[test]
 fn what_is_no_slice_is_removed_and_stops_nothing() {
-    let (mut trial, bounds) = (crashed_worker(1), Bounds::default());
+    let mut trial = crashed_worker(1);
+    let bounds = Bounds::default();
     let ready = keys::ready(Priority::Normal);
     trial.enqueue(&ready, vec![("x".into(), "y".into())]);
     trial.dispatch(&named("ended"), admitted(1));
@@ -107,9 +113,11 @@ fn what_is_no_slice_is_removed_and_stops_nothing() {
 #[test]
 fn a_worker_that_renewed_its_lease_is_not_reaped() {
     let fails = |mutant: Option<&'static str>| {
-        let (mut trial, bounds) = (crashed_worker(2), Bounds::default());
+        let mut trial = crashed_worker(2);
+        let bounds = Bounds::default();
         beat(&mut trial, "w1");
-        let (lease, held) = (lease(&trial, "w1", trial.now_ms), held(&trial, "w1"));
+        let lease = lease(&trial, "w1", trial.now_ms);
+        let held = held(&trial, "w1");
         beat(&mut trial, "w1");
         let decision = Reap { consumer: "w1".into(), lease, held, bounds: &bounds };
         let reaped = match mutant {
@@ -125,7 +133,8 @@ fn a_worker_that_renewed_its_lease_is_not_reaped() {
 #[test]
 fn a_lease_lasts_until_its_end_and_a_restart_gives_another() {
     let reaped = |ends_ms: i64, epoch_began_ms: i64| {
-        let (mut trial, bounds) = (crashed_worker(2), Bounds::default());
+        let mut trial = crashed_worker(2);
+        let bounds = Bounds::default();
         trial.epoch_began_ms = epoch_began_ms;
         let decision = Reap {
             consumer: "w1".into(),
@@ -147,7 +156,8 @@ fn a_lease_lasts_until_its_end_and_a_restart_gives_another() {
 
 #[test]
 fn a_lease_is_that_of_the_heartbeat() {
-    let (consumer, version) = (ConsumerId::new("w1").unwrap(), Version::new("v"));
+    let consumer = ConsumerId::new("w1").unwrap();
+    let version = Version::new("v");
     assert_eq!(Lease::ended(&consumer, &Liveness::Alive { lease_ends_ms: 5 }), None);
     let silent = Lease::ended(&consumer, &Liveness::Silent { lease_ends_ms: 5, version: version.clone() }).unwrap();
     assert_eq!((silent.heartbeat, silent.version, silent.ends_ms), (heartbeat("w1"), Some(version), 5));
@@ -175,7 +185,8 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 fn play(acts: &[Act]) -> Result<(), TestCaseError> {
-    let (mut trial, bounds) = (Trial::at(LEASE), Bounds::default());
+    let mut trial = Trial::at(LEASE);
+    let bounds = Bounds::default();
     for slice in 0..8 {
         trial.dispatch(&named(&format!("t{slice}")), admitted(1));
     }
@@ -257,12 +268,15 @@ fn without_its_guards_a_reap_puts_a_slice_in_two_places() {
 #[test]
 fn what_began_after_a_look_stays_begun() {
     let begun_is_kept = || {
-        let (mut trial, bounds) = (Trial::at(LEASE), Bounds::default());
+        let mut trial = Trial::at(LEASE);
+        let bounds = Bounds::default();
         let name = named("t");
         trial.dispatch(&name, admitted(1));
         let mut slice = trial.slices(&keys::ready(Priority::Normal), "w1", 1).remove(0);
-        let (lease, held) = (lease(&trial, "w1", trial.now_ms), held(&trial, "w1"));
-        let (query, mut view) = (Query::Record(name.record()), View::default());
+        let lease = lease(&trial, "w1", trial.now_ms);
+        let held = held(&trial, "w1");
+        let query = Query::Record(name.record());
+        let mut view = View::default();
         view.insert(query.clone(), trial.answer(&query));
         slice.turn.begun = Some(Begun::new(0, "n1"));
         trial.begin(&slice).unwrap();
@@ -277,7 +291,8 @@ fn what_began_after_a_look_stays_begun() {
 
 #[test]
 fn a_crash_is_counted_alike_in_all_groups() {
-    let (mut trial, bounds) = (crashed_worker(8), Bounds::default());
+    let mut trial = crashed_worker(8);
+    let bounds = Bounds::default();
     assert!(matches!(reap_once(&mut trial, "w1", &bounds), Reaped::Redelivered(group) if group.len() == 4));
     assert!(trial.records.contains_key(&crash("w1")));
     assert!(matches!(reap_once(&mut trial, "w1", &bounds), Reaped::Redelivered(group) if group.len() == 4));
@@ -286,7 +301,8 @@ fn a_crash_is_counted_alike_in_all_groups() {
 
 #[test]
 fn a_worker_that_only_fell_silent_crashes_again_later() {
-    let (mut trial, bounds) = (crashed_worker(8), Bounds::default());
+    let mut trial = crashed_worker(8);
+    let bounds = Bounds::default();
     beat(&mut trial, "w1");
     reap(&mut trial, "w1", &bounds);
     beat(&mut trial, "w1");
@@ -299,7 +315,8 @@ fn a_worker_that_only_fell_silent_crashes_again_later() {
 
 #[test]
 fn a_transaction_is_bounded_in_bytes() {
-    let (mut trial, bounds) = (Trial::at(LEASE), Bounds::default());
+    let mut trial = Trial::at(LEASE);
+    let bounds = Bounds::default();
     for slice in 0..6 {
         let mut turn = admitted(1);
         turn.head.span = Some("x".repeat(400_000));

@@ -82,7 +82,8 @@ impl Play {
             return;
         }
         let context = self.trial.context();
-        let (name, query) = (slice.name.clone(), Query::Record(keys::marks(&slice.name)));
+        let name = slice.name.clone();
+        let query = Query::Record(keys::marks(&slice.name));
         let mut view = View::default();
         view.insert(query.clone(), self.trial.answer(&query));
         let known = marks(&view, &context, &name, "d", 0..1).unwrap();
@@ -102,7 +103,8 @@ impl Play {
         transaction.put(&name.record(), &turn);
         if self.trial.commit(&transaction).is_ok() {
             *self.effects.entry(name.clone()).or_default() += 1;
-            let (digest, until_ms) = ("d".to_owned(), 1_000_000);
+            let digest = "d".to_owned();
+            let until_ms = 1_000_000;
             worker.journal.begin(JournalCall { name, digest, position: 0, by: by.clone(), once: true, until_ms });
             worker.by = Some(by);
         }
@@ -110,7 +112,8 @@ impl Play {
 
     /// After a restart each live worker reports its journal.
     fn restart(&mut self, lost: usize) {
-        let (now_ms, epoch) = (self.trial.now_ms, self.trial.epoch + 1);
+        let now_ms = self.trial.now_ms;
+        let epoch = self.trial.epoch + 1;
         let kept = self.past.len().saturating_sub(lost);
         self.past.truncate(kept + 1);
         if let Some(before) = self.past.pop() {
@@ -257,7 +260,8 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
 fn an_effect_that_begins_during_a_report_is_reported_before_the_epoch_counts_as_known() {
     let mut journal: Journal<()> = Journal::new(1_000, 1_000);
     let call = |turn: &str, once| {
-        let (digest, by) = ("d".to_owned(), "n1".to_owned());
+        let digest = "d".to_owned();
+        let by = "n1".to_owned();
         JournalCall { name: named(turn), digest, position: 0, by, once, until_ms: 9 }
     };
     journal.begin(call("a", true));

@@ -4,7 +4,8 @@ use super::*;
 
 #[test]
 fn a_cancel_leaves_the_record_and_makes_the_timer_due() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&task("k1", &bounds));
     let before = trial.turn(&named("k1")).unwrap().version;
     assert_eq!(cancel(&mut trial, "k1", &bounds), Canceled::Ending);
@@ -23,7 +24,8 @@ fn a_cancel_leaves_the_record_and_makes_the_timer_due() {
 #[test]
 fn a_cancel_that_comes_first_is_bounded() {
     let bound = || {
-        let (mut trial, bounds) = (Trial::at(5), bounds());
+        let mut trial = Trial::at(5);
+        let bounds = bounds();
         let tenant = named("k").tenant;
         let many = (0..tickfleet_model::limits::EARLY_CANCELS_MAX).map(|at| (format!("x{at}").as_str().into(), 100));
         trial.sets.insert(keys::early(&tenant), many.collect());
@@ -39,7 +41,8 @@ fn a_cancel_that_comes_first_is_bounded() {
 #[test]
 fn a_cancel_meets_a_task_that_is_admitted_between_its_reads() {
     let race = |above: Option<TurnName>| {
-        let (mut trial, bounds) = (Trial::at(5), bounds());
+        let mut trial = Trial::at(5);
+        let bounds = bounds();
         let decision = Cancel { name: named("k1"), reason: "no".into(), above, bounds: &bounds };
         let mut view = View::default();
         for query in decision.reads() {
@@ -58,7 +61,8 @@ fn a_cancel_meets_a_task_that_is_admitted_between_its_reads() {
 #[test]
 fn an_early_cancel_meets_its_task_whichever_comes_first() {
     let race = || {
-        let (mut trial, bounds) = (Trial::at(5), bounds());
+        let mut trial = Trial::at(5);
+        let bounds = bounds();
         let decision = Cancel { name: named("k1"), reason: "no".into(), above: None, bounds: &bounds };
         let mut view = View::default();
         for query in decision.reads().into_iter().chain([Query::Record(named("k1").finished())]) {
@@ -80,7 +84,8 @@ proptest! {
         canceled in 0_usize..40,
         fails in any::<bool>(),
     ) {
-        let (mut trial, bounds) = (Trial::at(5), bounds());
+        let mut trial = Trial::at(5);
+        let bounds = bounds();
         let name = |at: usize| format!("k{at}");
         let mut above: BTreeMap<usize, usize> = BTreeMap::new();
         for (at, parent) in parents.iter().enumerate() {
@@ -117,7 +122,8 @@ proptest! {
 
 #[test]
 fn a_turn_under_a_task_ends_with_it_and_one_that_cannot_be_read_stops_nothing() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&task("k1", &bounds));
     trial.dispatch(&named("t1"), admitted(1));
     trial.records.insert(named("odd").record(), "v - - 9{}".into());
@@ -144,7 +150,8 @@ fn a_turn_under_a_task_ends_with_it_and_one_that_cannot_be_read_stops_nothing() 
 /// A cascade ends its descendants even if other early cancels fill the tenant's bound.
 #[test]
 fn a_cascade_does_not_wait_for_room_for_early_cancels() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&task("k1", &bounds));
     trial.sets.entry(named("k1").descendants()).or_default().insert("queued".into(), 1);
     trial.put(&named("queued").given(), &GivenId { digest: "d".into(), state: GivenState::Queued });
@@ -158,7 +165,8 @@ fn a_cascade_does_not_wait_for_room_for_early_cancels() {
 #[test]
 fn what_an_ended_task_began_ends_with_the_task_above() {
     let runs_on = || {
-        let (mut trial, bounds) = (Trial::at(5), bounds());
+        let mut trial = Trial::at(5);
+        let bounds = bounds();
         trial.run(&task("k0", &bounds));
         trial.run(&child("k1", "k0", 4, &bounds));
         trial.run(&child("k2", "k1", 2, &bounds));
@@ -174,7 +182,8 @@ fn what_an_ended_task_began_ends_with_the_task_above() {
 #[test]
 fn what_a_canceled_task_still_begins_ends_with_it() {
     let runs_on = || {
-        let (mut trial, bounds) = (Trial::at(5), bounds());
+        let mut trial = Trial::at(5);
+        let bounds = bounds();
         trial.run(&task("k1", &bounds));
         cancel(&mut trial, "k1", &bounds);
         cascade_all(&mut trial, &bounds);

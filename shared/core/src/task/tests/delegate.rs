@@ -4,7 +4,8 @@ use super::*;
 
 #[test]
 fn a_task_is_written_and_offered() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     assert_eq!(trial.run(&task("k1", &bounds)), Delegated::Offered);
     let turn = trial.turn(&named("k1")).unwrap();
     assert_eq!((turn.value.state, turn.value.debited), (State::Ready { upto: 1 }, 1));
@@ -27,7 +28,8 @@ fn a_task_is_written_and_offered() {
 #[test]
 fn an_inbound_task_is_decided_once() {
     let delegate_twice = || {
-        let (mut trial, bounds) = (Trial::at(5), bounds());
+        let mut trial = Trial::at(5);
+        let bounds = bounds();
         let decision = inbound(&mut trial, "k1", &bounds);
         trial.put(&named("k1").given(), &GivenId { digest: "d".into(), state: GivenState::Queued });
         assert_eq!(trial.run(&decision), Delegated::Offered);
@@ -48,7 +50,8 @@ fn an_inbound_task_is_decided_once() {
 
 #[test]
 fn a_duplicate_message_is_acknowledged() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     let first = inbound(&mut trial, "k1", &bounds);
     let second = inbound(&mut trial, "k1", &bounds);
     assert_eq!((trial.run(&first), trial.run(&second)), (Delegated::Offered, Delegated::Duplicate));
@@ -58,8 +61,10 @@ fn a_duplicate_message_is_acknowledged() {
 #[test]
 fn two_schedulers_do_not_write_one_task_twice() {
     let race = || {
-        let (mut trial, bounds) = (Trial::at(5), bounds());
-        let (first, second) = (task("k1", &bounds), task("k1", &bounds));
+        let mut trial = Trial::at(5);
+        let bounds = bounds();
+        let first = task("k1", &bounds);
+        let second = task("k1", &bounds);
         let mut view = View::default();
         for query in first.reads().into_iter().chain([Query::Record(named("k1").finished())]) {
             view.insert(query.clone(), trial.answer(&query));
@@ -95,7 +100,8 @@ fn bounds_refuse_a_task() {
 
 #[test]
 fn inbound_tasks_drain_while_memory_is_short() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     let decision = inbound(&mut trial, "k1", &bounds);
     trial.pressure = true;
     assert_eq!(trial.run(&decision), Delegated::Offered);
@@ -108,7 +114,8 @@ fn inbound_tasks_drain_while_memory_is_short() {
 
 #[test]
 fn an_inbound_task_that_came_late_or_was_canceled_ends_at_once() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     let mut late = inbound(&mut trial, "k1", &bounds);
     late.head.deadline_ms = 5;
     assert_eq!(trial.run(&late), Delegated::Ends);
@@ -130,7 +137,8 @@ fn an_inbound_task_that_came_late_or_was_canceled_ends_at_once() {
 
 #[test]
 fn a_child_has_no_more_than_its_parent_has_left() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&task("k1", &bounds));
     assert_eq!(trial.run(&child("k2", "k1", 6, &bounds)), Delegated::Offered);
     let too_much = Delegated::Refused(Refusal::BudgetExceedsParent);
@@ -157,7 +165,8 @@ fn a_child_has_no_more_than_its_parent_has_left() {
 /// A child outlives its parent: its remaining budget does not recreate the parent's counter.
 #[test]
 fn a_budget_is_not_returned_to_a_parent_that_has_ended() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&task("k1", &bounds));
     assert_eq!(trial.run(&child("k2", "k1", 6, &bounds)), Delegated::Offered);
     assert!(end(&mut trial, "k1"));
@@ -169,9 +178,11 @@ fn a_budget_is_not_returned_to_a_parent_that_has_ended() {
 fn nothing_is_delegated_by_what_is_over() {
     // The parent is canceled, or ends, after the scheduler has read it.
     let late = |cancel: bool| {
-        let (mut trial, bounds) = (Trial::at(5), bounds());
+        let mut trial = Trial::at(5);
+        let bounds = bounds();
         trial.run(&task("k1", &bounds));
-        let (decision, mut view) = (child("k2", "k1", 1, &bounds), View::default());
+        let decision = child("k2", "k1", 1, &bounds);
+        let mut view = View::default();
         for query in decision.reads() {
             view.insert(query.clone(), trial.answer(&query));
         }
@@ -186,7 +197,8 @@ fn nothing_is_delegated_by_what_is_over() {
     assert_eq!((late(true), late(false)), (ended, ended));
     assert_eq!(mutants::with("delegate_guards_the_cancel_of_the_parent", || late(true)), Delegated::Offered);
     assert_eq!(mutants::with("delegate_guards_the_parent", || late(false)), Delegated::Offered);
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     let mut of_call = task("k1", &bounds);
     of_call.head.delegated_by = Some("gone/0".into());
     assert_eq!(trial.run(&of_call), ended);
@@ -231,7 +243,8 @@ fn spend_calls(trial: &mut Trial, name: &TurnName, calls: u64) -> u64 {
 }
 
 fn play(acts: &[Act]) -> Result<(), TestCaseError> {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     let mut stale = View::default();
     // By root task: its granted budget, and the spending below it.
     let mut root_of: BTreeMap<String, String> = BTreeMap::new();
@@ -310,7 +323,8 @@ fn without_carving_budgets_grow() {
 #[test]
 fn lists_do_not_outlive_their_members() {
     use crate::task::lists::{ExpireList, lists};
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&task("k1", &bounds));
     trial.run(&child("k2", "k1", 1, &bounds));
     assert_eq!(trial.members(&lists()), ["children:acme:k1", "tasks:acme"]);
@@ -339,7 +353,8 @@ fn lists_do_not_outlive_their_members() {
 
 #[test]
 fn lists_are_bounded_in_number_and_age() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     let list = keys::tasks_of(&named("k").tenant);
     let max = tickfleet_model::limits::TASKS_LISTED_MAX;
     trial.sets.insert(list.clone(), (0..max).map(|at| (format!("x{at:05}").as_str().into(), at)).collect());
@@ -356,7 +371,8 @@ fn lists_are_bounded_in_number_and_age() {
 /// A child ends after its parent, whose counter is gone. The counter is not recreated.
 #[test]
 fn no_counter_stays_of_a_task_that_has_ended() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     assert_eq!(trial.run(&task("k1", &bounds)), Delegated::Offered);
     assert_eq!(trial.run(&child("k2", "k1", 3, &bounds)), Delegated::Offered);
     assert!(end(&mut trial, "k1") && end(&mut trial, "k2"));

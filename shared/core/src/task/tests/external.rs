@@ -14,7 +14,8 @@ fn take_external(trial: &mut Trial, name: &str) -> EntryId {
 #[test]
 fn a_silent_runtime_loses_its_task() {
     let silent = || {
-        let (mut trial, bounds) = (Trial::at(5), bounds());
+        let mut trial = Trial::at(5);
+        let bounds = bounds();
         trial.run(&external("k1", &bounds));
         assert_eq!(trial.timers["turn:acme:k1"], 1_005);
         trial.now_ms = 1_005;
@@ -41,7 +42,8 @@ fn a_silent_runtime_loses_its_task() {
 
 #[test]
 fn a_task_that_no_runtime_ends_is_quarantined() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&external("k1", &bounds));
     let mut lapsed = Vec::new();
     for _ in 0..3 {
@@ -58,7 +60,8 @@ fn a_task_that_no_runtime_ends_is_quarantined() {
 
 #[test]
 fn a_canceled_task_of_a_runtime_ends_with_its_lease() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&external("k1", &bounds));
     trial.run(&external("k2", &bounds));
     let entry = take_external(&mut trial, "k1");
@@ -78,7 +81,8 @@ fn a_canceled_task_of_a_runtime_ends_with_its_lease() {
 
 #[test]
 fn a_queue_is_forgotten_when_it_is_empty() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&external("k1", &bounds));
     let queue = keys::external(&named("k1").tenant, &head(1).agent);
     assert_eq!(trial.members(&keys::externals()), [queue.as_str()]);
@@ -91,7 +95,8 @@ fn a_queue_is_forgotten_when_it_is_empty() {
 
 #[test]
 fn a_report_of_the_runtime_that_holds_a_task_parks_or_settles_it() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&external("k1", &bounds));
     let entry = take_external(&mut trial, "k1");
     let read = |entry: &str| ReadHeld { name: named("k1"), entry: EntryId::new(entry) };
@@ -109,7 +114,8 @@ fn a_report_of_the_runtime_that_holds_a_task_parks_or_settles_it() {
     trial.run(&external("k2", &bounds));
     let entry = take_external(&mut trial, "k2");
     let slice = trial.run(&ReadHeld { name: named("k2"), entry }).unwrap();
-    let (results, frame) = ([RenderedCall { result: "1".into(), ..RenderedCall::default() }], ReplyFrame::default());
+    let results = [RenderedCall { result: "1".into(), ..RenderedCall::default() }];
+    let frame = ReplyFrame::default();
     let settle = Settle {
         slice: &slice,
         results: &results,
@@ -126,7 +132,8 @@ fn a_report_of_the_runtime_that_holds_a_task_parks_or_settles_it() {
 
 #[test]
 fn a_runtime_reads_the_message_of_its_task() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     let call = tickfleet_model::Call { provider_id: None, tool: "delegate_task".into(), arguments: "{\"a\":1}".into() };
     let call = serde_json::to_vec(&call).unwrap().into();
     trial.run(&Delegate { call, ..external("k1", &bounds) });
@@ -140,7 +147,8 @@ fn a_runtime_reads_the_message_of_its_task() {
 /// A task may stay with its runtime for days.
 #[test]
 fn a_task_of_a_runtime_is_no_slice_out() {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&external("k1", &bounds));
     assert_eq!((trial.used(&counter("_out")), trial.used(&counter("_unfinished"))), (0, 1));
     take_external(&mut trial, "k1");

@@ -88,7 +88,8 @@ impl Decision for End {
         let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(crate::Step::Return(false)) };
         let mut transaction = Transaction::new(context.version.clone());
         transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
-        let (bounds, frame) = (bounds(), ReplyFrame::default());
+        let bounds = bounds();
+        let frame = ReplyFrame::default();
         let ending = Ending {
             name: &self.name,
             turn: &stored.value,

@@ -3,7 +3,8 @@
 use super::*;
 
 fn model_task() -> (Trial, EntryId) {
-    let (mut trial, bounds) = (Trial::at(5), bounds());
+    let mut trial = Trial::at(5);
+    let bounds = bounds();
     trial.run(&task("k1", &bounds));
     let entry = trial.take(&keys::ready(Priority::Normal), "w1", 1).remove(0).0;
     (trial, entry)
@@ -172,7 +173,8 @@ fn a_correction_does_not_touch_the_next_window() {
 
 /// Parks a task that waits for a budget, from a decision that is older than `trial`.
 fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
-    let (mut view, context) = (View::default(), trial.context());
+    let mut view = View::default();
+    let context = trial.context();
     let query = Query::Place(keys::budget_queue(&wait.counter), wait.name.to_string().into());
     view.insert(query.clone(), trial.answer(&query));
     let mut transaction = Transaction::new(context.version.clone());
@@ -212,12 +214,13 @@ fn no_task_waits_for_room_that_is_there() {
     // The task was in the queue, and wakes before it parks again.
     let mut trial = Trial::at(5);
     join(&mut trial, &wait).unwrap();
-    let (context, view) = (trial.context(), {
+    let context = trial.context();
+    let view = {
         let mut view = View::default();
         let query = Query::Place(keys::budget_queue(&tokens()), "acme:k2".into());
         view.insert(query.clone(), trial.answer(&query));
         view
-    });
+    };
     let mut transaction = Transaction::new(context.version.clone());
     wait.add_to(&mut transaction, &view, &context).unwrap();
     trial.sets.clear();

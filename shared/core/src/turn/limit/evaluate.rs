@@ -109,7 +109,8 @@ impl Evaluator<'_> {
     /// # Errors
     /// [`Undecided`]: a throttle queue must be read first.
     pub fn plan(&self, calls: usize, mut rules: impl FnMut(usize) -> Rules) -> Result<Plan, Undecided> {
-        let (mut refused, mut from) = (Vec::new(), 0);
+        let mut refused = Vec::new();
+        let mut from = 0;
         loop {
             if from >= calls {
                 return Ok(Plan { refused, next: Planned::Over });
@@ -349,7 +350,8 @@ mod tests {
 
     #[test]
     fn the_tightest_counter_decides_how_many_calls_go() {
-        let (mut view, mut context) = (View::default(), context());
+        let mut view = View::default();
+        let mut context = context();
         let debits = [debit("a", 9, &[1, 1, 1, 1]), debit("b", 10, &[0, 5, 0, 5])];
         assert_eq!(calls(&plan(&view, &context, None, &debits)), 4, "room is assumed");
         conflict(&mut view, &mut context, &debits[1], 2, false);
@@ -365,8 +367,10 @@ mod tests {
 
     #[test]
     fn who_was_admitted_first_of_all_that_wait_is_behind_nobody() {
-        let (mut view, mut context) = (View::default(), context());
-        let (own, other) = (debit("a", 9, &[1]), debit("b", 9, &[1]));
+        let mut view = View::default();
+        let mut context = context();
+        let own = debit("a", 9, &[1]);
+        let other = debit("b", 9, &[1]);
         let debits = [own.clone(), other.clone()];
         conflict(&mut view, &mut context, &own, 0, true);
         conflict(&mut view, &mut context, &other, 0, true);
@@ -382,7 +386,8 @@ mod tests {
     /// Concurrent decisions take a day's room faster than this one: the calls that still fit are not refused.
     #[test]
     fn calls_that_a_counter_has_room_for_are_not_refused() {
-        let (mut view, mut context) = (View::default(), context());
+        let mut view = View::default();
+        let mut context = context();
         let mut day = debit("_day", 9, &[1, 1, 1]);
         day.row = Arc::new(LimitRow { on_reach: OnReach::Reject, ..(*day.row).clone() });
         for used in [6, 7, 8] {
@@ -396,7 +401,8 @@ mod tests {
 
     #[test]
     fn an_old_view_of_permits_is_not_believed() {
-        let (mut view, mut context) = (View::default(), context());
+        let mut view = View::default();
+        let mut context = context();
         let mut held = debit("a", 1, &[1]);
         held.row = Arc::new(LimitRow { window: WindowKind::Held, ..(*held.row).clone() });
         view.insert(

@@ -99,7 +99,8 @@ fn a_timer_that_was_read_before_decides_again() {
 fn a_deadline_comes_by_the_time_of_the_store() {
     let commit = || {
         let mut trial = Trial::at(NOW);
-        let (name, bounds) = (named("t1"), Bounds::default());
+        let name = named("t1");
+        let bounds = Bounds::default();
         trial.dispatch(&name, admitted(1));
         let context = Context { now_ms: 1_000_000, ..trial.context() };
         let due = Due { name: &name, render: &Texts, sections: &[], bounds: &bounds };
@@ -117,7 +118,8 @@ fn a_deadline_comes_by_the_time_of_the_store() {
 fn a_turn_ends_in_the_epoch_that_is_known() {
     let commit = || {
         let mut trial = Trial::at(1_000_000);
-        let (name, bounds) = (named("t1"), Bounds::default());
+        let name = named("t1");
+        let bounds = Bounds::default();
         trial.dispatch(&name, admitted(1));
         let context = trial.context();
         let due = Due { name: &name, render: &Texts, sections: &[], bounds: &bounds };
@@ -167,9 +169,11 @@ fn a_slice_whose_take_was_lost_may_have_run() {
 fn a_slice_that_was_returned_in_between_did_not_run() {
     let (mut trial, slice) = held(admitted(1));
     trial.now_ms = 1_000_000;
-    let (name, bounds) = (named("t1"), Bounds::default());
+    let name = named("t1");
+    let bounds = Bounds::default();
     let due = Due { name: &name, render: &Texts, sections: &[], bounds: &bounds };
-    let (mut view, mut context) = (View::default(), trial.context());
+    let mut view = View::default();
+    let mut context = trial.context();
     let mut attempt = |trial: &mut Trial, context: &mut Context| {
         let Step::Commit(transaction, fired) = trial.decide(&due, &mut view, context) else { panic!() };
         let conflict = trial.commit(&transaction).err();
@@ -201,7 +205,9 @@ fn what_was_reported_after_a_restart_is_not_told_as_not_run() {
             limit::Generations::default()
         }
     }
-    let (name, bounds, tick) = (named("t1"), Bounds::default(), CounterKey::new(limits::TICK, "acme:kelly"));
+    let name = named("t1");
+    let bounds = Bounds::default();
+    let tick = CounterKey::new(limits::TICK, "acme:kelly");
     let mut trial = Trial::at(NOW);
     let mut transaction = Transaction::new(trial.draw());
     let mut turn = Turn { debited: 0, ..admitted(3) };

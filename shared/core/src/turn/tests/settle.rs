@@ -5,7 +5,9 @@ use super::*;
 #[test]
 fn a_turn_of_one_slice_is_settled_without_a_read() {
     let (mut trial, slice) = held(with_permits(1));
-    let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
+    let results = [result("ok")];
+    let frame = frame();
+    let bounds = Bounds::default();
     let step = settle(&slice, &results, &frame, &bounds).decide(&View::default(), &trial.context()).unwrap();
     let Step::Commit(transaction, settled) = step else { panic!("it returns") };
     assert_eq!(settled, Settled::Ended);
@@ -26,7 +28,9 @@ fn while_memory_is_short_only_the_inbox_has_the_reply() {
         turn.head.reply_to = has_inbox.then(|| InboxName::new("box").unwrap());
         let (mut trial, slice) = held(turn);
         trial.pressure = true;
-        let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
+        let results = [result("ok")];
+        let frame = frame();
+        let bounds = Bounds::default();
         assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Ended);
         assert_eq!(reply(&trial), kept);
         let finished = trial.stored::<Finished>(&named("t1").finished()).unwrap().value;
@@ -38,7 +42,9 @@ fn while_memory_is_short_only_the_inbox_has_the_reply() {
 #[test]
 fn a_part_of_a_slice_is_committed_before_the_next_call_begins() {
     let (mut trial, mut slice) = held(admitted(3));
-    let (results, frame, bounds) = ([result("a"), result("b")], frame(), Bounds::default());
+    let results = [result("a"), result("b")];
+    let frame = frame();
+    let bounds = Bounds::default();
     let settled = trial.run(&settle(&slice, &results[..1], &frame, &bounds));
     let old = slice.clone();
     let Settled::Continues { version, turn } = settled else { panic!("{settled:?}") };
@@ -58,7 +64,9 @@ fn a_turn_with_calls_left_goes_back_to_a_throttle_queue() {
     let (mut trial, mut slice) = held(slice_of_two);
     slice.turn.state = State::Ready { upto: 2 };
     slice.calls.truncate(2);
-    let (results, frame, bounds) = ([result("a"), result("b")], frame(), Bounds::default());
+    let results = [result("a"), result("b")];
+    let frame = frame();
+    let bounds = Bounds::default();
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Throttled);
     let turn = record(&trial);
     assert_eq!((turn.state.word(), turn.position, turn.permits.len()), ("throttled", 2, 0));
@@ -73,7 +81,9 @@ fn a_turn_with_calls_left_goes_back_to_a_throttle_queue() {
 fn a_slice_that_is_off_its_queue_is_settled_all_the_same() {
     let (mut trial, slice) = held(admitted(1));
     trial.queues.get_mut(&slice.queue).unwrap().held.clear();
-    let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
+    let results = [result("ok")];
+    let frame = frame();
+    let bounds = Bounds::default();
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Ended);
     assert!(trial.queues[&slice.queue].entries.is_empty());
 }
@@ -95,7 +105,9 @@ impl Section for Mention {
 #[test]
 fn sections_are_committed_with_the_results() {
     let (mut trial, slice) = held(admitted(1));
-    let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
+    let results = [result("ok")];
+    let frame = frame();
+    let bounds = Bounds::default();
     let sections: [&dyn Section; 2] = [&Mention("a"), &Mention("b")];
     let settle = Settle { sections: &sections, ..settle(&slice, &results, &frame, &bounds) };
     trial.run(&settle);
@@ -111,7 +123,9 @@ fn the_holder_of_a_canceled_turn_receives_a_notice_and_settles() {
     assert_eq!(fire(&mut trial), Fired::Noticed("w1".into()));
     assert_eq!(trial.members(&keys::canceled("w1")), ["acme:t1"]);
     assert_eq!(timer(&trial), Some(NOW + Bounds::default().lease_ms));
-    let (results, frame, bounds) = ([result("ok"), result("canceled")], frame(), Bounds::default());
+    let results = [result("ok"), result("canceled")];
+    let frame = frame();
+    let bounds = Bounds::default();
     let settle = Settle {
         reason: Some(&EndReason::Canceled),
         canceled: Some("enough"),
@@ -128,7 +142,9 @@ fn earlier_results_keep_their_messages_and_audits() {
     let (mut trial, mut slice) = held(admitted(2));
     let frame = ReplyFrame { messages: Some(("[", "]")), audits: true, ..frame() };
     let full = |text: &str| RenderedCall { message: format!("\"m{text}\"").into(), ..result(text) };
-    let (first, last, bounds) = ([full("a")], [full("b")], Bounds::default());
+    let first = [full("a")];
+    let last = [full("b")];
+    let bounds = Bounds::default();
     let Settled::Continues { version, turn } = trial.run(&settle(&slice, &first, &frame, &bounds)) else { panic!() };
     assert_eq!(trial.used(&counter(limits::BYTES)), 10 + 3 + 4 + 3);
     slice.advance(version, *turn);
@@ -144,7 +160,9 @@ fn earlier_results_keep_their_messages_and_audits() {
 #[test]
 fn a_holder_whose_answer_was_lost_goes_on_with_its_slice() {
     let (mut trial, slice) = held(admitted(3));
-    let (results, frame, bounds) = ([result("a")], frame(), Bounds::default());
+    let results = [result("a")];
+    let frame = frame();
+    let bounds = Bounds::default();
     trial.run(&settle(&slice, &results, &frame, &bounds));
     let again = trial.run(&settle(&slice, &results, &frame, &bounds));
     let Settled::Continues { version, turn } = again else { panic!("{again:?}") };
@@ -169,7 +187,9 @@ fn a_later_call_that_was_begun_stays_begun() {
     let (mut trial, mut slice) = held(crashed());
     slice.turn.state = State::Ready { upto: 2 };
     slice.calls.truncate(2);
-    let (results, frame, bounds) = ([result("a"), result("b")], frame(), Bounds::default());
+    let results = [result("a"), result("b")];
+    let frame = frame();
+    let bounds = Bounds::default();
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Throttled);
     assert_eq!((record(&trial).begun, record(&trial).fate(2)), (begun(), Fate::Begun));
 }
@@ -201,14 +221,17 @@ impl EndSection for Torn {
 #[test]
 fn a_section_that_cannot_be_read_holds_up_no_result() {
     let (mut trial, slice) = held(admitted(1));
-    let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
+    let results = [result("ok")];
+    let frame = frame();
+    let bounds = Bounds::default();
     let sections: [&dyn Section; 2] = [&Torn, &Mention("a")];
     let settle = Settle { sections: &sections, ..settle(&slice, &results, &frame, &bounds) };
     assert_eq!(trial.run(&settle), Settled::Ended);
     assert_eq!(trial.members(&crate::SetKey::new("facts")), ["a"]);
     assert_eq!(trial.queues[&keys::dead()].entries.len(), 1);
 
-    let (mut trial, name) = (Trial::at(1_000_000), named("t1"));
+    let mut trial = Trial::at(1_000_000);
+    let name = named("t1");
     trial.dispatch(&name, admitted(1));
     let due = Due { name: &name, render: &Texts, sections: &[&Torn], bounds: &bounds };
     assert_eq!(trial.run(&due), Fired::Ended);

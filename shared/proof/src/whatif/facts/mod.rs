@@ -190,7 +190,9 @@ impl FactTurn {
         let waits = first.waits().first().map(|wait| wait.at_ms);
         let decided_ms = waits.or_else(|| first.admission().map(|note| note.at_ms));
         let at_ms = calls.iter().map(|call| call.began.0).min()?.min(decided_ms.unwrap_or(i64::MAX));
-        let (tenant, agent, id) = (first.tenant.clone(), first.agent.clone(), first.turn.clone());
+        let tenant = first.tenant.clone();
+        let agent = first.agent.clone();
+        let id = first.turn.clone();
         Some(Self { shard: first.shard, tenant, agent, id, at_ms, calls })
     }
 }
@@ -314,7 +316,8 @@ impl Keys {
     }
 
     fn asked(&self, tool: &str, condition: &FactCondition, required: bool, kept: &FactLifetimes) -> FactRequirement {
-        let (name, list) = (condition.fact.name.clone(), if required { "require" } else { "forbid" });
+        let name = condition.fact.name.clone();
+        let list = if required { "require" } else { "forbid" };
         FactRequirement {
             key: self.key(&condition.fact),
             required,

@@ -224,7 +224,8 @@ impl<'a> FactReplay<'a> {
         time: EvaluationTime,
         waits: bool,
     ) -> ConditionsResult {
-        let (mut unsure, mut waits_for) = (None, None);
+        let mut unsure = None;
+        let mut waits_for = None;
         for condition in &call.conditions {
             match self.evaluate_one(shard, session, condition, time, waits) {
                 ConditionResult::Yes => {}

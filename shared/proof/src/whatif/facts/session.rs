@@ -72,7 +72,8 @@ impl FactState {
 
     /// Like [`Self::counts`], if the result is the same at both times.
     fn counts_between(self, required: bool, at: (i64, i64)) -> Option<bool> {
-        let (first, last) = (self.counts(required, at.0), self.counts(required, at.1));
+        let first = self.counts(required, at.0);
+        let last = self.counts(required, at.1);
         first.filter(|_| first == last)
     }
 

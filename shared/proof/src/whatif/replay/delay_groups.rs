@@ -54,7 +54,8 @@ impl DelayGroups {
             let other = self.number(shared);
             let other = self.root(other);
             self.groups[root].parent = other;
-            let (cap, limit) = (self.groups[root].by_cap, self.groups[root].by_limit);
+            let cap = self.groups[root].by_cap;
+            let limit = self.groups[root].by_limit;
             self.groups[other].by_cap |= cap;
             self.groups[other].by_limit |= limit;
             root = other;
@@ -74,7 +75,8 @@ impl DelayGroups {
 impl Replay<'_> {
     /// Notes that `by` delays calls of a turn, in the fleet or in the replay.
     pub(super) fn record_delay(&mut self, turn: &Turn, by: &str) {
-        let (by_cap, by_limit) = ([TICK, DAY].contains(&by), by.starts_with("limits."));
+        let by_cap = [TICK, DAY].contains(&by);
+        let by_limit = by.starts_with("limits.");
         if by_cap || by_limit {
             let shared = self.shared(turn, by);
             self.delay_groups.record(&agent_of(turn), shared.as_deref(), (by_cap, by_limit));

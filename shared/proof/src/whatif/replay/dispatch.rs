@@ -12,7 +12,8 @@ impl Replay<'_> {
         let permits = self.ledger.debit(evaluation.counter_debits, calls);
         self.tasks.count_dispatched(&live.turn, calls);
         // The shard's own time of the end of a slice has precedence, if the log has it.
-        let (mut ends_ms, mut over_ms) = (now_ms, None);
+        let mut ends_ms = now_ms;
+        let mut over_ms = None;
         let shown: &ReplayTurn = live;
         for at in shown.next..upto {
             let recorded = recorded_decision(&shown.turn, at);

@@ -163,7 +163,8 @@ impl Replay<'_> {
             // As in schedulers.
             caps.calls_per_tick = 0;
         }
-        let (fleet, task) = (self.fleet, self.tasks.of(turn));
+        let fleet = self.fleet;
+        let task = self.tasks.of(turn);
         let mut counter_debits = self.ledger.cap_debits(&fleet, caller, (turn, wanted), (&caps, task), now_ms);
         let known_ms = self.anchor(turn, &mut counter_debits, on);
         // Store the counters without a debit: the calls may have to wait although there is room.

@@ -312,7 +312,8 @@ impl<'a> Replay<'a> {
                 let upto = live.next + calls;
                 self.end(live, upto, &evaluation.by, reason.word());
                 if live.next < live.turn.calls.len() {
-                    let (by, queue) = (evaluation.by, evaluation.queue);
+                    let by = evaluation.by;
+                    let queue = evaluation.queue;
                     self.wait(number, live, Divergence { by, queue, since_ms: now_ms }, now_ms + 1);
                 }
             }
@@ -356,7 +357,9 @@ impl<'a> Replay<'a> {
         evaluation: TurnEvaluation,
         now_ms: i64,
     ) {
-        let (by, queue, until_ms) = (evaluation.by.clone(), evaluation.queue.clone(), evaluation.until_ms);
+        let by = evaluation.by.clone();
+        let queue = evaluation.queue.clone();
+        let until_ms = evaluation.until_ms;
         self.dispatch(live, fits, evaluation, now_ms);
         if fits < recorded || recorded == 0 && live.next < live.turn.calls.len() {
             self.wait(number, live, Divergence { by, queue, since_ms: now_ms }, until_ms);

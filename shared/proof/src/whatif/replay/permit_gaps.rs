@@ -22,7 +22,8 @@ fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Permi
     if usize::try_from(note.calls).ok()? != *calls || decision.places.first()?.again {
         return None;
     }
-    let (mut found, mut next) = (Vec::new(), decision.first);
+    let mut found = Vec::new();
+    let mut next = decision.first;
     // The calls that hold permits now, and since when.
     let mut holding = Some((decision.first, end, decision.at_ms));
     for place in &decision.places {

@@ -40,7 +40,8 @@ impl Cluster {
     /// Asks every node that can be found, one after the other.
     pub(crate) async fn view(self: &Arc<Self>, prefixes: &[String]) -> ClusterView {
         let slots: Vec<u16> = prefixes.iter().map(|prefix| slot_of(prefix)).collect();
-        let (mut nodes, mut first): (Vec<NodeReport>, Option<View>) = (Vec::new(), None);
+        let mut nodes: Vec<NodeReport> = Vec::new();
+        let mut first: Option<View> = None;
         let mut to_ask = self.to_ask();
         let mut next = 0;
         while let Some(place) = to_ask.get(next).cloned() {

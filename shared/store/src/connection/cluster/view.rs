@@ -38,7 +38,8 @@ impl View {
             let Value::Array(parts) = item else { return None };
             let slot = |value: &Value| u16::try_from(number_of(value)?).ok();
             let mut nodes = parts.iter().skip(2).map(|node| place(node, asked));
-            let (first, last) = (slot(parts.first()?)?, slot(parts.get(1)?)?);
+            let first = slot(parts.first()?)?;
+            let last = slot(parts.get(1)?)?;
             Some(Range { first, last, primary: nodes.next()?, replicas: nodes.take(NODES_MAX).flatten().collect() })
         };
         let ranges = items.iter().map(|item| range(item).ok_or_else(|| format!("it answered {item:?}")));

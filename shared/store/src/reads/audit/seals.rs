@@ -195,7 +195,8 @@ impl Pool {
     /// # Errors
     /// [`StoreError`].
     pub async fn anchors(&self, stream: &str) -> Result<Vec<String>, StoreError> {
-        let (mut found, mut after) = (Vec::new(), "-".to_owned());
+        let mut found = Vec::new();
+        let mut after = "-".to_owned();
         loop {
             let mut command = redis::cmd("XRANGE");
             command.arg(stream).arg(&after).arg("+").arg("COUNT").arg(ANCHORS_PAGE);

@@ -51,7 +51,9 @@ impl Store {
         let (mut states, mut further, mut asked): (Vec<FollowedTurnResult>, _, _) =
             (Vec::new(), Vec::new(), Vec::new());
         for (at, (name, from)) in turns.iter().enumerate() {
-            let (record, results, timer) = (found.next(), found.next(), found.next());
+            let record = found.next();
+            let results = found.next();
+            let timer = found.next();
             let turn_state = match read_turn(&name.record(), record) {
                 Ok(None) => Ok(None),
                 Err(error) => Err(error),

@@ -89,13 +89,15 @@ impl Watch {
     pub async fn poll(&mut self) -> Result<ShardView, StoreError> {
         let store = self.store.clone();
         let vitals = store.seam().vitals().await?;
-        let (now_ms, clock_ms) = (vitals.shard.now_ms, vitals.clock_ms);
+        let now_ms = vitals.shard.now_ms;
+        let clock_ms = vitals.clock_ms;
         let timers = Query::First { set: keys::timers(), upto: None, count: TIMERS_SEEN };
         let parked = Query::First { set: keys::parked(), upto: None, count: 1 };
         let queries =
             [timers, parked, Query::Size(keys::timers()), Query::Size(keys::parked()), Query::Record(settings::key())];
         let mut found = store.values(&queries).await?;
-        let (earliest, parked) = (members(found.next()), members(found.next()));
+        let earliest = members(found.next());
+        let parked = members(found.next());
         let mut view = ShardView {
             now_ms,
             policy_generation: vitals.shard.policy,
@@ -197,7 +199,8 @@ impl Watch {
         let mut found = self.store.values(&queries).await?;
         let mut turns = Vec::new();
         for (waits, due_ms) in queues {
-            let (count, first) = (size(found.next()), members(found.next()));
+            let count = size(found.next());
+            let first = members(found.next());
             let used = AgentBudget::of(counter(found.next()), counter(found.next()));
             let Some(first) = first.first().and_then(|(name, _)| TurnName::parse(name)) else { continue };
             let (tenant, agent, limit) = match &*waits.limit {

@@ -67,7 +67,8 @@ impl<R: Read> Frames<R> {
         if !is_whole || checksum(length, &payload) != u32::from_le_bytes(sum) {
             return Ok(None);
         }
-        let (mut rest, mut effects) = (&payload[..], Vec::new());
+        let mut rest = &payload[..];
+        let mut effects = Vec::new();
         while !rest.is_empty() {
             let Some(effect) = Effect::get(&mut rest) else { return Ok(None) };
             effects.push(effect);

@@ -154,7 +154,8 @@ impl Opened {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         let newest = |kind: &str| generations(dir, kind).map(|found| found.into_iter().max()).map_err(failed);
-        let (snapshot, log) = (newest("snapshot-")?, newest("log-")?);
+        let snapshot = newest("snapshot-")?;
+        let log = newest("log-")?;
         let Some(generation) = snapshot else {
             // The first snapshot is complete before the first log begins.
             return match log {
@@ -340,11 +341,14 @@ fn read_log(path: &Path, contents: &mut Contents) -> Result<(), StoreError> {
 
 /// Writes a snapshot, and names it once it is complete. Returns its size, bytes.
 fn write_snapshot(dir: &Path, generation: u64, contents: &Contents) -> Result<u64, StoreError> {
-    let (draft, path) = (dir.join("snapshot.draft"), dir.join(format!("snapshot-{generation}")));
+    let draft = dir.join("snapshot.draft");
+    let path = dir.join(format!("snapshot-{generation}"));
     let write = || {
         let mut file = BufWriter::new(File::create(&draft)?);
         file.write_all(MAGIC)?;
-        let (mut effects, mut frame, mut about) = (Vec::new(), Vec::new(), 0);
+        let mut effects = Vec::new();
+        let mut frame = Vec::new();
+        let mut about = 0;
         let mut flush = |effects: &mut Vec<Effect>| {
             frame.clear();
             write_frame(effects, &mut frame)?;

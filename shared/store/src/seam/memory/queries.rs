@@ -195,7 +195,8 @@ impl Shard {
 
     /// The vital signs of the store.
     pub fn vitals(&self, raw_ms: i64, memory_max: u64) -> Vitals {
-        let (state, clock) = (self.state(), self.contents.clock);
+        let state = self.state();
+        let clock = self.contents.clock;
         Vitals {
             shard: ShardState { now_ms: (raw_ms + clock.offset_ms).max(clock.last_ms), ..state },
             clock_ms: raw_ms,

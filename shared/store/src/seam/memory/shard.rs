@@ -125,7 +125,8 @@ impl Shard {
     /// The effects since the last call, with the clock if it has to be written.
     pub fn drain(&mut self) -> Vec<Effect> {
         let Some(tape) = &mut self.tape else { return Vec::new() };
-        let (clock, taped) = (self.contents.clock, self.taped_clock);
+        let clock = self.contents.clock;
+        let taped = self.taped_clock;
         let moved = clock.offset_ms != taped.offset_ms || clock.last_ms - taped.last_ms >= CLOCK_TAPE_MS;
         if clock != taped && (moved || !tape.is_empty()) {
             tape.push(Effect::Clock { offset_ms: clock.offset_ms, last_ms: clock.last_ms });

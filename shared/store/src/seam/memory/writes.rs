@@ -139,7 +139,8 @@ impl Shard {
     }
 
     fn arm(&mut self, name: &Arc<str>, due_ms: i64, rule: TimerRule) {
-        let (set, place) = (keys::timers(), u64::try_from(due_ms).unwrap_or(0));
+        let set = keys::timers();
+        let place = u64::try_from(due_ms).unwrap_or(0);
         let present = self.contents.place(&set, name);
         let arms = match rule {
             TimerRule::Set => true,
@@ -187,7 +188,8 @@ impl Shard {
     }
 
     fn restart_window(&mut self, key: &CounterKey, amount: u64, ends_ms: i64) {
-        let (key, now_ms) = (self.standing_for(key), self.contents.clock.last_ms);
+        let key = self.standing_for(key);
+        let now_ms = self.contents.clock.last_ms;
         let Some(mut counter) = self.contents.counter(&key).cloned() else { return };
         if counter.restart(amount, ends_ms, now_ms) {
             self.change(Effect::Counter { key, counter });

@@ -89,7 +89,8 @@ const GROUP_MAX: usize = 1_000;
 
 impl<'a> Numbered<'a> {
     fn new(names: impl Iterator<Item = Name<'a>>, group_of: fn(&str) -> &str) -> Self {
-        let (mut groups, mut numbers) = (Vec::<(&str, Vec<Name<'_>>)>::new(), HashMap::new());
+        let mut groups = Vec::<(&str, Vec<Name<'_>>)>::new();
+        let mut numbers = HashMap::new();
         let mut last: HashMap<&str, usize> = HashMap::new();
         for name in names {
             if numbers.insert(name, 0).is_some() {

@@ -64,7 +64,8 @@ impl RedisStore {
             Bound::Excluded(entry) => format!("({entry}"),
             Bound::Unbounded => open.to_owned(),
         };
-        let (from, upto) = (bound(&range.from, "-"), bound(&range.upto, "+"));
+        let from = bound(&range.from, "-");
+        let upto = bound(&range.upto, "+");
         let mut command = cmd(if range.newest_first { "XREVRANGE" } else { "XRANGE" });
         command.arg(self.key(stream));
         let (first, second) = if range.newest_first { (upto, from) } else { (from, upto) };
@@ -92,10 +93,13 @@ impl RedisStore {
         for _ in 0..PAGE_READS_MAX {
             let mut answers = self.connection.replies(RedisCommand::AuditLog, &ask).await?.into_iter();
             let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
-            let (before, found, after) = (next(), next(), next());
+            let before = next();
+            let found = next();
+            let after = next();
             let error = |source| StoreError::verb(RedisCommand::AuditLog.as_str(), source);
             let found = found.map_err(error)?;
-            let (before, after) = (state_or_none(before).map_err(error)?, state_or_none(after).map_err(error)?);
+            let before = state_or_none(before).map_err(error)?;
+            let after = state_or_none(after).map_err(error)?;
             if before == after {
                 return Ok((entries(found), after));
             }
@@ -134,9 +138,12 @@ impl RedisStore {
         }
         let mut answers = self.connection.replies(RedisCommand::Backlog, &ask).await?.into_iter();
         let mut next = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
-        let (mut states, mut oldest) = (Vec::with_capacity(queues.len()), pipe());
+        let mut states = Vec::with_capacity(queues.len());
+        let mut oldest = pipe();
         for queue in queues {
-            let (about, groups, pending) = (list(next()), next(), list(next()));
+            let about = list(next());
+            let groups = next();
+            let pending = list(next());
             let number = |name: &str| field(&about, name).as_ref().and_then(number_of).map_or(0, i64::unsigned_abs);
             let delivered = delivered_by_group(&groups).unwrap_or_else(|| "0-0".to_owned());
             let held = held_by_group(groups);
@@ -170,7 +177,8 @@ impl RedisStore {
         let reply = self.connection.replies(RedisCommand::Look, &ask).await?.pop().and_then(Result::ok);
         let held = list(reply.unwrap_or(Value::Nil)).into_iter().next().map(list).unwrap_or_default();
         let mut held = held.into_iter().skip(1);
-        let (consumer, for_ms) = (held.next().and_then(into_text), held.next().as_ref().and_then(number_of));
+        let consumer = held.next().and_then(into_text);
+        let for_ms = held.next().as_ref().and_then(number_of);
         Ok(consumer.map(|consumer| (consumer.into(), for_ms.unwrap_or(0))))
     }
 

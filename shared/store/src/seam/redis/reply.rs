@@ -76,7 +76,8 @@ impl Reader<'_> {
         let shown = Value::Array(values.clone());
         let mut values = values.into_iter();
         let word = values.next().and_then(into_text).unwrap_or_default();
-        let (first, second) = (values.next().unwrap_or(Value::Nil), values.next().unwrap_or(Value::Nil));
+        let first = values.next().unwrap_or(Value::Nil);
+        let second = values.next().unwrap_or(Value::Nil);
         if word == "committed" {
             let entries = list(first).into_iter().filter_map(into_text).map(EntryId::new).collect();
             let shadowed = list(second).iter().filter_map(|number| self.counter(number)).collect();

@@ -35,7 +35,8 @@ impl RedisStore {
         let mut answers = self.connection.replies(RedisCommand::Backlog, &ask).await?.into_iter();
         let mut next = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
         let backlog = |_| {
-            let (length, held) = (next(), held_by_group(next()));
+            let length = next();
+            let held = held_by_group(next());
             let length = number_of(&length).and_then(|length| u64::try_from(length).ok()).unwrap_or_default();
             QueueCounts { waiting: length.saturating_sub(held), held }
         };
@@ -146,7 +147,8 @@ impl RedisStore {
         let delivered = groups.iter().find(is_ours).and_then(|group| field(group, "last-delivered-id"));
         let delivered = delivered.and_then(into_text).as_deref().and_then(entry_number).unwrap_or_default();
         let mut ids = || next().into_iter().filter_map(|entry| list(entry).into_iter().next().and_then(into_text));
-        let (entries, pending): (Vec<String>, Vec<String>) = (ids().collect(), ids().collect());
+        let entries: Vec<String> = ids().collect();
+        let pending: Vec<String> = ids().collect();
         // Entries behind the last pending one of a full answer may be pending, too.
         let last = if pending.len() < count { None } else { pending.last().and_then(|id| entry_number(id)) };
         let upto = last.map_or(delivered, |last| last.min(delivered));

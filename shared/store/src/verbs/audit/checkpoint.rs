@@ -55,7 +55,9 @@ impl Store {
         after: &str,
     ) -> Result<Checkpoint, StoreError> {
         let candidate = Candidate { process: follower.process.clone(), lease_ms: follower.lease_ms() };
-        let (name, before, after) = (follower.name.to_owned(), before.to_owned(), after.to_owned());
+        let name = follower.name.to_owned();
+        let before = before.to_owned();
+        let after = after.to_owned();
         let result = self.decide(Follow { name, candidate, before, after }).await?.result;
         let now_ms = self.state().now_ms;
         Ok(match result {

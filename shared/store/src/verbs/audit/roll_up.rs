@@ -35,7 +35,9 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn day_counts(&self, day: i64) -> Result<Vec<(String, u64)>, StoreError> {
-        let (limit, mut counts, mut cursor) = (day_counts(day), Vec::new(), 0);
+        let limit = day_counts(day);
+        let mut counts = Vec::new();
+        let mut cursor = 0;
         loop {
             let (found, next) = self.seam().scan_counters(&limit, cursor, READ_MAX).await?;
             counts.extend(found.into_iter().map(|(count, state)| (count.to_string(), state.used)));

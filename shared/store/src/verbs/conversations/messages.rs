@@ -18,7 +18,9 @@ impl Store {
         id: &str,
         message: &str,
     ) -> Result<SendResult, StoreError> {
-        let (tenant, to, text) = (tenant.clone(), to.clone(), message.to_owned().into());
+        let tenant = tenant.clone();
+        let to = to.clone();
+        let text = message.to_owned().into();
         Ok(self.decide(SendMessage { tenant, to, id: id.into(), text }).await?.result)
     }
 
@@ -34,7 +36,9 @@ impl Store {
         name: &str,
         count: usize,
     ) -> Result<Vec<ReceivedMessage>, StoreError> {
-        let (tenant, agent, name) = (tenant.clone(), agent.clone(), name.to_owned());
+        let tenant = tenant.clone();
+        let agent = agent.clone();
+        let name = name.to_owned();
         Ok(self.decide(ReceiveMessages { tenant, agent, name, count }).await?.result)
     }
 }

@@ -31,7 +31,9 @@ impl Store {
         side: Side,
         text: &str,
     ) -> Result<MessageResult, StoreError> {
-        let (tenant, session, agent) = (tenant.clone(), session.clone(), agent.clone());
+        let tenant = tenant.clone();
+        let session = session.clone();
+        let agent = agent.clone();
         let text = text.to_owned().into();
         Ok(self.decide(AddMessage { tenant, session, agent, number, side, text }).await?.result)
     }

@@ -18,7 +18,9 @@ impl Store {
         agent: &AgentId,
         memory: &Memory,
     ) -> Result<RememberResult, StoreError> {
-        let (tenant, agent, memory) = (tenant.clone(), agent.clone(), memory.clone());
+        let tenant = tenant.clone();
+        let agent = agent.clone();
+        let memory = memory.clone();
         Ok(self.decide(Remember { tenant, agent, memory }).await?.result)
     }
 

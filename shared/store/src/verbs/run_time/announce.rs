@@ -57,7 +57,8 @@ impl Store {
         take: bool,
     ) -> Result<AnnounceResult, StoreError> {
         let shards = self.options().shards;
-        let (digest, scheduler) = (digest.to_owned(), scheduler.cloned());
+        let digest = digest.to_owned();
+        let scheduler = scheduler.cloned();
         match self.decide(Announce { digest, shards, scheduler, ignore_silent: take }).await?.result {
             Announcement::InForce { generation } => Ok(AnnounceResult::InForce { generation }),
             Announcement::Older { generation, silent } => Ok(AnnounceResult::Older { generation, silent }),

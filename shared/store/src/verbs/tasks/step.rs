@@ -20,7 +20,8 @@ impl Store {
     pub async fn steps(&self, task: &TurnName, from: usize) -> Result<Vec<String>, StoreError> {
         let key = keys::steps(task);
         let entries = self.record_of::<History>(&key).await?.map_or(0, |stored| stored.value.entries);
-        let (mut all, mut at) = (Vec::new(), from as u64);
+        let mut all = Vec::new();
+        let mut at = from as u64;
         while at < entries {
             let page = self.page(task, at..entries.min(at + PAGE)).await?;
             let is_short = (page.len() as u64) < entries.min(at + PAGE) - at;

@@ -165,7 +165,9 @@ impl Store {
 
     /// The sums over the unfinished turns of a tenant. `None` if one cannot be read.
     async fn sums_of(&self, tenant: &TenantId) -> Result<Option<Sums>, StoreError> {
-        let (mut sums, mut seen, mut cursor) = (Sums::default(), HashSet::new(), 0);
+        let mut sums = Sums::default();
+        let mut seen = HashSet::new();
+        let mut cursor = 0;
         loop {
             let (next, names) = self.scan_turns(Some(tenant), cursor).await?;
             let new: Vec<TurnName> = names.into_iter().filter(|name| seen.insert(name.clone())).collect();
@@ -236,7 +238,8 @@ impl Checker<'_> {
 
     async fn consumers(&mut self) -> Result<(), StoreError> {
         let prefix = workers::key("");
-        let (mut cursor, prefix) = (0, prefix.as_str());
+        let mut cursor = 0;
+        let prefix = prefix.as_str();
         loop {
             let (page, next) = self.store.seam().scan(prefix, cursor, PAGE).await?;
             let names = page.iter().filter_map(|key| key.as_str().strip_prefix(prefix));
@@ -255,7 +258,8 @@ impl Checker<'_> {
     }
 
     async fn members(&self, set: &SetKey) -> Result<Vec<Arc<str>>, StoreError> {
-        let (mut members, mut cursor) = (Vec::new(), 0);
+        let mut members = Vec::new();
+        let mut cursor = 0;
         loop {
             let (page, next) = self.store.seam().scan_members(set, "", cursor, PAGE).await?;
             members.extend(page.into_iter().map(|(member, _)| member));
@@ -358,7 +362,8 @@ impl Checker<'_> {
         match found {
             Ok(faults) => {
                 for fault in faults {
-                    let (kind, subject) = (FaultKind::Found(fault), name_of(subject));
+                    let kind = FaultKind::Found(fault);
+                    let subject = name_of(subject);
                     self.report(FaultFound { kind, subject, repaired: self.repair });
                 }
             }

@@ -132,7 +132,8 @@ mod tests {
     #[tokio::test]
     async fn published_lists_and_names_are_read_until_they_expire() {
         let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
-        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        let tenant = TenantId::new("acme").unwrap();
+        let agent = AgentId::new("kelly").unwrap();
         assert_eq!(store.tool_list(&tenant, &agent).await.unwrap(), None);
         let json = r#"{"tools":[{"name":"look"}],"text":"look"}"#;
         let lists = ToolLists {

@@ -134,7 +134,8 @@ pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTo
          nothing.",
         Effect::Read,
         move |context: CallContext, _: Nothing| {
-            let (store, active) = (store.clone(), active.clone());
+            let store = store.clone();
+            let active = active.clone();
             async move {
                 let caller = caller(&active, &context)?;
                 let standing = standing(&store, &context.tenant, std::slice::from_ref(&context.agent)).await?;
@@ -163,7 +164,8 @@ fn subscription(
     standing: &TenantUsage,
     (models, kept): (Used, KnowledgeState),
 ) -> Result<Subscription, ToolError> {
-    let (policy, tenant) = (&caller.active.policy, &caller.tenant);
+    let policy = &caller.active.policy;
+    let tenant = &caller.tenant;
     let caps = policy.caps(tenant, &caller.agent);
     let time_zone = policy.time_zone(tenant);
     let zone = day::zone(time_zone).map_err(ToolError::internal)?;

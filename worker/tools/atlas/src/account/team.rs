@@ -71,7 +71,8 @@ pub fn get_team_members(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
         "Lists the members of the tenant's team, agents and people, with roles, status and when they were last active.",
         Effect::Read,
         move |context: CallContext, filters: Filters| {
-            let (store, active) = (store.clone(), active.clone());
+            let store = store.clone();
+            let active = active.clone();
             async move {
                 let caller = caller(&active, &context)?;
                 let (agents, all) = caller.agents();

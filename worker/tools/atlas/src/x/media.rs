@@ -107,7 +107,8 @@ impl MediaFetcher {
         while media.here.len() < HEAD_BYTES && media.more().await? {}
         media.kind = MediaKind::of(&media.here)
             .ok_or_else(|| refused("it is not a JPEG, PNG, WebP, GIF, MP4 or QuickTime file.".into()))?;
-        let (mime, bytes_max) = (media.kind.mime, media.kind.bytes_max);
+        let mime = media.kind.mime;
+        let bytes_max = media.kind.bytes_max;
         if let Some(declared_type) = declared_type.filter(|declared_type| !agrees(declared_type, mime)) {
             return Err(refused(format!("its server says {declared_type:?}, and it is {mime}.")));
         }

@@ -74,7 +74,9 @@ pub(super) fn post_to_x(api: Api, fetcher: MediaFetcher) -> TypedTool {
          of them are given.",
         Effect::Once,
         move |context: CallContext, post: Post| {
-            let (api, fetcher, uploads) = (api.clone(), fetcher.clone(), Arc::clone(&uploads));
+            let api = api.clone();
+            let fetcher = fetcher.clone();
+            let uploads = Arc::clone(&uploads);
             async move {
                 let shown = media(&api, &fetcher, &uploads, &context, &post.media_urls);
                 let ids = tokio::time::timeout(MEDIA_TIMEOUT, shown).await.unwrap_or_else(|_| Err(too_slow()))?;
@@ -111,7 +113,8 @@ async fn media(
     for (at, address) in addresses.iter().enumerate() {
         let media = fetcher.fetch(at, address).await?;
         if !media.kind.is_picture && addresses.len() > 1 {
-            let (name, mime) = (&media.name, media.kind.mime);
+            let name = &media.name;
+            let mime = media.kind.mime;
             let why = format!("{name} is {mime}, which a post shows alone: give one address. Nothing was posted.");
             return Err(ToolError::Permanent(why));
         }

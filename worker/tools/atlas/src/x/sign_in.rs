@@ -137,7 +137,8 @@ impl SignIn {
     /// Returns a valid token other than `refused`. Runs in a separate task that continues if the call is dropped,
     /// because X may already have replaced the refresh token by then.
     async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
-        let (this, refused) = (Arc::clone(self), refused.cloned());
+        let this = Arc::clone(self);
+        let refused = refused.cloned();
         let found = tokio::spawn(async move { this.find(refused.as_ref()).await }).await;
         found.unwrap_or_else(|error| Err(ToolError::internal(format!("the sign-in ended without a result: {error}"))))
     }
@@ -181,7 +182,8 @@ impl SignIn {
     async fn renew(&self) -> Result<SecretString, ToolError> {
         let (last, _) = self.newest().await?;
         let refresh = last.as_ref().map_or_else(|| self.refresh_token.clone(), |kept| kept.refresh.clone().into());
-        let (secret, url) = (self.client_secret.clone(), self.token_url.clone());
+        let secret = self.client_secret.clone();
+        let url = self.token_url.clone();
         let credentials = Credentials::refreshing(url, self.client_id.clone(), secret, refresh.clone());
         let asked = tokio::time::timeout(SIGN_IN_TIMEOUT, credentials.request_grant(&self.client, None)).await;
         let asked = asked.map_err(|_| not_signed_in("its token service did not answer in time", None))?;

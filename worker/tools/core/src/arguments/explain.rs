@@ -195,7 +195,8 @@ fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Checke
     let meant = |name: &str| wording::closest(name, names.iter().map(String::as_str), 1).first().copied();
     let expected = || listed(names.iter().map(|name| wording::cut(name, QUOTED_BYTES_MAX)), LISTED_BYTES_MAX / 2);
     if let [name] = unexpected {
-        let (what, shown) = (subject.unknown[0], wording::cut(&join(path, name), QUOTED_BYTES_MAX));
+        let what = subject.unknown[0];
+        let shown = wording::cut(&join(path, name), QUOTED_BYTES_MAX);
         return match meant(name) {
             Some(meant) => format!("{what} '{shown}', did you mean '{meant}'?"),
             None if names.is_empty() => format!("{what} '{shown}'"),
@@ -344,7 +345,8 @@ fn listed_names(names: &[String]) -> String {
 
 /// Joins values or names with commas; entries beyond `bytes_max` are only counted.
 fn listed(items: impl Iterator<Item = String>, bytes_max: usize) -> String {
-    let (mut text, mut left_out) = (String::new(), 0usize);
+    let mut text = String::new();
+    let mut left_out = 0usize;
     for item in items {
         if left_out > 0 || (!text.is_empty() && text.len() + item.len() > bytes_max) {
             left_out += 1;

@@ -136,7 +136,8 @@ impl<'de> Visitor<'de> for Bounded<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
-        let (depth, left) = (self.deeper()?, self.left);
+        let depth = self.deeper()?;
+        let left = self.left;
         let mut items = Vec::new();
         while let Some(item) =
             from.next_element_seed(Bounded { at: ValuePath::Item(&self.at, items.len()), depth, left })?
@@ -147,7 +148,8 @@ impl<'de> Visitor<'de> for Bounded<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
-        let (depth, left) = (self.deeper()?, self.left);
+        let depth = self.deeper()?;
+        let left = self.left;
         let mut members = Map::new();
         while let Some(name) = from.next_key::<String>()? {
             let at = ValuePath::Member(&self.at, &name);

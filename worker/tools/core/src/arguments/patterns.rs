@@ -32,7 +32,8 @@ pub(super) fn engine(schema: &Value) -> ValidationOptions<'static> {
 /// Returns the schema without its unsupported patterns, and their places. `None` if all patterns are supported as they
 /// are.
 pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
-    let (mut readable, mut unread) = (schema.clone(), Vec::new());
+    let mut readable = schema.clone();
+    let mut unread = Vec::new();
     strip(&mut readable, &mut String::new(), &mut unread);
     (readable != *schema).then_some((readable, unread))
 }
@@ -41,7 +42,9 @@ pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
 /// engines reject it as a range.
 fn literal_hyphens(pattern: &str) -> String {
     let is_class = |escape: Option<&char>| escape.is_some_and(|escape| "dDsSwW".contains(*escape));
-    let (mut text, mut in_class, mut behind_class) = (String::with_capacity(pattern.len() + 8), false, false);
+    let mut text = String::with_capacity(pattern.len() + 8);
+    let mut in_class = false;
+    let mut behind_class = false;
     let characters: Vec<char> = pattern.chars().collect();
     let mut at = 0;
     while let Some(character) = characters.get(at) {

@@ -301,7 +301,8 @@ fn null_is_no_arguments_and_every_digit_is_kept() {
 
 #[test]
 fn the_same_schema_is_compiled_once() {
-    let (one, other) = (check(), check());
+    let one = check();
+    let other = check();
     assert!(Arc::ptr_eq(&one.0.0, &other.0.0));
 }
 

@@ -69,7 +69,8 @@ impl Encoding {
             Self::Hexadecimal => &HEXADECIMAL,
             Self::Decimal => &DECIMAL,
         };
-        let (mut run, mut at) = (DigitRun::default(), 0);
+        let mut run = DigitRun::default();
+        let mut at = 0;
         while let Some(byte) = text.get(at) {
             let (kind, width) = match kinds[usize::from(*byte)] {
                 LONGER => self.longer(kinds, text, at),
@@ -160,7 +161,8 @@ impl DigitRun {
     pub(super) fn decoded(&self, encoding: Encoding, phase: usize) -> Vec<u8> {
         let digits = self.digits.get(phase..).unwrap_or_default();
         let mut decoded = Vec::with_capacity(digits.len() * encoding.bits() / 8);
-        let (mut bits, mut held) = (0_u32, 0);
+        let mut bits = 0_u32;
+        let mut held = 0;
         for digit in digits {
             bits = bits << encoding.bits() | u32::from(*digit);
             held += encoding.bits();

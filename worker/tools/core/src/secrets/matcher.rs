@@ -157,7 +157,9 @@ fn end_of(wanted: &[u8], text: &[u8], start: usize) -> Option<usize> {
     let is_same = |byte: u8, wanted_byte: u8| {
         byte == wanted_byte || wanted.len() >= CASELESS_BYTES_MIN && byte.eq_ignore_ascii_case(&wanted_byte)
     };
-    let (mut open, mut longest, mut steps) = (Vec::new(), None, wanted.len() * STEPS_PER_BYTE);
+    let mut open = Vec::new();
+    let mut longest = None;
+    let mut steps = wanted.len() * STEPS_PER_BYTE;
     let mut next = Some((start, 0));
     while let Some((at, matched)) = next {
         next = None;

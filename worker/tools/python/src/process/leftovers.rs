@@ -50,7 +50,8 @@ pub(super) fn resident_bytes(process: u32) -> Option<u64> {
 
 /// Returns the resident bytes of all descendants of a process.
 pub(super) fn resident_bytes_below(process: u32) -> u64 {
-    let (mut waiting, mut bytes) = (children(process), 0);
+    let mut waiting = children(process);
+    let mut bytes = 0;
     while let Some(one) = waiting.pop() {
         bytes += resident_bytes(one).unwrap_or(0);
         waiting.extend(children(one));

@@ -28,7 +28,8 @@ pub fn python_path() -> &'static str {
         // The lock is released when the file is closed, even if this process dies.
         let lock = File::create(target.join("lock")).unwrap();
         lock.lock().unwrap();
-        let (wanted, installed) = (PYPI.join(" "), target.join("installed"));
+        let wanted = PYPI.join(" ");
+        let installed = target.join("installed");
         if !fs::read_to_string(&installed).is_ok_and(|have| have == wanted) {
             let mut pip = Command::new("python3");
             pip.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]).arg(target.join("pip")).args(PYPI);

@@ -132,7 +132,8 @@ async fn generations_and_epochs_are_compared() {
 #[tokio::test]
 async fn bounds_of_streams_and_sets_hold() {
     let mut bench = Bench::new();
-    let (queue, set) = (StreamKey::new("q1"), SetKey::new("s"));
+    let queue = StreamKey::new("q1");
+    let set = SetKey::new("s");
     let fits = |member: &str, max| Guard::Fits { set: SetKey::new("s"), member: member.into(), max };
     bench.guard(vec![Guard::Within(queue.clone(), 1), fits("a", 1)]).await.unwrap();
     let join =
@@ -194,7 +195,9 @@ async fn scans_find_each_record_once() {
         bench.write(vec![put(&format!("a:{n}"), "1{}", None), put(&format!("b:{n}"), "1{}", None)]).await;
     }
     bench.write(vec![Write::PutPart(record("a:parts"), "p".into(), "x".into())]).await;
-    let (mut found, mut cursor, mut pages) = (Vec::new(), 0, 0);
+    let mut found = Vec::new();
+    let mut cursor = 0;
+    let mut pages = 0;
     loop {
         let (keys, next) = bench.store.scan("a:", cursor, 10).await.unwrap();
         found.extend(keys);

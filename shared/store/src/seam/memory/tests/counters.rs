@@ -127,7 +127,9 @@ proptest! {
         max in 1..10_u64,
         steps in prop::collection::vec((0..60_i64, 1..4_u64), 1..60),
     ) {
-        let (mut counter, mut now_ms, mut debits) = (Counter::default(), 1_000, Vec::<(i64, u64)>::new());
+        let mut counter = Counter::default();
+        let mut now_ms = 1_000;
+        let mut debits = Vec::<(i64, u64)>::new();
         for (step_ms, amount) in steps {
             now_ms += step_ms;
             let debit = counter.debit(&room(amount, max, Window::Rolling { length_ms }), at(now_ms));
@@ -149,7 +151,9 @@ proptest! {
     fn a_fixed_counter_allows_its_bound_once_in_a_window(
         steps in prop::collection::vec((0..60_i64, 1..4_u64, prop::sample::select(vec![20_i64, 50])), 1..60),
     ) {
-        let (mut counter, mut now_ms, mut debits) = (Counter::default(), 1_000, Vec::<(i64, u64)>::new());
+        let mut counter = Counter::default();
+        let mut now_ms = 1_000;
+        let mut debits = Vec::<(i64, u64)>::new();
         for (step_ms, amount, length_ms) in steps {
             now_ms += step_ms;
             let start_ms = now_ms / length_ms * length_ms;

@@ -157,7 +157,8 @@ impl Bench {
     }
 
     async fn play(&mut self, call: &Call) {
-        let (queue, store) = (StreamKey::new("q"), self.store().clone());
+        let queue = StreamKey::new("q");
+        let store = self.store().clone();
         match call {
             Call::Commit(batch) => {
                 let batch = batch.iter().map(|(guards, writes)| Transaction {
@@ -245,7 +246,8 @@ proptest! {
                 bench.play(call).await;
             }
             bench.store().shard().await.unwrap();
-            let (before, whole) = (without_time(bench.contents()), fs::read(bench.log()).unwrap().len());
+            let before = without_time(bench.contents());
+            let whole = fs::read(bench.log()).unwrap().len();
             bench.play(&Call::Commit(vec![(vec![], last.clone())])).await;
             let log = bench.log();
             let frames = fs::read(&log).unwrap();

@@ -57,7 +57,8 @@ async fn shadow_debits_without_room_and_reports_it() {
 async fn new_turns_wait_behind_the_throttle_queue() {
     let mut bench = Bench::new();
     let key = CounterKey::new("limit", "a");
-    let (set, queue_of) = (keys::throttle_queue(&key), Some(key.clone()));
+    let set = keys::throttle_queue(&key);
+    let queue_of = Some(key.clone());
     let join = Write::Join { set: set.clone(), member: "m".into(), place: 1, queue_of: queue_of.clone() };
     bench.write(vec![join]).await;
     let new = Guard::Room(Room { behind_queue: true, ..room("a", 1, 5, Window::Total) });
