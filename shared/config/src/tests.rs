@@ -12,6 +12,7 @@ mod refused_python;
 mod refused_settings;
 mod refused_shell;
 mod refused_tools;
+mod schema_words;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -79,7 +79,7 @@ pub(crate) fn assert_outcome(outcome: &Result<ToolOutput, ToolFailure>) {
         Err(ToolFailure::InvalidArguments { message } | ToolFailure::Transient { message, .. }) => {
             assert_message(message);
         }
-        Err(ToolFailure::Permanent { message, details }) => {
+        Err(ToolFailure::Ended { message, details, .. }) => {
             assert_message(message);
             assert_no_secret(&details.clone().unwrap_or_default());
         }

@@ -224,7 +224,7 @@ impl<'a> Budgets<'a> {
             )
         };
         let details = json!({"limit": name, "used": used, "needed": needed, "resets_at": resets_at});
-        Ok(ToolFailure::Permanent { message, details: Some(details) })
+        Ok(ToolFailure::permanent(message, Some(details)))
     }
 
     /// The limit with this name, as it applies to the task's tenant.

@@ -11,7 +11,7 @@ pub(crate) fn transient(message: String, retry_after: Option<Duration>) -> ToolF
 }
 
 pub(crate) fn refused(message: String) -> ToolFailure {
-    ToolFailure::Permanent { message, details: None }
+    ToolFailure::permanent(message, None)
 }
 
 pub(crate) fn internal(error: impl std::fmt::Display) -> ToolFailure {

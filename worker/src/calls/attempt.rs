@@ -143,10 +143,10 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Handle
         ToolFailure::InvalidArguments { message } => {
             (Outcome::InvalidArguments, messages::invalid_arguments(name, &message))
         }
-        ToolFailure::Permanent { message, details } => {
-            let mut error = messages::error(Outcome::Permanent, message);
+        ToolFailure::Ended { outcome, message, details } => {
+            let mut error = messages::error(outcome, message);
             error.details = details;
-            (Outcome::Permanent, error)
+            (outcome, error)
         }
         ToolFailure::NotConfigured { message } => {
             let mut error = messages::error(Outcome::Permanent, message);

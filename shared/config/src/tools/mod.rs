@@ -13,10 +13,11 @@ pub(crate) mod templates;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use tickfleet_model::tool::{ReadCache, Reconcile};
-use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey};
+use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, Outcome};
 
 pub use python::{PythonDef, PythonSandbox};
 
@@ -263,13 +264,12 @@ pub struct OutcomeRule {
 }
 
 /// The meaning of a service's response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerMeaning {
     /// The call succeeded.
     Ok,
-    /// A permanent failure.
-    Permanent,
+    /// The call failed with this outcome, and a retry would change nothing.
+    Ended(Outcome),
     /// A temporary failure. The call may have taken effect.
     Transient,
     /// A temporary failure, and the call certainly had no effect: `once` tools may retry.
@@ -277,13 +277,21 @@ pub enum AnswerMeaning {
 }
 
 impl AnswerMeaning {
-    /// Each variant with its word.
+    /// The words of the configuration.
     pub(crate) const NAMED: [(&'static str, Self); 4] = [
         ("ok", Self::Ok),
-        ("permanent", Self::Permanent),
+        ("permanent", Self::Ended(Outcome::Permanent)),
         ("transient", Self::Transient),
         ("not_executed", Self::NotExecuted),
     ];
+}
+
+impl<'de> Deserialize<'de> for AnswerMeaning {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        let named = Self::NAMED.into_iter().find(|(name, _)| *name == word);
+        named.map(|(_, meaning)| meaning).ok_or_else(|| D::Error::custom(format!("unknown outcome {word:?}")))
+    }
 }
 
 /// OAuth 2 (RFC 6749). `client_id`, `client_secret`, `refresh_token`, `scope` and `params` are templates that may name

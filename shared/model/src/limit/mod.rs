@@ -384,6 +384,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_key_that_is_one_word_is_named() {
+        let refused = serde_json::from_str::<LimitKey>(r#""?""#).unwrap_err().to_string();
+        let words: Vec<&str> = refused.split('`').skip(3).step_by(2).filter(|word| *word != "argument").collect();
+        assert_eq!(words, LimitKey::NAMED.map(|(word, _)| word));
+    }
+
+    #[test]
     fn a_star_stands_for_any_characters() {
         for (pattern, name) in [
             ("*", ""),

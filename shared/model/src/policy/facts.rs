@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::RuleMode;
 use crate::digest::hash_of;
+use crate::outcome::EffectHappened;
 use crate::tool::canonical_argument;
 use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, TenantId, limits};
 
@@ -200,20 +201,12 @@ impl FactRow {
     /// As [`Self::after`], if only these properties of the call are known.
     #[must_use]
     pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, Becomes)> {
-        let may_have = outcome == Outcome::OutcomeUnknown
+        let may_have = outcome.happened() == EffectHappened::Perhaps
             || ran
                 && match outcome {
                     Outcome::Internal => effect != Effect::Read,
                     Outcome::Transient | Outcome::Cancelled | Outcome::Expired => effect == Effect::Idempotent,
-                    Outcome::Ok
-                    | Outcome::Permanent
-                    | Outcome::OutcomeUnknown
-                    | Outcome::UnknownTool
-                    | Outcome::Denied
-                    | Outcome::InvalidArguments
-                    | Outcome::DailyCapReached
-                    | Outcome::Rejected
-                    | Outcome::ApprovalRefused => false,
+                    _ => false,
                 };
         let of = |changes: &'_ [FactChange], surely: Becomes, maybe: Becomes| -> Vec<(usize, Becomes)> {
             let one = |(at, change): (usize, &FactChange)| {

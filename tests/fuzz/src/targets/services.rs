@@ -134,7 +134,7 @@ pub(super) fn token(bytes: &[u8]) {
                 assert!(!token.is_empty() && HeaderValue::try_from(format!("Bearer {token}")).is_ok());
                 assert!(life.as_secs() <= 366 * 86_400, "a token of {life:?}");
             }
-            Err(ToolFailure::Permanent { message, .. } | ToolFailure::Transient { message, .. }) => {
+            Err(ToolFailure::Ended { message, .. } | ToolFailure::Transient { message, .. }) => {
                 assert_message(&message);
             }
             Err(other) => panic!("{other:?}"),

@@ -51,7 +51,7 @@ async fn a_task_that_a_lost_try_may_have_given_out_and_forgotten_is_not_given_ou
     };
     let refused = handler.call(&context(true), &arguments).await.unwrap_err();
     let unknown = |message: &str| message.contains("Whether the task was given out is not known");
-    assert!(matches!(&refused, ToolFailure::Permanent { message, .. } if unknown(message)), "{refused:?}");
+    assert!(matches!(&refused, ToolFailure::Ended { message, .. } if unknown(message)), "{refused:?}");
     // Nothing was written: the same call, for which no record can have expired, delegates the task.
     let given = handler.call(&context(false), &arguments).await.unwrap();
     assert!(given.json.get().contains("queued"), "{}", given.json.get());

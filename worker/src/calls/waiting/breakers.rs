@@ -248,7 +248,7 @@ pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
         HandlerEnd::Unfit(_) | HandlerEnd::Returned(Ok(Ok(_))) => ToolHealth::Responds,
         HandlerEnd::Returned(Ok(Err(failure))) => match failure {
             ToolFailure::Transient { retry_after: None, .. } => ToolHealth::Failed,
-            ToolFailure::Transient { .. } | ToolFailure::Permanent { .. } | ToolFailure::Waits { .. } => {
+            ToolFailure::Transient { .. } | ToolFailure::Ended { .. } | ToolFailure::Waits { .. } => {
                 ToolHealth::Responds
             }
             // Caused by a bug, or no service was called.

@@ -198,7 +198,7 @@ mod tests {
         assert!(transient(true, run("fail_once", 2, script.clone()).await));
         assert_eq!(run("fail", 3, script.clone()).await.unwrap().json.get(), r#"{"attempt":3}"#);
         assert_eq!(run("fail", 9, script).await.unwrap().json.get(), r#"{"attempt":9}"#);
-        assert!(matches!(run("fail", 1, json!({})).await, Err(ToolFailure::Permanent { .. })));
+        assert!(matches!(run("fail", 1, json!({})).await, Err(ToolFailure::Ended { .. })));
     }
 
     #[tokio::test]

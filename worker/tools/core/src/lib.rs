@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
-use tickfleet_model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, TenantId, TurnId};
+use tickfleet_model::{AgentId, CallId, Context, InboxName, Outcome, TaskGrant, TaskId, TenantId, TurnId};
 use tickfleet_ops::traces::{self, TraceContext};
 use tokio_util::sync::CancellationToken;
 
@@ -185,8 +185,10 @@ pub enum ToolFailure {
         /// The text for the model.
         message: String,
     },
-    /// Permanent: the tool or its service rejected the call. The message is for the model.
-    Permanent {
+    /// The tool or its service ended the call, and a retry would change nothing. The message is for the model.
+    Ended {
+        /// The outcome of the call.
+        outcome: Outcome,
         /// The text for the model.
         message: String,
         /// The details for programs.
@@ -219,6 +221,14 @@ pub enum ToolFailure {
         /// The text that names what is missing.
         message: String,
     },
+}
+
+impl ToolFailure {
+    /// The tool or its service rejected the call. `message` is for the model, `details` are for programs.
+    #[must_use]
+    pub const fn permanent(message: String, details: Option<serde_json::Value>) -> Self {
+        Self::Ended { outcome: Outcome::Permanent, message, details }
+    }
 }
 
 /// Carries out one call. A timeout drops the future and cancels [`CallContext::cancel`].

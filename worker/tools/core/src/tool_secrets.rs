@@ -103,12 +103,12 @@ fn scrubbed_failure(failure: ToolFailure, set: &Secrets) -> ToolFailure {
     let clean = |message: String| set.scrub(&message);
     match failure {
         ToolFailure::InvalidArguments { message } => ToolFailure::InvalidArguments { message: clean(message) },
-        ToolFailure::Permanent { message, details } => {
+        ToolFailure::Ended { outcome, message, details } => {
             let details = details.map(|details| {
                 // If a secret was outside a JSON string, the details are no longer JSON and are dropped.
                 serde_json::from_str(&set.scrub(&details.to_string())).unwrap_or(Value::Null)
             });
-            ToolFailure::Permanent { message: clean(message), details }
+            ToolFailure::Ended { outcome, message: clean(message), details }
         }
         ToolFailure::Transient { message, retry_after, not_executed } => {
             ToolFailure::Transient { message: clean(message), retry_after, not_executed }

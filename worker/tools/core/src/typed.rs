@@ -83,8 +83,8 @@ impl From<ToolError> for ToolFailure {
         // Messages are not cut here: secrets are removed first, and the rest is cut when it is reported.
         match error {
             ToolError::InvalidArguments(message) => Self::InvalidArguments { message },
-            ToolError::Permanent(message) => Self::Permanent { message, details: None },
-            ToolError::Refused { message, details } => Self::Permanent { message, details: Some(details) },
+            ToolError::Permanent(message) => Self::permanent(message, None),
+            ToolError::Refused { message, details } => Self::permanent(message, Some(details)),
             ToolError::Transient(message) => Self::Transient { message, retry_after: None, not_executed: false },
             ToolError::NotExecuted { message, retry_after } => {
                 Self::Transient { message, retry_after, not_executed: true }
@@ -600,7 +600,7 @@ mod tests {
         let told = handler.call(&context(1), &arguments(json!({}))).await.unwrap();
         assert_eq!(told.json.get(), r#"{"told":"the key is [REDACTED]"}"#);
         let tina = CallContext { agent: tickfleet_model::AgentId::new("tina").unwrap(), ..context(1) };
-        let Err(ToolFailure::Permanent { message, .. }) = handler.call(&tina, &arguments(json!({}))).await else {
+        let Err(ToolFailure::Ended { message, .. }) = handler.call(&tina, &arguments(json!({}))).await else {
             panic!("refused")
         };
         assert_eq!(message, "the key is [REDACTED]");

@@ -166,12 +166,16 @@ mod tests {
             let body = RawValue::from_string(body.to_owned()).ok();
             rules.rule(status, body.as_deref()).map(|rule| rule.meaning)
         };
-        use AnswerMeaning::{NotExecuted, Ok, Permanent, Transient};
+        use AnswerMeaning::{Ended, NotExecuted, Ok, Transient};
+        use tickfleet_model::Outcome;
         assert_eq!(meaning(409, "no json"), Some(Ok));
         assert_eq!(meaning(200, r#"{"ok":false,"error":"busy"}"#), Some(NotExecuted), "in their order");
-        assert_eq!(meaning(200, r#"{"ok":false,"error":"no_channel"}"#), Some(Permanent));
+        assert_eq!(meaning(200, r#"{"ok":false,"error":"no_channel"}"#), Some(Ended(Outcome::Permanent)));
         assert_eq!(meaning(201, r#"{"ok":false}"#), None, "another status");
-        assert_eq!((meaning(200, r#"{"errors":[]}"#), meaning(200, r#"{"errors":[{}]}"#)), (None, Some(Permanent)));
+        assert_eq!(
+            (meaning(200, r#"{"errors":[]}"#), meaning(200, r#"{"errors":[{}]}"#)),
+            (None, Some(Ended(Outcome::Permanent)))
+        );
         assert_eq!((meaning(202, "{}"), meaning(202, r#"{"id":1}"#)), (Some(Transient), None));
         assert_eq!(meaning(202, "no json"), Some(Transient));
         assert!(rules.may_succeed(409) && !rules.may_succeed(410) && rules.may_fail(200));

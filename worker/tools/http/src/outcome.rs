@@ -189,7 +189,7 @@ impl OutcomeRules {
         match status {
             408 | 425 | 500..=599 => {}
             _ if not_executed => {}
-            _ => return ToolFailure::Permanent { message, details: Some(json!({ "status": status })) },
+            _ => return ToolFailure::permanent(message, Some(json!({ "status": status }))),
         }
         ToolFailure::Transient { message, retry_after: retry_after(headers, body.as_ref()), not_executed }
     }
@@ -209,8 +209,10 @@ fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFail
     let message = failure_message(status, service_message.or_else(|| message_of(body.as_ref(), text, headers)));
     let wished = rule.retry_after_s(body.as_ref()).map(Duration::from_secs);
     match rule.meaning {
-        AnswerMeaning::Ok | AnswerMeaning::Permanent => {
-            ToolFailure::Permanent { message, details: Some(json!({ "status": status })) }
+        // A response with this meaning was returned before.
+        AnswerMeaning::Ok => ToolFailure::permanent(message, Some(json!({ "status": status }))),
+        AnswerMeaning::Ended(outcome) => {
+            ToolFailure::Ended { outcome, message, details: Some(json!({ "status": status })) }
         }
         AnswerMeaning::Transient | AnswerMeaning::NotExecuted => ToolFailure::Transient {
             message,
@@ -260,7 +262,7 @@ pub(super) fn lost(host: &str, why: &str) -> ToolFailure {
 
 /// Returns a permanent failure, with its message cut to a bound.
 pub(super) fn permanent(message: impl AsRef<str>) -> ToolFailure {
-    ToolFailure::Permanent { message: wording::cut(message.as_ref(), limits::ERROR_BYTES_MAX), details: None }
+    ToolFailure::permanent(wording::cut(message.as_ref(), limits::ERROR_BYTES_MAX), None)
 }
 
 fn raw(json: String) -> Result<Box<RawValue>, ToolFailure> {
@@ -360,7 +362,7 @@ mod tests {
         };
         let meaning = |status| match rules.failure(status, &HeaderMap::new(), "") {
             ToolFailure::Transient { not_executed, .. } => Some(not_executed),
-            ToolFailure::Permanent { .. } => None,
+            ToolFailure::Ended { .. } => None,
             other => panic!("{other:?}"),
         };
         for status in [400, 401, 403, 404, 422, 304] {
@@ -380,7 +382,7 @@ mod tests {
         let mapping = Mapping::default();
         let rules = OutcomeRules { not_executed, mapping, result: None, response_bytes_max: 10, effect: Effect::Once };
         let message_for = |text: &str, kind| match rules.failure(400, &headers(&[(header::CONTENT_TYPE, kind)]), text) {
-            ToolFailure::Permanent { message, .. } => message,
+            ToolFailure::Ended { message, .. } => message,
             other => panic!("{other:?}"),
         };
         let telegram = r#"{"ok":false,"error_code":400,"description":"Bad Request: chat not found"}"#;

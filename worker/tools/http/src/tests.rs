@@ -131,7 +131,7 @@ fn status(status: u16, headers: &[(&'static str, &str)], body: &str) -> Answer {
 
 fn message(result: Result<ToolOutput, ToolFailure>) -> String {
     match result {
-        Err(ToolFailure::Permanent { message, .. } | ToolFailure::Transient { message, .. }) => message,
+        Err(ToolFailure::Ended { message, .. } | ToolFailure::Transient { message, .. }) => message,
         other => panic!("{other:?}"),
     }
 }
@@ -140,7 +140,7 @@ fn message(result: Result<ToolOutput, ToolFailure>) -> String {
 fn transient(result: Result<ToolOutput, ToolFailure>) -> Option<bool> {
     match result {
         Err(ToolFailure::Transient { not_executed, .. }) => Some(not_executed),
-        Err(ToolFailure::Permanent { .. }) => None,
+        Err(ToolFailure::Ended { .. }) => None,
         other => panic!("{other:?}"),
     }
 }

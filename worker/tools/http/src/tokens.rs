@@ -141,7 +141,7 @@ async fn sign_in(
             let number = slot.granted;
             Arc::new(Token { value, number, good_until: Instant::now() + granted.life })
         });
-        if matches!(result, Err(ToolFailure::Permanent { .. })) {
+        if matches!(result, Err(ToolFailure::Ended { .. })) {
             // Perhaps only the rotated refresh token is invalid: the next attempt starts with the declared one.
             slot.rotated = None;
         }

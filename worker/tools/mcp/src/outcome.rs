@@ -28,7 +28,7 @@ pub(super) struct CallFailure {
 
 /// Returns a permanent failure, with its message cut to a bound.
 pub(super) fn permanent(message: &str) -> ToolFailure {
-    ToolFailure::Permanent { message: wording::cut(message, limits::ERROR_BYTES_MAX), details: None }
+    ToolFailure::permanent(wording::cut(message, limits::ERROR_BYTES_MAX), None)
 }
 
 /// Returns the failure of a call to a tool whose definition differs from the pinned one.
@@ -39,7 +39,7 @@ pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailur
         wording::cut(own, WORD_BYTES_MAX)
     );
     let details = json!({ "reason": "quarantined", "changed": changed });
-    ToolFailure::Permanent { message: wording::cut(&message, limits::ERROR_BYTES_MAX), details: Some(details) }
+    ToolFailure::permanent(wording::cut(&message, limits::ERROR_BYTES_MAX), Some(details))
 }
 
 /// Returns the output of a response: the structured content if there is any, otherwise the content as text.
@@ -441,7 +441,7 @@ mod tests {
     async fn a_tools_own_refusal_is_permanent_and_its_secrets_are_gone() {
         let refused = json!({"isError": true, "content": [{"type": "text", "text": "no: s3cret-value"}]});
         match output(result(refused), Effect::Once, true, &secrets().await) {
-            Err(ToolFailure::Permanent { message, .. }) => assert_eq!(message, "no: [REDACTED]"),
+            Err(ToolFailure::Ended { message, .. }) => assert_eq!(message, "no: [REDACTED]"),
             other => panic!("{other:?}"),
         }
     }
@@ -464,7 +464,7 @@ mod tests {
             for effect in [Effect::Once, Effect::Idempotent, Effect::Read] {
                 let (unknown, message) = match output(result(answer.clone()), effect, true, &secrets) {
                     Err(ToolFailure::Transient { message, not_executed: false, .. }) => (true, message),
-                    Err(ToolFailure::Permanent { message, .. }) => (false, message),
+                    Err(ToolFailure::Ended { message, .. }) => (false, message),
                     other => panic!("{other:?}"),
                 };
                 assert_eq!(unknown, effect == Effect::Once, "{message}");

@@ -104,7 +104,7 @@ async fn call_with(tool: &RegisteredTool, arguments: &str) -> Result<ToolOutput,
 fn failure(answer: Result<ToolOutput, ToolFailure>) -> (String, bool) {
     match answer {
         Err(ToolFailure::Transient { message, not_executed: false, .. }) => (message, true),
-        Err(ToolFailure::Permanent { message, .. }) => (message, false),
+        Err(ToolFailure::Ended { message, .. }) => (message, false),
         other => panic!("{other:?}"),
     }
 }

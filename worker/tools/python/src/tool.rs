@@ -84,7 +84,7 @@ fn failed(failure: Failure) -> ToolFailure {
     let told = || wording::cut(&message, limits::ERROR_BYTES_MAX);
     match kind {
         FailureKind::InvalidArguments => ToolFailure::InvalidArguments { message: told() },
-        FailureKind::Permanent => ToolFailure::Permanent { message: told(), details },
+        FailureKind::Permanent => ToolFailure::permanent(told(), details),
         FailureKind::Transient => ToolFailure::Transient {
             message: told(),
             retry_after: retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),

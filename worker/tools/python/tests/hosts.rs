@@ -104,7 +104,7 @@ async fn its_tools_are_called_like_those_of_a_process_of_ones_own() {
     let environment = tools.call("environment", json!({})).await.unwrap();
     assert_eq!((&environment["OF_THE_HOST"], environment.get("SHOP_KEY")), (&json!("yes"), None));
     let refused = tools.call("fail", json!({"how": "permanent"})).await;
-    assert!(matches!(refused, Err(ToolFailure::Permanent { message, .. }) if message == "no"));
+    assert!(matches!(refused, Err(ToolFailure::Ended { message, .. }) if message == "no"));
     tools.stop().await;
 }
 

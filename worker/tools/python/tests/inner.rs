@@ -103,7 +103,7 @@ async fn a_function_in_a_thread_is_let_go_while_its_inner_call_runs_whatever_it_
 async fn outside_of_a_fleet_no_other_tool_can_be_called() {
     let tools = Tools::of(def());
     let refused = tools.call("relay", json!({"tool": "echo", "text": "hi"})).await;
-    let Err(ToolFailure::Permanent { message, .. }) = refused else { panic!("{refused:?}") };
+    let Err(ToolFailure::Ended { message, .. }) = refused else { panic!("{refused:?}") };
     assert!(message.contains("No other tool can be called from here"), "{message}");
     tools.stop().await;
 }

@@ -50,7 +50,7 @@ async fn every_way_to_fail_says_what_it_is_and_no_secret() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(matches!(fail("permanent").await, ToolFailure::Permanent { details: Some(why), .. } if why["why"] == 7));
+    assert!(matches!(fail("permanent").await, ToolFailure::Ended { details: Some(why), .. } if why["why"] == 7));
     assert!(matches!(fail("invalid").await, ToolFailure::InvalidArguments { message } if message == "not so"));
     match fail("a bug ").await {
         ToolFailure::Internal { message } => {
@@ -127,7 +127,7 @@ async fn neither_prints_nor_large_results_nor_rogue_bytes_break_other_calls() {
     (def.processes, def.concurrency) = (1, 4);
     let tools = Tools::of(def);
     let large = tools.call("large", json!({"count": 5_000_000})).await;
-    assert!(matches!(large, Err(ToolFailure::Permanent { message, .. }) if message.contains("Ask for less at a time")));
+    assert!(matches!(large, Err(ToolFailure::Ended { message, .. }) if message.contains("Ask for less at a time")));
     assert_eq!(tools.call("large", json!({"count": 3_000_000})).await.unwrap().as_str().unwrap().len(), 3_000_000);
     // Bytes that are not a frame end the process and the calls that run in it.
     assert!(lost(tools.call("rogue", json!({})).await));

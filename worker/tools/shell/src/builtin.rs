@@ -334,9 +334,7 @@ fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
 fn tool_error(failure: ToolFailure) -> ToolError {
     match failure {
         ToolFailure::InvalidArguments { message } => ToolError::InvalidArguments(message),
-        ToolFailure::Permanent { message, .. } | ToolFailure::NotConfigured { message } => {
-            ToolError::Permanent(message)
-        }
+        ToolFailure::Ended { message, .. } | ToolFailure::NotConfigured { message } => ToolError::Permanent(message),
         ToolFailure::Transient { message, not_executed: true, retry_after } => {
             ToolError::NotExecuted { message, retry_after }
         }

@@ -56,7 +56,7 @@ impl CommandResult {
             return Err(ToolFailure::Transient { message: message(), retry_after: None, not_executed: false });
         }
         if is_in(permanent) {
-            return Err(ToolFailure::Permanent { message: message(), details: serde_json::to_value(&self).ok() });
+            return Err(ToolFailure::permanent(message(), serde_json::to_value(&self).ok()));
         }
         Ok(self)
     }

@@ -80,7 +80,7 @@ impl Shell {
             }),
             Ok(outcome) => Ok(outcome),
             Err(RunError::Spec(why) | RunError::NotStarted(why)) => {
-                Err(ToolFailure::Permanent { message: format!("The command was not run: {why}."), details: None })
+                Err(ToolFailure::permanent(format!("The command was not run: {why}."), None))
             }
             Err(RunError::Machine(why)) => Err(ToolFailure::NotConfigured { message: format!("{why}.") }),
             Err(RunError::Lost(message)) => {

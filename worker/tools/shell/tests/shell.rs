@@ -89,7 +89,7 @@ async fn arguments_fill_single_elements_and_exit_codes_mean_what_the_declaration
     let failed = run(&tool, &context, json!({"text": "abc"})).await;
     assert!(matches!(failed, Err(ToolFailure::Transient { not_executed: false, .. })), "{failed:?}");
     let failed = run(&tool, &context, json!({"text": "abcd"})).await;
-    assert!(matches!(failed, Err(ToolFailure::Permanent { .. })), "{failed:?}");
+    assert!(matches!(failed, Err(ToolFailure::Ended { .. })), "{failed:?}");
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn errors_tell_a_model_what_to_do() {
         ("write_file", json!({"path": "f/g", "content": ""}), "not a folder"),
     ] {
         match run(&tool(name), &context, arguments).await {
-            Err(ToolFailure::Permanent { message, .. }) => assert!(message.contains(expected), "{name}: {message}"),
+            Err(ToolFailure::Ended { message, .. }) => assert!(message.contains(expected), "{name}: {message}"),
             other => panic!("{name}: {other:?}"),
         }
     }

@@ -1,5 +1,7 @@
 //! Reads `http.outcomes`: the meaning of a response by its status and body.
 
+use tickfleet_model::Outcome;
+
 use crate::document::reader::Cursor;
 use crate::tools::http::values::pointer;
 use crate::tools::{AnswerMeaning, OutcomeRule};
@@ -36,7 +38,7 @@ fn rule(cursor: &Cursor<'_>) -> Option<OutcomeRule> {
         outcome: s
             .required("outcome")
             .and_then(|c| c.choice(&AnswerMeaning::NAMED))
-            .unwrap_or(AnswerMeaning::Permanent),
+            .unwrap_or(AnswerMeaning::Ended(Outcome::Permanent)),
         message: s.optional("message").and_then(|c| pointer(&c)),
         retry_after: s.optional("retry_after").and_then(|c| pointer(&c)),
     };

@@ -228,7 +228,7 @@ fn not_signed_in(why: &str, retry_after: Option<Duration>) -> ToolError {
 fn refused(failure: ToolFailure) -> ToolError {
     match failure {
         ToolFailure::Transient { message, retry_after, .. } => ToolError::NotExecuted { message, retry_after },
-        ToolFailure::Permanent { message, .. }
+        ToolFailure::Ended { message, .. }
         | ToolFailure::InvalidArguments { message }
         | ToolFailure::NotConfigured { message } => ToolError::Permanent(message),
         ToolFailure::Waits { awaits, at_most } => ToolError::Waits { awaits: awaits.turn(), at_most },

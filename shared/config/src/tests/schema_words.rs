@@ -1,0 +1,29 @@
+//! The schemas for editors list the words that the loader accepts.
+
+use serde_json::Value;
+use tickfleet_model::limit::LimitKey;
+
+use crate::tools::AnswerMeaning;
+
+fn schema(file: &str) -> Value {
+    let path = format!("{}/../../config/schema/{file}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+fn outcomes_of_http_tools_are_those_of_the_schema() {
+    let tools = schema("tools");
+    let outcome =
+        "/properties/tools/additionalProperties/properties/http/properties/outcomes/items/properties/outcome/enum";
+    let words: Vec<&str> =
+        tools.pointer(outcome).unwrap().as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(words, AnswerMeaning::NAMED.map(|(word, _)| word));
+}
+
+#[test]
+fn keys_of_limits_are_those_of_the_schema() {
+    let limits = schema("limits");
+    let keys = limits.pointer("/properties/limits/additionalProperties/properties/per/items/pattern").unwrap();
+    let words = LimitKey::NAMED.map(|(word, _)| word).join("|");
+    assert_eq!(keys.as_str(), Some(&*format!("^({words}|argument:/.*)$")));
+}
