@@ -26,7 +26,7 @@ fn where_counters_may_be_shared_nothing_is_said_of_their_limit() {
         later
     };
     // The core keeps a counter for a day after its window.
-    let turns = [one, other, later("c", 2 * HOUR_MS), later("d", 27 * HOUR_MS)];
+    let turns = [one, other, later("c", 2 * HOUR_MS), later("d", 30 * HOUR_MS)];
     let with = |limit: Limit| {
         let mut policy = policy(3, vec![limit]);
         let agents = ["kelly", "stan"].map(|agent| (AgentId::new(agent).unwrap(), AgentPolicy::default()));
