@@ -1,13 +1,13 @@
-//! Recovery after crashes of workers, schedulers and the store: redelivers slices and messages, finds poison messages, and
-//! loses no side effect in a restart of the store.
+//! Recovery after crashes of workers, schedulers and the store. It redelivers slices and messages, and finds poison
+//! messages. No side effect is lost in a restart of the store.
 //!
 //! # Suspects
 //!
-//! A crashed worker held up to a few hundred slices, and one may have caused the crash. They are redelivered as
-//! *suspects*, in groups of at most half as many. After each further crash, the slices of the running group are redelivered
-//! in groups of half the size ([`regroup`]). So innocent slices run again beside each other, and a poison slice is alone
-//! after log2 steps. A slice that crashes workers alone [`crate::bounds::Bounds::crashes_max`] times is quarantined. A slice
-//! that settles is cleared.
+//! A crashed worker may have held a few hundred slices, and one of them may have caused the crash. All of them are
+//! redelivered as *suspects*, in groups of at most half their number. After each further crash, the slices of the
+//! running group are redelivered in groups of half the size ([`regroup`]). So innocent slices still run concurrently,
+//! and after a logarithmic number of crashes, a poison slice runs alone. If a slice that runs alone crashes
+//! [`crate::bounds::Bounds::crashes_max`] workers, it is quarantined. A slice that settles is no longer a suspect.
 //!
 //! A worker keeps these rules:
 //! 1. It runs one group of suspects at a time. It takes one entry of a suspect queue; the slice's
