@@ -1,4 +1,5 @@
-//! Returns a slice that its holder does not run: another worker takes it, at once or once a worker can read it.
+//! Returns a slice that its holder does not run. Another worker takes the slice, at once or after a delay if this
+//! worker cannot read it.
 
 use bytes::Bytes;
 
@@ -19,17 +20,18 @@ use crate::view::{Undecided, View};
 /// Why a holder returns a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandBackReason {
-    /// The call that the holder began was never sent.
+    /// The next call was never sent, even if the holder had begun it.
     Unsent {
-        /// The nonce of the holder's attempt, see [`super::Begun::by`]; `None` if it began no call.
+        /// The nonce of the holder's attempt, see [`super::Begun::by`]. `None` if the holder began no call.
         nonce: Option<String>,
     },
     /// The next call was interrupted and may run again.
     Tried,
-    /// Concurrent reads were interrupted too, or another worker may have run them because the slice was taken before the
-    /// store restarted.
+    /// Concurrent reads were interrupted, too. Or another worker may have run them, because the slice was taken before
+    /// a restart of the store.
     Beside,
-    /// The holder does not have the slice: it never arrived, or the store lost that it ended.
+    /// The worker holds the entry but does not run the slice. Either the slice never arrived at the worker, or the
+    /// store lost that the slice had ended.
     Unknown,
 }
 
