@@ -70,8 +70,8 @@ impl TurnName {
     }
 }
 
-/// A tenant's cancels of turns and tasks that have not arrived yet, by ID. A place is the time when the cancel is dropped,
-/// ms.
+/// A tenant's cancels of turns and tasks that have not arrived yet, by ID. A place is the time when the cancel is
+/// dropped, ms.
 #[must_use]
 pub fn early(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("early:{tenant}"))

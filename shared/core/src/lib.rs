@@ -1,7 +1,7 @@
 //! Records, their states, and every decision about them.
 //!
-//! A decision is a pure function: it reads a [`View`] and returns a [`Transaction`] for the store, or a refusal. This crate
-//! has no Redis, runtime, clock or randomness. Times are milliseconds of shard time.
+//! A decision is a pure function: it reads a [`View`] and returns a [`Transaction`] for the store, or a refusal. This
+//! crate has no Redis, runtime, clock or randomness. Times are milliseconds of shard time.
 //!
 //! # Read in this order
 //!

@@ -1,8 +1,8 @@
 //! Transactions, the only way to change a store: guards, then writes, committed together or not at all.
 //!
-//! Guards only read. If every guard holds, the store adds the amounts of all [`Room`] guards, acknowledges [`Guard::Held`]
-//! entries, and applies the writes in order. If a guard fails, the store writes nothing and returns a [`Conflict`] with the
-//! current value, so that the caller can decide again without another read.
+//! Guards only read. If every guard holds, the store adds the amounts of all [`Room`] guards, acknowledges
+//! [`Guard::Held`] entries, and applies the writes in order. If a guard fails, the store writes nothing and returns a
+//! [`Conflict`] with the current value, so that the caller can decide again without another read.
 
 use std::fmt;
 use std::sync::Arc;

@@ -84,8 +84,8 @@ fn wait(note: &Note) -> Option<String> {
     })
 }
 
-/// Adds the end of a call to its audit entry, and the permits that the slice returned and took again since its admission.
-/// `meta` is the last member of an entry.
+/// Adds the end of a call to its audit entry, and the permits that the slice returned and took again since its
+/// admission. `meta` is the last member of an entry.
 #[must_use]
 pub fn with_end(entry: &Bytes, turn: &Turn, ended_ms: i64) -> Bytes {
     let Some(head) = entry.strip_suffix(b"}}") else { return entry.clone() };

@@ -1,7 +1,7 @@
 //! Idempotency claims: the first of several equal calls runs, and the others return its result.
 //!
-//! A call whose tool has an effect key claims the effect in the transaction that begins it. The transaction that settles it
-//! ends the claim.
+//! A call whose tool has an effect key claims the effect in the transaction that begins it. The transaction that
+//! settles it ends the claim.
 
 #[cfg(test)]
 mod tests;
@@ -190,7 +190,8 @@ impl ClaimEffect {
     }
 }
 
-/// Section of a park: the turn waits for the end of an equal call. If that call has already ended, the turn is due at once.
+/// Section of a park: the turn waits for the end of an equal call. If that call has already ended, the turn is due at
+/// once.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitForClaim<'a>(pub &'a ClaimEffect);
 

@@ -1,4 +1,5 @@
-//! An in-memory store for the tests of this module: it commits transactions by their guards, and runs the decision loop.
+//! An in-memory store for the tests of this module: it commits transactions by their guards, and runs the decision
+//! loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

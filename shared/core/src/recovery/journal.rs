@@ -140,7 +140,8 @@ impl<E: Clone> Journal<E> {
         self.drop_oldest();
     }
 
-    /// Records that the store confirmed a turn's results before `upto`, or that the worker lost the turn (`usize::MAX`).
+    /// Records that the store confirmed a turn's results before `upto`, or that the worker lost the turn
+    /// (`usize::MAX`).
     pub fn confirm(&mut self, name: &TurnName, upto: usize, now_ms: i64) {
         let Self { entries, open, confirmed, repeatable, .. } = self;
         let Some(calls) = open.get_mut(name) else { return };

@@ -33,8 +33,8 @@ impl Lease {
         }
     }
 
-    /// Adds the guards that confirm the crash: the lease has ended, the consumer has not renewed it, and the store has not
-    /// restarted within one lease.
+    /// Adds the guards that confirm the crash: the lease has ended, the consumer has not renewed it, and the store has
+    /// not restarted within one lease.
     pub fn guard(&self, transaction: &mut Transaction, context: &Context, lease_ms: i64) {
         if !mutant!("reap_guards_the_epoch") {
             transaction.guard(Guard::Epoch { number: context.epoch, lease_ms });

@@ -58,7 +58,8 @@ pub fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     Ok(policy)
 }
 
-/// Reads all settings as of one generation. The transaction writes nothing; its guard detects a change between two reads.
+/// Reads all settings as of one generation. The transaction writes nothing; its guard detects a change between two
+/// reads.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadSettings;
 

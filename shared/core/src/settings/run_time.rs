@@ -61,8 +61,8 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// The part of the setting: `tenant:acme`, `pause:acme:kelly`, `pause:acme:` for a whole tenant, `tool_pause:acme:send`,
-    /// `tool_pause::send` for all tenants, `tool_off:send`.
+    /// The part of the setting: `tenant:acme`, `pause:acme:kelly`, `pause:acme:` for a whole tenant,
+    /// `tool_pause:acme:send`, `tool_pause::send` for all tenants, `tool_off:send`.
     #[must_use]
     pub fn part(&self) -> Arc<str> {
         match self {

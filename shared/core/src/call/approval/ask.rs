@@ -64,8 +64,8 @@ pub enum AskResult {
     },
 }
 
-/// Section of a park: asks people about a call. If they have already decided, or too many approvals wait, the turn is due at
-/// once, and its call is checked again.
+/// Section of a park: asks people about a call. If they have already decided, or too many approvals wait, the turn is
+/// due at once, and its call is checked again.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestApproval<'a> {
     /// The request.
