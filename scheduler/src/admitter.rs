@@ -1,5 +1,5 @@
-//! START HERE: the life of an inbound turn. [`crate::intake`] takes a batch. This module parses it and admits it in one
-//! commit, and rejects the turns that cannot be admitted.
+//! START HERE: the life of an inbound turn. [`crate::intake`] takes a batch. This module parses the batch, admits it in
+//! one commit, and rejects the turns that cannot be admitted.
 
 use std::collections::HashMap;
 use std::sync::Arc;

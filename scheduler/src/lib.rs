@@ -136,7 +136,8 @@ enum IncarnationEnd {
     PolicyStale,
 }
 
-/// If a loop takes longer than its period and this time, `/livez` reports it as stalled. Redis may be away for a while.
+/// Redis may be away for a while, so `/livez` reports a loop as stalled only if it takes this much longer than its
+/// period.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 impl Scheduler {
     /// A scheduler on the shard of `store`. The names of its incarnations begin with `name`, such as a pod's name.

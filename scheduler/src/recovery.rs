@@ -81,8 +81,8 @@ impl Recovery {
         handle.finished();
     }
 
-    /// Checks for dead consumers, unless any scheduler has just done so. If the last check is less than three quarters
-    /// of a period old, this one is skipped. So two checks are at most two periods apart.
+    /// Checks for dead consumers, unless a scheduler has just done so. If the last check is less than three quarters of
+    /// a period old, this round is skipped. So two checks are at most two periods apart.
     async fn round(&self, lists: bool) -> Result<(), StoreError> {
         let every_ms = i64::try_from(self.every.as_millis()).unwrap_or(i64::MAX);
         if !self.may_reap(every_ms / 4 * 3).await? {

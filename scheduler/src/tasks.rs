@@ -34,8 +34,8 @@ use crate::intake::{BatchHandler, Intake, WRONG_SHARD};
 use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::turn_ended;
 
-/// Maximum attempts to settle or park a task. An attempt fails if a heartbeat of its runtime changes the task
-/// meanwhile.
+/// Maximum attempts to settle or park a task. An attempt fails if a heartbeat of the task's runtime changes the task
+/// during the attempt.
 const ATTEMPTS_MAX: usize = 4;
 
 /// Handles new tasks and the reports of external runtimes.

@@ -133,7 +133,7 @@ impl PolicyState {
         self.announced.store(Arc::new(AnnouncedPolicy { digest: digest.to_owned(), short, generation }));
     }
 
-    /// Reports a large clock jump. Shard time follows the jump, because a jump cannot be told from a pause of this
+    /// Reports a large clock jump. Shard time follows the jump, because a wrong clock looks the same as a pause of this
     /// process (ADR 27).
     pub(crate) fn report_clock_jump(&self, ahead_ms: i64, metrics: &Metrics) {
         if ahead_ms >= LARGE_JUMP_MS {

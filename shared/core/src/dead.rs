@@ -213,7 +213,7 @@ impl<S: Decision> Decision for Replay<S> {
 }
 
 /// Removes the records of handled calls that the audit log no longer has. Returns the number of removed records. To
-/// remove all, the caller repeats it until it returns 0.
+/// remove all, the caller repeats this decision until it returns 0.
 #[derive(Debug, Clone)]
 pub struct ForgetHandled {
     /// Time of the log's first entry, ms.

@@ -5,7 +5,7 @@
 use crate::transaction::{Committed, Conflict, Transaction, Version};
 use crate::view::{Query, Undecided, View};
 
-/// The input of a decision besides its view.
+/// The input of a decision in addition to its view.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// Shard time as the caller knows it, ms. If the decision depends on this time, the transaction guards the time

@@ -64,9 +64,9 @@ pub fn anchors() -> StreamKey {
 /// A key of a sealer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealKey {
-    /// Its ID.
+    /// The key's ID.
     pub id: String,
-    /// Its public half.
+    /// The public half of the key.
     pub public: String,
 }
 
@@ -88,7 +88,7 @@ pub struct Seal {
 pub struct ExtendSeals {
     /// The process that seals.
     pub candidate: Candidate,
-    /// Its key.
+    /// The key of this process.
     pub key: SealKey,
     /// The state before this step.
     pub before: String,

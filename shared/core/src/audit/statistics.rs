@@ -41,8 +41,8 @@ pub fn day_counts(day: i64) -> Arc<str> {
     format!("_calls:{day}").into()
 }
 
-/// The limit whose counters hold, for each tenant, the number of counts on a day. This number is bounded per tenant, so
-/// no tenant uses up another tenant's bound.
+/// The limit whose counters hold the number of counts on a day, by tenant. The number is bounded per tenant, so no
+/// tenant uses up another tenant's bound.
 fn numbers_of_counts(day: i64) -> Arc<str> {
     format!("_counts:{day}").into()
 }

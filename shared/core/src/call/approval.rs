@@ -113,7 +113,7 @@ pub struct Shown {
     /// The tool.
     #[serde(rename = "to")]
     pub tool: String,
-    /// Its version.
+    /// The tool's version.
     #[serde(rename = "tv")]
     pub version: String,
     /// The arguments without secrets, shortened to a maximum length, JSON.
@@ -282,7 +282,8 @@ impl Approval {
         }
     }
 
-    /// The number of people who still have to agree. This is the largest number that one demand lacks.
+    /// The number of people who still have to agree. This is the maximum over all demands of the people that the demand
+    /// lacks.
     #[must_use]
     pub fn missing(&self) -> u32 {
         let lacks = |demand: &Demand| {
@@ -301,8 +302,8 @@ impl Demand {
     }
 }
 
-/// The decision of people about a call, as seen by the call. A worker reads it before it checks the call with the
-/// changed arguments.
+/// The decision of people about a call, as seen by the call. A worker reads this decision before it checks the call
+/// with the changed arguments.
 ///
 /// # Errors
 /// [`Undecided`]: the record has to be read.

@@ -230,8 +230,8 @@ impl Begin<'_> {
         Passage::Passes(())
     }
 
-    /// True if the store restarted less than a lease ago, or if the worker has not reported in this epoch yet. Until
-    /// then, the store may lack the call's begin, facts and claims.
+    /// True if the store restarted less than a lease ago, or if the worker has not reported in this epoch yet. In both
+    /// cases, the store may lack the call's begin, facts and claims.
     const fn holds(&self, context: &Context) -> bool {
         let began_ms = context.epoch_began_ms;
         context.epoch != self.epoch || began_ms > 0 && context.now_ms < began_ms + self.lease_ms

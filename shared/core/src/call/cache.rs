@@ -83,7 +83,7 @@ pub struct CachedResult {
 }
 
 impl CachedResult {
-    /// Its age, ms.
+    /// The age of the result, ms.
     #[must_use]
     pub fn age_ms(&self, now_ms: i64) -> i64 {
         (now_ms - self.asked_ms).max(0)
@@ -93,7 +93,7 @@ impl CachedResult {
 /// The record of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Bucket {
-    /// Its results, by hash of the question.
+    /// The results in the bucket, by hash of the question.
     #[serde(rename = "r")]
     pub results: BTreeMap<String, Size>,
 }

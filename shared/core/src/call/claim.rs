@@ -118,7 +118,7 @@ pub enum ClaimResult {
     Ended {
         /// The call.
         by: Claimant,
-        /// Its result, JSON.
+        /// The result of that call, JSON.
         result: String,
     },
     /// An equal call is under way.
@@ -131,7 +131,7 @@ pub enum ClaimResult {
     Abandoned {
         /// The call.
         by: Claimant,
-        /// Its result, JSON. `None` if it is unknown.
+        /// The result of that call, JSON. `None` if it is unknown.
         result: Option<String>,
     },
 }
@@ -305,7 +305,7 @@ pub enum EffectEnd {
 pub enum EndClaimResult {
     /// The claim was updated.
     Done,
-    /// The claim is unchanged, because the store already has it or its end.
+    /// The claim is unchanged, because the store already has this claim or its end.
     Known,
     /// Another call owns the claim.
     Others,

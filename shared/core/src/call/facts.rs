@@ -88,13 +88,13 @@ impl Record for Session {
 /// which it is uncertain. The uncertain span ends later, or a later call reported it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Fact {
-    /// Span for which the fact is certainly set.
+    /// The span for which the fact is certainly set.
     #[serde(rename = "y", default, skip_serializing_if = "Option::is_none")]
     pub certain: Option<Span>,
-    /// Span for which the fact may be set.
+    /// The span for which the fact may be set.
     #[serde(rename = "m", default, skip_serializing_if = "Option::is_none")]
     pub perhaps: Option<Span>,
-    /// Span for which the fact counts as cleared. Present only if both other spans are absent.
+    /// The span for which the fact counts as cleared. Present only if both other spans are absent.
     #[serde(rename = "n", default, skip_serializing_if = "Option::is_none")]
     pub cleared: Option<Span>,
 }

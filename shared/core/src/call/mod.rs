@@ -137,8 +137,8 @@ fn due_at_once(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, 
     transaction.timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// After this number of conflicts on its record, an advisory section is skipped. It must not delay the transaction that
-/// it belongs to.
+/// After this number of conflicts on its record, an advisory section is skipped, so that it does not delay its
+/// transaction.
 const ADVISORY_CONFLICTS_MAX: usize = 3;
 
 /// True if other transactions changed a record repeatedly during this decision.

@@ -1,8 +1,8 @@
 //! Checks of records against the invariants of the core, for operators and for the janitor.
 //!
 //! [`Check`] checks one subject, and repairs faults. A repair arms a timer, so that the timer's owner decides again, or
-//! removes a member without a subject. It guards the record that the check has read. A check without a repair has no
-//! guards, and its reads are not isolated: its fault counts only if a second check finds it, too.
+//! removes a member without a subject. The repair guards the record that the check has read. A check without a repair
+//! has no guards, and its reads are not isolated. So its fault counts only if a second check finds the same fault.
 //!
 //! [`TenantCounts`] compares the numbers of a tenant, and [`Recount`] corrects them.
 

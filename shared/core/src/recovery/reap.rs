@@ -120,7 +120,7 @@ pub fn crash(consumer: &str) -> RecordKey {
 pub struct Reap<'a> {
     /// The worker's consumer.
     pub consumer: Arc<str>,
-    /// The lease of this consumer.
+    /// The lease of the worker's consumer.
     pub lease: Lease,
     /// All entries that the worker holds on queues of slices.
     pub held: Vec<HeldEntry>,

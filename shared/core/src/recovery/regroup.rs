@@ -52,7 +52,7 @@ pub enum Redelivery {
     /// Suspects ran at the same time as the slice, and one of them is the likely cause. No crash counts against the
     /// slice, but only this once.
     Spared,
-    /// As a suspect.
+    /// The slice is redelivered as a suspect.
     Suspect(Suspect),
     /// The slice is not redelivered: while it ran alone, it crashed the maximum number of workers.
     Quarantine(Suspect),

@@ -68,7 +68,7 @@ pub struct Announce {
 pub enum Announcement {
     /// The policy is in force.
     InForce {
-        /// Its generation.
+        /// The policy's generation.
         generation: u64,
     },
     /// The policy was in force before, and other schedulers decide by the newer policy in force.
@@ -142,8 +142,8 @@ impl Announce {
         policies.schedulers = self.scheduler.iter().cloned().collect();
     }
 
-    /// Adds the scheduler to those that decide by the policy in force, and removes the dead ones. If a removed
-    /// scheduler comes back, the generation shows whether its policy is still in force.
+    /// Adds the scheduler to the schedulers with the policy in force, and removes dead ones. If a removed scheduler
+    /// comes back, the generation shows whether its policy is still in force.
     fn decide_by_it(&self, policies: &mut Policies, view: &View, now_ms: i64) -> Result<(), Undecided> {
         let Some(scheduler) = &self.scheduler else { return Ok(()) };
         if !policies.schedulers.contains(scheduler) {
@@ -324,8 +324,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any actions of schedulers: as long as a scheduler with the policy in force lives, no older policy
-        /// replaces it. Each generation belongs to one policy.
+        /// For any actions of schedulers: while a scheduler with the policy in force lives, no older policy replaces
+        /// this policy. Each generation belongs to one policy.
         #[test]
         fn one_policy_is_in_force(
             steps in prop::collection::vec((0..3usize, 0..3usize, 0..6u8, 0..3i64, any::<bool>()), 1..50),

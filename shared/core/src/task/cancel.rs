@@ -2,8 +2,8 @@
 //!
 //! A cancel is a record of its own ([`Cancellation`]), so the turn's record does not change. The worker that runs the
 //! slice keeps its fence, and reports the calls that ran. The cancel makes the turn's timer due at once, and the timer
-//! ends the turn. If a cancel comes before its turn, it waits for the turn's admission. The number and the lifetime of
-//! such early cancels are bounded.
+//! ends the turn. If a cancel comes before its turn, the cancel waits for the turn's admission. The number and the
+//! lifetime of such early cancels are bounded.
 
 use bytes::Bytes;
 use tickfleet_model::limits;
@@ -37,11 +37,12 @@ pub struct Cancel<'a> {
 /// The result of [`Cancel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Canceled {
-    /// The turn is ending. If no worker holds it, it ends at once; otherwise it ends with the running call.
+    /// The turn is ending. If no worker holds its slice, the turn ends at once; otherwise, it ends with the running
+    /// call.
     Ending,
     /// The turn had already ended. Its descendants end.
     Ended,
-    /// No turn of this name has arrived yet. When it arrives, it ends.
+    /// No turn with this name has arrived yet. When the turn arrives, it ends.
     Waiting,
     /// No turn of this name has arrived yet, and the tenant has too many waiting cancels. This cancel is not stored.
     Full,

@@ -133,9 +133,10 @@ impl Decision for Reject<'_> {
 }
 
 impl Reject<'_> {
-    /// If calls of the message may have begun: when to admit the message again, ms. This is the case for one lease
-    /// after a restart of the store, in which workers may report such calls, and later if a worker has reported one.
-    /// Only checked for reasons that depend on the fleet's state: a message with invalid content was never admitted.
+    /// When to admit the message again, ms, if its calls may have begun. They may have begun within one lease after a
+    /// restart of the store, in which workers report their calls. After this lease, they have begun if a worker has
+    /// reported one. The check applies only to reasons that depend on the fleet's state: a message with invalid content
+    /// was never admitted.
     fn may_have_begun(
         &self,
         transaction: &mut Transaction,

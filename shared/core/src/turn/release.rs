@@ -287,8 +287,8 @@ impl Release<'_> {
     }
 }
 
-/// Removes an unreadable turn from a throttle queue, so that it does not block the queue. Its record stays for
-/// inspection.
+/// Removes an unreadable turn from a throttle queue, so that the turn does not block the queue. The turn's record stays
+/// for inspection.
 pub struct Discard<'a> {
     /// The counter that the turn waits for.
     pub counter: CounterKey,

@@ -16,7 +16,7 @@ use crate::transaction::{Conflict, Guard, InboxKey, SetKey, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
-/// An approval that expired longer ago than this is overdue: its turn would have ended it by now, ms.
+/// An approval that expired longer ago than this is overdue, ms: its turn should have ended the approval by now.
 const OVERDUE_MS: i64 = 60_000;
 /// Maximum number of overdue approvals that a request removes from each index.
 const OVERDUE_MAX: usize = 8;
@@ -64,8 +64,8 @@ pub enum AskResult {
     },
 }
 
-/// Section of a park: asks people about a call. If they have already decided, or too many approvals wait, the turn is
-/// due at once, and its call is checked again.
+/// Section of a park: asks people about a call. If people have already decided, or if too many approvals wait, the turn
+/// is due at once, and its call is checked again.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestApproval<'a> {
     /// The request.

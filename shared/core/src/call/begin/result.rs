@@ -28,14 +28,14 @@ pub enum BeginResult {
     AnsweredBy {
         /// The equal call; it may be this call.
         by: Claimant,
-        /// Its result, JSON.
+        /// The result of the equal call, JSON.
         result: String,
     },
     /// An equal call is over, but its claim was not ended, see [`super::super::claim::ClaimResult::Abandoned`].
     Abandoned {
         /// The equal call.
         by: Claimant,
-        /// Its result, JSON. `None` if it is unknown.
+        /// The result of the equal call, JSON. `None` if it is unknown.
         result: Option<String>,
     },
     /// Another attempt ran the call, and the store lost its begin. The worker of that attempt has reported the result.

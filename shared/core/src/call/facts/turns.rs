@@ -1,9 +1,9 @@
 //! The records of other turns that a check needs, and the detection of deadlocks.
 //!
 //! A call under way never waits for facts. So a circle of waits includes other work that a call waits for (a task, an
-//! inner call, an equal call), or a throttle queue. If a turn only waits for work that includes the checked call, that
-//! is no circle: the checked call ends first. In a real circle, the call that would close the circle does not wait. The
-//! check decides from the known facts, or refuses the call as [`super::FactState::Undecided`].
+//! inner call, an equal call), or a throttle queue. A turn that only waits for work that includes the checked call
+//! forms no circle, because the checked call ends first. In a circle, the call that would close the circle does not
+//! wait. The check decides from the known facts, or refuses the call as [`super::FactState::Undecided`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
