@@ -6,9 +6,8 @@
 //! |---|---|
 //! | `A` | time, admitted calls, calls in the tick, maximum, end of the tick, calls of the day, maximum |
 //! | `T` | calls of the task, maximum |
-//! | `D` | counter of a configured limit, amount, used amount, maximum, end and start of the window. `D0`: no such
-//! counter. `D` alone: more counters, which are cut off |
-//! | `L`, `W` | an earlier wait: its time, the limit (`L`) or kind of limit (`W`), and when there may be room |
+//! | `D` | configured limit's counter, amount, used, maximum, end and start of window; `D0`: none; `D` alone: rest cut off |
+//! | `L`, `W` | an earlier wait: time, limit (`L`) or kind of limit (`W`), when there may be room |
 
 use bytes::Bytes;
 
