@@ -2,7 +2,7 @@
 //!
 //! | Key | Holds |
 //! |---|---|
-//! | record `documents:<tenant>` | generation, number and bytes of documents; a part for each document: size, description |
+//! | record `documents:<tenant>` | generation, number, bytes; a part for each document: size, description |
 //! | record `passages:<tenant>` | the generation; a part for each document ID: the document's passages |
 //! | record `memories:<tenant>:<agent>` | generation and order of the memories; a part for each memory ID: its text |
 //!
