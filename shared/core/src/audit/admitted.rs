@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `A` | time, admitted calls, calls in the tick, maximum, end of the tick, calls of the day, maximum |
 //! | `T` | calls of the task, maximum |
-//! | `D` | configured limit's counter, amount, used, maximum, end, start of window; `D0`: none; `D` alone: rest cut off |
+//! | `D` | configured limit's counter, amount, used, maximum, end, start of window; `D0`: none; `D`: rest cut off |
 //! | `L`, `W` | an earlier wait: time, limit (`L`) or kind of limit (`W`), when there may be room |
 
 use bytes::Bytes;
