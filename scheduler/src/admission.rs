@@ -1,4 +1,4 @@
-//! Turns a parsed turn into its admission, or into the rejection that its producer receives.
+//! Prepares the admission of a parsed turn, or the rejection that its producer receives.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -20,16 +20,16 @@ use tickfleet_ops::traces;
 use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tracing::Span;
 
-/// Bytes of a rejected message that the dead letters keep.
+/// Maximum bytes of a rejected message in its dead letter.
 const RAW_BYTES_MAX: usize = 4_096;
 
 /// An inbound entry.
 pub(crate) struct Arrival {
     /// The entry.
     pub(crate) entry: EntryId,
-    /// The first entry of the message. Minted IDs derive from it.
+    /// The first entry of the message: a redelivered message has a new entry. Minted IDs derive from the first one.
     pub(crate) origin: EntryId,
-    /// The number of schedulers that died with it.
+    /// The number of schedulers that died while they held the entry.
     pub(crate) crashes: u32,
     /// The message.
     pub(crate) raw: Vec<u8>,
@@ -87,7 +87,7 @@ pub(crate) struct Rejection {
 }
 
 impl Rejection {
-    /// The rejection of an inbound entry, with its reply if tenant and inbox can be read.
+    /// The rejection of an inbound entry. If tenant and inbox are readable, it includes a reply.
     pub(crate) fn of(
         from: Inbound,
         arrival: &Arrival,
@@ -114,12 +114,12 @@ impl Rejection {
         }
     }
 
-    /// Bytes that the transaction of this rejection writes.
+    /// The bytes that the transaction of this rejection writes.
     pub(crate) fn bytes(&self) -> usize {
         self.raw.len() + self.reply.as_ref().map_or(0, |(_, reply)| reply.len())
     }
 
-    /// The rejection of a readable turn: its calls may have begun before a restart of the store.
+    /// Adds the turn to its rejection, because its calls may have begun before a restart of the store.
     pub(crate) fn of_turn(self, candidate: &Candidate) -> Self {
         Self { turn: Some((candidate.name.clone(), content_digest(&candidate.turn))), ..self }
     }
@@ -159,7 +159,7 @@ fn odd() -> TurnId {
     TurnId::new("odd").expect("a well-formed ID")
 }
 
-/// The immutable part of a turn's record. `grant` is the grant of its task with the task's deadline, ms.
+/// The immutable part of a turn's record. `grant` has the grant of the turn's task, and the task's deadline, ms.
 ///
 /// # Errors
 /// The refusal: unknown or unreadable tenant, unknown agent, a deadline too far away.
@@ -176,7 +176,7 @@ pub(crate) fn head(
         let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);
         return Err(refuse(RejectionCode::InvalidField, message, turn));
     }
-    // A turn under a task ends with it at the latest.
+    // A turn under a task ends no later than the task.
     let deadline_ms = grant.as_ref().map_or(deadline_ms, |(_, ends_ms)| deadline_ms.min(*ends_ms));
     Ok(Head {
         agent: turn.agent.clone(),
@@ -214,7 +214,8 @@ fn look_up<'a>(policy: &'a Policy, turn: &Turn) -> Result<(&'a TenantPolicy, &'a
     })
 }
 
-/// 24 h. If calls wait for the next day, until a day after that day has begun (invariant 15).
+/// The deadline of a turn without its own, ms: 24 h from now. If calls over the day's cap wait for the next day, the
+/// deadline is 24 h after that day begins (invariant 15).
 fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, now_ms: i64) -> i64 {
     let base_ms = match policy.caps(owner, agent).on_day_cap {
         DayCapAction::Reject => now_ms,
@@ -223,7 +224,8 @@ fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, 
     base_ms + limits::DEADLINE_DEFAULT_MS
 }
 
-/// The calls of these turns that may set facts which other calls need, by session. Empty in a fleet without facts.
+/// The calls of these turns that may set facts, by session. Other calls may depend on these facts. Empty if no tool
+/// sets facts.
 pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<Expect> {
     let matrix = &policy.permissions.matrix;
     if matrix.values().all(|row| row.facts.sets.is_empty()) {

@@ -1,5 +1,5 @@
-//! START HERE: the life of an inbound turn. [`crate::intake`] takes a batch. This module parses it and admits it in one
-//! commit, and rejects the turns that cannot be admitted.
+//! START HERE: the life of an inbound turn. [`crate::intake`] takes a batch. This module parses the batch, admits it in
+//! one commit, and rejects the turns that cannot be admitted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,16 +31,16 @@ use crate::policy_tracker::PolicyTracker;
 use crate::recovery::slices;
 use crate::unrun_calls::{RecordingRenderer, turn_ended};
 
-/// The time between two checks while memory is short and no turn may be admitted.
+/// The time between two checks for room while memory is short and no turn may be admitted.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
-/// While memory is short, turns are admitted only if fewer slices are on queues and with workers. A few must remain:
-/// finishing them frees memory.
+/// While memory is short, turns are admitted only if fewer slices than this are on queues and with workers. Some slices
+/// must still run, because their ends free memory.
 const TIGHT_SLICES: u64 = 256;
-/// The same bound while the store uses all memory that it may.
+/// Replaces [`TIGHT_SLICES`] while the store uses all memory that it may.
 const FULL_SLICES: u64 = 16;
-/// Turns admitted at once while memory is short.
+/// Maximum turns in one commit while memory is short.
 const TIGHT_TURNS: usize = 16;
-/// Bytes of turns admitted at once while memory is short.
+/// Maximum bytes of turns in one commit while memory is short.
 const TIGHT_BYTES: usize = 512 * 1024;
 
 /// Admits turns.
@@ -53,7 +53,7 @@ pub(crate) struct Admitter {
 }
 
 impl BatchHandler for Admitter {
-    /// Admits a batch. Entries of a scheduler that died are admitted one by one, and each is marked before.
+    /// Admits a batch. Entries of a scheduler that died are admitted one by one. Each one is marked as a suspect first.
     async fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) {
         let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|arrival| arrival.crashes > 0);
         self.admit_batch(reader, clean).await;
@@ -117,7 +117,7 @@ impl Admitter {
         self.intake.reject_all(reader, Inbound::Turns, rejections).await;
     }
 
-    /// The number of candidates to admit at once. Waits until there is room for some.
+    /// The number of candidates to admit in one commit. Waits until there is room for at least one.
     async fn wait_for_room(&self, reader: &InboundReader, candidates: &[Candidate]) -> Option<usize> {
         let room = retry_until(reader, || async {
             if !self.store.state().pressure {
@@ -136,8 +136,8 @@ impl Admitter {
         room.await
     }
 
-    /// While memory is short: returns true if few slices are on queues and with workers. Also reads whether memory is
-    /// still short.
+    /// Returns true if so few slices are on queues and with workers that turns may be admitted while memory is short.
+    /// Also reads again whether memory is short.
     async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
         let (used, max) = self.store.seam().sample_memory().await?;
@@ -147,7 +147,7 @@ impl Admitter {
         Ok(out < if used >= max { FULL_SLICES } else { TIGHT_SLICES })
     }
 
-    /// Admits turns that fit one commit, until all are decided. Returns the ones to reject.
+    /// Admits candidates that fit one commit. Retries until all are decided. Returns the rejections.
     async fn admit_until_decided(&self, reader: &InboundReader, candidates: &[Candidate]) -> Vec<Rejection> {
         let mut left: Vec<&Candidate> = candidates.iter().collect();
         let mut rejections = Vec::new();
@@ -165,7 +165,7 @@ impl Admitter {
                     }
                 }
             });
-            // No result: this incarnation has ended, and others take its entries over.
+            // No result: this incarnation has ended. Other schedulers take over its entries.
             let Some(AdmissionAttempt { retry, rejections: more }) = attempt.await else { break };
             rejections.extend(more);
             left = retry.into_iter().filter_map(|at| left.get(at).copied()).collect();
@@ -248,14 +248,14 @@ impl Admitter {
         Ok(tried)
     }
 
-    /// Trims a full inbox before a turn is rejected because of it: readers may have just confirmed replies.
+    /// Trims a full inbox before a turn is rejected because the inbox is full: readers may have just confirmed replies.
     async fn has_trimmed(&self, candidate: &Candidate) -> Result<bool, StoreError> {
         let Some(inbox) = &candidate.turn.reply_to else { return Ok(false) };
         let age_ms = self.store.options().reply_retain_ms;
         Ok(trim_inbox(&self.store, &candidate.turn.tenant, inbox.as_str(), age_ms).await? > 0)
     }
 
-    /// Reads run-time settings before a turn is rejected because its tenant or agent is unknown: it may be new.
+    /// Reads run-time settings before a turn is rejected because its tenant or agent is unknown: they may be new.
     async fn refresh_for_unknown(&self, candidates: &[&Candidate]) -> Result<(), StoreError> {
         let active = self.active.load();
         if candidates.iter().any(|one| active.policy.look_up(&one.turn.tenant, &one.turn.agent).is_err()) {
@@ -264,8 +264,8 @@ impl Admitter {
         Ok(())
     }
 
-    /// The grants of the tasks that turns run under, with their deadlines, by candidate. [`Admit`] refuses a turn whose
-    /// task is unknown or belongs to another agent.
+    /// For each turn under a task, by index of its candidate: the task's grant, and the task's deadline, ms. [`Admit`]
+    /// refuses a turn whose task is unknown or belongs to another agent.
     async fn grants(&self, candidates: &[&Candidate]) -> Result<HashMap<usize, (TaskGrant, i64)>, StoreError> {
         let mut grants = HashMap::new();
         for (at, candidate) in candidates.iter().enumerate() {
@@ -312,8 +312,8 @@ impl Admitter {
         rejection.of_turn(candidate)
     }
 
-    /// Records calls that may set facts, so that calls that need one of these facts wait for them. No guarantee depends
-    /// on it.
+    /// Records calls that may set facts. Calls that need one of these facts then wait for the recorded calls. No
+    /// guarantee depends on this record.
     async fn announce_fact_calls(&self, snapshot: &PolicySnapshot, candidates: &[&Candidate], heads: &[(usize, Head)]) {
         let batch: Vec<_> =
             heads.iter().filter_map(|(at, head)| candidates.get(*at).map(|candidate| (*candidate, head))).collect();
@@ -413,13 +413,13 @@ fn admit<'a>(
 /// The result of one attempt.
 #[derive(Default)]
 struct AdmissionAttempt {
-    /// Indexes of turns to be decided again.
+    /// Indexes of the turns that must be decided again.
     retry: Vec<usize>,
     rejections: Vec<Rejection>,
 }
 
-/// The number of candidates that fit one commit, by number, calls and bytes; at least one. A call costs as much as
-/// `cost` calls without limits.
+/// The number of candidates that fit one commit, by number, calls and bytes; at least one. A call counts as `cost`
+/// calls of a fleet without limits.
 fn batch_length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
     let mut calls = 0;
     let mut bytes = 0;

@@ -1,5 +1,4 @@
-//! An inbound loop, as its steps use it: the consumer name, the suspect entry that it handles, and its progress while
-//! it waits.
+//! The state of an inbound loop: its consumer name, the mark of the suspect entry in work, and its progress reports.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tickfleet_store::{Store, StoreError};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// The time after which a loop that waits for permission to handle a suspect reports progress.
+/// How often a loop reports progress while it waits for permission to handle a suspect.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 /// A loop that reads an inbound stream.
@@ -28,7 +27,7 @@ pub(crate) struct InboundReader {
     stop: CancellationToken,
     /// Shared by all loops of the process.
     suspects: SuspectSemaphore,
-    /// Present while an entry is marked as the suspect in work.
+    /// Present while an entry is marked as the suspect that is being handled.
     permit: Mutex<Option<SuspectPermit>>,
 }
 
@@ -47,8 +46,8 @@ impl InboundReader {
         Self { from, consumer, store, handle, stop, suspects, permit: Mutex::default() }
     }
 
-    /// Marks the suspect entry that is handled next: a crash from now on counts against it. Waits while another loop of
-    /// this process handles a suspect. Returns false if the loop must stop first.
+    /// Marks the suspect entry that is handled next. From now on, a crash counts against this entry. Waits while
+    /// another loop of this process handles a suspect. Returns false if the loop must stop first.
     pub(crate) async fn mark_suspect(&self, suspect: &EntryId) -> bool {
         let mut turn = std::pin::pin!(self.suspects.acquire());
         let permit = loop {
@@ -101,9 +100,9 @@ impl RetryWait for InboundReader {
         self.stop.is_over()
     }
 
-    /// Waits for Redis, or for room in it, at most until the loop must stop. Reports progress, so that a liveness probe
-    /// does not kill the waiting process: the crash would count against its entries. A suspect that got this far was
-    /// handled without a crash, so its mark is cleared, and a later crash does not count against it.
+    /// Waits for `time`, at most until the loop must stop: Redis is away, or has no room. Reports progress, so that no
+    /// liveness probe kills the waiting process: the crash would count against its entries. Also clears the mark of a
+    /// suspect: the suspect caused no crash so far, and a crash during the wait must not count against it.
     async fn pause(&self, time: Duration) {
         self.clear_suspect().await;
         self.handle.advanced();

@@ -25,7 +25,7 @@ use crate::held_entries::held_entries;
 use crate::inbound_reader::InboundReader;
 use crate::policy_tracker::PolicyTracker;
 
-/// All records of a tenant are in one shard, so its turns count in no other (invariant 10).
+/// All records of a tenant are in one shard, so another shard rejects its turns (invariant 10).
 pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
 
 /// Reads inbound streams, and rejects invalid entries.
@@ -35,7 +35,7 @@ pub(crate) struct Intake {
     policy_tracker: Arc<PolicyTracker>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// Entries taken at once.
+    /// Maximum entries taken at once.
     batch: usize,
     /// Removes secrets from the messages that the dead letters keep.
     redactor: Arc<Redactor>,
@@ -50,7 +50,7 @@ pub(crate) trait BatchHandler {
 }
 
 impl Intake {
-    /// Takes `batch` entries at once. `redactor` removes secrets from the messages that the dead letters keep.
+    /// Takes at most `batch` entries at once. `redactor` removes secrets from the messages that the dead letters keep.
     pub(crate) fn new(common: &Common, batch: usize, redactor: Arc<Redactor>) -> Self {
         Self {
             store: common.store.clone(),
@@ -84,8 +84,8 @@ impl Intake {
             wait_ms: u64::try_from(block.as_millis()).unwrap_or(u64::MAX),
         };
         let mut backoff = Backoff::default();
-        // Between two batches, no entry is being handled. An entry that this consumer still holds was delivered to a
-        // dropped take, or must be decided again.
+        // Between two batches, no entry is being handled. If this consumer still holds an entry, the entry was
+        // delivered to a dropped take, or must be decided again.
         let mut compared: Option<Instant> = None;
         while !stop.is_cancelled() {
             let compares = compared.is_none_or(|at| at.elapsed() >= lease);

@@ -22,11 +22,11 @@ use crate::{Common, Options};
 
 /// The time between two samples of memory. A fast producer fills a few percent of memory in that time.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// The audit log may use 1/4 of the memory bound, even if its configured bound is larger.
+/// The audit log may use at most 1/4 of the memory bound, even if its configured bound is larger.
 const AUDIT_SHARE: u64 = 4;
-/// The dead letters may use 1/16 of the memory bound.
+/// The dead letters may use at most 1/16 of the memory bound.
 const DEAD_SHARE: u64 = 16;
-/// Items handled in one step.
+/// Maximum items handled in one step.
 const STEP_MAX: usize = 256;
 /// Time for which events of approvals are kept, ms.
 const EVENTS_MS: i64 = 7 * 24 * 3_600_000;
@@ -34,7 +34,7 @@ const EVENTS_MS: i64 = 7 * 24 * 3_600_000;
 /// Bytes of memory in use, and the bound. A bound of 0 means none.
 type Memory = (u64, u64);
 
-/// The bytes that a log may use: `bytes_max`, or less if memory is bounded.
+/// The bytes that a log may use: `bytes_max`. If memory is bounded, at most 1/`part` of the memory bound.
 fn share(memory: Memory, bytes_max: u64, part: u64) -> u64 {
     match memory.1 {
         0 => bytes_max,
@@ -50,7 +50,7 @@ pub(crate) struct Janitor {
     progress: Progress,
     /// The period at which bounds are enforced.
     every: Duration,
-    /// Bytes of audit entries to keep.
+    /// Maximum bytes of audit entries.
     audit_bytes_max: u64,
     /// The time for which dead letters are kept, ms.
     dead_retain_ms: i64,
@@ -146,7 +146,8 @@ impl Janitor {
         let audit_bytes = share(memory, self.audit_bytes_max, AUDIT_SHARE);
         self.trim(&keys::audit(), audit_bytes, self.store.options().audit_retain_ms).await?;
         self.trim(&keys::dead(), share(memory, limits::DEAD_BYTES_MAX, DEAD_SHARE), self.dead_retain_ms).await?;
-        // A seal is kept as long as the entries that it covers: its ID is not below theirs.
+        // A seal has no lower ID than the entries that it covers. So seals are trimmed only up to the oldest audit
+        // entry.
         let oldest = self.store.query(Query::Entries { stream: keys::audit(), after: None, count: 1 }).await?;
         if let Value::Entries(entries) = oldest
             && let Some(first_ms) = entries.first().and_then(|(entry, _)| entry_ms(entry.as_str()))
@@ -168,8 +169,8 @@ impl Janitor {
         self.store.seam().trim(log, keep).await.map(drop)
     }
 
-    /// Trims inboxes by age, and up to the replies that readers have confirmed. Drops inboxes that are unused for the
-    /// retention time from the list.
+    /// Trims inboxes by age, and up to the last reply that readers have confirmed. Removes an inbox from the list of
+    /// inboxes if it was unused for the retention time.
     async fn trim_inboxes(&self) -> Result<(), StoreError> {
         let active = self.active.load();
         for tenant in active.policy.tenants.keys().filter(|tenant| self.store.is_home_of(tenant)) {
@@ -196,7 +197,7 @@ impl Janitor {
         self.store.seam().trim(&events, TrimBounds { age_ms: EVENTS_MS, ..TrimBounds::default() }).await.map(drop)
     }
 
-    /// Removes expired members of lists, and handled dead letters that the audit log no longer has.
+    /// Removes expired members of lists, and marks of handled dead letters that are older than the audit log.
     async fn expire(&self) -> Result<(), StoreError> {
         for _ in 0..STEP_MAX {
             if !self.store.decide(ExpireList).await?.result {
@@ -246,7 +247,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// Removes empty queues of agents that no external runtime serves any more.
+    /// Removes empty queues of agents that external runtimes no longer serve.
     async fn retire(&self) -> Result<(), StoreError> {
         let query = Query::First { set: keys::externals(), upto: None, count: STEP_MAX };
         let Value::Members(queues) = self.store.query(query).await? else { return Ok(()) };
@@ -284,7 +285,7 @@ fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreE
     }
 }
 
-/// Removes replies by age, and replies that readers have confirmed, by their position or through consumer groups.
+/// Removes old replies, and replies that readers have confirmed: by a stored position, or through consumer groups.
 /// Returns the number of removed replies.
 pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, age_ms: i64) -> Result<u64, StoreError> {
     let read = RecordKey::new(format!("read:{tenant}:{inbox}"));

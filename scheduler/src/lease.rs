@@ -18,7 +18,8 @@ use crate::held_entries::held_entries;
 use crate::policy_tracker::PolicyTracker;
 use crate::recovery::inbound;
 
-/// The maximum time for which a stopping scheduler tries to return its entries: its supervisor waits for it.
+/// The maximum time for which a stopping scheduler tries to return its entries. The supervisor waits for the scheduler
+/// to stop.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
 /// Entries of a stream that a stopping scheduler returns at once.
 const RETURN_MAX: usize = 1_000;
@@ -47,9 +48,9 @@ impl Lease {
         }
     }
 
-    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy, before anything is
-    /// taken (invariants 12 and 16). If a newer policy is in force, the scheduler is on standby until its own may
-    /// decide. Returns `None` if it must shut down meanwhile.
+    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy. All this precedes
+    /// the first take (invariants 12 and 16). If a newer policy is in force, the scheduler is on standby until its own
+    /// policy may decide. Returns `None` if the scheduler must shut down meanwhile.
     pub(crate) async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("s", &self.name);
@@ -59,7 +60,8 @@ impl Lease {
         loop {
             self.send_heartbeat(&consumer).await?;
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-            // Silent schedulers may be back soon: if the store was away, this scheduler was only the first to beat.
+            // Schedulers without heartbeats may only be late: after an outage of the store, this scheduler may be the
+            // first to send one. So its policy takes over only after a whole lease without their heartbeats.
             let take = silent_since.is_some_and(|since: Instant| since.elapsed() > lease);
             self.active.refresh(&self.store).await?;
             let active = self.active.load();
@@ -98,7 +100,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Returns entries that were taken and not decided. The process did not crash, so no crash counts against them.
+    /// Returns entries that were taken but not decided. The process did not crash, so no crash counts against these
+    /// entries.
     pub(crate) async fn return_entries(&self, consumer: &ConsumerId) {
         match tokio::time::timeout(RETURN_WAIT, self.return_all(consumer)).await {
             Ok(Ok(0)) => {}
@@ -125,7 +128,7 @@ impl Lease {
         }
     }
 
-    /// Sends heartbeats until `stop`. Returns true if a whole lease passed without a successful one.
+    /// Sends heartbeats until `stop`. Returns true if a whole lease passed without a successful heartbeat.
     pub(crate) async fn send_heartbeats(&self, consumer: &ConsumerId, stop: &CancellationToken) -> bool {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let handle = self.progress.register("beat", lease * 3 + PATIENCE);

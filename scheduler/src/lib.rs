@@ -48,7 +48,7 @@ use timers::Timers;
 /// The options of a scheduler.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Entries read and admitted at once.
+    /// Maximum entries read and admitted at once.
     pub batch: usize,
     /// The period between checks for due timers.
     pub tick_poll: Duration,
@@ -82,8 +82,8 @@ impl Options {
     }
 
     /// Returns the period between checks for dead workers under this lease: the setting, but at most a sixth of the
-    /// lease. After a pause of more than half a lease, `reap` assumes that Redis was away and gives workers another
-    /// lease to send heartbeats. A scheduler that always paused that long would never reap.
+    /// lease. If two checks are more than half a lease apart, the next check assumes that Redis was away, and gives
+    /// workers another lease to send heartbeats. With such a period, a scheduler would never reap.
     #[must_use]
     pub fn reap_period(&self, lease: Duration) -> Duration {
         self.reap_every.min(lease / REAPS_PER_LEASE)
@@ -106,7 +106,7 @@ pub struct Scheduler {
     sealing: Option<Arc<Sealing>>,
 }
 
-/// State that the schedulers of one process share. Each serves one shard. A clone is the same state.
+/// State that the schedulers of one process share. Each scheduler serves one shard. Clones share the state.
 #[derive(Clone)]
 pub struct Process {
     /// The policy and tenants in force.
@@ -115,7 +115,7 @@ pub struct Process {
     pub metrics: Arc<Metrics>,
     /// Progress of the process' loops, for `/livez`.
     pub progress: Progress,
-    /// Lets one suspect entry at a time be handled, in all shards, because the schedulers of a process die together.
+    /// Allows one suspect entry at a time in all shards, because the schedulers of a process die together.
     pub suspects: SuspectSemaphore,
 }
 
@@ -136,7 +136,8 @@ enum IncarnationEnd {
     PolicyStale,
 }
 
-/// The time that a loop may take beyond its own period before `/livez` reports it as stalled: Redis may be away.
+/// Redis may be away for a while, so `/livez` reports a loop as stalled only if it takes this much longer than its
+/// period.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 impl Scheduler {
     /// A scheduler on the shard of `store`. The names of its incarnations begin with `name`, such as a pod's name.
@@ -162,7 +163,7 @@ impl Scheduler {
         }
     }
 
-    /// Runs until `shutdown`. If Redis is away, it waits and resumes by itself.
+    /// Runs until `shutdown`. If Redis is away, the scheduler waits and resumes by itself.
     ///
     /// # Errors
     /// [`StoreError::Shards`] if the data was written with another number of shards. The setting must be corrected.
@@ -189,8 +190,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Runs all loops under one consumer name, until shutdown or until a lease has passed without a heartbeat. After
-    /// such a lease, others have taken over the entries of this name, and a new incarnation begins.
+    /// Runs all loops under one consumer name, until shutdown or until a lease has passed without a heartbeat. After a
+    /// lease without a heartbeat, other schedulers have taken over the entries of this name, and a new incarnation
+    /// begins.
     async fn incarnation(&self, consumer: ConsumerId, shutdown: &CancellationToken) -> IncarnationEnd {
         let stop = shutdown.child_token();
         self.policy_tracker.begin_incarnation(&stop);

@@ -1,4 +1,4 @@
-//! The policy by which this scheduler decides, and the incarnation that it decides for.
+//! The policy by which this scheduler decides, and its current incarnation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::policy::{PolicySnapshot, PolicyState, ShardSlots};
 
-/// Knows whether this scheduler may decide, and by which policy.
+/// Tracks whether this scheduler may decide, and by which policy.
 pub(crate) struct PolicyTracker {
     store: Store,
     active: Arc<PolicyHandle>,
@@ -61,13 +61,13 @@ impl PolicyTracker {
         self.active.load()
     }
 
-    /// Returns the cost of a call at admission, where 1 is a call in a fleet without limits. Each limit may have to be
-    /// checked, and about one in eight matches a call.
+    /// Returns the cost of a call at admission; 1 is the cost in a fleet without limits. About one in eight limits is
+    /// assumed to match a call.
     pub(crate) fn cost_of_call(&self) -> usize {
         1 + self.active.load().policy.limits.len() / 8
     }
 
-    /// Returns how endings are reported.
+    /// Returns how the ends of calls are reported.
     pub(crate) fn report(&self) -> ReportOptions {
         let policy = self.state.announced();
         ReportOptions {
@@ -77,8 +77,8 @@ impl PolicyTracker {
         }
     }
 
-    /// Reports changes of the store that the last commits returned: a restart, a clock jump. Ends the incarnation if a
-    /// newer policy is in force, and reads changed run-time settings.
+    /// Reports a restart of the store or a clock jump, as returned by the last commits. Ends the incarnation if a newer
+    /// policy is in force, and reads changed run-time settings.
     pub(crate) async fn apply_store_state(&self) {
         let state = self.store.state();
         self.state.report_clock_jump(self.store.take_jump_ms(), &self.metrics);
@@ -86,8 +86,8 @@ impl PolicyTracker {
         if state.policy > self.state.generation() && self.state.generation() > 0 {
             self.end_stale_incarnation();
         }
-        // A decision that relies on older settings is refused and calls `handle_stale_policy`, so a failure here is
-        // retried there.
+        // A failure here is retried: a decision that relies on older settings is refused, and then calls
+        // `handle_stale_policy`.
         if let Err(error) = self.active.refresh(&self.store).await {
             tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
@@ -106,7 +106,8 @@ impl PolicyTracker {
         self.active.refresh(&self.store).await
     }
 
-    /// Announces the policy by which this scheduler decides: at the start, after a reload, and if Redis has lost it.
+    /// Announces the policy by which this scheduler decides: at the start, after a reload, and if Redis has lost the
+    /// policy.
     pub(crate) async fn announce(&self, active: &ActivePolicy, take: bool) -> Result<AnnounceResult, StoreError> {
         let consumer = self.consumer.load();
         let announced = self.store.announce(&active.digest, consumer.as_deref(), take).await?;
@@ -138,7 +139,7 @@ impl PolicyTracker {
         }
     }
 
-    /// The active policy with run-time settings, and the generations under which this shard knows them.
+    /// The active policy with run-time settings, and the generations of both in this shard.
     fn snapshot(&self, active: Arc<ActivePolicy>, policy: u64) -> PolicySnapshot {
         let generations = Generations { policy, settings: active.tenants_generation(self.store.shard()) };
         let shard = self.store.shard();
@@ -152,7 +153,7 @@ impl PolicyTracker {
         PolicySnapshot { active, generations, shard: (shard, shards), slots, report: self.report() }
     }
 
-    /// Counts an outdated policy, while the scheduler is on standby because of it.
+    /// Counts that the scheduler is on standby because its policy is outdated.
     pub(crate) fn count_stale_policy(&self) {
         self.metrics.policy_stale();
     }

@@ -20,9 +20,9 @@ use crate::PATIENCE;
 use crate::held_entries::held_entries;
 use crate::policy_tracker::PolicyTracker;
 
-/// Dead consumers handled in one round.
+/// Maximum dead consumers handled in one round.
 const DEAD_MAX: usize = 16;
-/// Entries of a queue read at once.
+/// Maximum entries of a queue read at once.
 const HELD_MAX: usize = 256;
 /// A consumer name for entries whose consumer was deleted. It never has a lease, so its entries are reaped at once.
 const LOST: &str = "lost";
@@ -37,7 +37,7 @@ struct Recovered {
     quarantined: u64,
 }
 
-/// Reaps dead consumers.
+/// Redelivers the entries of dead consumers.
 pub(crate) struct Recovery {
     store: Store,
     policy_tracker: Arc<PolicyTracker>,
@@ -81,8 +81,8 @@ impl Recovery {
         handle.finished();
     }
 
-    /// One check by any scheduler is enough for all. The minimum distance of three quarters of the period ensures that
-    /// two checks are at most two periods apart.
+    /// Checks for dead consumers, unless a scheduler has just done so. If the last check is less than three quarters of
+    /// a period old, this round is skipped. So two checks are at most two periods apart.
     async fn round(&self, lists: bool) -> Result<(), StoreError> {
         let every_ms = i64::try_from(self.every.as_millis()).unwrap_or(i64::MAX);
         if !self.may_reap(every_ms / 4 * 3).await? {
@@ -99,7 +99,7 @@ impl Recovery {
             let reaped = self.reap(&consumer, &mut recovered).await;
             self.report(&consumer, &recovered);
             reaped?;
-            // Without this, a long round would look like an outage of the store.
+            // Without this check, a long round would look like an outage of the store.
             if !self.may_reap(0).await? {
                 break;
             }
@@ -112,7 +112,7 @@ impl Recovery {
         Ok(self.store.decide(may).await?.result == ReapPermit::Granted)
     }
 
-    /// Lists consumers that hold entries and are not listed; see [`ListHolder`].
+    /// Adds consumers that hold entries but are missing from the list of consumers; see [`ListHolder`].
     async fn list_holders(&self) -> Result<(), StoreError> {
         for queue in inbound().into_iter().chain(slices()) {
             // A failure does not stop the reaping: the Redis user may be an older one without the necessary permission.
@@ -145,7 +145,7 @@ impl Recovery {
             let reap = Reap { consumer: consumer.as_str().into(), lease: lease.clone(), held, bounds: &bounds };
             match self.store.decide(reap).await?.result {
                 Reaped::Redelivered(turns) => recovered.redelivered += turns.len() as u64,
-                // Counted and logged with the end of the turn.
+                // Metrics and logs report it with the end of the turn.
                 Reaped::Quarantined(_) => recovered.quarantined += 1,
                 Reaped::Removed { dead } => recovered.dead += dead as u64,
                 Reaped::Nothing => return self.bury(consumer).await,

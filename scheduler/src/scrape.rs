@@ -1,4 +1,4 @@
-//! Figures for a metrics scrape that only Redis has.
+//! Reads the figures of a metrics scrape that only Redis has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,8 @@ impl Scrape {
     }
 }
 
-/// Adds counts. Takes the maximum of ages, and of memory because shards may share it.
+/// Merges the shards' backlogs: adds counts, and takes the maximum of ages and of memory. Shards may share their
+/// memory.
 fn merged(shards: &[ShardBacklog]) -> RedisScrape {
     let place = |place: WorkStage, count: fn(&ShardBacklog) -> u64, oldest_ms: fn(&ShardBacklog) -> i64| {
         let count = shards.iter().map(count).sum();
@@ -87,7 +88,7 @@ fn merged(shards: &[ShardBacklog]) -> RedisScrape {
         ],
         memory_used: shards.iter().map(|backlog| backlog.memory.used).max().unwrap_or(0),
         memory_max: shards.iter().map(|backlog| backlog.memory.max).max().unwrap_or(0),
-        // Decisions use the flag, which may be a second old, so the sampled memory counts, too.
+        // The flag, which decisions use, may be a second old. So the memory that was sampled now counts, too.
         pressure: shards.iter().any(|backlog| backlog.pressure || backlog.memory.is_tight()),
         unsealed: None,
         shard_times_ms: shards.iter().map(|backlog| backlog.now_ms).collect(),

@@ -1,5 +1,5 @@
-//! The inbound `tasks` stream: validates new tasks before an agent gets them, and applies reports of external runtimes
-//! to their tasks.
+//! The inbound `tasks` stream: validates new tasks before an agent receives them, and applies reports of external
+//! runtimes to their tasks.
 
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ use crate::intake::{BatchHandler, Intake, WRONG_SHARD};
 use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::turn_ended;
 
-/// Attempts to settle or park a task if heartbeats of its runtime change it meanwhile.
+/// Maximum attempts to settle or park a task. An attempt fails if a heartbeat of the task's runtime changes the task
+/// during the attempt.
 const ATTEMPTS_MAX: usize = 4;
 
 /// Handles new tasks and the reports of external runtimes.
@@ -113,7 +114,7 @@ impl TaskQueues {
         let stream = Inbound::Tasks.stream();
         let entry = arrival.entry.clone();
         if let Err(error) = self.store.decide(AcknowledgeInbound { stream, entry }).await {
-            // Handling a report about a lease twice is harmless: the lease has ended.
+            // If the message is handled again, nothing changes: its lease has ended.
             tracing::warn!(%error, "task message handled but not acknowledged");
         }
     }
@@ -136,7 +137,7 @@ impl TaskQueues {
             }
         });
         let Some(mut refusal) = decided.await.flatten() else { return };
-        // The digest of the task as its producer queued it, by which the rejection frees its ID.
+        // The digest of the task as its producer queued it. With this digest, the rejection frees the task's ID.
         refusal.digest = Some(task_digest(&task));
         if refusal.code == RejectionCode::Conflict {
             let rejected = self.intake.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
@@ -257,8 +258,8 @@ impl TaskQueues {
         Ok(None)
     }
 
-    /// Cancels a turn or task. A cancel that arrives first is stored until its turn arrives, so only tenants of this
-    /// shard may be named.
+    /// Cancels a turn or task. If the cancel arrives before its turn, the store keeps the cancel until the turn
+    /// arrives. So the tenant must belong to this shard.
     async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         let refusal = |code, message: String| Ok(Some(Box::new(RejectedMessage::new(code, message))));
         if !self.store.is_home_of(&name.tenant) {
@@ -295,7 +296,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// The slice of a task that a runtime holds, if `leased` is the current lease.
+    /// The slice of a task that a runtime holds. `None` if `leased` is not the current lease.
     async fn leased_slice(&self, leased: &LeasedTask) -> Result<Option<Box<Slice>>, StoreError> {
         let read = ReadHeld { name: leased_name(leased), entry: EntryId::new(&leased.lease) };
         Ok(self.store.decide(read).await?.result)
@@ -342,7 +343,7 @@ impl TaskQueues {
             };
             if self.store.decide(settle).await?.result == Settled::Ended {
                 turn_ended(head.submitted_ms, self.store.state().now_ms, &self.metrics);
-                // It ran outside the fleet, not in one of its tools.
+                // The task ran outside the fleet, not in one of the fleet's tools.
                 self.metrics.call_not_run(None, result.outcome);
                 return Ok(());
             }
@@ -351,7 +352,8 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Parks a task for another attempt, as the runtime requested: after 1, 3 and 9 s. Then the failure is final.
+    /// Parks a task for another attempt, as its runtime requested: after 1, 3 and 9 s. After these retries, the failure
+    /// is final.
     async fn fail_for_now(&self, leased: &LeasedTask, error: CallError) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };
@@ -382,7 +384,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Ends a task that was canceled after an attempt had failed.
+    /// Ends a task with a failed attempt that was canceled before the next attempt.
     async fn end_canceled(&self, leased: &LeasedTask, name: &TurnName, error: CallError) -> Result<(), StoreError> {
         let why = self.store.cancelled_because(name).await?;
         let report = self.policy_tracker.report();

@@ -28,11 +28,12 @@ use crate::admitter::count_throttled;
 use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::RecordingRenderer;
 
-/// Timers fired in one round.
+/// Maximum timers fired in one round.
 const DUE_MAX: usize = 256;
-/// Throttle queues, or turns, in one commit. A commit takes about 2 ms.
+/// Maximum throttle queues or turns in one commit. Such a commit takes about 2 ms.
 const CHUNK_MAX: usize = 16;
-/// The poll period while permits change hands. It bounds the time that a turn waits for a permit that is already free.
+/// The poll period while turns get permits that others have returned. It bounds the time that a turn waits for a free
+/// permit.
 const BUSY_POLL: Duration = Duration::from_millis(5);
 /// How long [`BUSY_POLL`] applies after a turn got a permit.
 const BUSY_FOR: Duration = Duration::from_secs(1);
@@ -78,7 +79,7 @@ pub(crate) struct Timers {
     progress: Progress,
     /// The period between checks for due timers.
     poll: Duration,
-    /// Throttle queues with more turns that can be released immediately.
+    /// Throttle queues that may have more turns to release immediately.
     unfinished: Mutex<VecDeque<CounterKey>>,
 }
 
@@ -154,7 +155,7 @@ impl Timers {
                 None => self.discard_timer(&name).await?,
             }
         }
-        // A failure of one chunk must not keep the others from being fired (invariant 17).
+        // If one chunk fails, the others must still fire (invariant 17).
         let mut failed = None;
         for chunk in queues.chunks(CHUNK_MAX) {
             failed = self.release(chunk, &mut round).await.err().or(failed);
@@ -229,7 +230,8 @@ impl Timers {
             }
             self.count_released(name, &receipt.result, &render);
         }
-        // If all turns of a head have left, the turns behind them need not wait for the timer.
+        // If all turns that were read from a queue's head have left, the turns behind them need not wait for the
+        // queue's timer.
         let more: Vec<CounterKey> =
             left.into_iter().filter(|(_, count)| *count >= HEADS_MAX).map(|(counter, _)| counter).collect();
         round.full |= !more.is_empty();
@@ -282,7 +284,8 @@ impl Timers {
             match fired.map(|receipt| receipt.result) {
                 Ok(Fired::Ended) => render.count(name, true, self.store.state().now_ms, &self.metrics),
                 Ok(Fired::Dispatched) => self.metrics.promoted(1),
-                // The turn's throttle queue is due now, so it is handled before the next wait.
+                // The turn's throttle queue is due now. A full round makes the loop handle the queue before its next
+                // wait.
                 Ok(Fired::Throttled) => round.full = true,
                 Ok(Fired::External) => self.expire_external_lease(name).await?,
                 Ok(Fired::Gone | Fired::Later(_) | Fired::Noticed(_) | Fired::Ending(_)) => {}
@@ -299,8 +302,8 @@ impl Timers {
                         self.report_unreadable(name, &why);
                     } else {
                         tracing::warn!(%error, turn = %name, "failed to handle a timer; retrying");
-                        // Another key that the turn needs may be damaged. Postpone its timer, so that other timers do
-                        // not wait.
+                        // Another key that the turn needs may be damaged. Postpone the turn's timer, so that other
+                        // timers do not wait.
                         let again_ms = self.store.state().now_ms + bounds.lease_ms;
                         transaction.guard(Guard::Present(name.record()));
                         transaction.timer(name.timer(), again_ms, TimerRule::Set);
@@ -312,7 +315,7 @@ impl Timers {
         Ok(())
     }
 
-    /// The reason why the record of a turn is unreadable, if a decision failed because of the record.
+    /// Why the record of a turn is unreadable. `None` if the decision failed for another reason.
     async fn unreadable_reason(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
         match error {
             RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),

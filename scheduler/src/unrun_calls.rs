@@ -1,5 +1,5 @@
-//! Counts calls that end without running. A decision renders their results, and renders them again after a conflict, so
-//! only a committed decision is counted.
+//! Counts calls that end without running. A decision renders the results of these calls, and renders them again after a
+//! conflict. So only a committed decision is counted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tickfleet_engine::report::Renderer;
 use tickfleet_model::Outcome;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 
-/// Renders results, and records what it rendered.
+/// Renders results, and records the rendered calls.
 pub(crate) struct RecordingRenderer<'a> {
     renderer: Renderer<'a>,
     rendered: Mutex<HashMap<TurnName, RenderedTurn>>,
@@ -32,7 +32,7 @@ impl<'a> RecordingRenderer<'a> {
         Self { renderer, rendered: Mutex::default() }
     }
 
-    /// Counts the calls that a committed decision on a turn has ended. `is_over` is true if the turn has ended, too.
+    /// Counts the calls that a committed decision about a turn has ended. `is_over` is true if the turn has ended, too.
     pub(crate) fn count(&self, name: &TurnName, is_over: bool, now_ms: i64, metrics: &Metrics) {
         let Some(rendered) = self.rendered.lock().remove(name) else { return };
         let calls = rendered.calls.len() as u64;

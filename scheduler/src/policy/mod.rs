@@ -26,7 +26,8 @@ pub struct PolicyState {
     slots: Arc<WorkerSlots>,
 }
 
-/// The epoch before the first report. A scheduler that starts must not report an old restart.
+/// Stands for the epoch's start until the store has reported one. It is larger than any start, so that a scheduler that
+/// starts does not report an old restart.
 const UNKNOWN_MS: i64 = i64::MAX;
 
 impl Default for PolicyState {
@@ -69,7 +70,7 @@ impl PolicySnapshot {
     }
 }
 
-/// The workers' slots, for limits that are a share or a part of them.
+/// The workers' slots, for limits that are a share or a part of the slots.
 pub(crate) struct ShardSlots {
     pub(crate) active: Arc<ActivePolicy>,
     pub(crate) slots: Arc<WorkerSlots>,
@@ -96,8 +97,8 @@ impl ShardSlots {
         }
     }
 
-    /// Records that a turn waits in the throttle queue of `counter`. If it waits for a share of the slots, its tenant
-    /// is limited to that share from now on.
+    /// Records that a turn waits in the throttle queue of `counter`. If the turn waits for a share of the slots, its
+    /// tenant counts as waiting for a share from now on.
     pub(crate) fn record_waiting(&self, counter: &CounterKey, turn: &TurnName) {
         let policy = &self.active.policy;
         let is_share = |limit: &&Limit| *limit.name == *counter.limit && matches!(limit.bound, LimitBound::Share(_));
@@ -108,7 +109,7 @@ impl ShardSlots {
     }
 }
 
-/// The minimum jump of shard time to report, ms. A slow response looks like a small jump.
+/// The minimum jump of shard time that is reported, ms. A slow response looks like a small jump.
 const LARGE_JUMP_MS: i64 = 60_000;
 
 impl PolicyState {
@@ -132,7 +133,8 @@ impl PolicyState {
         self.announced.store(Arc::new(AnnouncedPolicy { digest: digest.to_owned(), short, generation }));
     }
 
-    /// Reports a large clock jump. Shard time follows the jump, because a wrong clock looks like a pause (ADR 27).
+    /// Reports a large clock jump. Shard time follows the jump, because a wrong clock looks the same as a pause of this
+    /// process (ADR 27).
     pub(crate) fn report_clock_jump(&self, ahead_ms: i64, metrics: &Metrics) {
         if ahead_ms >= LARGE_JUMP_MS {
             metrics.clock_jumped();
@@ -160,7 +162,8 @@ pub(crate) fn has_slot_limits(policy: &Policy) -> bool {
     policy.limits.iter().any(|limit| limit.bound.is_of_slots() && !is_share_unneeded(policy, limit))
 }
 
-/// Returns true for a share of the slots in a fleet with one tenant, which needs no share.
+/// Returns true if the limit is a share of the slots and the fleet has fewer than two tenants: a single tenant needs no
+/// share.
 fn is_share_unneeded(policy: &Policy, limit: &Limit) -> bool {
     matches!(limit.bound, LimitBound::Share(_)) && policy.tenants.len() < 2
 }

@@ -1,8 +1,9 @@
 //! The slots of the fleet's workers, and which tenants wait for a share of them.
 //!
-//! This module computes the bound of a limit on slots, and decisions get it as a number, as with any other limit. The
-//! bound is this process' own view: the load counted in the last second, and the throttle queues that it has read. So
-//! two schedulers may compute slightly different bounds for a moment, but both count the same permits.
+//! This module computes the bound of a limit on slots as a number. Decisions use the number like the bound of any other
+//! limit. The bound is this process's own view: the load counted in the last second, and the throttle queues that the
+//! process has read. So two schedulers may compute slightly different bounds for a moment, but both count the same
+//! permits.
 
 use std::collections::HashMap;
 
@@ -11,18 +12,19 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, TenantId};
 use tickfleet_store::FleetLoad;
 
-/// Slices that are dispatched beyond the number of slots wait about this long for a slot, ms. It is long enough that no
-/// slot is idle, and a call of another tenant waits about as long behind them.
+/// About how long a slice that is dispatched beyond the number of slots waits for a slot, ms. Long enough that no slot
+/// is idle. A call of another tenant waits about as long behind such slices.
 const AHEAD_MS: u64 = 25;
-/// The minimum number of slices that wait for a slot. Otherwise, a small fleet's slots would be idle after each call.
+/// The minimum number of slices that wait for a slot. With fewer, the slots of a small fleet would be idle after each
+/// call.
 const AHEAD_MIN: u64 = 2;
-/// Slots assumed while no worker sends heartbeats: nothing runs then, and all dispatched work may use the slots of the
-/// next worker.
+/// Number of slots that is assumed while no worker sends heartbeats. Nothing runs meanwhile, and the next worker will
+/// run the dispatched slices.
 const SLOTS_UNKNOWN: u64 = 1;
-/// A tenant with no waiting turn seen for this long no longer limits the others, ms.
+/// If no waiting turn of a tenant was seen for this long, the tenant no longer limits the others, ms.
 const FORGET_MS: i64 = 2_000;
 
-/// The known state of slots. Empty at first.
+/// The known load of the slots, and the tenants that wait. Empty at first.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerSlots {
     state: Mutex<SlotState>,
@@ -33,7 +35,7 @@ struct SlotState {
     load: FleetLoad,
     /// Slices that workers read per second.
     rate: u64,
-    /// Turns that this process has admitted since the last count and that may be dispatched by now.
+    /// Turns that arrived at this process since the last count, and that may have been dispatched by now.
     taken: u64,
     /// The tenants that wait for a permit, by limit.
     waiting: HashMap<String, WaitingTenants>,
@@ -41,7 +43,7 @@ struct SlotState {
 
 #[derive(Debug, Default)]
 struct WaitingTenants {
-    /// The weight of each tenant, and when it was last seen, ms.
+    /// The weight of each waiting tenant, and when a waiting turn of the tenant was last seen, ms.
     tenants: HashMap<TenantId, (u64, i64)>,
     weights: u64,
     looked_ms: i64,
@@ -52,13 +54,13 @@ impl SlotState {
         if self.load.slots > 0 { self.load.slots } else { SLOTS_UNKNOWN }
     }
 
-    /// The number of slices that may be out so that no slot is idle: one for each slot, and some that wait.
+    /// The number of slices that should be out, so that no slot is idle: one for each slot, and some that wait.
     fn depth(&self) -> u64 {
         self.slots() + (self.slots() / 4).max(AHEAD_MIN).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
     }
 
-    /// The number of slices that are out now: those of the last count, plus turns since then, minus the slices that
-    /// workers have read since then at the known rate.
+    /// The estimated number of slices that are out now. It is the last count, plus turns that arrived since then, minus
+    /// slices that workers have read since then at the known rate.
     fn out(&self, now_ms: i64) -> u64 {
         let since_ms = (now_ms - self.load.now_ms).max(0).unsigned_abs();
         self.load.out + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)
@@ -68,7 +70,8 @@ impl SlotState {
 impl WaitingTenants {
     /// Drops tenants that were not seen for [`FORGET_MS`]. Checks at most ten times a second.
     fn drop_unseen(&mut self, now_ms: i64) {
-        // A negative difference, after a clock was set back, also counts as old. Otherwise a tenant would stay forever.
+        // A negative difference means that the clock was set back. Check then, too; otherwise, a tenant would stay
+        // forever.
         if (0..100).contains(&(now_ms - self.looked_ms)) {
             return;
         }
@@ -98,9 +101,9 @@ impl WorkerSlots {
         self.state.lock().taken += 1;
     }
 
-    /// Returns true if more slices are out than the slots soon carry out, or if a tenant waits for a share of the
-    /// slots. Otherwise, tenants do not delay each other, and shares need not be counted. If no worker reports slots,
-    /// as in an older build, the slots must not look short.
+    /// Returns true if more slices are out than the slots can soon run, or if a tenant waits for a share of the slots.
+    /// If false, tenants do not delay each other, and shares need not be counted. If no worker reports slots, as with
+    /// older builds, the number of slices out does not count.
     pub(crate) fn are_short(&self, limit: &str, now_ms: i64) -> bool {
         let mut state = self.state.lock();
         let waits = state.waiting.get_mut(limit).is_some_and(|waiting| {
@@ -122,7 +125,7 @@ impl WorkerSlots {
         waiting.drop_unseen(now_ms);
     }
 
-    /// The permits that a limit on slots gives a tenant now, in one of `shards`. `None` for any other limit.
+    /// The permits that a limit on slots gives a tenant now, in one of `shards` shards. `None` for any other limit.
     pub(crate) fn max_permits(&self, limit: &Limit, tenant: &TenantId, shards: u32, now_ms: i64) -> Option<u64> {
         if !limit.bound.is_of_slots() {
             return None;
@@ -219,7 +222,7 @@ mod tests {
         assert_eq!(alone(), 20);
         slots.set_load(&fleet(16, 9_000, 2_000));
         assert_eq!(alone(), 16 + 200, "25 ms of 8,000 calls a second");
-        // The streams were deleted, and nothing was read since: the rate falls slowly.
+        // The streams were deleted, and workers have read nothing since then: the rate falls slowly.
         slots.set_load(&fleet(16, 0, 3_000));
         assert_eq!(alone(), 16 + 150);
     }
@@ -233,7 +236,7 @@ mod tests {
         assert!(!are_short(1_000), "20 slices for 16 slots and four that wait for one");
         slots.count_arrival();
         assert!(are_short(1_000));
-        // At the known rate of 100 a second, the slices have been carried out 200 ms later.
+        // At the known rate of 100 slices a second, workers have read the 20 slices 200 ms later.
         slots.set_load(&FleetLoad { out: 20, ..fleet(16, 100, 2_000) });
         (0..20).for_each(|_| slots.count_arrival());
         assert!(are_short(2_000) && !are_short(2_200));

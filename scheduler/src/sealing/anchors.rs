@@ -1,4 +1,4 @@
-//! Anchors: the heads of chains, kept in a place that writers of the store cannot change.
+//! Anchors: copies of the heads of chains, in a place that writers of the store cannot change.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -11,14 +11,14 @@ use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::seal::{SealBody, head_of, is_signed};
 use tickfleet_store::{Pool, Store};
 
-/// Seals read at once.
+/// Maximum seals read at once.
 const PAGE: usize = 500;
 /// Maximum number of heads in one transaction.
 const HEADS_AT_ONCE: usize = 250;
 /// Maximum number of heads in the shard's stream.
 const ANCHORS_MAX: u64 = 100_000;
 
-/// The place where heads are kept.
+/// The place where heads are copied to.
 #[derive(Debug, Clone)]
 pub enum AnchorTarget {
     /// A stream of the shard.
@@ -31,16 +31,16 @@ pub enum AnchorTarget {
     File(PathBuf),
 }
 
-/// The last seal whose head is kept outside.
+/// The last seal up to which heads were copied; `None` until it is read from the store.
 #[derive(Default)]
 pub(super) struct Anchors {
     at: Option<String>,
 }
 
 impl Anchors {
-    /// Keeps the heads of all chains that have grown since the last call: for each chain, the last head that each key
-    /// has signed. If a scheduler dies in between, a head may be kept twice. `key` is the public half of the sealer's
-    /// key, and its ID.
+    /// Copies the heads of all chains that have grown since the last call: for each chain, the last head that each key
+    /// has signed. If a scheduler dies during the call, a head may be copied twice. The pair has the public half of the
+    /// sealer's key, and the key's ID.
     ///
     /// # Errors
     /// A description of the problem.
@@ -73,7 +73,7 @@ impl Anchors {
                     true => Some(public_key),
                     false => older.as_ref().and_then(|keys| keys.get(&body.key_id)).map(String::as_str),
                 };
-                // A forged seal displaces no head: neither under this key's ID, nor under another one.
+                // A forged seal replaces no head, neither under the ID of this key nor under the ID of an older key.
                 let signed_by = signed_by.filter(|key| is_signed(key, &head_of(&seal.body), &seal.signature));
                 let anchor = signed_by.and_then(|key| Anchor::of(&seal.body, &seal.signature, key));
                 heads.extend(anchor.map(|anchor| ((body.tenant, body.key_id), anchor)));
@@ -93,8 +93,8 @@ impl Anchors {
     }
 }
 
-/// Records that heads up to `upto` are kept, and writes `own` into the shard's stream. Returns the last recorded seal,
-/// or `None` while another process has the lease.
+/// Records that heads up to the seal `upto` are copied, and writes `own` into the shard's stream. Returns the last
+/// recorded seal. Returns `None` if another process has the lease.
 async fn record_anchored(
     store: &Store,
     candidate: Candidate,
@@ -123,7 +123,7 @@ async fn record_anchored(
     }
 }
 
-/// Keeps heads outside the shard. Returns the lines for the shard's own stream.
+/// Copies heads to `target`. Returns the lines that the caller must write into the shard's own stream.
 async fn write_heads(target: &AnchorTarget, lines: Vec<String>) -> Result<Vec<String>, String> {
     match target {
         _ if lines.is_empty() => {}

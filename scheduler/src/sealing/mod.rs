@@ -2,8 +2,8 @@
 //! (see `tickfleet_proof::seal`). Calls do not wait for it.
 //!
 //! The progress is one text in the store, the [`Position`]. A sealer that started from another position writes nothing.
-//! So no entry is sealed twice, even if a suspended sealer resumes beside another one. The log's own count of added
-//! entries reveals entries that were trimmed before they were sealed.
+//! So no entry is sealed twice, even if a suspended sealer resumes while another one seals. The log's own count of
+//! added entries reveals entries that were trimmed before they were sealed.
 
 mod anchors;
 mod page;
@@ -32,7 +32,7 @@ use position::Position;
 const PAGE: usize = 500;
 /// Minimum time without a write after which another sealer takes over, ms.
 const LEASE_MS_MIN: i64 = 10_000;
-/// Steps in one round. After them, other sealers may take the lease during the wait.
+/// Maximum steps in one round. During the wait after a round, other sealers may take the lease.
 const STEPS_MAX: usize = 200;
 
 /// How the audit log is sealed.
@@ -42,7 +42,7 @@ pub struct SealOptions {
     pub signer: Arc<Signer>,
     /// How often new entries are sealed.
     pub every: Duration,
-    /// The place outside where heads are kept. `None` for no anchors.
+    /// The place outside the store where heads are copied to. `None` for no anchors.
     pub anchor: Option<AnchorTarget>,
 }
 
@@ -61,11 +61,11 @@ pub(crate) struct Sealing {
 #[derive(Default)]
 struct SealState {
     position: Position,
-    /// Heads of chains at that position.
+    /// Heads of chains at that position, as far as they are read.
     heads: BTreeMap<String, Head>,
-    /// How far heads are anchored.
+    /// How far heads are copied.
     anchors: Anchors,
-    /// True after the log message that another key has this key's ID.
+    /// True if the log already reports that another key has this key's ID.
     has_logged_other_key: bool,
 }
 
@@ -125,8 +125,8 @@ impl Sealing {
         Candidate { process: consumer.clone(), lease_ms: self.lease_ms }
     }
 
-    /// Writes seals, if the shard is sealed up to `before`. With `after` equal to `before` and no seals, it only takes
-    /// the lease.
+    /// If the shard is sealed up to `before`, writes the seals from there to `after`. If both are equal and there are
+    /// no seals, only takes the lease.
     async fn extend(
         &self,
         consumer: &ConsumerId,
@@ -209,7 +209,7 @@ impl Sealing {
         }
     }
 
-    /// Reads the heads that are not known yet. An unreadable head begins a new chain, which verification reports.
+    /// Reads the heads that were not read yet. An unreadable head begins a new chain, which verification reports.
     async fn load_heads(
         &self,
         seal_state: &mut SealState,

@@ -1,4 +1,4 @@
-//! Turns a page of the log into seals: finds losses before it, groups its entries by tenant, and signs.
+//! Makes seals for a page of the log: detects lost entries, groups the page's entries by tenant, and signs.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use tickfleet_store::LogPage;
 
 use super::position::Position;
 
-/// The result of reading a page: what to seal.
+/// The entries of a page that are to be sealed, and the losses.
 #[derive(Debug)]
 pub(super) struct Step {
-    /// The position afterwards.
+    /// The position after this step.
     pub(super) position: Position,
     /// The entries by tenant. The empty name is the chain for entries without a tenant.
     pub(super) chains: BTreeMap<String, Vec<Leaf>>,
@@ -24,9 +24,9 @@ pub(super) struct Step {
 
 /// The next step. `None` if there is nothing to seal and nothing was lost.
 ///
-/// The log counts all entries that were ever added. At the end of the log, or if all sealed entries have been trimmed,
-/// that count tells how many entries there must be after the position. Entries that are missing then were trimmed
-/// unsealed.
+/// The log counts all entries that were ever added. This count shows how many entries must follow the position, if the
+/// page reaches the end of the log or if all sealed entries have been trimmed. If fewer follow, the missing entries
+/// were trimmed before they were sealed.
 pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Option<Step> {
     let read = page.entries.len() as u64;
     // Entries that were trimmed before sealing began are not a loss.
@@ -56,7 +56,7 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
         chains.entry(tenant_of(&entry.text)).or_default().push(Leaf::of(id, &entry.admitted, &entry.text));
         last.clone_from(&entry.id);
     }
-    // A recreated log may have IDs before the last one.
+    // A recreated log may have smaller IDs than the last entry that was read.
     if remade && read == 0 {
         last = "0-0".into();
     }
@@ -150,10 +150,10 @@ mod tests {
         assert_eq!((found.gone, found.position.counted, found.losses.entries), (2, 14, 2));
         assert_eq!(found.losses.gap.as_ref().unwrap().before.as_deref(), Some("7-0"));
         assert!(found.chains.contains_key("") && found.chains["acme"].len() == 2);
-        // A full page: the entries after it are still there.
+        // A full page: the log still has the entries after it.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "7-0"), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (4, 16));
-        // A full page, and the sealed entries are still there: the loss cannot be computed yet.
+        // A full page, and the log still has the sealed entries: the loss cannot be computed yet.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "3-0"), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (0, 12));
         // All entries are gone.

@@ -7,7 +7,7 @@ use std::fmt;
 pub(super) struct Position {
     /// The ID of the last entry that was read. Empty before the first.
     last: String,
-    /// Entries up to it, among all that were ever added: sealed entries and lost ones.
+    /// Number of entries up to the last read one, of all entries that were ever added: sealed entries and lost entries.
     pub(super) counted: u64,
     /// How often the log was recreated.
     pub(super) breaks: u64,

@@ -102,7 +102,7 @@ async fn sealers_that_take_over_from_each_other_and_die_seal_each_entry_once() {
             let first = (round * 5 + part) * 100;
             shard.write(first..first + 100).await;
         }
-        // Abort the sealers at any point of their work.
+        // Abort the sealers at an arbitrary point of their work.
         both.iter().for_each(tokio::task::JoinHandle::abort);
         for sealer in both {
             let _ = sealer.await;
@@ -124,7 +124,7 @@ async fn one_that_stood_still_while_another_sealed_writes_nothing() {
     let mut seal_state = SealState::default();
     slow.step(&name, &mut seal_state).await.unwrap();
     let sealed = shard.seals().await;
-    // The position of the slow sealer is one step old.
+    // The slow sealer's position is one step behind.
     shard.write(10..20).await;
     shard.seal_all().await;
     let between = shard.seals().await;
@@ -245,9 +245,10 @@ async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("anchors.jsonl");
     shard.write(0..9).await;
-    // Seal without anchors, as if the place were away or the scheduler died between sealing and anchoring.
+    // Seal without anchors, as if the target were unavailable, or as if the scheduler had died before it wrote the
+    // anchors.
     shard.seal_all().await;
-    // Then the key changes, and only one tenant writes more.
+    // Then the key changes, and only one tenant writes more entries.
     shard.write_of(1, 9).await;
     tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
     let next = shard.sealing_as("k2", "08", Some(AnchorTarget::File(file.clone())));
@@ -270,7 +271,7 @@ async fn what_somebody_puts_among_the_seals_displaces_no_head() {
     shard.write(0..3).await;
     shard.seal_all().await;
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
-    // One forged seal claims the same key, and the other a key that is listed as an older one.
+    // One forged seal has the ID of the sealer's key. The other one has the ID of a key that is listed as an older key.
     let last = shard.store().seals("0-0", 100).await.unwrap().pop().unwrap();
     let newer = last.body.replacen("\"number\":1", "\"number\":9", 1);
     let chain = serde_json::from_str::<SealBody>(&last.body).unwrap().chain();

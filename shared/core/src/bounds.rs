@@ -11,7 +11,7 @@ pub struct Bounds {
     pub dedupe_ms: i64,
     /// Maximum number of entries in the audit log.
     pub audit_entries_max: u64,
-    /// True if audit entries report the counters that admitted their calls.
+    /// True if audit entries report the counters that were debited for their calls.
     pub audit_admissions: bool,
     /// Maximum number of dead letters in the log.
     pub dead_entries_max: u64,

@@ -1,8 +1,8 @@
 //! Deletion of outdated counters by the janitor.
 //!
-//! Counters of a limit that is kept for some days, such as the counts of a day, are deleted together after that time: the
-//! set `expiring` holds these limits, and a place is the time of deletion, ms. Counters of other limits are deleted one by
-//! one, a day after their window has ended.
+//! Some limits are kept for a fixed time, such as the counts of a day. Their counters are deleted together after this
+//! time: the set `expiring` holds these limits, and a place is the time of deletion, ms. Counters of other limits are
+//! deleted one by one, a day after their window has ended.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::view::{Query, Undecided, Value, View};
 
 /// Time for which a counter is kept after its window has ended, ms.
 pub const IDLE_MS: i64 = 24 * 3_600_000;
-/// Time before and after now within which [`PruneCounter`] may be committed, ms.
+/// [`PruneCounter`] fails if shard time at the commit differs by more than this from the decision's time, ms.
 const PRUNED_WITHIN_MS: i64 = 60_000;
 
-/// True for a counter of [`Window::Rolling`]: its state has no start, and ends when its oldest amount expires.
+/// True for a counter of [`Window::Rolling`]: its state has no start, only an end.
 #[must_use]
 pub const fn is_rolling(state: &CounterState) -> bool {
     state.began_ms == 0 && state.ends_ms > 0
@@ -36,15 +36,15 @@ pub fn expire_counters(limit: &Arc<str>, at_ms: i64, transaction: &mut Transacti
     }
 }
 
-/// Deletes counters of a limit that is due in [`expiring`]. The janitor scans for them. With the last counters, the limit
-/// leaves the set.
+/// Deletes counters of a limit that is due in [`expiring`]. The janitor finds the counters by a scan. With the last of
+/// them, the limit leaves the set.
 #[derive(Debug, Clone)]
 pub struct DeleteCounters {
     /// The limit.
     pub limit: Arc<str>,
     /// The counters.
     pub counters: Vec<Arc<str>>,
-    /// True if the limit has no other counters.
+    /// True if these are the limit's last counters.
     pub last: bool,
 }
 
@@ -82,7 +82,7 @@ pub struct PruneCounter {
 }
 
 impl PruneCounter {
-    /// True for a counter that is not needed any more.
+    /// True if the counter is no longer needed.
     #[must_use]
     pub fn is_idle(state: &CounterState, now_ms: i64) -> bool {
         state.ends_ms > 0 && state.ends_ms + IDLE_MS <= now_ms && !state.queued
@@ -108,8 +108,8 @@ impl Decision for PruneCounter {
             _ => return Ok(Step::Return(false)),
         };
         let mut transaction = Transaction::new(context.version.clone());
-        // A debit since the read may have opened a new window, or a rolling counter may have an amount left. Then there is
-        // no room for 0.
+        // A debit after the read may have opened a new window, or a rolling counter may have an amount left. In both
+        // cases the guard fails, because the maximum is 0.
         transaction.guard(Guard::Room(Room {
             counter: self.counter.clone(),
             amount: 0,

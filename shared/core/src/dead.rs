@@ -1,4 +1,4 @@
-//! Dead letters and failed calls: an operator drops or replays each one once.
+//! Dead letters and failed calls: an operator drops or replays each of them at most once.
 //!
 //! | Key | Holds |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | record `handled:call:<entry of the audit log>` | the failed call was dropped or replayed |
 //! | set `handled` | the handled failed calls, by their entries; a place is the time of the entry, ms |
 //!
-//! Entries of the audit log never change. Therefore handled calls are recorded beside the log, as long as the log has them,
-//! see [`ForgetHandled`].
+//! Entries of the audit log never change, so handled calls are recorded outside the log. A record stays as long as the
+//! log has the call's entry, see [`ForgetHandled`].
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::transaction::{EntryId, Guard, RecordKey, SetKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
 const DAY_MS: i64 = 24 * 3_600_000;
-/// Maximum number of failed calls that a step of [`ForgetHandled`] removes.
+/// Maximum number of handled failed calls that one [`ForgetHandled`] removes.
 const FORGET_MAX: usize = 256;
 
 /// A dead letter or failed call that an operator handles.
@@ -60,10 +60,10 @@ impl Record for Handled {
     const SCHEMA: u32 = 1;
 }
 
-/// The reason that a dead item is not handled.
+/// Why an action on a dead item is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotHandled {
-    /// The item is not in the log, or no longer.
+    /// The log does not have the item (any more).
     Gone,
     /// The item was handled before.
     Again(Handling),
@@ -87,7 +87,7 @@ impl DeadItem {
         }
     }
 
-    /// Adds the item's record to `transaction`.
+    /// Adds the item's record to `transaction`. Returns the reason if the item cannot be handled.
     fn handle(
         &self,
         handling: Handling,
@@ -113,7 +113,8 @@ impl DeadItem {
                 if view.entry(&keys::audit(), entry)?.is_none() {
                     return Ok(Some(NotHandled::Gone));
                 }
-                // Operators rarely do this, so a small overrun of the bound is acceptable.
+                // No guard enforces the bound at the commit: operators rarely do this, so a small overrun is
+                // acceptable.
                 if let Value::Size(size) = view.get(&Query::Size(handled_calls()))?
                     && *size >= limits::HANDLED_CALLS_MAX as u64
                 {
@@ -129,7 +130,7 @@ impl DeadItem {
     }
 }
 
-/// Time of an entry, ms, by the clock that numbers entries.
+/// Time of an entry, ms, from its ID.
 fn written_ms(entry: &EntryId) -> u64 {
     entry.as_str().split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
@@ -161,13 +162,13 @@ impl Decision for DropDead {
     }
 }
 
-/// Replays a dead item: handles it in the same transaction as the submission. So no item is replayed twice, and no item is
-/// handled without a submission.
+/// Replays a dead item. One transaction submits the item and marks it as handled. So no item is replayed twice, and
+/// none is marked without a submission.
 #[derive(Debug, Clone)]
 pub struct Replay<S> {
     /// The item.
     pub item: DeadItem,
-    /// The decision that submits it.
+    /// The decision that submits the item.
     pub submission: S,
     /// The operator's audit entry.
     pub entry: AuditEntry,
@@ -176,7 +177,7 @@ pub struct Replay<S> {
 /// The result of [`Replay`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplayResult<T> {
-    /// The item is handled, and the submission returned this.
+    /// The item is marked as handled, and the submission returned this.
     Submitted(T),
     /// The submission was refused. The item is unchanged.
     Refused(T),
@@ -211,7 +212,8 @@ impl<S: Decision> Decision for Replay<S> {
     }
 }
 
-/// Removes handled calls that the audit log no longer has. Returns their number; the caller repeats it until it returns 0.
+/// Removes the records of handled calls that the audit log no longer has. Returns the number of removed records. To
+/// remove all, the caller repeats this decision until it returns 0.
 #[derive(Debug, Clone)]
 pub struct ForgetHandled {
     /// Time of the log's first entry, ms.

@@ -5,27 +5,28 @@
 use crate::transaction::{Committed, Conflict, Transaction, Version};
 use crate::view::{Query, Undecided, View};
 
-/// The input of a decision besides its view.
+/// The input of a decision in addition to its view.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Shard time as the caller has it, ms. If the decision depends on it, the transaction guards it with
-    /// [`crate::Guard::Before`] or [`crate::Guard::Since`].
+    /// Shard time as the caller knows it, ms. If the decision depends on this time, the transaction guards the time
+    /// with [`crate::Guard::Before`] or [`crate::Guard::Since`].
     pub now_ms: i64,
-    /// The restart epoch as the caller has it.
+    /// The restart epoch as the caller knows it.
     pub epoch: u64,
     /// Start of that epoch, ms; 0 for the first one.
     pub epoch_began_ms: i64,
-    /// True if the store's memory was short at its last sample. Only what may be omitted depends on it.
+    /// True if the store's memory was short at its last sample. Only optional writes depend on this flag.
     pub pressure: bool,
-    /// The version of the transaction that is decided. Slices carry it.
+    /// The version of the transaction that is being decided. Slices carry this version.
     pub version: Version,
-    /// Conflicts of earlier attempts of this decision, oldest first. The view has the values of records and counters; other
-    /// conflicts (pressure, bounds, an entry without a holder) are only here.
+    /// Conflicts of earlier attempts of this decision, oldest first. The view already has the current values of
+    /// conflicting records and counters. Other conflicts (memory pressure, bounds, an entry without a holder) are only
+    /// here.
     pub conflicts: Vec<Conflict>,
 }
 
 impl Context {
-    /// True if an earlier attempt failed with such a conflict.
+    /// True if an earlier attempt failed with a conflict for which `is_it` returns true.
     #[must_use]
     pub fn failed(&self, is_it: impl Fn(&Conflict) -> bool) -> bool {
         self.conflicts.iter().any(is_it)
@@ -55,7 +56,8 @@ pub trait Decision {
     /// The result for the caller.
     type Output;
 
-    /// The reads to make at once, to save round trips. Everything else is read when [`Self::decide`] needs it.
+    /// Queries to read in one request before the first attempt, to save round trips. Other values are read when
+    /// [`Self::decide`] needs them.
     fn reads(&self) -> Vec<Query> {
         Vec::new()
     }

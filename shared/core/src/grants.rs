@@ -1,5 +1,5 @@
-//! Grants of token services whose refresh token is good for one use. All workers need the next token, also after a restart.
-//! A grant is encrypted by the tool that keeps it; the store cannot read it.
+//! Grants of token services with refresh tokens that are valid for one use. All workers need the next token, also after
+//! a restart. The tool encrypts a grant before it stores the grant, so the store cannot read it.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::view::{Undecided, View};
 /// The part that has the encrypted grant.
 pub const GRANT_PART: &str = "grant";
 
-/// A record that only reports that it exists.
+/// A record without content: only its existence matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Present {}
 
@@ -55,8 +55,8 @@ impl Decision for KeepGrant<'_> {
     }
 }
 
-/// Requests the right to renew a grant. The right is not returned, so a token service that refuses every request is asked at
-/// most once per `lease_ms`.
+/// Requests the right to renew a grant. The right is never given back early. So a token service that refuses every
+/// request is asked at most once per `lease_ms`.
 #[derive(Debug, Clone, Copy)]
 pub struct RenewGrant<'a> {
     /// ID of the grant.
@@ -66,7 +66,7 @@ pub struct RenewGrant<'a> {
 }
 
 impl Decision for RenewGrant<'_> {
-    /// True if the caller renews the grant.
+    /// True if the caller has the right to renew the grant.
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {

@@ -1,4 +1,4 @@
-//! Names of records, counters, sets and streams. The store puts the shard's prefix before each.
+//! Names of records, counters, sets and streams. The store adds the shard's prefix to each name.
 
 use tickfleet_model::{AgentId, InboxName, Priority, TaskId, TenantId, TurnId};
 
@@ -45,7 +45,7 @@ impl TurnName {
         RecordKey::new(format!("done:{self}"))
     }
 
-    /// The record of an ID that a producer chose.
+    /// The record of this ID, if a producer chose it.
     #[must_use]
     pub fn given(&self) -> RecordKey {
         RecordKey::new(format!("id:{self}"))
@@ -63,15 +63,15 @@ impl TurnName {
         format!("turn:{self}")
     }
 
-    /// Unfinished turns and tasks that this one started, by ID.
+    /// Unfinished turns and tasks that this turn or task started, by ID.
     #[must_use]
     pub fn descendants(&self) -> SetKey {
         SetKey::new(format!("under:{self}"))
     }
 }
 
-/// A tenant's cancels of turns and tasks that have not arrived yet, by ID. A place is the time when the cancel is dropped,
-/// ms.
+/// A tenant's cancels of turns and tasks that have not arrived yet, by ID. A place is the time when the cancel is
+/// dropped, ms.
 #[must_use]
 pub fn early(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("early:{tenant}"))
@@ -107,14 +107,14 @@ pub fn steps(task: &TurnName) -> RecordKey {
     RecordKey::new(format!("steps:{task}"))
 }
 
-/// Calls of a turn that workers reported as begun after the store had lost their begin.
+/// The marks of a turn: calls that workers reported as begun after the store had lost their begins.
 #[must_use]
 pub fn marks(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))
 }
 
-/// Turns and tasks whose next call is retried or waits for something other than people, for metrics. A place is the time
-/// since when, ms.
+/// For metrics: turns and tasks with a next call that is to be retried, or that waits for something other than people.
+/// A place is the start of the wait, ms.
 #[must_use]
 pub fn parked() -> SetKey {
     SetKey::new("parked")
@@ -156,14 +156,14 @@ pub fn ready(priority: Priority) -> StreamKey {
     StreamKey::new(format!("ready:{}", priority.as_str()))
 }
 
-/// The queue of slices of a priority that were redelivered after a crash.
+/// The queue of slices with this priority that were redelivered after a crash.
 #[must_use]
 pub fn suspect(priority: Priority) -> StreamKey {
     StreamKey::new(format!("ready:suspect:{}", priority.as_str()))
 }
 
-/// Canceled turns whose slices a consumer holds, by name. The consumer's heartbeat delivers them. A place is the time of the
-/// notice, ms.
+/// Canceled turns with slices that this consumer holds, by name. The consumer's heartbeat returns these names. A place
+/// is the time of the notice, ms.
 #[must_use]
 pub fn canceled(consumer: &str) -> SetKey {
     SetKey::new(format!("canceled:{consumer}"))
@@ -193,9 +193,9 @@ pub fn throttle_timer(counter: &CounterKey) -> String {
     format!("throttle:{}@{}", counter.limit, counter.counter)
 }
 
-/// Names of the built-in limits of every fleet. They start with `_`; configured limits do not.
+/// Names of the built-in limits, which every fleet has. Built-in names start with `_`.
 pub mod limits {
-    /// True for a limit of every fleet. Names of other limits may begin with `_` too, and have a `:`.
+    /// True for a built-in limit. Other internal names can also start with `_`, but contain a `:`.
     #[must_use]
     pub fn is_built_in(limit: &str) -> bool {
         limit.starts_with('_') && !limit.contains(':')

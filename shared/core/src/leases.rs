@@ -1,7 +1,8 @@
 //! Leases of exclusive roles of a process, such as the sealer or an exporter.
 //!
-//! A lease is a part of the record that its holder writes. The record's version is the fence: if another process took the
-//! lease over, the previous holder cannot write. So a lease only saves work, and may end a little early.
+//! A lease is a field of the record that its holder writes. The record's version is the fence: if another process has
+//! taken over the lease, the previous holder cannot write. So a lease only avoids duplicate work, and it does no harm
+//! if a lease ends a little early.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::ConsumerId;
@@ -29,7 +30,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// The new lease of this candidate, or `None` while another process has the role. Adds the guard that a takeover needs.
+    /// The new lease of this candidate. `None` while another process has the role. If the lease of another process has
+    /// ended, guards that it has.
     pub fn take(&self, present: Option<&Lease>, now_ms: i64, transaction: &mut Transaction) -> Option<Lease> {
         if let Some(other) = present.filter(|lease| lease.holder != self.process) {
             if other.ends_ms > now_ms {

@@ -1,7 +1,7 @@
 //! Records, their states, and every decision about them.
 //!
-//! A decision is a pure function: it reads a [`View`] and returns a [`Transaction`] for the store, or a refusal. This crate
-//! has no Redis, runtime, clock or randomness. Times are milliseconds of shard time.
+//! A decision is a pure function: it reads a [`View`] and returns a [`Transaction`] for the store, or a refusal. This
+//! crate has no Redis, runtime, clock or randomness. Times are milliseconds of shard time.
 //!
 //! # Read in this order
 //!
@@ -13,34 +13,38 @@
 //! 6. [`task`] and [`recovery`]: delegated work; crashes and restarts
 //! 7. [`workers`], [`settings`], [`audit`] and the rest: everything that is not a turn
 //!
-//! A new transition is a type with its input, an enum with its results, and `impl Decision`. It guards every record that it
-//! relied on, guards the time if it depends on it, and looks up its own conflicts in [`Context::conflicts`].
+//! A new transition is a type with its input, an enum with its results, and `impl Decision`. It guards every record
+//! that it relied on. If it depends on the time, it guards the time. It finds the conflicts of its earlier attempts in
+//! [`Context::conflicts`].
 //!
 //! # Invariants
 //!
-//! Each one came from an interleaving that broke a promise. [`mutants`] has the guards that carry them.
+//! Each invariant came from an interleaving that broke a promise. [`mutants`] lists the guards that enforce the
+//! invariants.
 //!
 //! 1. A counter knows the end of its window, and resets only when shard time has reached it.
 //! 2. A shard has one clock, which never steps back.
-//! 3. Every turn ends through one transition. What is unfinished is in exactly one place: a throttle queue, a timer, or a slice.
+//! 3. Every turn ends through one transition. Each unfinished turn is in exactly one place: a throttle queue, a timer,
+//!    or a slice.
 //! 4. The version of the record is the fence of a slice. An entry is never claimed from another consumer.
-//! 5. Streams are trimmed, never past what is held or unread.
+//! 5. Streams are trimmed, but never past entries that are held or unread.
 //! 6. A call has one writer. The result of a `once` call is committed before the next call begins.
-//! 7. A `once` call begins with a transaction of its own, and only under a lease. It is retried only if it certainly did nothing.
-//! 8. After a restart of the store, for one lease: no reaping, no begin of a `once` call, no admission in a window that began
-//!    before. Workers report what they hold.
-//! 9. What is unfinished has no lifetime. An accepted ID is never refused for want of room.
+//! 7. A `once` call begins with a transaction of its own, and only under a lease. The call is retried only if it
+//!    certainly did nothing.
+//! 8. After a restart of the store, for one lease: no reaping, no begin of a `once` call, no admission in a window that
+//!    began before the restart. Workers report what they hold.
+//! 9. Records of unfinished work have no lifetime. An accepted ID is never refused because of missing room.
 //! 10. All records of a tenant are in one shard.
 //! 11. The work of a transaction is bounded.
 //! 12. A consumer sends a heartbeat before it takes work. Only consumers without a lease are reaped.
-//! 13. What frees memory is never refused.
+//! 13. A write that frees memory is never refused.
 //! 14. Inboxes are bounded for each tenant.
 //! 15. Everything that waits has a deadline and one timer.
 //! 16. A decision relies only on the policy that is in force when it is committed.
-//! 17. A poison item costs itself alone.
-//! 18. Events may come in any order: a cancel before its turn, a result before its begin was seen.
+//! 17. A poison item affects only itself.
+//! 18. Events may come in any order: a cancel before its turn, or a result before its begin was seen.
 //! 19. No tenant uses up another tenant's bound.
-//! 20. A connection error counts against the connection alone, not against an item.
+//! 20. A connection error counts against the connection, not against an item.
 //! 21. A call that began is never reported as not run.
 
 pub mod audit;

@@ -1,6 +1,6 @@
-//! Mutants: guards that tests can switch off, one at a time, to prove that a test detects it.
+//! Mutants: guards that tests can switch off, one at a time. This proves that a test detects a missing guard.
 //!
-//! A guard asks [`mutant!`](crate::mutant), which is `false` in every build but those of tests:
+//! A guard checks [`mutant!`](crate::mutant), which is always `false` outside test builds:
 //!
 //! ```text
 //! if !mutant!("settle_guards_the_version") {
@@ -8,10 +8,10 @@
 //! }
 //! ```
 //!
-//! [`MUTANTS`] lists them all with the invariant that each one breaks. A test compares the list with the code, and with the
-//! tests that switch each guard off.
+//! [`MUTANTS`] lists all mutants, each with the invariant that it breaks. A test compares the list with the guards in
+//! the code, and with the tests that switch them off.
 
-/// Every mutant: its name, and the number of the invariant that it breaks, in the list of [`crate`].
+/// Every mutant: its name, and the number of the invariant that it breaks. [`crate`] lists the invariants.
 pub const MUTANTS: &[(&str, u32)] = &[
     ("a_correction_is_of_its_window", 1),
     ("a_history_is_bounded", 11),
@@ -110,7 +110,7 @@ pub fn is_active(name: &str) -> bool {
     ACTIVE.get() == Some(name)
 }
 
-/// False: only tests switch guards off.
+/// Always false: only tests switch guards off.
 #[cfg(not(any(test, feature = "mutants")))]
 #[must_use]
 #[inline]

@@ -71,7 +71,7 @@ impl Paper {
         }
     }
 
-    /// Decides from the present contents.
+    /// Decides from the current contents, without a commit.
     pub fn decide<D: Decision>(&mut self, decision: &D) -> Step<D::Output> {
         let context = self.context();
         self.decide_in(decision, &mut View::default(), &context)
@@ -308,7 +308,7 @@ impl Paper {
                 });
                 Value::Entries(entries.skip(skip).take(*count).cloned().collect())
             }
-            // Nobody takes entries on paper.
+            // No consumer takes entries in this store.
             Query::Holder(..) => Value::Holder(None),
             other => panic!("not on paper: {other:?}"),
         }

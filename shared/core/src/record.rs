@@ -1,9 +1,10 @@
 //! The stored form of a record: `<version> <entry> <rooms> <content>`.
 //!
-//! The entry is that of the slice that the writing transaction enqueued, or `-`. The rooms are the counters that a stamped
-//! transaction debited, in the order of its [`crate::Room`] guards: `<used>:<end of the window, ms>`, for a configured limit also its begin, separated by commas,
-//! or `-`. The content is a schema number and JSON, `1{"…"}`. Large immutable parts (calls, results) are stored beside the
-//! record, each under a name.
+//! The entry is the slice that the writing transaction enqueued, or `-`. The rooms are the counters that a stamped
+//! transaction debited, in the order of its [`crate::Room`] guards, or `-`. Each room is `<used>:<end of the window,
+//! ms>`; rooms are separated by commas. For a configured limit, the start of the window follows the end. The content is
+//! a schema number and JSON, `1{"…"}`. Large immutable parts (calls, results) are stored separately under the record's
+//! key, each with a name.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -13,7 +14,7 @@ use crate::transaction::{EntryId, Guard, RecordKey, Transaction, Version, Write}
 
 /// A type that is stored as a record.
 pub trait Record: Serialize + DeserializeOwned {
-    /// Version of the JSON schema. A reader refuses other numbers.
+    /// Version of the JSON schema. A reader refuses records with another number.
     const SCHEMA: u32;
 
     /// The content of the record.
@@ -44,7 +45,7 @@ pub(crate) fn json_of<T: Record>(record: &T) -> Vec<u8> {
 /// Parses the text that [`json_of`] writes.
 ///
 /// # Errors
-/// As [`Record::decode`].
+/// [`Unreadable`], if the schema number or the JSON is not of this type.
 pub(crate) fn from_json<T: Record>(content: &[u8]) -> Result<T, Unreadable> {
     let digits = content.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (schema, json) = content.split_at(digits);
@@ -55,7 +56,7 @@ pub(crate) fn from_json<T: Record>(content: &[u8]) -> Result<T, Unreadable> {
     serde_json::from_slice(json).map_err(|error| Unreadable::Json(error.to_string()))
 }
 
-/// The reason that a record is unreadable.
+/// Why a record is unreadable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// The stored text does not start with version, entry and rooms.
@@ -82,7 +83,7 @@ pub struct Debited {
     pub used: u64,
     /// The end of the window, ms; 0 without a window.
     pub ends_ms: i64,
-    /// The begin of the window, ms; 0 without a window.
+    /// The start of the window, ms; 0 without a window.
     pub began_ms: i64,
 }
 
@@ -110,7 +111,7 @@ impl Debited {
         rooms.split(',').filter_map(parse).collect()
     }
 
-    /// The text that [`Self::parse_all`] reads; `-` without rooms.
+    /// Renders the text that [`Self::parse_all`] reads; `-` without rooms.
     #[must_use]
     pub fn render_all(debited: &[Self]) -> String {
         if debited.is_empty() {
@@ -168,7 +169,7 @@ impl RecordText {
     }
 }
 
-/// A record as it was read.
+/// A record that was read, with its metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored<T> {
     /// The version of the transaction that wrote the record.

@@ -1,4 +1,4 @@
-//! Sections: parts of a transaction that another subject decides, such as the effects of a call's end on facts, claims,
+//! Sections: parts of a transaction that another module adds, such as the effects of a call's end on facts, claims,
 //! streaks or caches.
 
 use tickfleet_model::RejectionCode;
@@ -9,12 +9,12 @@ use crate::transaction::Transaction;
 use crate::turn::dead_letter::DeadLetter;
 use crate::view::{Undecided, View};
 
-/// Adds guards and writes of one subject to the transaction of another decision.
+/// Adds the guards and writes of one module to the transaction of another decision.
 ///
-/// A section checks [`Context::conflicts`] for an earlier failure of its own guards. It leaves [`Transaction::proof`] alone,
-/// and adds no [`crate::Guard::Held`]: that guard comes last, after all sections.
+/// A section checks [`Context::conflicts`] for an earlier failure of its own guards. It does not change
+/// [`Transaction::proof`]. It adds no [`crate::Guard::Held`], because that guard must come last, after all sections.
 pub trait Section: Sync {
-    /// Adds the guards and writes of this subject.
+    /// Adds the guards and writes of this section.
     ///
     /// # Errors
     /// [`Undecided`]: a read is missing, or a record is unreadable.
@@ -23,8 +23,8 @@ pub trait Section: Sync {
 
 /// Adds all sections, in order.
 ///
+/// # Errors
 /// [`Undecided`], from the first section that cannot decide.
-/// [`Undecided`], of the first section that cannot decide.
 pub fn add_all(
     sections: &[&dyn Section],
     transaction: &mut Transaction,
@@ -34,11 +34,11 @@ pub fn add_all(
     sections.iter().try_for_each(|section| section.add_to(transaction, view, context))
 }
 
-/// Variant of [`add_all`] for transactions that have to be committed regardless of other records, such as results. If a
-/// section's record is unreadable, the section adds only a dead letter. The record stays as it is.
+/// Like [`add_all`], but for transactions that must be committed even if a section's record is unreadable, such as
+/// those with results. A section with an unreadable record adds only a dead letter. The record stays as it is.
 ///
 /// # Errors
-/// As in [`Section::add_to`], except for unreadable records.
+/// [`Undecided`]: a read is missing.
 pub fn add_readable(
     sections: &[&dyn Section],
     transaction: &mut Transaction,

@@ -1,14 +1,14 @@
-//! Lists of the tools that each agent may call, published by workers. Lists only inform: the permission check of each call
-//! decides.
+//! Lists of the tools that each agent may call, published by workers. The lists grant no rights: the permission check
+//! of each call decides.
 //!
 //! | Record | Holds |
 //! |---|---|
-//! | `tools` | the policy and tools that the lists were made of, see [`ListsMark`] |
+//! | `tools` | the fingerprint of the policy and tools that the lists were made from, see [`ListsMark`] |
 //! | `tools:<tenant>:<agent>` | the digest of the agent's list, see [`AgentList`] |
 //! | `tools:=:<digest>` | a list, see [`ToolListText`]; shared by agents with equal permissions |
 //! | `tools:names` | the names of tools, as parts by tool ID |
 //!
-//! All of them expire by themselves.
+//! All of these records expire by themselves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::record::Record;
 use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// The policy and tools that the lists of a shard were made of.
+/// Identifies the policy and tools that the lists of a shard were made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListsMark {
     /// Fingerprint of policy and tools.
     #[serde(rename = "f")]
     pub fingerprint: String,
-    /// Agents whose list exceeds the bound.
+    /// Number of agents without a list, because it exceeds the bound.
     #[serde(rename = "l")]
     pub left_out: usize,
 }
@@ -42,7 +42,8 @@ pub struct AgentList {
     pub digest: String,
 }
 
-/// The definitions of a list, JSON. The record's content is this JSON, so that clients in any language read it.
+/// The definitions of a list, JSON. The record's content is only this JSON, so that clients in any language can read
+/// it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ToolListText(pub Box<RawValue>);
@@ -79,7 +80,7 @@ pub fn agent_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
     RecordKey::new(format!("tools:{tenant}:{agent}"))
 }
 
-/// The record of a list. No tenant has this name: `=` is no character of IDs.
+/// The record of a list. `=` is not allowed in IDs, so no tenant's key is the same.
 #[must_use]
 pub fn list_key(digest: &str) -> RecordKey {
     RecordKey::new(format!("tools:=:{digest}"))
@@ -91,7 +92,7 @@ pub fn names_key() -> RecordKey {
     RecordKey::new("tools:names")
 }
 
-/// Publishes something about tools. The caller bounds the number of agents and names.
+/// Writes one publication. The caller must bound the number of agents and names.
 #[derive(Debug, Clone)]
 pub struct Publish<'a> {
     /// The publication.
@@ -105,16 +106,17 @@ pub struct Publish<'a> {
 pub enum Publication<'a> {
     /// A list.
     List {
-        /// Its digest.
+        /// The digest of the list.
         digest: &'a str,
         /// The definitions.
         text: &'a ToolListText,
     },
     /// The lists of these agents: tenant, agent, digest.
     Agents(&'a [(TenantId, AgentId, String)]),
-    /// The names of tools, by tool ID. Other workers may publish names of other tools: no name is removed.
+    /// The names of tools, by tool ID. No name is removed, because other workers may have published the names of other
+    /// tools.
     Names(&'a BTreeMap<String, String>),
-    /// The sources of all lists. Published last.
+    /// The sources of all lists. It must be published last.
     Mark(&'a ListsMark),
 }
 

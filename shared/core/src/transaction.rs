@@ -1,8 +1,8 @@
 //! Transactions, the only way to change a store: guards, then writes, committed together or not at all.
 //!
-//! Guards only read. If every guard holds, the store adds the amounts of all [`Room`] guards, acknowledges [`Guard::Held`]
-//! entries, and applies the writes in order. If a guard fails, the store writes nothing and returns a [`Conflict`] with the
-//! current value, so that the caller can decide again without another read.
+//! Guards only read. If every guard holds, the store adds the amounts of all [`Room`] guards, acknowledges
+//! [`Guard::Held`] entries, and applies the writes in order. If a guard fails, the store writes nothing and returns a
+//! [`Conflict`] with the current value, so that the caller can decide again without another read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,11 +61,11 @@ text_key!(
     EntryId
 );
 text_key!(
-    /// The ID of the transaction that wrote a record last. It identifies the record's content, and it is the fence of a
+    /// The ID of the last transaction that wrote a record. It identifies the record's content, and it is the fence of a
     /// slice.
     ///
-    /// Versions are never repeated: a process draws a prefix at start and counts from there. So a version that a store lost
-    /// in a restart is never assigned to other content. 1 to 40 bytes, without blanks.
+    /// Versions are never repeated: a process draws a prefix at start and counts from there. So a version that a store
+    /// lost in a restart is never assigned to other content. A version has 1 to 40 bytes, without blanks.
     Version
 );
 
@@ -73,7 +73,7 @@ text_key!(
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "(Arc<str>, Arc<str>)", into = "(Arc<str>, Arc<str>)")]
 pub struct CounterKey {
-    /// The limit's name. All its counters are stored together.
+    /// The limit's name. All counters of a limit are stored together.
     pub limit: Arc<str>,
     /// The counter within the limit.
     pub counter: Arc<str>,
@@ -99,8 +99,8 @@ impl CounterKey {
     }
 }
 
-/// An inbox of a tenant: the stream `replies:<tenant>:<inbox>`. The set `inboxes:<tenant>` has the tenant's inboxes, each at
-/// the shard time of its last use.
+/// An inbox of a tenant: the stream `replies:<tenant>:<inbox>`. The set `inboxes:<tenant>` has the tenant's inboxes; a
+/// place is the shard time of the inbox's last use, ms.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InboxKey {
     /// The tenant.
@@ -123,7 +123,7 @@ pub struct CounterState {
 }
 
 impl Window {
-    /// The window at `now_ms`, if this one has ended by then.
+    /// The window that is open at `now_ms`: this window, or a later one if this one has ended.
     #[must_use]
     pub const fn running_at(self, now_ms: i64) -> Self {
         match self {
@@ -137,7 +137,8 @@ impl Window {
 }
 
 impl CounterState {
-    /// The counter with the window that runs at `now_ms`. A [`Window::Rolling`] has no window to open.
+    /// The counter with the window that is open at `now_ms`. If the counter's last window has ended, a new one opens
+    /// with amount 0. A rolling counter is returned unchanged.
     #[must_use]
     pub const fn opened(self, window: &Window, now_ms: i64) -> Self {
         let ended = now_ms >= self.ends_ms;
@@ -161,16 +162,17 @@ impl CounterState {
     }
 }
 
-/// How a counter gets room again. If the kind of a counter's limit has changed, the counter starts again at 0: it had a
-/// window and has none, or it was rolling and is not.
+/// How a counter gets room again. If the kind of a limit has changed, its counters start again at 0. This happens if a
+/// counter had a window and now has none, or if it was rolling and no longer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
-    /// Windows of `length_ms`; the current one is `[start_ms, end_ms)`. If the counter's last window ended within the
-    /// current one, the length has changed: the next window ends one length later, so that the counter never opens twice
-    /// within one length. If the current window has ended by the commit, the store debits the one that runs then. If it has
-    /// not begun, the guard fails with [`Conflict::Time`]. After a restart of the store, a window of at most 60 s that began
-    /// before has no room, because its last debits may be lost.
+    /// Windows of `length_ms`. The current one is `[start_ms, end_ms)`. If the counter's last window ended within the
+    /// current one, the length has changed. In that case, the current window ends one length later, so that no two
+    /// windows open within one length. If the current window has ended by the time of the commit, the store debits the
+    /// window that is open then. If the current window has not begun, the guard fails with [`Conflict::Time`]. After a
+    /// restart of the store, a window of at most 60 s that began before the restart has no room, because its last
+    /// debits may be lost.
     Fixed {
         /// Start of the current window, ms.
         start_ms: i64,
@@ -179,8 +181,8 @@ pub enum Window {
         /// Length of a window, ms.
         length_ms: i64,
     },
-    /// A calendar day `[start_ms, end_ms)`. If the counter's last day ended within it, the time zone has changed: the
-    /// amount stays, and the day ends at `end_ms`. If shard time is not within the day, the guard fails with
+    /// A calendar day `[start_ms, end_ms)`. If the counter's last day ended within this day, the time zone has changed:
+    /// the amount stays, and the day ends at `end_ms`. If shard time is not within the day, the guard fails with
     /// [`Conflict::Time`].
     Day {
         /// Start of the current day, ms.
@@ -188,17 +190,17 @@ pub enum Window {
         /// End of the current day, ms.
         end_ms: i64,
     },
-    /// At most `max` within any `length_ms`. The store counts in eight buckets, so a debit may count for up to an eighth of
-    /// the length longer, but never shorter. The end of a debit is the time when its bucket leaves the counter.
-    /// [`Write::Add`] with that end changes that bucket; without an end, it changes the newest one.
+    /// At most `max` within any period of `length_ms`. The store counts in eight buckets. So a debit may count up to an
+    /// eighth of the length longer, but never shorter. The end of a debit is the time when its bucket leaves the
+    /// counter. [`Write::Add`] with this end changes this bucket. Without an end, it changes the newest bucket.
     Rolling {
         /// Length, ms.
         length_ms: i64,
     },
-    /// Concurrency permits: [`Write::Add`] returns amounts. No permit is granted for one lease after a restart of the store,
-    /// because a holder may not have reported itself yet.
+    /// Concurrency permits. A negative [`Write::Add`] returns them. For one lease after a restart of the store, no
+    /// permit is granted, because some holders may not have reported yet.
     Held,
-    /// Amounts do not expire: a task's budget, a bound on unfinished work.
+    /// Amounts do not expire. For example, a task's budget, or a bound on unfinished work.
     Total,
 }
 
@@ -207,23 +209,24 @@ pub enum Window {
 pub struct Room {
     /// The counter.
     pub counter: CounterKey,
-    /// The amount to add; it may be 0.
+    /// The amount to add; 0 is allowed.
     pub amount: u64,
-    /// The maximum of the counter, including the amount.
+    /// The maximum of the counter after the debit.
     pub max: u64,
     /// How the counter gets room again.
     pub window: Window,
-    /// True for a new turn: it has no room while [`CounterState::queued`].
+    /// True if the debit has no room while [`CounterState::queued`] is true, as for a new turn.
     pub behind_queue: bool,
     /// True in shadow mode: the amount is added even without room, and [`Committed::shadowed`] reports it.
     pub shadow: bool,
-    /// Maximum number of counters of the limit. Further counters share the counter [`Room::OTHERS`]: once it exists, it
-    /// receives their debits, and any [`Write::Add`], [`Write::Join`] and [`Write::Leave`] of a counter that does not exist.
+    /// Maximum number of counters of the limit. Further counters share the counter [`Room::OTHERS`], which receives
+    /// their debits. Once this counter exists, it also receives each [`Write::Add`], [`Write::Join`] and
+    /// [`Write::Leave`] for a counter that does not exist.
     pub counters_max: u64,
 }
 
 impl Room {
-    /// True if the guard only compares: it changes no counter, and creates none.
+    /// True if the guard only checks for room: it changes no counter, and creates none.
     #[must_use]
     pub fn only_checks(&self) -> bool {
         self.amount == 0 && self.window == Window::Total
@@ -255,11 +258,11 @@ pub enum Guard {
         /// Generation of the run-time settings.
         settings: u64,
     },
-    /// The restart epoch is this one, and has lasted for `lease_ms` (0: any time).
+    /// The restart epoch has this number, and has lasted for at least `lease_ms`.
     Epoch {
         /// Number of the epoch.
         number: u64,
-        /// Time for which it must have lasted, ms.
+        /// Minimum age of the epoch, ms; 0 for any age. The first epoch counts as old enough.
         lease_ms: i64,
     },
     /// The stream has fewer entries than this.
@@ -279,8 +282,9 @@ pub enum Guard {
     First(SetKey, Arc<str>),
     /// The store was not short of memory at its last sample.
     Calm,
-    /// The inbox has fewer unread replies than `unread_max`, and the tenant already has the inbox or may have one more. If
-    /// all guards hold, the tenant has the inbox. Two of these guards in one transaction do not count each other.
+    /// The inbox has fewer unread replies than `unread_max`. If the inbox is new, the tenant has fewer than
+    /// `inboxes_max` inboxes. If all guards hold, the inbox is added to the tenant's inboxes. If a transaction has two
+    /// of these guards, neither counts the inbox of the other.
     Inbox {
         /// The inbox.
         inbox: InboxKey,
@@ -291,7 +295,8 @@ pub enum Guard {
     },
     /// No consumer has read this entry of a queue.
     Unread(StreamKey, EntryId),
-    /// A consumer holds this entry. If all guards hold, it is acknowledged and removed. Checked last.
+    /// A consumer holds this entry. If all guards hold, the entry is acknowledged and removed. This guard is checked
+    /// last.
     Held(StreamKey, EntryId),
 }
 
@@ -300,21 +305,21 @@ pub enum Guard {
 pub enum TimerRule {
     /// Always sets the timer.
     Set,
-    /// Sets the timer if it does not exist, or is later.
+    /// Sets the timer if it does not exist or is due later.
     Earlier,
-    /// Sets the timer only if it exists and is later: wakes a waiting turn, but creates no timer.
+    /// Sets the timer only if it exists and is due later. This wakes a waiting turn, but creates no timer.
     Wake,
 }
 
 /// One change of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Write {
-    /// Writes a record under the transaction's version, with the entry of the last [`Write::Enqueue`] of this transaction.
-    /// With a lifetime, record and parts expire.
+    /// Writes a record under the transaction's version, with the entry of the last [`Write::Enqueue`] of this
+    /// transaction. If there is a lifetime, the record and its parts expire.
     Put {
         /// The record.
         key: RecordKey,
-        /// Its content, see [`crate::record`].
+        /// The record's content, see [`crate::record`].
         content: Bytes,
         /// Lifetime, ms. `None` for unfinished records.
         ttl_ms: Option<i64>,
@@ -333,22 +338,22 @@ pub enum Write {
     DropQueue(StreamKey),
     /// Arms a timer.
     Timer {
-        /// Its name.
+        /// The timer's name.
         name: Arc<str>,
-        /// When it is due, ms.
+        /// When the timer is due, ms.
         due_ms: i64,
-        /// The rule if the timer exists.
+        /// The rule for an existing timer.
         rule: TimerRule,
     },
     /// Disarms a timer.
     ClearTimer(Arc<str>),
-    /// Adds a member to a set, or moves it. If the set is a throttle queue, `queue_of` is its counter.
+    /// Adds a member to a set, or moves the member to another place.
     Join {
         /// The set.
         set: SetKey,
         /// The member.
         member: Arc<str>,
-        /// Its place; a smaller place comes first. At most 2^53.
+        /// The member's place; a smaller place comes first. At most 2^53.
         place: u64,
         /// The counter, if the set is its throttle queue.
         queue_of: Option<CounterKey>,
@@ -362,29 +367,29 @@ pub enum Write {
         /// The counter, if the set is its throttle queue.
         queue_of: Option<CounterKey>,
     },
-    /// Adds to a counter without a bound; the result is at least 0. With `ends_ms`, only if the counter exists and its
-    /// window still ends at that time.
+    /// Adds an amount to a counter, regardless of any maximum. The result is at least 0. With `ends_ms`, does nothing
+    /// unless the counter exists and its window still ends at that time.
     Add {
         /// The counter.
         counter: CounterKey,
-        /// The amount; negative to return it.
+        /// The amount; a negative one returns a debit.
         amount: i64,
         /// End of the window that the amount was debited in, ms.
         ends_ms: Option<i64>,
     },
-    /// Takes an amount from a counter without buckets, if its window still ends at `ends_ms`, and begins the window now: an
-    /// operator has reset it.
+    /// Resets a counter for an operator: subtracts an amount, and sets the start of the window to now. Does nothing
+    /// unless the counter's window still ends at `ends_ms`. Not for rolling counters.
     Restart {
         /// The counter.
         counter: CounterKey,
         /// The amount.
         amount: u64,
-        /// End of the window, ms; 0 without one.
+        /// End of the window, ms; 0 without a window.
         ends_ms: i64,
     },
     /// Removes a counter.
     DeleteCounter(CounterKey),
-    /// Appends an entry to a log, which keeps about `max_entries`.
+    /// Appends an entry to a log. The log keeps about `max_entries` entries.
     Append {
         /// The log.
         log: StreamKey,
@@ -393,8 +398,8 @@ pub enum Write {
         /// Maximum number of entries in the log, approximate.
         max_entries: u64,
     },
-    /// Appends a message to an inbox: an entry with the message as `reply`, and its number within the inbox, from 1, as
-    /// `seq`.
+    /// Appends an entry to an inbox. Its field `reply` has the message, and its field `seq` has the message's number
+    /// within the inbox, from 1.
     Reply(InboxKey, Bytes),
     /// Sets the generation of the policy that [`Guard::Generation`] compares.
     PolicyGeneration(u64),
@@ -405,13 +410,13 @@ pub enum Write {
 /// Guards and writes that a store commits together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// Identifies the transaction. If the store finds this version on `proof`, it has already committed the transaction, and
-    /// reports that again.
+    /// Identifies the transaction. If the record `proof` already has this version, the store has committed the
+    /// transaction before, and returns this result again.
     pub version: Version,
-    /// A record that the transaction puts. The store recognizes a repeated commit by its version.
+    /// A record that the transaction writes. By this record's version, the store recognizes a repeated commit.
     pub proof: Option<RecordKey>,
-    /// True if the written records and slices carry the debited counters, see [`crate::record`]. Slices carry them in the
-    /// field `d`.
+    /// True if the store adds the states of the debited counters to the written records, see [`crate::record`], and to
+    /// slices, in the field `d`.
     pub stamped: bool,
     /// The conditions. [`Guard::Held`] comes last.
     pub guards: Vec<Guard>,
@@ -449,9 +454,9 @@ impl Transaction {
 pub struct Committed {
     /// Shard time, ms.
     pub now_ms: i64,
-    /// True if an earlier commit of the same transaction wrote it.
+    /// True if an earlier commit of the same transaction made the writes.
     pub already: bool,
-    /// The entries of its [`Write::Enqueue`]s, in order; empty if `already`.
+    /// The entries of the [`Write::Enqueue`]s, in order; empty if `already` is true.
     pub entries: Vec<EntryId>,
     /// The counters in shadow mode that had no room.
     pub shadowed: Vec<CounterKey>,
@@ -464,18 +469,19 @@ pub enum Conflict {
     Record {
         /// The record.
         key: RecordKey,
-        /// Its stored text, see [`crate::record::RecordText`].
+        /// The record's stored text, see [`crate::record::RecordText`]. `None` if the record is absent.
         stored: Option<Bytes>,
     },
     /// The counter has no room.
     Room {
         /// The counter of the guard, even if it shares [`Room::OTHERS`].
         counter: CounterKey,
-        /// The state of the checked counter, with the currently open window. If a restart of the store leaves it no room,
-        /// `used` is at least the guard's `max`.
+        /// The state of the counter that was checked, with the window that is open now. If the counter has no room
+        /// because the store restarted, `used` is at least the guard's `max`.
         state: CounterState,
     },
-    /// Shard time is outside the window, or past the time, that the decision used.
+    /// Shard time is outside the window that the decision used, or does not meet a [`Guard::Before`] or
+    /// [`Guard::Since`].
     Time {
         /// Shard time, ms.
         now_ms: i64,
@@ -489,7 +495,7 @@ pub enum Conflict {
     },
     /// The restart epoch differs, or has not lasted long enough.
     Epoch {
-        /// Its number.
+        /// The number of the current epoch.
         number: u64,
         /// Start of the epoch, ms.
         began_ms: i64,

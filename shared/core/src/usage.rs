@@ -1,11 +1,11 @@
-//! Model usage: each tenant's day, by agent.
+//! Model usage, by tenant, day and agent.
 //!
 //! | Key | Holds |
 //! |---|---|
 //! | counters of the limits `_requests:<tenant>:<day>`, `_tokens_in:…`, `_tokens_out:…`, `_cost:…` | usage of an agent |
 //!
-//! The counter is the agent, or [`Room::OTHERS`] for agents beyond the bound. `<day>` is the start of the tenant's day, ms.
-//! A tenant's sums are the sums of its agents. The counters are deleted after [`limits::USAGE_DAYS_MAX`] days, see
+//! The counter is the agent, or [`Room::OTHERS`] for agents beyond the bound. `<day>` is the start of the tenant's day,
+//! ms. A tenant's sums are the sums of its agents. The counters are deleted after [`limits::USAGE_DAYS_MAX`] days, see
 //! [`crate::counters`].
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::counters::expire_counters;
 use crate::transaction::{CounterKey, Guard, Room, Transaction, Window};
 use crate::turn::TaskPart;
 
-/// Maximum of a counter. All integers up to it are exact in every store.
+/// Maximum of a counter. All integers up to this one are exact in every store.
 const COUNTER_MAX: u64 = 1 << 53;
 
 /// The usage of one model request.
@@ -80,8 +80,9 @@ impl UsageUnit {
     }
 }
 
-/// Adds the usage of a request to its task and to its tenant's day, once for each request: returns false if it was counted
-/// before. The caller guards the version of the task's record and puts it in the same transaction, which is not stamped.
+/// Adds the usage of a request to its task and to the tenant's day, once for each request. Returns false if the request
+/// was counted before. The caller must guard the version of the task's record, and write the record in the same
+/// transaction, which must not be stamped.
 pub fn count_use(
     task: &mut TaskPart,
     used: &ModelUse,
@@ -100,7 +101,7 @@ pub fn count_use(
         tokens_out.saturating_add(used.tokens_out),
         cost.saturating_add(used.cost),
     );
-    // If a request outlasts its day, it counts for the next one.
+    // If the day has ended in the meantime, the usage counts for the next day.
     let start_ms = if now_ms < day.end_ms { day.start_ms } else { day.end_ms };
     let ends_ms = start_ms + limits::USAGE_DAYS_MAX * 24 * 3_600_000;
     let (tenant, agent) = owner;
@@ -116,7 +117,7 @@ pub fn count_use(
             shadow: true,
             counters_max: limits::USAGE_AGENTS_MAX as u64,
         });
-        // An acknowledgement stays the last guard.
+        // Insert before an acknowledgment, which must stay the last guard.
         let held = transaction.guards.iter().position(|guard| matches!(guard, Guard::Held(..)));
         transaction.guards.insert(held.unwrap_or(transaction.guards.len()), room);
     }

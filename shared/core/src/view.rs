@@ -1,7 +1,8 @@
 //! The data that a decision has read so far.
 //!
-//! A decision queries its view. If the view does not have the value, it returns the query as [`Missing`]; the caller reads
-//! the value and decides again. Queries that do not depend on each other are read together: see [`View::need`]. A value may be stale: the guards of the transaction detect that.
+//! A decision queries its view. If the view does not have the value, it returns the query as [`Missing`]. The caller
+//! then reads the value and decides again. Queries that do not depend on each other are read together, see
+//! [`View::need`]. A value may be stale. The guards of the transaction detect stale values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use crate::transaction::{
     Conflict, CounterKey, CounterState, EntryId, RecordKey, SetKey, StreamKey, Transaction, Write,
 };
 
-/// Maximum number of rounds in which a decision reads, one after another. It bounds chains of references. A list is read in
-/// one round: see [`View::need`].
+/// Maximum number of read rounds of a decision. It bounds chains of references. A list is read in one round, see
+/// [`View::need`].
 pub const READS_MAX: usize = 32;
 
 /// A read of the store.
@@ -100,12 +101,12 @@ pub enum Value {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing(pub Vec<Query>);
 
-/// The reason that a decision cannot be made from this view.
+/// Why a decision cannot be made from this view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undecided {
     /// These queries have to be read first.
     Missing(Vec<Query>),
-    /// A record is unreadable. This affects only this decision.
+    /// A record is unreadable.
     Unreadable {
         /// The record.
         key: RecordKey,
@@ -120,7 +121,7 @@ impl From<Missing> for Undecided {
     }
 }
 
-/// Results of queries, and values that conflicts returned.
+/// Results of queries, and current values that conflicts returned.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     values: HashMap<Query, Value>,
@@ -137,7 +138,7 @@ impl View {
         self.values.extend(other.values);
     }
 
-    /// The results of these queries, as far as the view has them.
+    /// A view with only the results of these queries, as far as this view has them.
     #[must_use]
     pub fn pick<'q>(&self, queries: impl IntoIterator<Item = &'q Query>) -> Self {
         let picked = queries.into_iter().filter_map(|query| Some((query.clone(), self.values.get(query)?.clone())));
@@ -161,7 +162,7 @@ impl View {
     pub fn learn(&mut self, conflict: &Conflict) {
         match conflict {
             Conflict::Record { key, stored } => {
-                // Parts were read with the old version.
+                // Parts that were read with the old version may be outdated.
                 self.values.retain(|query, _| !matches!(query, Query::Parts(of, _) | Query::AllParts(of) if of == key));
                 self.insert(Query::Record(key.clone()), Value::Record(stored.clone()));
             }
@@ -172,13 +173,15 @@ impl View {
         }
     }
 
-    /// Stores the records that a committed transaction has written, so that the writer need not read them again.
+    /// Stores the records that a committed transaction has written, so that the writer does not have to read them
+    /// again.
     pub fn learn_written(&mut self, transaction: &Transaction) {
         let enqueues = transaction.writes.iter().any(|write| matches!(write, Write::Enqueue(..)));
         let is_plain = !enqueues && !transaction.stamped;
         for write in &transaction.writes {
             let (key, stored) = match write {
-                // The store adds entry and counters to a record; the caller does not have them.
+                // If the store adds an entry or counters to the record, the caller does not know the stored text. Then
+                // drop the record.
                 Write::Put { key, content, .. } => {
                     (key, is_plain.then(|| Some(RecordText::render(&transaction.version, None, &[], content))))
                 }
@@ -203,8 +206,8 @@ impl View {
         self.values.get(query).ok_or_else(|| Missing(vec![query.clone()]))
     }
 
-    /// Checks that the view has the results of all queries, so that a decision reads a list in one round. Reading one member
-    /// after another is slow, and fails for a list of more than [`READS_MAX`].
+    /// Checks that the view has the results of all queries. With this check, a decision reads a list in one round.
+    /// Reading one member after another is slow, and fails for a list of more than [`READS_MAX`] members.
     ///
     /// # Errors
     /// [`Missing`] with all queries that have no result.
@@ -226,8 +229,8 @@ impl View {
         }
     }
 
-    /// A counter. `None` also if it was not read. A decision that needs no certainty assumes room, and the conflict returns
-    /// the current value.
+    /// A counter. `None` if it does not exist or was not read. A decision may assume room for a counter that was not
+    /// read: if there is none, the conflict returns the current value.
     #[must_use]
     pub fn counter(&self, counter: &CounterKey) -> Option<CounterState> {
         match self.values.get(&Query::Counter(counter.clone())) {

@@ -1,4 +1,4 @@
-//! The active policy: the configured policy with the tenants that were set at run time. It is swapped atomically.
+//! The active policy: the configured policy combined with the run-time settings. It is replaced atomically.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl ActivePolicy {
         self.tenants_generation.get(&shard).copied().unwrap_or(0)
     }
 
-    /// The beginning of the digest, by which logs, metrics and audit entries identify a policy.
+    /// The beginning of the digest. Logs, metrics and audit entries identify a policy by this text.
     #[must_use]
     pub fn short_digest(&self) -> &str {
         short_digest(&self.digest)
@@ -50,14 +50,15 @@ pub fn short_digest(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
-/// The current state. Readers take a snapshot and are never blocked. A process may serve many shards, so run-time
-/// settings are kept per shard and merged.
+/// The current policy of a process. Readers take a snapshot, and are never blocked. A process may serve many shards, so
+/// run-time settings are kept per shard, and merged.
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
-    /// The sources of the current state. Writers take this lock in turn, so that none overwrites another's change.
+    /// The sources of the current policy. Writers hold this lock, so that no writer overwrites the change of another.
     sources: Mutex<PolicySources>,
-    /// Numbers the reads from Redis. A response that arrives after that of a later read is dropped.
+    /// The number of the last read from Redis. If the response of a later read was already applied, the response of an
+    /// earlier read is dropped.
     reads: AtomicU64,
 }
 
@@ -70,11 +71,11 @@ struct PolicySources {
     shards: BTreeMap<u32, ShardSettings>,
 }
 
-/// The run-time settings of one shard, as last read. Any other setting that affects decisions (a pause, a limit)
-/// belongs here too, so that a single read gets everything and no decision is made before it.
+/// The run-time settings of one shard, as last read. Every setting that affects decisions belongs here. So one read
+/// gets all of them, and no decision is made before this read.
 #[derive(Debug, Default)]
 struct ShardSettings {
-    /// The number of the read that they come from.
+    /// The number of the read that these settings come from.
     read_number: u64,
     generation: u64,
     tenants: BTreeMap<TenantId, TenantPolicy>,
@@ -85,7 +86,7 @@ struct ShardSettings {
     tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 
-/// Settings that Redis has lost and this process still has.
+/// Settings that Redis has lost, but this process still has.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LostSettings {
     tenants: BTreeMap<TenantId, TenantPolicy>,
@@ -95,9 +96,9 @@ struct LostSettings {
 }
 
 impl ShardSettings {
-    /// Applies a read. A tenant's settings that are unreadable or lost stay as last read. If they were never read, the
-    /// tenant is withheld, because its entry in the configuration may be laxer. Returns the settings that the store has
-    /// lost.
+    /// Applies a read. If a tenant's declaration is unreadable or lost, the last one that was read stays in force. If
+    /// none was ever read, the tenant is withheld, because its entry in the configuration may allow more. Returns the
+    /// settings that the store has lost.
     fn apply_read(&mut self, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let known = std::mem::take(&mut self.tenants);
         let mut lost = BTreeSet::new();
@@ -108,7 +109,7 @@ impl ShardSettings {
         let mut tool_pauses = read.tool_pauses;
         let mut lost_tool_pauses = BTreeMap::new();
         if read.generation < self.generation {
-            // The store has lost its latest changes.
+            // The store has lost its latest changes in a restart.
             lost_tools = self.tools_off.difference(&tools_off).cloned().collect();
             tools_off.extend(lost_tools.iter().cloned());
             lost_pauses = keep_known(&self.pauses, &mut pauses);
@@ -138,7 +139,7 @@ impl ShardSettings {
     }
 }
 
-/// Adds the known entries that are missing from `read` to it, and returns them.
+/// Adds the known entries that are missing from `read` to `read`. Returns the added entries.
 fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTreeMap<K, V>) -> BTreeMap<K, V> {
     let mut lost = known.clone();
     lost.retain(|who, _| !read.contains_key(who));
@@ -159,7 +160,7 @@ impl PolicySources {
             policy.tenants.extend(shard.tenants.iter().map(|(id, tenant)| (id.clone(), tenant.clone())));
             policy.tenants.retain(|tenant, _| !shard.withheld.contains(tenant));
             policy.withheld.extend(shard.withheld.iter().cloned());
-            // A tool is disabled in every shard, and one shard that reports it is enough.
+            // A tool is switched off in every shard. One shard that reports it is enough.
             policy.permissions.switched_off.extend(shard.tools_off.iter().cloned());
             policy.paused.extend(shard.pauses.iter().map(|(who, pause)| (who.clone(), pause.clone())));
             policy.tools_paused.extend(shard.tool_pauses.iter().map(|(tool, pause)| (tool.clone(), pause.clone())));
@@ -183,8 +184,8 @@ impl PolicyHandle {
         self.current.load_full()
     }
 
-    /// Reads the run-time settings of this shard and applies them. No decision is made in a shard before this has
-    /// succeeded there once (invariant 16). After that, it is called at each heartbeat and whenever the shard reports a
+    /// Reads the run-time settings of this shard and applies them. No decision is made in a shard before this function
+    /// has succeeded there once (invariant 16). Later, it runs at each heartbeat, and whenever the shard reports a
     /// change.
     ///
     /// # Errors
@@ -216,7 +217,7 @@ impl PolicyHandle {
         Ok(())
     }
 
-    /// Reads the settings again if the shard reports a change. Returns true if it did.
+    /// If the shard reports a change, reads the settings again and returns true.
     ///
     /// # Errors
     /// [`StoreError`]; the current state is unchanged.
@@ -257,7 +258,7 @@ impl PolicyHandle {
     }
 }
 
-/// Returns true if two states have the same run-time settings, so that holders of a snapshot need no new one.
+/// Returns true if two policies have the same run-time settings. Holders of a snapshot then need no new one.
 fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
     one.policy.tenants == other.policy.tenants
         && one.policy.withheld == other.policy.withheld

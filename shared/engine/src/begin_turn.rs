@@ -1,5 +1,5 @@
-//! Turns that a call begins while it runs. Each is submitted only once, even if its call is retried, and read when it
-//! has ended.
+//! Turns that a call begins while it runs. Each turn is submitted only once, even if the call is retried. The call
+//! reads the turn's results when the turn has ended.
 
 use tickfleet_model::{Turn, TurnId, content_digest, limits};
 use tickfleet_protocol::{parse_turn, write_turn};
@@ -10,27 +10,27 @@ use tickfleet_store::{Store, StoreError, Submission, Submitted, TurnName, TurnVi
 pub enum BegunTurn {
     /// The turn has ended: its reply, JSON.
     Ended(String),
-    /// The turn is in progress. Its end wakes the calls that wait for it.
+    /// The turn is in progress. Its end wakes the calls that wait for this turn.
     Out(TurnId),
-    /// The turn was begun, but Redis no longer has any record of it: whether it ran is unknown.
+    /// The turn was begun, but Redis no longer has any record of it. It is unknown whether the turn ran.
     Forgotten,
-    /// None of its calls ran, and none will. Contains the reason.
+    /// No call of the turn ran, and none will run. Contains the reason.
     Refused(String),
-    /// The store cannot take it now, and nothing was submitted. Contains the reason.
+    /// The store cannot accept the turn now. Nothing was submitted. Contains the reason.
     Later(&'static str),
 }
 
-/// The criterion by which an existing turn with the same ID counts as the turn to begin.
+/// The criterion for whether an existing turn with the same ID counts as the turn to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SameTurn {
-    /// It has the same calls: they are recorded before they are submitted.
+    /// The existing turn has the same content. For callers that record the calls before the submit.
     Calls,
-    /// It belongs to the same agent. A tool that runs again may pass other arguments; it then gets the results of the
-    /// first ones.
+    /// The existing turn belongs to the same agent. If a tool runs again, it may pass other arguments. In that case, it
+    /// gets the results of the first arguments.
     Agent,
 }
 
-/// True also if the agent is unknown.
+/// True if the existing turn belongs to the same agent, or if its agent is unknown.
 fn is_agent(turn: &Turn, found: Option<&str>) -> bool {
     found.is_none_or(|found| found == turn.agent.as_str())
 }
@@ -43,18 +43,18 @@ fn agent_of(reply: &str) -> Option<String> {
     serde_json::from_str::<ReplyAgent>(reply).ok().map(|of| of.agent)
 }
 
-/// Why nothing is begun if a turn with other content has the ID.
+/// The reason of a refusal if another turn has the ID.
 const ID_IS_TAKEN: &str = "its id is used by another turn.";
 
-/// Submits `turn` under its own ID, unless that has happened already, and returns its state. Call it again until the
-/// turn has ended: the ID and `same` identify an earlier submission.
+/// Submits `turn` under its own ID, unless it was submitted before. Returns its state. Call this function again until
+/// the turn has ended. The ID and `same` identify an earlier submission.
 ///
-/// An ID is remembered only for a while ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). If the
-/// store does not know the turn, `is_new` must confirm that the turn cannot have ended so long ago that its ID is
-/// forgotten. Otherwise the turn is not submitted, because it could run twice. `is_new` is awaited only then, just
-/// before the submit.
+/// The store keeps an ID only for some time after its turn has ended
+/// ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). If the store does not know the turn, the
+/// function awaits `is_new` just before the submit. `is_new` must return true only if the turn cannot have ended so
+/// long ago that its ID was dropped. If `is_new` returns false, the turn is not submitted, because it could run twice.
 ///
-/// `same` is the criterion by which an existing turn with this ID counts as this turn.
+/// `same` is the criterion for whether an existing turn with this ID counts as this turn.
 /// # Errors
 /// [`StoreError`]; the call may be repeated.
 pub async fn begin_turn(
@@ -68,8 +68,8 @@ pub async fn begin_turn(
     };
     let name = TurnName { tenant: turn.tenant.clone(), turn: id };
     let view = store.turn_view(&name).await?;
-    // Any producer of the tenant may have given its turn this ID. That turn's results would not be those of these
-    // calls.
+    // Another producer of the tenant may have chosen this ID for a turn of its own. The results of that turn would be
+    // wrong here.
     let is_ours = match (&view, same) {
         (TurnView::Unknown, _) => true,
         (_, SameTurn::Calls) => store.content_of(&name).await?.is_none_or(|found| found == content_digest(turn)),
@@ -89,7 +89,7 @@ pub async fn begin_turn(
 
 async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn, StoreError> {
     let payload = write_turn(turn);
-    // A scheduler would reject it too, but the caller would not get the reason.
+    // A scheduler would reject an invalid turn, too, but the caller would not get the reason.
     if let Err(refusal) = parse_turn(payload.as_bytes()) {
         return Ok(BegunTurn::Refused(refusal.message));
     }
@@ -118,8 +118,8 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
     })
 }
 
-/// State of a turn that was submitted earlier and had no record at the first look: it waits for admission, was admitted
-/// in the meantime, or ended so long ago that its reply is gone.
+/// State of a turn that was submitted earlier, but had no record at the first read. It may wait for admission, may have
+/// been admitted since that read, or may have ended so long ago that its reply is gone.
 async fn submitted_before(store: &Store, name: &TurnName) -> Result<BegunTurn, StoreError> {
     if store.waits_for_admission(name).await? {
         return Ok(BegunTurn::Out(name.turn.clone()));

@@ -1,4 +1,4 @@
-//! Delegation: to which agents a task may be given, what it may do, and the record that is written for it.
+//! Delegation: checks which agents may receive a task and what the task may do, and plans the task's record.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub const TASK_TOOL: &str = "delegate_task";
 /// The stable ID of `TASK_TOOL`.
 const TASK_TOOL_ID: &str = "tool_delegate_task";
 
-/// A task that passed all checks and may be written.
+/// A task that has passed all checks and may be written.
 #[derive(Debug, Clone)]
 pub struct PlannedTask {
     tenant: TenantId,
@@ -42,9 +42,9 @@ pub struct PlannedTask {
     awaited: bool,
 }
 
-/// Checks whether a task may be written, and plans its record. Its target must be known and bound to a handler, and its
-/// delegator must not grant more than it has (depth, cycle, capabilities; the budget is deducted when the task is
-/// written).
+/// Checks whether a task may be written, and plans its record. The task's target must be known and have a handler. The
+/// chain of delegators must not be too deep or contain the target. The delegator must not grant capabilities that it
+/// does not have. The budget is checked when the task is written.
 ///
 /// # Errors
 /// A stable code, and a message for the delegator.
@@ -67,8 +67,8 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     };
     let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(active, task)?, ..task.grant.clone() };
     let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
-    // A past deadline is rejected when the task is written, not here: a task that exists already is a duplicate, not an
-    // error.
+    // A past deadline is rejected when the task is written, not here. If the task already exists, it is a duplicate,
+    // not an error.
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
         return Err((RejectionCode::InvalidDeadline, format!("the deadline is more than {days} days away")));
@@ -99,14 +99,14 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     })
 }
 
-/// The message for a tenant whose run-time settings are unreadable, so that nothing can be decided about it.
+/// The message for a tenant with unreadable run-time settings. Nothing can be decided about such a tenant.
 #[must_use]
 pub fn unreadable(tenant: &TenantId) -> String {
     let tenant = tenant.as_str();
     format!("tenant {tenant:?} has unreadable run-time settings; set it again, then retry")
 }
 
-/// Returns the capabilities of turns under the task: the granted ones that its delegator has itself.
+/// Returns the capabilities of turns under the task: those of the granted capabilities that the delegator has itself.
 fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (RejectionCode, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
@@ -116,7 +116,7 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
             format!("unknown agent {:?}; it cannot delegate", delegator.as_str()),
         ));
     };
-    // A task that is enqueued in an agent's name gets no more rights than the agent's own call would get.
+    // A task that is enqueued in an agent's name gets no more rights than a call of this agent.
     let caller = Caller { agent: delegator, policy, tenant, granted: None };
     if let Err(denial) = active.policy.permissions.decide_name(caller, TASK_TOOL, TASK_TOOL_ID) {
         let message = format!("agent {:?} may not delegate ({})", delegator.as_str(), denial.reason());
@@ -126,13 +126,14 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
     Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
 }
 
-/// Restricts a task that is delegated from outside under `parent` to the grant of that parent, on which `agent` works.
+/// Restricts a task that a service delegates under a parent task to the parent's grant. `agent` is the agent of the
+/// parent task.
 ///
 /// # Errors
 /// A stable code and a message: the task names another delegator, or the parent may not delegate.
 pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (RejectionCode, String)> {
     if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
-        // The message does not name the parent's agent: the delegator may have guessed the parent's ID.
+        // The message does not name the parent's agent, because the delegator may have guessed the parent's ID.
         let message = "the delegator does not work on the parent task, so it cannot delegate under it".to_owned();
         return Err((RejectionCode::WrongDelegator, message));
     }
@@ -152,7 +153,7 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
-/// Makes a task expire at `ends_ms`, with the work that it is begun for, unless its own deadline is earlier.
+/// Makes a task expire at `ends_ms`, when the work that began the task ends. An earlier deadline of the task stays.
 pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     let own_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if ends_ms < own_ms {
@@ -169,7 +170,7 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
     }
 }
 
-/// Returns the stable code and message for a delegator whose task is rejected when it is written.
+/// Returns the stable code and the message for the delegator, if the write of a task was refused with `code`.
 #[must_use]
 pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     match code {
@@ -196,8 +197,8 @@ pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     }
 }
 
-/// The agents above the task, including its delegator. An error if the chain is too deep or already contains the
-/// target.
+/// The agents above the task, including its delegator. Returns an error if the chain is too deep or already contains
+/// the target.
 fn chain(task: &Task) -> Result<Vec<AgentId>, (RejectionCode, String)> {
     let mut chain = task.grant.chain.clone();
     chain.extend(task.delegator.clone());
@@ -222,8 +223,8 @@ fn targets(active: &ActivePolicy) -> String {
     }
 }
 
-/// Returns the arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the ID, which is added when it is
-/// known. The input is passed on as the producer wrote it, with its digits and order of members.
+/// Returns the arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the task's ID, which is added
+/// later. The input stays exactly as the producer wrote it, including digits and the order of members.
 fn arguments(task: &Task) -> String {
     use serde_json::value::{RawValue, to_raw_value};
     let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
@@ -251,15 +252,16 @@ impl PlannedTask {
         self.deadline_ms
     }
 
-    /// Sets the call that delegates the task (`<turn id>/<position>`), for readers who get the task's reply before the
-    /// turn's. If the call waits for the task, the task ends with the call's turn.
+    /// Sets the call that delegates the task (`<turn id>/<position>`). Readers need it if they get the task's reply
+    /// before the reply of the call's turn. If the call waits for the task (`awaited`), the task ends with the call's
+    /// turn.
     #[must_use]
     pub fn by_call(mut self, call: &CallId, awaited: bool) -> Self {
         (self.by, self.awaited) = (Some(call.clone()), awaited);
         self
     }
 
-    /// The decision that writes the task, once its ID is known. `given` is true if the producer chose the ID.
+    /// The decision that writes the task under the ID `task`. `given` is true if the producer chose this ID.
     #[must_use]
     pub fn decision(self, source: Source, task: TaskId, given: bool, bounds: &Bounds) -> Delegate<'_> {
         let inbound_ms = match &source {
@@ -285,7 +287,7 @@ impl PlannedTask {
             span: tickfleet_ops::traces::traceparent(&tracing::Span::current()),
         };
         let (arguments, destination) = if self.external_lease_ms > 0 {
-            // An external runtime reads the message itself, with its ID.
+            // An external runtime reads the task's message itself, with the ID.
             let wire = Task { id: Some(task.clone()), deadline_ms: Some(self.deadline_ms), ..self.wire };
             (write_task(&wire), Destination::External { lease_ms: self.external_lease_ms })
         } else {

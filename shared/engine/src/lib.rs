@@ -1,7 +1,7 @@
 //! Code that schedulers and workers share: the active policy with its run-time settings ([`active_policy`]), rights to
 //! delegate ([`delegation`]), turns that calls begin ([`begin_turn`]), the reports of results and endings ([`report`]),
-//! the limit of one suspect at a time in a process ([`suspect_permit`]), and the loop that retries until Redis responds
-//! ([`retry_until`]).
+//! the permit that limits a process to one suspect at a time ([`suspect_permit`]), and the loop that retries until
+//! Redis responds ([`retry_until`]).
 
 pub mod active_policy;
 pub mod begin_turn;

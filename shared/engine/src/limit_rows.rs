@@ -6,7 +6,8 @@ use tickfleet_model::day::{Tz, zone};
 
 use crate::time::counter_stagger_ms;
 
-/// A counter of a limit, and the offset of its windows, ms, less than their length.
+/// A counter of a limit, and the offset of the counter's windows, ms. The offset is smaller than the length of a
+/// window.
 #[must_use]
 pub fn counter_of(row: &LimitRow, key: &str) -> (CounterKey, i64) {
     let stagger_ms = match row.window {

@@ -18,20 +18,20 @@ use tickfleet_model::redaction::Redactor;
 use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, EffectNote, Outcome, TenantId, limits};
 use tickfleet_protocol::{audit, result};
 
-/// The way in which results are reported.
+/// Options for how results are reported.
 #[derive(Debug, Clone)]
 pub struct ReportOptions {
     /// True if calls are audited.
     pub log_tool_calls: bool,
-    /// Redacts what must not appear in the audit log.
+    /// Removes secrets from texts for the audit log.
     pub redactor: Arc<Redactor>,
     /// Maximum characters of a result in the audit log.
     pub result_chars: usize,
-    /// True if audit entries include the other inputs of the policy evaluation.
+    /// True if audit entries include all inputs of the policy evaluation.
     pub premises: bool,
-    /// The generation of the active policy; the audit log records it.
+    /// The generation of the active policy, for the audit log.
     pub policy_version: Option<u64>,
-    /// The beginning of the active policy's digest, also recorded there; empty if unknown.
+    /// The beginning of the active policy's digest, for the audit log; empty if unknown.
     pub policy_digest: Arc<str>,
 }
 
@@ -48,7 +48,7 @@ impl Default for ReportOptions {
     }
 }
 
-/// The head of a reply: all of it except the results.
+/// All fields of a reply except the results.
 #[derive(Serialize)]
 struct ReplyHead<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,10 +57,10 @@ struct ReplyHead<'a> {
     task_id: Option<&'a str>,
     tenant: &'a str,
     agent: &'a str,
-    /// Tasks only: the agent that delegated it.
+    /// For a task: the agent that delegated the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<&'a str>,
-    /// Tasks only: the call that delegated it. The reply to that call may come later.
+    /// For a task: the call that delegated the task. The reply with that call's result may come later.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegated_by: Option<&'a str>,
     status: &'a str,
@@ -72,7 +72,7 @@ struct ReplyHead<'a> {
 }
 
 impl ReplyHead<'_> {
-    /// The JSON up to and including `"results":[`.
+    /// The reply's JSON up to and including `"results":[`.
     fn open(&self) -> String {
         let mut text = serde_json::to_string(self).unwrap_or_else(|_| "{}".into());
         text.pop();
@@ -81,7 +81,7 @@ impl ReplyHead<'_> {
     }
 }
 
-/// True for a task, whose record has the ID of the task.
+/// True for a task.
 #[must_use]
 pub fn is_task(name: &TurnName, head: &Head) -> bool {
     head.task.as_ref().is_some_and(|(task, _)| task.as_str() == name.turn.as_str())
@@ -113,8 +113,8 @@ fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
     }
 }
 
-/// The message that a call waits for approval, JSON. The decision that requests the approval replaces `{asked_ms}` and
-/// `{until_ms}`.
+/// The message to a producer that a call waits for approval, JSON. The decision that requests the approval replaces
+/// `{asked_ms}` and `{until_ms}`.
 #[must_use]
 pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
     let mut head = reply_head(name, head);
@@ -125,7 +125,7 @@ pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&
     format!(r#"{open}],"approval":{about},"asked_ms":{{asked_ms}},"until_ms":{{until_ms}}}}}}"#)
 }
 
-/// A result with everything that its message and audit entry report.
+/// A result, with all data that its message and audit entry report.
 pub struct ReportedCall<'a> {
     /// The turn or task.
     pub name: &'a TurnName,
@@ -139,7 +139,7 @@ pub struct ReportedCall<'a> {
     pub arguments: &'a str,
     /// The result.
     pub result: &'a CallResult,
-    /// True if the call certainly ran, or got the result of another call, see [`CallResult::ran`].
+    /// True if the call certainly ran or received the result of another call, see [`CallResult::ran`].
     pub ran: bool,
     /// The rules and limits in shadow mode that would have stopped the call.
     pub shadow: &'a [ShadowDenial],
@@ -149,13 +149,13 @@ pub struct ReportedCall<'a> {
     pub now_ms: i64,
 }
 
-/// For a task, the agent that delegated it, if an agent did. `None` for a turn.
+/// The delegator of a task. `Some(None)` if no agent delegated the task. `None` for a turn.
 #[must_use]
 pub fn delegated<'a>(name: &TurnName, head: &'a Head) -> Option<Option<&'a AgentId>> {
     is_task(name, head).then(|| head.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
 }
 
-/// The inputs of the policy evaluation that are not in the audit entry otherwise, with secrets redacted.
+/// The inputs of the policy evaluation that the rest of the audit entry does not have, without secrets.
 fn premises(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
     let head = r.head;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
@@ -210,23 +210,24 @@ pub fn rendered_call(options: &ReportOptions, r: &ReportedCall<'_>) -> RenderedC
     }
 }
 
-/// The history of a call that ends without its own result.
+/// What is known about a call that ends without its own result.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CallHistory<'a> {
-    /// The configured bounds of the limit that the call reached, see [`limit_words`].
+    /// The bounds of the limit that the call reached, in words, see [`limit_words`].
     pub limit: Option<&'a str>,
-    /// Failed attempts.
+    /// Number of failed attempts.
     pub tries: u32,
     /// True if a worker that died held the call, or may have held it.
     pub lost: bool,
-    /// True if the call began work elsewhere.
+    /// True if the call began work elsewhere and waited for it.
     pub waited: bool,
     /// Why the turn was canceled, without secrets.
     pub why: Option<&'a str>,
 }
 
 impl CallHistory<'_> {
-    /// The end of the sentence that reports why a call ended. It never denies that a call began (invariant 21).
+    /// The end of the sentence that reports why a call ended. It never says that a call did not run if the call began
+    /// (invariant 21).
     fn sentence_end(&self) -> String {
         match (self.tries, self.lost) {
             _ if self.waited => {
@@ -246,7 +247,7 @@ impl CallHistory<'_> {
     }
 }
 
-/// The outcome and error of calls that end without their own results. `deadline_ms` is that of the turn.
+/// The outcome and error of a call that ends without its own result. `deadline_ms` is the deadline of the turn.
 #[must_use]
 pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) -> (Outcome, CallError) {
     let (outcome, code, message, details) = match reason {
@@ -282,14 +283,14 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) ->
             let message = format!("This call asks for more than the limit {named} ever allows. It was not executed.");
             (Outcome::Rejected, "limit_reached", message, Some(serde_json::json!({ "limit": limit })))
         }
-        // The limit cannot be counted because of the call's own arguments, so the caller must correct them.
+        // The call's arguments lack the amount that the limit counts, so the caller must correct the arguments.
         EndReason::NoAmount { limit } => {
             let named = limit_text(limit, history);
             let what = "counts an argument that is missing from this call, or is not a plain number";
             let message = format!("The limit {named} {what}. Give it as a number; the call was not executed.");
             (Outcome::InvalidArguments, "invalid_arguments", message, Some(serde_json::json!({ "limit": limit })))
         }
-        // Permits: the time at which a running call returns its permit is unknown.
+        // A limit on permits: it is unknown when a running call will return its permit.
         EndReason::LimitReached { limit, resets_ms: 0 } => {
             let named = limit_text(limit, history);
             let what = "Every place of the limit";
@@ -339,8 +340,8 @@ pub fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
 }
 
-/// The outcome and error of a call that began and has no result. However the turn ends, such a call must not be
-/// reported as not executed.
+/// The outcome and error of a call that began and has no result. Such a call must never be reported as not executed,
+/// regardless of how the turn ends.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
@@ -349,7 +350,7 @@ pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     ))
 }
 
-/// The outcome and error of a task that an external runtime took, but whose end it did not report.
+/// The outcome and error of a task that an external runtime took without reporting its end.
 fn taken_and_not_ended(reason: &EndReason, deadline_ms: i64, why: Option<&str>) -> (Outcome, CallError) {
     let what = match reason {
         EndReason::Expired => format!("The deadline {} came", rfc3339(deadline_ms)),
@@ -377,7 +378,7 @@ pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str
     CallApproval { id: id.to_owned(), by: by.to_vec(), arguments }
 }
 
-/// Renders calls that end without running, for schedulers.
+/// Renders the results of calls that end without running, for schedulers.
 #[derive(Debug, Clone)]
 pub struct Renderer<'a> {
     /// How results are reported.
@@ -387,7 +388,7 @@ pub struct Renderer<'a> {
 }
 
 impl Renderer<'_> {
-    /// The outcome and error of a call, and the number of attempts to add to the failed ones.
+    /// The outcome and error of a call, and the number of attempts to add to its failed attempts.
     #[must_use]
     pub fn outcome(&self, ended_call: &EndedCall<'_>, tool: &str) -> (Outcome, CallError, u32) {
         let EndedCall { name, turn, reason, fate, .. } = ended_call;
@@ -524,7 +525,7 @@ mod tests {
         assert_eq!((&results[0].0["approval"], results[1].0["approval"].is_null()), (&expected, true));
         assert_eq!(results[0].1["meta"]["approval"]["id"], "apr-1");
 
-        // The begun call had failed before, and the worker with the other calls died.
+        // The begun call had failed before, and then the worker that held the slice died.
         (lost.attempts, lost.crashes, lost.debited) = (2, 1, 3);
         let results = render(&lost, &EndReason::Expired, &options);
         assert_eq!(outcomes(&results), [("outcome_unknown", 3), ("expired", 1), ("expired", 0)]);

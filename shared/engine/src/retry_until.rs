@@ -1,5 +1,5 @@
-//! The retry loop for work that must not be dropped while Redis is unreachable. Settlements that a script error
-//! rejected are an exception: the worker's batches retry them in a loop of their own.
+//! The retry loop for work that must not be dropped while Redis is unreachable. It does not handle settlements that a
+//! script error rejected: the worker's batches retry them in a loop of their own.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 pub enum Attempt<T> {
     /// The attempt succeeded, with this result.
     Done(T),
-    /// The attempt failed. The next one follows after a wait that grows ([`Backoff`]). The attempt logs its own errors.
+    /// The attempt failed. The next one follows after a growing wait ([`Backoff`]).
     Failed,
-    /// It cannot be done yet. The next attempt follows after this time.
+    /// The work cannot be done yet. The next attempt follows after this time.
     Later(Duration),
-    /// Its inputs have changed and were read again. The next attempt follows immediately.
+    /// The inputs of the work have changed and were read again. The next attempt follows immediately.
     AtOnce,
 }
 
@@ -41,7 +41,7 @@ impl RetryWait for CancellationToken {
     }
 }
 
-/// Waits that nothing interrupts: the attempts decide when to stop.
+/// A loop that never has to stop. It ends only when an attempt is done.
 #[derive(Debug, Clone, Copy)]
 pub struct NeverStop;
 
@@ -56,7 +56,7 @@ impl RetryWait for NeverStop {
 }
 
 /// Repeats `attempt` until it is done, and returns its result. Makes at least one attempt. Returns `None` if the loop
-/// had to stop first, which is checked after each attempt, before and after the wait.
+/// must stop first. After each failed attempt, the loop checks this before and after the wait.
 ///
 /// This function logs nothing: each attempt logs its own failures.
 pub async fn retry_until<T, AttemptFuture: Future<Output = Attempt<T>>>(

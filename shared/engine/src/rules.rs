@@ -14,14 +14,15 @@ use crate::limit_rows::{counter_of, known_zone};
 
 /// The worker slots that a process has counted. Limits on shares and parts of the slots depend on them.
 pub trait SlotBounds: Sync {
-    /// False if a limit is a share of the slots and there are enough for every tenant: such a limit is not counted.
+    /// True if the limit must be counted. False if the limit is a share of the slots, and there are enough slots for
+    /// every tenant.
     fn counts(&self, limit: &Limit) -> bool;
 
     /// The maximum of a limit on slots for a tenant; `None` for any other limit.
     fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64>;
 }
 
-/// For a process without a count of slots: limits on shares of slots are not counted.
+/// For a process that does not count slots. Limits that are a share of the slots are not counted.
 #[derive(Debug, Clone, Copy)]
 pub struct NoSlotBounds;
 
@@ -70,7 +71,7 @@ impl tickfleet_core::turn::limit::Policy for ActiveRules<'_> {
 }
 
 impl ActiveRules<'_> {
-    /// The debits of caps first, then of configured limits.
+    /// The debits of caps, followed by those of configured limits.
     fn debits(
         &self,
         name: &TurnName,
@@ -81,7 +82,7 @@ impl ActiveRules<'_> {
         let policy = &self.active.policy;
         let tenant = &name.tenant;
         let mut caps = policy.caps(owner, agent);
-        // Turns of a paused agent wait in its tick queue until their deadlines.
+        // Without calls per tick, turns of a paused agent wait in its tick queue, at most until their deadlines.
         if policy.pause(tenant, &head.agent).is_some() {
             caps.calls_per_tick = 0;
         }
@@ -133,8 +134,8 @@ impl ActiveRules<'_> {
     }
 }
 
-/// The offset of an agent's ticks, ms, less than the length of a tick. It is a stable hash, so that a million agents do
-/// not wake at the same moment.
+/// The offset of an agent's ticks, ms. It is smaller than the length of a tick. The offset is a stable hash, so that a
+/// million agents do not wake at the same moment.
 #[must_use]
 pub fn stagger_ms(tenant: &TenantId, agent: &AgentId, tick_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

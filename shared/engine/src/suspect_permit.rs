@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The right to handle a suspect, which is work whose process died while it had it. A process that serves several
-/// shards has a single such right: all of its work dies with it, and a crash must count against one suspect alone
-/// (invariant 17). Clones share the right.
+/// Grants the right to handle a suspect, that is, work that a process held when it died. A process has only one such
+/// right, even if it serves several shards. All work of a process dies with it, and a crash must count against only one
+/// suspect (invariant 17). Clones share the right.
 #[derive(Debug, Clone)]
 pub struct SuspectSemaphore(Arc<Semaphore>);
 
-/// The right to handle a suspect, held until this is dropped.
+/// The right to handle a suspect. It is returned when this value is dropped.
 #[derive(Debug)]
 pub struct SuspectPermit {
     /// `None` if the semaphore was closed, which does not happen.
@@ -24,8 +24,8 @@ impl Default for SuspectSemaphore {
 }
 
 impl SuspectSemaphore {
-    /// Waits until no other suspect is handled in this process. Waiters are served in order. If the future is dropped
-    /// before it completes, it has taken nothing.
+    /// Waits until no other suspect is handled in this process. Waiting callers are served in order. If the future is
+    /// dropped before it completes, it has not taken the right.
     pub async fn acquire(&self) -> SuspectPermit {
         SuspectPermit { _permit: Arc::clone(&self.0).acquire_owned().await.ok() }
     }

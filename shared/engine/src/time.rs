@@ -1,4 +1,4 @@
-//! Times as results and replies show them, and offsets of windows.
+//! The format of times in results and replies, and the offsets of windows.
 
 /// Formats a time for people and programs: RFC 3339 in UTC, to the second.
 #[must_use]
@@ -7,8 +7,8 @@ pub fn rfc3339(ms: i64) -> String {
     time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
 }
 
-/// The offset of a counter's windows, ms, less than their length. It is a stable hash, so that windows do not all begin
-/// at the same moment.
+/// The offset of a counter's windows, ms. It is smaller than the length of a window. The offset is a stable hash, so
+/// that the windows of different counters do not all begin at the same moment.
 #[must_use]
 pub fn counter_stagger_ms(limit: &str, counter: &str, period_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

@@ -1,13 +1,13 @@
-//! What audit entries report about the admission of their calls, with `audit.admissions`.
+//! The notes of audit entries about the admission of their calls. Only with the setting `audit.admissions`.
 //!
 //! The field `admitted` of an entry has notes, separated by `;`. `tickfleet_model::admission` reads them.
 //!
 //! | Note | Holds |
 //! |---|---|
-//! | `A` | time, calls, calls in the tick, maximum, end of the tick, calls of the day, maximum |
+//! | `A` | time, admitted calls, calls in the tick, maximum, end of the tick, calls of the day, maximum |
 //! | `T` | calls of the task, maximum |
-//! | `D` | counter of a configured limit, amount, used amount, maximum, end and begin of the window; `D0`: none, `D`: cut |
-//! | `L`, `W` | an earlier wait: time, limit or kind, when there may be room |
+//! | `D` | configured limit's counter, amount, used, maximum, end, start of window; `D0`: none; `D`: rest cut off |
+//! | `L`, `W` | an earlier wait: time, limit (`L`) or kind of limit (`W`), when there may be room |
 
 use bytes::Bytes;
 
@@ -16,13 +16,13 @@ use crate::record::Debited;
 use crate::transaction::CounterKey;
 use crate::turn::{Note, Turn};
 
-/// Bytes of the notes about configured limits. Each call of a slice has them.
+/// Maximum bytes of the notes about configured limits. Every call of a slice repeats these notes.
 const DEBITS_BYTES_MAX: usize = 1_000;
-/// Earlier waits in one entry.
+/// Maximum number of earlier waits in one entry.
 const WAITS_MAX: usize = 4;
 
-/// The notes about the last admission of a turn. `debited` has its counters, if the record does not have them yet. `None` if
-/// the notes are full, or the turn was never admitted.
+/// The notes about the last admission of a turn. If the turn's record does not have the debited counters yet, `debited`
+/// has them. `None` if the turn was never admitted, or if its list of notes was full.
 #[must_use]
 pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     let at = turn.notes.iter().rposition(|note| matches!(note, Note::Admitted { .. }))?;
@@ -33,7 +33,7 @@ pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     let of = |name: &str| limits.iter().zip(debited).find(|((counter, _), _)| &*counter.limit == name);
     let ((_, tick_max), tick) = of(limits::TICK)?;
     let ((_, day_max), day) = of(limits::DAY)?;
-    // The windows ran at the commit, which may be later than the decision.
+    // A debit opens its window at the commit, which may be later than the decision.
     let at_ms = debited.iter().map(|one| one.began_ms).fold(*at_ms, i64::max);
     let mut text = format!("A{at_ms},{calls},{},{tick_max},{},{},{day_max}", tick.used, tick.ends_ms, day.used);
     if let Some(((_, max), task)) = of(limits::TASK) {
@@ -65,15 +65,15 @@ fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) ->
     if text.is_empty() { ";D0".to_owned() } else { text }
 }
 
-/// The note about a wait in a throttle queue. A turn whose slice has ended is only checked again, see
-/// [`crate::turn::throttle::undecided_queue`]: that is no wait.
+/// The note about a wait in a throttle queue. `None` for a turn whose slice has ended: the queue only checks this turn
+/// again, see [`crate::turn::throttle::undecided_queue`].
 fn wait(note: &Note) -> Option<String> {
     let Note::Throttled { at_ms, counter, until_ms } = note else { return None };
     let is_known = until_ms > at_ms;
     if &*counter.limit == limits::TICK && !is_known {
         return None;
     }
-    // Turns ahead, or calls that hold permits, end at any time.
+    // The turn waits for earlier turns, or for calls that hold permits. When these end is unknown.
     let until_ms = if is_known { *until_ms } else { 0 };
     Some(match &*counter.limit {
         limits::TICK => format!(";W{at_ms},t,{until_ms}"),
@@ -83,8 +83,8 @@ fn wait(note: &Note) -> Option<String> {
     })
 }
 
-/// Adds the end of a call to its audit entry, and the permits that the slice returned and took again since its admission.
-/// `meta` is the last member of an entry.
+/// Adds the end of a call to its audit entry, and the permits that the slice returned and took again since its
+/// admission. `meta` is the last member of an entry.
 #[must_use]
 pub fn with_end(entry: &Bytes, turn: &Turn, ended_ms: i64) -> Bytes {
     let Some(head) = entry.strip_suffix(b"}}") else { return entry.clone() };

@@ -38,7 +38,7 @@ pub struct Follow {
     pub candidate: Candidate,
     /// The position before this step; empty at the start.
     pub before: String,
-    /// The position afterwards.
+    /// The position after this step.
     pub after: String,
 }
 
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(shard.record::<Followed>(&key("siem")).unwrap().position, "5-0");
     }
 
-    /// Two processes decide from the same record: the second one does not advance the position.
+    /// Two processes decide from the same record. The second one to commit does not advance the position.
     #[test]
     fn two_followers_never_move_on_from_the_same_position() {
         let mut shard = Paper::at(1_000);

@@ -1,11 +1,11 @@
-//! Audit log: entries of operators, followers, seals, statistics.
+//! Audit log: entries about operators' actions, followers, seals, statistics.
 //!
 //! | Key | Holds |
 //! |---|---|
 //! | log `audit` | the entries, in the field `audit` |
 //! | record `follow:<name>` | the position of an exporter, and its lease, see [`follow`] |
 //! | record `sealing` | progress, lease and keys of the sealer; part `head:<tenant>`: the head of a chain, see [`seal`] |
-//! | logs `seals`, `anchors` | seals, and copies of chain heads that are kept outside |
+//! | logs `seals`, `anchors` | the seals; copies of chain heads, if they are stored in the shard |
 //! | record `statistics` | the last counted entry of the log, see [`statistics`] |
 //! | counters of the limit `_calls:<day>` | the counts of a day |
 
@@ -24,7 +24,7 @@ use crate::view::{Undecided, View};
 /// A rendered entry for the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// The entry, JSON. Empty for no entry: an action on several shards is logged in one of them.
+    /// The entry, JSON. If empty, no entry is written: an action on several shards is logged in only one of them.
     pub text: Bytes,
     /// Maximum number of entries in the log.
     pub entries_max: u64,
@@ -41,7 +41,7 @@ impl AuditEntry {
     }
 }
 
-/// Logs an operator's action before it runs, if the action takes several independent decisions.
+/// Logs an operator's action that takes several independent decisions. Runs before the action.
 #[derive(Debug, Clone)]
 pub struct Report(pub AuditEntry);
 

@@ -1,7 +1,8 @@
-//! Chains of seals over the audit log, and copies of their heads that are kept outside.
+//! Chains of seals over the audit log, and copies of the chains' heads (anchors).
 //!
 //! One sealer at a time extends the chains with seals of the entries after the last sealed entry. The record holds the
-//! position: a sealer that started from an older state writes nothing. So no entry is sealed twice or skipped.
+//! state, that is, the position in the log. A sealer that started from an older state writes nothing. So no entry is
+//! sealed twice or skipped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub struct Sealing {
     /// Public keys by their IDs.
     #[serde(rename = "ky")]
     pub keys: BTreeMap<String, String>,
-    /// The last seal whose heads are kept outside; empty without a copy.
+    /// The last seal up to which heads were copied; empty if none were.
     #[serde(rename = "an", default, skip_serializing_if = "String::is_empty")]
     pub anchored: String,
 }
@@ -36,7 +37,7 @@ impl Record for Sealing {
     const SCHEMA: u32 = 1;
 }
 
-/// The record.
+/// The record of the progress.
 #[must_use]
 pub fn key() -> RecordKey {
     RecordKey::new("sealing")
@@ -54,7 +55,7 @@ pub fn seals() -> StreamKey {
     StreamKey::new("seals")
 }
 
-/// The log of copies of the heads that are kept outside.
+/// The log of copied heads.
 #[must_use]
 pub fn anchors() -> StreamKey {
     StreamKey::new("anchors")
@@ -63,9 +64,9 @@ pub fn anchors() -> StreamKey {
 /// A key of a sealer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealKey {
-    /// Its ID.
+    /// The key's ID.
     pub id: String,
-    /// Its public half.
+    /// The public half of the key.
     pub public: String,
 }
 
@@ -87,13 +88,13 @@ pub struct Seal {
 pub struct ExtendSeals {
     /// The process that seals.
     pub candidate: Candidate,
-    /// Its key.
+    /// The key of this process.
     pub key: SealKey,
     /// The state before this step.
     pub before: String,
-    /// The state afterwards.
+    /// The state after this step.
     pub after: String,
-    /// The seals of the entries between the two.
+    /// The seals of the entries between the two states.
     pub seals: Vec<Seal>,
     /// Maximum number of seals in the log.
     pub seals_max: u64,
@@ -162,16 +163,16 @@ impl ExtendSeals {
     }
 }
 
-/// Records that heads up to a seal are kept outside, and stores a copy of them.
+/// Records that heads up to a seal were copied, and appends `anchors` to the log of copied heads.
 #[derive(Debug, Clone)]
 pub struct Anchor {
     /// The process that seals.
     pub candidate: Candidate,
-    /// The last seal whose heads were kept before; empty without a copy.
+    /// The last seal up to which heads were copied before this step; empty if none were.
     pub before: String,
-    /// The last seal whose heads are kept now.
+    /// The last seal up to which heads are copied after this step.
     pub upto: String,
-    /// The heads, each as JSON.
+    /// The heads to append, each as JSON. Empty if they are copied to another place.
     pub anchors: Vec<Bytes>,
     /// Maximum number of heads in the log.
     pub anchors_max: u64,
@@ -287,7 +288,7 @@ mod tests {
     }
 
     proptest! {
-        /// Sealers decide from old records at any time: each state is extended once.
+        /// Sealers decide from records of any age: each state is extended once.
         #[test]
         fn each_entry_is_sealed_once(steps in prop::collection::vec((0..2usize, 0..3i64, any::<bool>()), 1..30)) {
             let mut shard = Paper::at(1_000);

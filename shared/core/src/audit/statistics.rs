@@ -1,7 +1,7 @@
 //! Counts of each day's calls, computed from the audit log on demand by any process.
 //!
-//! The record holds the last counted entry, and each count starts there: each entry counts once, regardless of the process.
-//! Only a process that continues the count adds to the number of a tenant's counts of each day.
+//! The record holds the last counted entry. A process that counts starts from this entry, so each entry counts once. In
+//! the same transaction, it adds new counts to the number of counts that a tenant has on a day.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,19 +29,20 @@ impl Record for Statistics {
     const SCHEMA: u32 = 1;
 }
 
-/// The record.
+/// The record of the progress.
 #[must_use]
 pub fn key() -> RecordKey {
     RecordKey::new("statistics")
 }
 
-/// The limit that has the counts of a day as counters (days since 1970).
+/// The limit whose counters are the counts of a day; `day` is in days since 1970.
 #[must_use]
 pub fn day_counts(day: i64) -> Arc<str> {
     format!("_calls:{day}").into()
 }
 
-/// The limit that has the number of each tenant's counts of a day. A tenant cannot use up the counts of another.
+/// The limit whose counters hold the number of counts on a day, by tenant. The number is bounded per tenant, so no
+/// tenant uses up another tenant's bound.
 fn numbers_of_counts(day: i64) -> Arc<str> {
     format!("_counts:{day}").into()
 }
@@ -53,18 +54,18 @@ pub struct Addition {
     pub day: i64,
     /// The tenant whose calls are counted.
     pub tenant: String,
-    /// The count.
+    /// The name of the count.
     pub count: String,
-    /// The count that receives the amount if the tenant has too many counts on this day.
+    /// If the tenant has too many counts on this day, the amount goes to this count instead of a new one.
     pub overflow: String,
     /// The amount.
     pub amount: u64,
 }
 
-/// Adds the entries after `before`, up to `upto`.
+/// Counts the entries after `before`, up to `upto`.
 #[derive(Debug, Clone)]
 pub struct CountCalls {
-    /// The last entry that was counted before.
+    /// The last entry that was counted before this step.
     pub before: Option<EntryId>,
     /// The last entry of this step.
     pub upto: EntryId,
@@ -77,7 +78,7 @@ pub struct CountCalls {
 pub enum CountResult {
     /// The entries are counted.
     Done,
-    /// Another entry is the last counted one. Nothing was added.
+    /// The last counted entry is not `before`. Nothing was added.
     Stale {
         /// The last counted entry.
         upto: Option<EntryId>,
@@ -89,7 +90,7 @@ impl Addition {
         CounterKey::new(day_counts(self.day), &self.count)
     }
 
-    /// The number of the tenant's counts of the day.
+    /// The counter with the number of the tenant's counts on the day.
     fn number(&self) -> CounterKey {
         CounterKey::new(numbers_of_counts(self.day), &self.tenant)
     }
@@ -194,7 +195,7 @@ mod tests {
     }
 
     proptest! {
-        /// Processes decide from old records: each entry counts once.
+        /// Processes decide from records of any age: each entry counts once.
         #[test]
         fn each_entry_counts_once(steps in prop::collection::vec((1..4u64, any::<bool>()), 1..20)) {
             let mut shard = Paper::at(20_000 * DAY_MS);

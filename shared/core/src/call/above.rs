@@ -1,4 +1,4 @@
-//! Calls that wait for the end of a turn: those of the turns and tasks above it.
+//! Finds the calls that wait for the end of a turn: they belong to the turns and tasks above the turn.
 
 use tickfleet_model::TurnId;
 
@@ -8,10 +8,10 @@ use crate::turn::Turn;
 use crate::turn::end::waiter;
 use crate::view::{Undecided, View};
 
-/// Maximum number of turns and tasks above a turn that are looked at.
+/// Maximum number of turns and tasks above a turn that are checked.
 const STEPS_MAX: usize = 64;
 
-/// True if `call` waits for the end of this turn, perhaps through other turns and tasks.
+/// True if `call` waits for the end of this turn, directly or through other turns and tasks.
 ///
 /// # Errors
 /// [`Undecided`]: a record above has to be read.
@@ -29,7 +29,7 @@ pub fn waits_for(view: &View, call: &CallName, name: &TurnName, turn: &Turn) -> 
     Ok(false)
 }
 
-/// The turn or task above a turn, and the position of its call if that is known.
+/// The turn or task above `turn`, and the position of its call that waits for `turn`, if known.
 fn step(name: &TurnName, turn: &Turn) -> Option<(TurnId, Option<usize>)> {
     let above = waiter(name, &turn.head, turn.is_task())?;
     let position = turn.head.delegated_by.as_deref().filter(|_| turn.is_task());

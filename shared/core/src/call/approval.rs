@@ -8,10 +8,11 @@
 //!              └── end of the turn, another call ──► Void ◄┘
 //! ```
 //!
-//! A call that ends without its approval leaves an `Approved` one as it is, and makes a `Waiting` one void.
+//! If a call ends without using its approval, an `Approved` approval stays as it is, and a `Waiting` approval becomes
+//! void.
 //!
-//! An approval is bound to its call by a digest of the complete call. A consent to a different call is therefore not found.
-//! The call uses its consent once, in the transaction that begins it.
+//! A digest of the complete call binds an approval to its call. So no call can use a consent to a different call. The
+//! call uses its consent once, in the transaction that begins it.
 
 mod ask;
 mod decide;
@@ -37,7 +38,7 @@ use crate::view::{Undecided, View};
 
 /// Time for which an ended approval is kept, ms.
 pub const KEPT_MS: i64 = 604_800_000;
-/// The part with the exact arguments, while people may decide.
+/// The name of the part with the exact arguments. The part exists while people may decide.
 pub const EXACT: &str = "exact";
 
 /// The record of an approval.
@@ -58,7 +59,7 @@ pub fn waiting_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("asked:{tenant}"))
 }
 
-/// The waiting approvals of an agent's calls, by ID. Places as in [`waiting_of`].
+/// The waiting approvals of an agent's calls, by ID. A place is the deadline of the decision, ms.
 #[must_use]
 pub fn waiting_of_agent(tenant: &TenantId, agent: &AgentId) -> SetKey {
     SetKey::new(format!("asked:{tenant}:{agent}"))
@@ -85,11 +86,11 @@ pub struct Approval {
     /// The call as shown to people.
     #[serde(rename = "sh")]
     pub shown: Shown,
-    /// The demands, all of which have to be met.
+    /// The demands. All of them have to be met.
     #[serde(rename = "de")]
     pub demands: Vec<Demand>,
-    /// Time within which people may decide, and for which a consent counts, ms. Absent if both last until the turn's
-    /// deadline.
+    /// Time within which people may decide, ms. A consent is valid for the same time. Absent if both last until the
+    /// turn's deadline.
     #[serde(rename = "ex", default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
     /// Changes of the arguments by an approver, JSON: pointer to value.
@@ -112,13 +113,13 @@ pub struct Shown {
     /// The tool.
     #[serde(rename = "to")]
     pub tool: String,
-    /// Its version.
+    /// The tool's version.
     #[serde(rename = "tv")]
     pub version: String,
-    /// The arguments without secrets and within a bound, JSON.
+    /// The arguments without secrets, shortened to a maximum length, JSON.
     #[serde(rename = "ar")]
     pub arguments: String,
-    /// True if these are not the exact arguments, which are in the part [`EXACT`].
+    /// True if `arguments` differs from the exact arguments, which are in the part [`EXACT`].
     #[serde(rename = "ab", default, skip_serializing_if = "std::ops::Not::not")]
     pub abridged: bool,
     /// Bytes of the exact arguments.
@@ -138,7 +139,7 @@ pub struct Demand {
     /// The number of people.
     #[serde(rename = "q")]
     pub quorum: u32,
-    /// The roles, one of which each person needs. Empty if any person counts.
+    /// Each person needs one of these roles. Empty if any person counts.
     #[serde(rename = "r", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub roles: BTreeSet<String>,
 }
@@ -168,7 +169,7 @@ pub enum ApprovalState {
     },
     /// All demands are met; the call has not begun.
     Approved {
-        /// Time until which the consent counts, ms.
+        /// Time until which the consent is valid, ms.
         until_ms: i64,
     },
     /// The call has begun with the consent.
@@ -176,7 +177,7 @@ pub enum ApprovalState {
         /// Time of the begin, ms.
         at_ms: i64,
     },
-    /// A person denied it.
+    /// A person denied the call.
     Denied {
         /// Time of the denial, ms.
         at_ms: i64,
@@ -211,7 +212,7 @@ impl ApprovalState {
         }
     }
 
-    /// Time until which the approval waits or counts, ms. `None` if it has ended.
+    /// Time until which people may decide, or until which their consent is valid, ms. `None` if the approval has ended.
     #[must_use]
     pub const fn until_ms(&self) -> Option<i64> {
         match self {
@@ -225,31 +226,31 @@ impl Record for Approval {
     const SCHEMA: u32 = 1;
 }
 
-/// The decision of people about a call.
+/// The decision of people about a call, as seen by the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consent {
     /// People were not asked about this exact call.
     Unasked,
-    /// They may still decide.
+    /// People may still decide.
     Waiting {
         /// Deadline of the decision, ms.
         until_ms: i64,
     },
-    /// They agreed.
+    /// People agreed.
     Given {
         /// The names of the people.
         by: Vec<String>,
         /// Changes of the arguments by approvers, JSON: pointer to value.
         narrowed: Option<String>,
     },
-    /// One of them denied it.
+    /// A person denied the call.
     Denied {
         /// The person.
         by: String,
         /// The reason.
         reason: String,
     },
-    /// They did not agree in time, or the call did not begin in time.
+    /// People did not agree in time, or the call did not begin in time.
     Expired {
         /// Time of the expiry, ms.
         since_ms: i64,
@@ -259,7 +260,7 @@ pub enum Consent {
 }
 
 impl Approval {
-    /// The decision of people about this call.
+    /// The decision of people about `call`.
     #[must_use]
     pub fn consent(&self, call: &CallName, binding: &str, now_ms: i64) -> Consent {
         if matches!(self.state, ApprovalState::Void { .. }) {
@@ -281,7 +282,8 @@ impl Approval {
         }
     }
 
-    /// The number of people who still have to agree, as the maximum over all demands.
+    /// The number of people who still have to agree. This is the maximum over all demands of the people that the demand
+    /// lacks.
     #[must_use]
     pub fn missing(&self) -> u32 {
         let lacks = |demand: &Demand| {
@@ -300,7 +302,8 @@ impl Demand {
     }
 }
 
-/// The decision of people about a call. A worker reads it before it checks the call with the changed arguments.
+/// The decision of people about a call, as seen by the call. A worker reads this decision before it checks the call
+/// with the changed arguments.
 ///
 /// # Errors
 /// [`Undecided`]: the record has to be read.

@@ -1,17 +1,19 @@
 //! Begins a call: decides whether it may run, in one transaction with its intent record.
 //!
-//! The order is that of the worker: streak, facts, consent, claim, cache, intent record. If a subject refuses the call or
-//! makes it wait, later subjects are not evaluated: a call that facts deny leaves its consent unused.
+//! Checks run in this order: streak, facts, consent, claim, cache, intent record. If one check refuses the call or
+//! makes the call wait, later checks do not run. For example, a call that the facts check refuses leaves its consent
+//! unused.
 //!
 //! | The call | Reads | Commits |
 //! |---|---|---|
-//! | `read` or `idempotent`, with streak and cache at most | 1, or none | none |
-//! | with facts or consent, or `once` | 1, or none | 1 |
+//! | `read` or `idempotent`, without facts, consent and claim | 1, or none | none |
+//! | with facts, consent or claim, or `once` | 1, or none | 1 |
 //!
-//! [`Begin::reads`] lists everything that the decision needs. A worker reads it at once, checks the consent
-//! ([`super::approval::consent`]), and decides from the same view. After a restart of the store, the turn's marks need one
-//! more read. The turn's record is not read: the worker has it with its slice, and its version is the fence. Begins of one
-//! slice run one after another: each continues from the version of the previous one.
+//! [`Begin::reads`] lists everything that the decision needs. A worker reads all of it in one request, checks the
+//! consent ([`super::approval::consent`]), and decides from the same view. After a restart of the store, the turn's
+//! marks need one more read. The turn's record is not read: the worker has the record with its slice, and the record's
+//! version is the fence. Begins of one slice run one after another. Each one continues from the version that the
+//! previous one wrote.
 
 mod result;
 #[cfg(test)]
@@ -39,11 +41,11 @@ use super::streak::{self, StreakName};
 /// Begins one call of a slice.
 #[derive(Debug, Clone)]
 pub struct Begin<'a> {
-    /// The slice, as its holder has it.
+    /// The slice, as the caller holds it.
     pub slice: &'a Slice,
     /// The call's position in the turn.
     pub position: usize,
-    /// The ID of this attempt, unique. A repeated begin has the same ID.
+    /// The unique ID of this attempt. If the begin is repeated, the ID stays the same.
     pub by: &'a str,
     /// True for a call that must not run twice: it gets an intent record.
     pub once: bool,
@@ -51,9 +53,9 @@ pub struct Begin<'a> {
     pub epoch: u64,
     /// The lease, ms. No call begins within one lease after a restart.
     pub lease_ms: i64,
-    /// The streak that may refuse the call. Absent if the call is not watched, or is retried.
+    /// The streak that may refuse the call. Absent if the call's tool has no loop check, or if the call is retried.
     pub streak: Option<StreakCheck>,
-    /// The facts that the call depends on, or may change, if any.
+    /// The facts that the call depends on or may change. Absent if there are none.
     pub facts: Option<CheckFacts>,
     /// The consent, if the call needs one.
     pub consent: Option<ConsentCheck>,
@@ -82,28 +84,28 @@ pub struct ConsentCheck {
 }
 
 /// True if an attempt other than `by` has begun the call at `position`. Such a call must not be reported as not run. A
-/// worker checks its slice, without a read.
+/// worker passes the turn of its slice, so this needs no read.
 #[must_use]
 pub fn is_begun_by_another(turn: &Turn, position: usize, by: &str) -> bool {
     turn.begun.as_ref().is_some_and(|begun| begun.position == position && begun.by != by)
 }
 
-/// Indexes of the unmet conditions in shadow mode, and the time of the check, ms.
+/// Indexes of the unmet shadow-mode conditions, and the time of the check, ms.
 type MetFacts = (Vec<usize>, Option<i64>);
 
-/// The result of one subject: it lets the call pass, or ends the decision.
+/// The result of one check: the call passes, or the decision ends here.
 enum Passage<T> {
     Passes(T),
     Ends(Box<Step<BeginResult>>),
 }
 
 impl<T> Passage<T> {
-    /// Ends without a commit: the result relies on at most one record.
+    /// Ends without a commit. Allowed if the result relies on at most one record.
     fn returns(result: BeginResult) -> Self {
         Self::Ends(Box::new(Step::Return(result)))
     }
 
-    /// Ends with `transaction`: the guards that prove the result, perhaps with writes.
+    /// Ends with a commit. `transaction` has the guards that the result relies on, and perhaps writes.
     fn commits(transaction: Transaction, result: BeginResult) -> Self {
         Self::Ends(Box::new(Step::Commit(transaction, result)))
     }
@@ -170,15 +172,15 @@ impl Begin<'_> {
         self.facts.is_some() || self.consent.is_some() || self.claim.is_some() || self.changes_turn(turn)
     }
 
-    /// True if the begin writes the turn's record. A suspect is always marked as started: the next crash counts only for a
-    /// suspect that ran.
+    /// True if the begin writes the turn's record. A suspect is always marked as started, because the next crash counts
+    /// only against a suspect that ran.
     fn changes_turn(&self, turn: &Turn) -> bool {
         let is_marked = turn.suspect.is_some() && matches!(turn.state, State::Ready { .. });
         self.once || is_marked || self.facts.as_ref().is_some_and(|facts| !facts.changes.is_empty())
     }
 
-    /// The turn's record with its version: the slice's, or the one that this attempt wrote if the response was lost. `None`
-    /// if another holder has the slice.
+    /// The turn's record with its version. This is the record of the slice. If this attempt has already committed and
+    /// the response was lost, it is the record that the attempt wrote. `None` if another holder has the slice.
     fn present(&self, view: &View, context: &Context) -> Result<Option<(Turn, Version)>, Undecided> {
         let record = self.slice.name.record();
         if !has_changed(&record, context) {
@@ -188,8 +190,8 @@ impl Begin<'_> {
         Ok(stored.map(|stored| (stored.value, stored.version)))
     }
 
-    /// True if a begin of this attempt wrote this record, and the response was lost. Without an intent record, the content
-    /// proves it: any other holder has the slice in another entry.
+    /// True if a begin of this attempt wrote this record, and the response was lost. Without an intent record, equal
+    /// content is the proof: any other holder would have written another entry.
     fn has_written(&self, stored: &Turn) -> bool {
         let is_ours = |begun: &Begun| begun.position == self.position && begun.by == self.by;
         let mut written = self.slice.turn.clone();
@@ -197,11 +199,12 @@ impl Begin<'_> {
         stored.begun.as_ref().is_some_and(is_ours) || !self.once && *stored == written
     }
 
-    /// Evaluates the conditions that precede every subject: an attempt that began the call, a restart of the store, the
-    /// deadline.
+    /// Checks what precedes all other checks: whether another attempt began the call, whether the store restarted,
+    /// whether the slice is current, a cancel, and the deadline.
     fn standing(&self, turn: &Turn, marks: &KnownMarks, context: &Context) -> Passage<()> {
         let other = turn.begun.as_ref().filter(|begun| begun.by != self.by);
-        // A later attempt ran this call with an earlier definition that needed no intent record.
+        // If another attempt began a later call, that attempt ran this call first. It left no intent record if the
+        // tool's definition was not `once` then.
         let is_begun =
             other.is_some_and(|begun| begun.position == self.position || self.once && begun.position > self.position);
         let mark = marks.of_another(self.position, self.by);
@@ -227,14 +230,15 @@ impl Begin<'_> {
         Passage::Passes(())
     }
 
-    /// True if the store restarted less than a lease ago, or if the worker has not reported to this epoch yet. The store may
-    /// have lost the call's begin, facts, and claims.
+    /// True if the store restarted less than a lease ago, or if the worker has not reported in this epoch yet. In both
+    /// cases, the store may lack the call's begin, facts and claims.
     const fn holds(&self, context: &Context) -> bool {
         let began_ms = context.epoch_began_ms;
         context.epoch != self.epoch || began_ms > 0 && context.now_ms < began_ms + self.lease_ms
     }
 
-    /// The guards of every committed result. Returns the reason if the turn is canceled.
+    /// A transaction with the guards that every committed result needs. If the turn is canceled, returns the reason
+    /// instead.
     fn base(
         &self,
         turn: &Turn,
@@ -274,8 +278,8 @@ impl Begin<'_> {
         Ok(refused.map_or(Passage::Passes(()), Passage::returns))
     }
 
-    /// Indexes of the unmet conditions in shadow mode, and the time of the check. A refusal relies on several records, so
-    /// its guards are committed.
+    /// Checks the facts. Returns the indexes of the unmet shadow-mode conditions, and the time of the check. A refusal
+    /// relies on several records, so its guards are committed.
     fn check_facts(
         &self,
         transaction: &mut Transaction,
@@ -296,7 +300,8 @@ impl Begin<'_> {
         Ok(Passage::commits(transaction.clone(), BeginResult::Refused(refusal)))
     }
 
-    /// The people who agreed. An expired approval is written as expired, without the writes of other subjects.
+    /// Uses the consent. Returns the people who agreed. If the approval has expired, it is marked as expired, without
+    /// the writes of other checks.
     fn use_consent(
         &self,
         transaction: &mut Transaction,
@@ -334,7 +339,7 @@ impl Begin<'_> {
         })
     }
 
-    /// The approval that was requested for an earlier form of the call.
+    /// The approval that was requested for an earlier form of the call, and the word for its state.
     fn before(&self, turn: &Turn, view: &View) -> Result<Option<(String, &'static str)>, Undecided> {
         let own = self.consent.as_ref().map(|consent| &consent.uses.id);
         let Some(before) = turn.approval.as_ref().filter(|before| Some(*before) != own) else { return Ok(None) };
@@ -393,7 +398,7 @@ impl Begin<'_> {
     }
 }
 
-/// True if an earlier attempt failed because the record had changed.
+/// True if an earlier attempt of this decision failed because the record had changed.
 fn has_changed(record: &RecordKey, context: &Context) -> bool {
     context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if key == record))
 }

@@ -1,7 +1,8 @@
 //! Cached reads of a tenant, bounded in number and bytes.
 //!
-//! The hash of the question selects one of the tenant's buckets. Each bucket is one record that lists its results; the
-//! results are its parts. So the bounds hold by construction, a lookup reads one part, and a fill writes one bucket.
+//! The hash of a call's inputs (its question) selects one of the tenant's buckets. Each bucket is one record: it lists
+//! its results, and each result is a part of the record. So the bounds hold by construction, a lookup reads one part,
+//! and a fill writes one bucket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +20,14 @@ use crate::section::Section;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Buckets of a tenant. Each has room for two results of the largest size.
+/// Number of buckets of a tenant. Each bucket has room for two results of the largest size.
 const BUCKETS: usize = 64;
-/// Results in a bucket.
+/// Maximum number of results in a bucket.
 const RESULTS_MAX: usize = limits::CACHED_ANSWERS_MAX / BUCKETS;
-/// Bytes of the results in a bucket.
+/// Maximum bytes of the results in a bucket.
 const BYTES_MAX: usize = limits::CACHED_TENANT_BYTES_MAX / BUCKETS;
 
-/// A question whose result may be cached.
+/// A question: the inputs of a call with a result that may be cached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheName {
     /// The tenant.
@@ -43,7 +44,7 @@ impl CacheName {
         RecordKey::new(format!("cache:{}:{}", self.tenant, number % BUCKETS))
     }
 
-    /// The read of a lookup.
+    /// The query that a lookup needs.
     #[must_use]
     pub fn query(&self) -> Query {
         Query::Parts(self.key(), vec![self.hash.as_str().into()])
@@ -70,7 +71,7 @@ pub struct CachedResult {
     /// Media type of the output.
     #[serde(rename = "m")]
     pub media: String,
-    /// Time of the question, ms. The age of a result counts from it.
+    /// Time of the question, ms. The result's age counts from this time.
     #[serde(rename = "t")]
     pub asked_ms: i64,
     /// Expiry of the result, ms.
@@ -82,7 +83,7 @@ pub struct CachedResult {
 }
 
 impl CachedResult {
-    /// Its age, ms.
+    /// The age of the result, ms.
     #[must_use]
     pub fn age_ms(&self, now_ms: i64) -> i64 {
         (now_ms - self.asked_ms).max(0)
@@ -92,7 +93,7 @@ impl CachedResult {
 /// The record of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Bucket {
-    /// Its results, by hash of the question.
+    /// The results in the bucket, by hash of the question.
     #[serde(rename = "r")]
     pub results: BTreeMap<String, Size>,
 }
@@ -113,8 +114,8 @@ impl Record for Bucket {
 }
 
 impl Bucket {
-    /// Makes room for a result, and lists it. Returns the hashes of the evicted results: expired results first, then the
-    /// ones that expire next.
+    /// Makes room for a result, and adds it to the list. Evicts expired results first, then the results that expire
+    /// next. Returns the hashes of the evicted results.
     pub fn insert(&mut self, hash: &str, size: Size, now_ms: i64) -> Vec<String> {
         self.results.remove(hash);
         let mut gone: Vec<String> = self.expired(now_ms);
@@ -161,9 +162,9 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// The part with its size, or `None` if the result has expired or is too large.
+    /// The part to write, with its list entry. `None` if the result has expired or is too large.
     fn part(&self, now_ms: i64) -> Option<(Bytes, Size)> {
-        // A clock that runs ahead must not make a result younger.
+        // If the worker's clock is ahead of shard time, the result must not look younger than it is.
         let asked_ms = self.asked_ms.min(now_ms);
         let until_ms = asked_ms + self.ttl_ms;
         if until_ms <= now_ms || self.output.get().len() > limits::CACHED_OUTPUT_BYTES_MAX {
@@ -178,7 +179,8 @@ impl Fill {
     }
 }
 
-/// Section of a settle: caches results. It requires calm memory; under pressure the settle commits without it.
+/// Section of a settle: caches results. Requires that memory is not short. If memory is short, the settle commits
+/// without this section.
 #[derive(Debug, Clone, Default)]
 pub struct FillCache {
     /// The results.
@@ -324,7 +326,7 @@ mod tests {
             let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
             for (question, ttl_ms, bytes) in fills {
                 store.now_ms += 1;
-                // All in one bucket.
+                // All results are in one bucket.
                 let hash = format!("0000{question}");
                 let output = format!("\"{}\"", "x".repeat(bytes));
                 settle(&mut store, vec![fill(&hash, ttl_ms, &output)]);

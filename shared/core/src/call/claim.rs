@@ -1,7 +1,7 @@
 //! Idempotency claims: the first of several equal calls runs, and the others return its result.
 //!
-//! A call whose tool has an effect key claims the effect in the transaction that begins it. The transaction that settles it
-//! ends the claim.
+//! A call whose tool has an effect key claims the effect in the transaction that begins it. The transaction that
+//! settles it ends the claim.
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ use crate::turn::end::parts;
 use crate::turn::state::Finished;
 use crate::view::{Undecided, View};
 
-/// Size up to which a result is kept while memory is short, bytes.
+/// While memory is short, claims keep only results up to this size, bytes.
 const SMALL_RESULT_BYTES: usize = 1_000;
 
 /// Maximum number of turns that an ended claim wakes. Further turns check again when their own timers fire.
@@ -49,7 +49,8 @@ impl EffectName {
     }
 }
 
-/// A call that claims an effect. A later turn may receive the ID of its turn, with other calls or the same ones.
+/// A call that claims an effect. The turn's ID is not enough to identify the turn: a later turn may receive the same
+/// ID, with other calls or with the same ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimant {
     /// The call.
@@ -64,7 +65,7 @@ pub struct Claimant {
 }
 
 impl Claimant {
-    /// True if this is the claimant's turn, by content and time of admission.
+    /// True if a turn with this content and time of admission is the claimant's turn.
     fn is_of(&self, digest: &str, admitted_ms: i64) -> bool {
         self.digest == digest && self.admitted_ms == admitted_ms
     }
@@ -79,7 +80,7 @@ pub struct Claim {
     /// Expiry of the claim, ms.
     #[serde(rename = "u")]
     pub until_ms: i64,
-    /// Its state.
+    /// The state of the claim.
     #[serde(rename = "s")]
     pub state: ClaimState,
 }
@@ -96,7 +97,8 @@ pub enum ClaimState {
     },
     /// The call has ended.
     Ended {
-        /// Its result, JSON; empty if memory was short. Equal calls then do not run, and end with an unknown outcome.
+        /// The call's result, JSON. Empty if memory was short: equal calls then do not run, and end with an unknown
+        /// outcome.
         #[serde(rename = "r")]
         result: String,
     },
@@ -111,11 +113,12 @@ impl Record for Claim {
 pub enum ClaimResult {
     /// This call owns the claim.
     Ours,
-    /// The owner of the claim has ended with this result. The owner may be this call: its worker crashed after the settle.
+    /// The owner of the claim has ended with this result. If its worker crashed after the settle, the owner may be this
+    /// call.
     Ended {
         /// The call.
         by: Claimant,
-        /// Its result, JSON.
+        /// The result of that call, JSON.
         result: String,
     },
     /// An equal call is under way.
@@ -123,12 +126,12 @@ pub enum ClaimResult {
         /// The call.
         by: Claimant,
     },
-    /// The equal call is over, but did not end its claim. If the result shows that it certainly had no effect, the caller
-    /// claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
+    /// The equal call is over, but did not end its claim. If the result shows that the call certainly had no effect,
+    /// the caller claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
     Abandoned {
         /// The call.
         by: Claimant,
-        /// Its result, JSON. `None` if it is unknown.
+        /// The result of that call, JSON. `None` if it is unknown.
         result: Option<String>,
     },
 }
@@ -142,13 +145,13 @@ pub struct ClaimEffect {
     pub by: Claimant,
     /// Time for which equal calls receive the result, ms.
     pub window_ms: i64,
-    /// The owner of an earlier claim that certainly had no effect.
+    /// The owner of an earlier claim, if that call certainly had no effect.
     pub nothing: Option<Claimant>,
 }
 
 impl ClaimEffect {
-    /// Adds guards and, if the claim is [`ClaimResult::Ours`], writes. `deadline_ms` is the turn's deadline: the claim lasts
-    /// until then, plus the window.
+    /// Adds guards and, if the result is [`ClaimResult::Ours`], writes. `deadline_ms` is the turn's deadline. The claim
+    /// expires one window after this deadline.
     ///
     /// # Errors
     /// [`Undecided`]: a record has to be read.
@@ -187,7 +190,8 @@ impl ClaimEffect {
     }
 }
 
-/// Section of a park: the turn waits for the end of an equal call. If that call has already ended, the turn is due at once.
+/// Section of a park: the turn waits for the end of an equal call. If that call has already ended, the turn is due at
+/// once.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitForClaim<'a>(pub &'a ClaimEffect);
 
@@ -222,7 +226,7 @@ fn in_force(stored: Option<&Stored<Claim>>, now_ms: i64) -> Option<&Claim> {
     stored.map(|stored| &stored.value).filter(|claim| claim.until_ms > now_ms)
 }
 
-/// The turn of a claimant, if its call is under way. Otherwise, the turn that has continued after it.
+/// The unfinished turn of a claimant, and whether the claimant's call is still under way. `None` if the turn has ended.
 fn live_turn(view: &View, tenant: &TenantId, by: &Claimant) -> Result<(Option<Stored<Turn>>, bool), Undecided> {
     let stored = view.record::<Turn>(&turn_name(tenant, by).record())?;
     let stored = stored.filter(|stored| by.is_of(&stored.value.head.digest, stored.value.admitted_ms));
@@ -273,7 +277,7 @@ fn finished_result(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Opti
     Ok(reply.and_then(|reply| reply.results.get(by.call.position).map(|result| result.get().to_owned())))
 }
 
-/// Guards that a call whose claim had no effect has not begun again.
+/// Guards that the owner of an earlier claim, which had no effect, has not begun again.
 fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by: &Claimant) -> Result<(), Undecided> {
     let key = turn_name(tenant, by).record();
     let stored = view.record::<Turn>(&key)?;
@@ -288,34 +292,34 @@ fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by:
 pub enum EffectEnd {
     /// The call ended with this result, JSON.
     Ended(String),
-    /// The call may have taken effect, and this is its result, JSON. It does not overwrite a known end.
+    /// The call may have taken effect, and this is its result, JSON. This end does not overwrite a known end.
     Unknown(String),
     /// The call certainly had no effect: the next equal call runs.
     Undone,
-    /// The call has not ended. If the store lost the claim, it is written again.
+    /// The call has not ended. If the store lost the claim, the claim is written again.
     Open,
 }
 
 /// The result of [`EndClaim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndClaimResult {
-    /// The claim has this end.
+    /// The claim was updated.
     Done,
-    /// The claim is unchanged, because its end is known.
+    /// The claim is unchanged, because the store already has this claim or its end.
     Known,
     /// Another call owns the claim.
     Others,
 }
 
-/// Section of a settle: ends the claim of a call. It runs as its own decision if the claim is [`ClaimResult::Abandoned`],
-/// and after a restart of the store.
+/// Section of a settle: ends the claim of a call. Also a decision of its own: for a claim that is
+/// [`ClaimResult::Abandoned`], and after a restart of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndClaim {
     /// The effect.
     pub effect: EffectName,
     /// The call that owned the claim.
     pub by: Claimant,
-    /// Its end.
+    /// The end of the call.
     pub end: EffectEnd,
     /// Time for which equal calls receive the result, ms.
     pub window_ms: i64,
@@ -372,7 +376,7 @@ impl EndClaim {
     }
 }
 
-/// The result as the claim keeps it.
+/// The result that the claim keeps: empty if memory is short and the result is large.
 fn kept(result: &str, transaction: &mut Transaction, context: &Context) -> String {
     if result.len() <= SMALL_RESULT_BYTES {
         return result.to_owned();

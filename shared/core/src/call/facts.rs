@@ -1,8 +1,8 @@
-//! Facts of a session: facts that its calls set and cleared, and the calls under way that may change them.
+//! Facts of a session: facts that its calls set and cleared, and the calls under way that may change these facts.
 //!
-//! The transaction that begins a call checks it against the facts ([`check`]). The transaction that settles the call changes
-//! them ([`EndCalls`]). All facts of a session are in one record, so that two calls cannot both begin if one of them changes
-//! the premise of the other.
+//! The transaction that begins a call checks the call against the facts ([`check`]). The transaction that settles the
+//! call changes the facts ([`EndCalls`]). All facts of a session are in one record. So two calls cannot both begin if
+//! one of them may change a fact that the other depends on.
 
 pub mod check;
 mod turns;
@@ -42,7 +42,7 @@ const EXPECTED_MS: i64 = 86_400_000;
 pub struct SessionName {
     /// The tenant.
     pub tenant: TenantId,
-    /// The session, the text of a [`FactsSession`].
+    /// The session, as the text of a [`FactsSession`].
     pub session: String,
 }
 
@@ -53,7 +53,7 @@ impl SessionName {
         Self { tenant: tenant.clone(), session: session.to_string() }
     }
 
-    /// Its record.
+    /// The session's record.
     #[must_use]
     pub fn key(&self) -> RecordKey {
         RecordKey::new(format!("facts:{}:{}", self.tenant, self.session))
@@ -75,7 +75,7 @@ pub struct Session {
     /// Waiting turns, each with the turn that it waits for.
     #[serde(rename = "w", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub waiting: BTreeMap<TurnId, TurnId>,
-    /// Number of turns numbered so far.
+    /// Number of turns that have received a number so far.
     #[serde(rename = "n", default)]
     pub numbered: u64,
 }
@@ -84,17 +84,17 @@ impl Record for Session {
     const SCHEMA: u32 = 1;
 }
 
-/// The stored state of a fact. A fact may be certain for one span, and uncertain for a longer span or because of a later
-/// call.
+/// The stored state of a fact. A fact can have two spans at once: a span for which it is certain, and another one for
+/// which it is uncertain. The uncertain span ends later, or a later call reported it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Fact {
-    /// The fact is certainly set.
+    /// The span for which the fact is certainly set.
     #[serde(rename = "y", default, skip_serializing_if = "Option::is_none")]
     pub certain: Option<Span>,
-    /// The fact may be set.
+    /// The span for which the fact may be set.
     #[serde(rename = "m", default, skip_serializing_if = "Option::is_none")]
     pub perhaps: Option<Span>,
-    /// The fact was cleared. Present only if both others are absent.
+    /// The span for which the fact counts as cleared. Present only if both other spans are absent.
     #[serde(rename = "n", default, skip_serializing_if = "Option::is_none")]
     pub cleared: Option<Span>,
 }
@@ -119,7 +119,7 @@ pub struct MayChange {
     /// The fact's key.
     #[serde(rename = "f")]
     pub fact: String,
-    /// True if the call sets it, false if it clears it.
+    /// True if the call sets the fact, false if it clears the fact.
     #[serde(rename = "s")]
     pub sets: bool,
     /// Time for which the fact is kept, ms.
@@ -167,8 +167,8 @@ pub struct Changed {
 }
 
 impl Fact {
-    /// Changes the fact, as of `ended_ms`. The fact ends earlier than before only if it is cleared for certain; if a call
-    /// may have cleared it, it becomes uncertain. Returns false if nothing changed.
+    /// Changes the fact, as of `ended_ms`. The fact ends earlier than before only if it is certainly cleared. If a call
+    /// may have cleared the fact, the fact becomes uncertain. Returns false if nothing changed.
     pub fn change(&mut self, becomes: Becomes, kept_ms: i64, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
         let live = |span: &Option<Span>| span.clone().filter(|span| span.until_ms > now_ms);
         let new = Span { until_ms: now_ms + kept_ms, since_ms: ended_ms, by: by.clone() };
@@ -186,7 +186,8 @@ impl Fact {
         if let (Some(certain), Some(maybe)) = (&certain, &perhaps)
             && maybe.until_ms <= certain.until_ms
         {
-            // The change does not extend the fact. If it is the latest report, its trace stays.
+            // The uncertain span does not extend the fact. It stays only if its report is later than that of the
+            // certain span.
             let later = maybe.since_ms > certain.since_ms;
             perhaps = later.then(|| Span { until_ms: certain.until_ms, ..maybe.clone() });
         }
@@ -203,7 +204,7 @@ impl Fact {
     }
 }
 
-/// A span with the later end of both, reported by the later call.
+/// A span with the later end of both spans, and with the later report.
 fn longer(before: Option<Span>, new: Span) -> Span {
     let Some(before) = before else { return new };
     let until_ms = before.until_ms.max(new.until_ms);
@@ -226,8 +227,8 @@ impl Session {
         is_new
     }
 
-    /// Ends a call. With `changes`, the call made these changes; without, it may have made all its possible changes. Returns
-    /// the turns that check again.
+    /// Ends a call. With `changes`, the call made these changes. Without `changes`, the call may have made all its
+    /// possible changes. Returns the waiting turns, which must check again.
     pub fn end_call(&mut self, call: &CallName, changes: Option<&[Changed]>, now_ms: i64) -> Vec<TurnId> {
         let entry = self.under_way.remove(call);
         let was_expected = self.expected.remove(call).is_some();
@@ -245,7 +246,7 @@ impl Session {
         std::mem::take(&mut self.waiting).into_keys().collect()
     }
 
-    /// Drops facts that are over or cleared.
+    /// Drops facts that have expired or were cleared.
     fn drop_past_facts(&mut self, now_ms: i64) {
         self.facts.retain(|_, fact| matches!(fact.known(now_ms).state, FactState::Set | FactState::Perhaps));
     }
@@ -262,7 +263,7 @@ impl Session {
         Some((until_ms - now_ms).max(OVER_MS))
     }
 
-    /// The number of a turn. `None` if the session has no call of the turn.
+    /// The number of a turn. `None` if the session has no call of this turn.
     fn number_of(&self, turn: &TurnId) -> Option<u64> {
         let under_way = self.under_way.iter().map(|(call, entry)| (call, entry.number));
         let expected = self.expected.iter().map(|(call, entry)| (call, entry.number));
@@ -297,11 +298,11 @@ fn put_session(transaction: &mut Transaction, key: &RecordKey, session: &Session
 pub struct EndedCall {
     /// The call.
     pub call: CallName,
-    /// The changes that it made. `None` if they are unknown.
+    /// The changes that the call made. `None` if they are unknown.
     pub changes: Option<Vec<Changed>>,
 }
 
-/// Section of a settle: ends calls of one session. If several calls of a session end, they share one section.
+/// Section of a settle: ends calls of one session. If several calls of a session end, they must share one section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndCalls {
     /// The session.
@@ -311,8 +312,8 @@ pub struct EndCalls {
 }
 
 impl EndCalls {
-    /// The end of the turn's calls under way, if the turn ends or continues without a report of their changes. `None` if no
-    /// call of the turn is under way.
+    /// Ends the turn's calls under way without a report of their changes, if the turn ends or continues without one.
+    /// `None` if no call of the turn may change facts.
     #[must_use]
     pub fn unreported(tenant: &TenantId, turn_id: &TurnId, turn: &Turn) -> Option<Self> {
         let session = SessionName { tenant: tenant.clone(), session: turn.session.clone()? };

@@ -1,4 +1,4 @@
-//! Complete lives of governed calls, with the parks and settles of their slices.
+//! Tests of complete call lifecycles, with the parks and settles of their slices.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::turn::slice::Slice;
 use crate::turn::{Park, ParkReason, Parked, Settle, Settled, State, Turn, WaitReason};
 use crate::view::View;
 
-/// A `once` call with consent, facts and an effect key: the first of two calls of its turn.
+/// A `once` call with consent, facts and an effect key. It is the first of two calls of its turn.
 struct Governed {
     slice: Slice,
     facts: CheckFacts,
@@ -81,7 +81,7 @@ impl Governed {
         assert_eq!(stored.state.word(), "waiting");
     }
 
-    /// Its timer fires, and its slice is dispatched again.
+    /// Fires the turn's timer, and dispatches the slice again.
     fn resume(&mut self, store: &mut MiniStore) {
         let timer = self.slice.name.timer();
         assert!(store.woken.remove(&timer) || store.due.remove(&timer), "no timer woke it");
@@ -177,13 +177,13 @@ fn two_equal_calls_pay_once() {
         governed.ask(&mut store);
         governed.resume(&mut store);
     }
-    // Both may begin. The first one does, with one read and one commit.
+    // Both calls may begin. The first one begins, with one read and one commit.
     let mut view = View::default();
     let reads = store.reads;
     let commits = store.commits;
     one.start(&mut store, &mut view, "n1");
     assert_eq!((store.reads - reads, store.commits - commits), (1, 1));
-    // The other one waits, because the first may change a fact of its premise.
+    // The other call waits, because the first one may change a fact that it depends on.
     let BeginResult::Waits(WaitReason::Fact { turn: awaited }) = other.begin(&mut store, &mut View::default(), "n2")
     else {
         panic!("it does not wait")
@@ -193,7 +193,7 @@ fn two_equal_calls_pay_once() {
     let caller = other.claim.by.call.clone();
     let section = WaitForFacts { asks: &other.facts.clone(), call: &caller, own: &own };
     other.park(&mut store, WaitReason::Fact { turn: awaited }, &section);
-    // The first one settles without a read. It decides twice, because the other has joined the session.
+    // The first call settles without a read. It decides twice, because the other call has changed the session's record.
     let reads = store.reads;
     let commits = store.commits;
     one.settle(&mut store, &mut view);
@@ -201,7 +201,7 @@ fn two_equal_calls_pay_once() {
     other.resume(&mut store);
     let refused = other.begin(&mut store, &mut View::default(), "n3");
     assert_eq!(refused.word(), "refused", "the quote is used up");
-    // With another quote, the equal call provides the result.
+    // With another quote, the other call receives the result of the first one.
     quote(&mut store);
     assert_eq!(other.begin(&mut store, &mut View::default(), "n4").word(), "answered");
 }
@@ -218,7 +218,7 @@ fn a_call_that_parks_for_what_has_just_ended_is_looked_at_at_once() {
     one.start(&mut store, &mut view, "n1");
     let mut other = Governed::new(&mut store, "b");
     let BeginResult::Waits(reason) = other.begin(&mut store, &mut View::default(), "n2") else { panic!() };
-    // The first one ends before the other has parked.
+    // The first call ends before the other one has parked.
     one.settle(&mut store, &mut view);
     let own = other.slice.turn.clone();
     let caller = other.claim.by.call.clone();

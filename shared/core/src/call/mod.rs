@@ -1,7 +1,8 @@
 //! Decisions about one call: approval, facts, idempotency claim, streak and cache.
 //!
-//! Each subject has a record, pure functions over it, and sections. A section adds its guards and writes to the transaction
-//! of another decision, so that a governed call needs one read, one [`begin`] and one settle. Read [`begin`] first.
+//! Each of these subjects has a record, pure functions over the record, and sections. A section adds its guards and
+//! writes to the transaction of another decision. So a call with all these checks needs one read, one [`begin`] and one
+//! settle. Read [`begin`] first.
 
 pub mod above;
 pub mod approval;
@@ -80,9 +81,8 @@ impl From<CallName> for String {
     }
 }
 
-/// Cleans up after the call at a turn's position, if the turn ends without a report of it: its approval becomes void, and
-/// all its possible changes of facts may have happened. Its idempotency claim stays: the next equal call looks up the
-/// result.
+/// Cleans up if a turn ends without a report of the call at its position. The call's approval becomes void, and all its
+/// possible changes of facts may have happened. Its idempotency claim stays: the next equal call looks up the result.
 ///
 /// # Errors
 /// [`Undecided`]: a record has to be read.
@@ -100,7 +100,7 @@ pub fn end_unreported(
         .map_or(Ok(()), |unreported| unreported.add_to(transaction, view, context))
 }
 
-/// [`end_unreported`], for every way in which a turn ends.
+/// [`end_unreported`] as a section of every decision that ends a turn.
 #[derive(Debug, Clone, Copy)]
 pub struct EndUnreported;
 
@@ -125,7 +125,7 @@ fn guard_unchanged<T>(transaction: &mut Transaction, key: &RecordKey, stored: Op
     });
 }
 
-/// Wakes a waiting turn. A turn that does not wait checks its timer again, and continues.
+/// Wakes a waiting turn. If the turn does not wait, its timer fires without effect.
 fn wake(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, now_ms: i64) {
     let name = TurnName { tenant: tenant.clone(), turn: turn.clone() };
     transaction.timer(name.timer(), now_ms, TimerRule::Wake);
@@ -137,8 +137,8 @@ fn due_at_once(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, 
     transaction.timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// Number of conflicts after which an advisory section leaves its record alone. The section must not delay the transaction
-/// that it belongs to.
+/// After this number of conflicts on its record, an advisory section is skipped, so that it does not delay its
+/// transaction.
 const ADVISORY_CONFLICTS_MAX: usize = 3;
 
 /// True if other transactions changed a record repeatedly during this decision.
@@ -177,7 +177,7 @@ mod tests {
             .unwrap();
     }
 
-    /// A caller that wrote a record has it in its view, and the record's parts are dropped from the view.
+    /// After a commit, the view has the record that was written, and no longer has the record's parts.
     #[test]
     fn a_view_learns_what_was_written() {
         let key = name("t").record();

@@ -15,7 +15,7 @@ use crate::section::Section;
 use crate::transaction::{RecordKey, Transaction};
 use crate::view::{Undecided, View};
 
-/// Maximum number of calls of one streak that are refused at the same time.
+/// Maximum number of different calls that one streak refuses at the same time.
 const REFUSED_MAX: usize = 32;
 
 /// The scope of a streak: calls of an agent, and of one task if the agent works on one.
@@ -44,7 +44,7 @@ impl StreakName {
 /// Bounds of a streak, and the length of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreakBounds {
-    /// Equal calls in a row after which the call is refused.
+    /// Number of equal calls in a row after which the call is refused.
     pub refuse_after: u64,
     /// Length of the refusal, ms.
     pub refuse_ms: i64,
@@ -105,13 +105,13 @@ pub struct StreakCount {
 }
 
 impl Streak {
-    /// End of the call's refusal, ms. `None` if it may run.
+    /// End of the call's refusal, ms. `None` if the call may run.
     #[must_use]
     pub fn refused_until(&self, hash: &str, now_ms: i64) -> Option<i64> {
         self.refused.get(hash).copied().filter(|until_ms| *until_ms > now_ms)
     }
 
-    /// Counts a call. If it is reported again after a crash, it counts once.
+    /// Counts a call. A call that is reported again after a crash counts once.
     pub fn count(&mut self, call: &Repeat, bounds: &StreakBounds, now_ms: i64) -> StreakCount {
         let same = self.last.take().filter(|last| last.hash == call.hash && last.result == call.result);
         let count = match same {
@@ -136,7 +136,7 @@ impl Streak {
     }
 }
 
-/// End of the call's refusal, ms. `None` if it may run. A refusal relies on this one record, and needs no guard.
+/// End of the call's refusal, ms. `None` if the call may run. A refusal relies on this one record, and needs no guard.
 ///
 /// # Errors
 /// [`Undecided`]: the record has to be read.
@@ -144,8 +144,8 @@ pub fn refusal(view: &View, name: &StreakName, hash: &str, now_ms: i64) -> Resul
     Ok(view.record::<Streak>(&name.key())?.and_then(|stored| stored.value.refused_until(hash, now_ms)))
 }
 
-/// Section of a settle: counts calls that have their results. An agent in a loop makes its calls one after another. If calls
-/// repeatedly compete for the record, they are not counted.
+/// Section of a settle: counts calls that have their results. If other transactions change the record repeatedly, the
+/// calls are not counted. This is harmless, because an agent in a loop makes its calls one after another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountCalls {
     /// The streak.
@@ -157,7 +157,7 @@ pub struct CountCalls {
 }
 
 impl CountCalls {
-    /// The counts, if no other call ends before the commit. A worker renders its notes from them.
+    /// The counts that the commit will write if no other call ends before it. A worker renders notes from these counts.
     ///
     /// # Errors
     /// [`Undecided`]: the record has to be read.

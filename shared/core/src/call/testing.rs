@@ -1,4 +1,5 @@
-//! An in-memory store for the tests of this module: it commits transactions by their guards, and runs the decision loop.
+//! An in-memory store for the tests of this module: it commits transactions by their guards, and runs the decision
+//! loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -84,7 +85,7 @@ impl MiniStore {
         }
     }
 
-    /// Writes a record from another transaction.
+    /// Writes a record, as if another transaction had.
     pub fn put<T: Record>(&mut self, key: &RecordKey, value: &T) -> Version {
         let version = self.context().version;
         self.records.insert(key.clone(), RecordText::render(&version, None, &[], &value.encode()));
@@ -211,7 +212,7 @@ impl MiniStore {
         }
     }
 
-    /// Reads until the decision can be made. Returns the view.
+    /// Reads until `decide` has all that it needs. Returns the view.
     pub fn view_for<T>(&mut self, mut decide: impl FnMut(&View, &Context) -> Result<T, Undecided>) -> View {
         let mut view = View::default();
         let context = self.context();
@@ -265,7 +266,8 @@ impl MiniStore {
         panic!("no result");
     }
 
-    /// Lets a section decide, changes the store, and commits the section's decision. Returns true if the commit is refused.
+    /// Lets a section decide, changes the store, and then commits the section's transaction. Returns true if the commit
+    /// is refused.
     pub fn refuses_stale<T>(
         &mut self,
         section: impl Fn(&mut Transaction, &View, &Context) -> Result<T, Undecided>,

@@ -1,8 +1,8 @@
 //! Checks of records against the invariants of the core, for operators and for the janitor.
 //!
-//! [`Check`] checks one subject, and repairs faults that a transition can repair: it arms a timer, so that the timer's owner
-//! decides again, or removes a member without a subject. A guard on the record that the decision used protects the repair.
-//! Reads are not isolated: without a repair, a fault counts only if it is found twice.
+//! [`Check`] checks one subject, and repairs faults. A repair arms a timer, so that the timer's owner decides again, or
+//! removes a member without a subject. The repair guards the record that the check has read. A check without a repair
+//! has no guards, and its reads are not isolated. So its fault counts only if a second check finds the same fault.
 //!
 //! [`TenantCounts`] compares the numbers of a tenant, and [`Recount`] corrects them.
 
@@ -37,7 +37,7 @@ pub enum Subject {
     TurnTimer(TurnName),
     /// The throttle queue of a counter: its timer, and its first members.
     ThrottleQueue(CounterKey),
-    /// A consumer's lease, and its place in the set of consumers.
+    /// A consumer: its lease, and its place in the set of consumers.
     Consumer(ConsumerId),
     /// A member of the set of drained workers.
     DrainedWorker(String),
@@ -61,13 +61,13 @@ pub enum Fault {
         /// The member.
         member: Arc<str>,
     },
-    /// A lease exceeds the maximum, so the entries of its consumer are not taken back in time.
+    /// A lease exceeds the maximum, so the entries of its consumer would be reaped too late.
     LeaseTooLong {
-        /// Its end, ms.
+        /// The lease's end, ms.
         ends_ms: i64,
     },
-    /// A consumer is missing from the set of consumers, or has another place than the end of its lease. It is not found when
-    /// it is dead.
+    /// A consumer is missing from the set of consumers, or its place there is not the end of its lease. If the consumer
+    /// dies, it would not be found.
     ConsumerUnlisted,
     /// A worker is listed as drained, but has no drain flag.
     WorkerNotDrained,
@@ -139,7 +139,7 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
         findings.report(Fault::TurnWithoutTimer).timer(name.timer(), now_ms, TimerRule::Earlier);
     }
     if is_slice_lost(name, &stored, view)? {
-        // The slice's calls are lost with it.
+        // The worker's results are lost with the slice, so its calls may have run.
         let reason = EndReason::Quarantined { crashes: stored.value.crashes };
         let turn = Turn { may_have_run: true, ..stored.value.clone() };
         end_soon(findings.report(Fault::SliceLost), name, turn, &[], reason, now_ms);
@@ -157,7 +157,8 @@ fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings
     Ok(())
 }
 
-/// True if the entry of the turn's slice is gone from its queue, and nobody holds it: a holder ends the slice itself.
+/// True if the entry of the turn's slice is gone from its queue, and no consumer holds the entry. A holder would end
+/// the slice itself.
 fn is_slice_lost(name: &TurnName, stored: &Stored<Turn>, view: &View) -> Result<bool, Undecided> {
     let Some(entry) = stored.out_entry() else { return Ok(false) };
     let queue = stored.value.queue(&name.tenant);
@@ -207,7 +208,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
     let Stored { value: mut record, version, .. } = stored;
     let place = view.place(&workers::consumers(), name)?;
     findings.transaction.guard(Guard::Version(key.clone(), version));
-    // A heartbeat may extend a lease by the time that the heartbeat takes.
+    // A heartbeat may extend a lease by the time that the heartbeat takes, so allow an eighth more.
     let lease_max_ms = i64::try_from(limits::LEASE_MS_MAX).unwrap_or(i64::MAX / 2);
     let latest_ms = now_ms + lease_max_ms + lease_max_ms / 8;
     let ends_ms = record.lease_ends_ms;
@@ -216,7 +217,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
         let lifetime_ms = record.lease_ends_ms - now_ms + workers::SILENT_MS;
         findings.report(Fault::LeaseTooLong { ends_ms }).put_for(&key, &record, lifetime_ms);
     }
-    // A dead consumer that was buried is no longer in the set.
+    // A consumer that was declared dead and cleaned up is no longer in the set.
     let is_due = record.lease_ends_ms > now_ms || place.is_some();
     let listed = record.lease_ends_ms.max(0).unsigned_abs();
     if is_due && place != Some(listed) {
@@ -237,7 +238,7 @@ fn check_drained(worker: &str, view: &View, findings: &mut Findings) -> Result<(
     Ok(())
 }
 
-/// Sets that a check of a whole shard reads, in addition to its records.
+/// The sets that a check of a whole shard reads in addition to the records.
 #[must_use]
 pub fn indexes() -> [SetKey; 3] {
     [keys::timers(), workers::consumers(), drain::drained()]
@@ -272,7 +273,7 @@ mod tests {
         shard.records.insert(name().record(), text);
     }
 
-    /// Finds these faults, repairs them, and then finds no faults.
+    /// Asserts that a check finds and repairs these faults, and that a second check finds none.
     fn mends(shard: &mut Paper, subject: &Subject, faults: &[Fault]) {
         let check = |mend| Check { subject: subject.clone(), mend };
         assert_eq!(shard.result(&check(false)), faults);
@@ -300,7 +301,7 @@ mod tests {
         assert!(shard.timers.is_empty());
     }
 
-    /// The turn is admitted between decision and commit of a repair: its timer stays.
+    /// The turn is admitted between the decision and the commit of a repair. Its timer stays.
     #[test]
     fn a_turn_that_comes_in_between_keeps_its_timer() {
         let mut shard = Paper::at(1_000);
@@ -354,7 +355,7 @@ mod tests {
         assert!(shard.set(&set).is_empty());
     }
 
-    /// A turn is released between decision and commit of a repair: it does not join the queue again.
+    /// A turn is released between the decision and the commit of a repair. It does not join the queue again.
     #[test]
     fn a_turn_that_is_released_in_between_stays_out_of_the_queue() {
         let mut shard = Paper::at(1_000);

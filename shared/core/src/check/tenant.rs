@@ -1,4 +1,4 @@
-//! The numbers of a tenant: as its counters have them, and as the sum over its records.
+//! Compares the numbers of a tenant in its counters with the sums over its records.
 
 use tickfleet_model::TenantId;
 
@@ -8,7 +8,7 @@ use crate::transaction::{CounterKey, Guard, Room, Transaction, Window, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
-/// Numbers of a tenant's unfinished turns and tasks.
+/// Number and size of a tenant's unfinished turns and tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TenantCounts {
     /// Number of unfinished turns and tasks.
@@ -46,20 +46,21 @@ impl TenantCounts {
     }
 }
 
-/// Corrects a tenant's counters by the difference to the sums over its records. Transitions change both by the same amounts,
-/// so the difference stays the same while turns continue. The caller has measured it while the tenant's records stood still.
+/// Corrects a tenant's counters by their difference from the sums over its records. Transitions change counters and
+/// sums by the same amounts, so the difference stays the same while turns continue. The caller has measured the
+/// difference while the tenant's records did not change.
 #[derive(Debug, Clone)]
 pub struct Recount {
     /// The tenant.
     pub tenant: TenantId,
-    /// The sums over its records.
+    /// The sums over the tenant's records.
     pub counted: TenantCounts,
-    /// Its counters at the same time.
+    /// The tenant's counters at the same time.
     pub stored: TenantCounts,
 }
 
 impl Decision for Recount {
-    /// False if the counters have changed since: the difference has to be measured again.
+    /// False if the counters have changed since the measurement. The caller must measure again.
     type Output = bool;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -76,7 +77,7 @@ impl Decision for Recount {
         };
         for ((limit, counted), (_, stored)) in numbers(&self.counted).into_iter().zip(numbers(&self.stored)) {
             let counter = CounterKey::new(limit, self.tenant.as_str());
-            // Nobody else has corrected it upwards meanwhile.
+            // Fails if the counter has grown since the measurement, for example by another correction.
             transaction.guard(Guard::Room(Room {
                 counter: counter.clone(),
                 amount: 0,

@@ -22,10 +22,10 @@ pub struct Mailbox {
 /// A message without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mail {
-    /// Its ID, and the name of its part.
+    /// The message's ID, which is also the name of its part.
     #[serde(rename = "i")]
     pub id: Arc<str>,
-    /// Time of receipt by the mailbox, ms.
+    /// When the message was sent, ms.
     #[serde(rename = "t")]
     pub at_ms: i64,
     /// The state of the message.
@@ -39,9 +39,9 @@ pub struct Mail {
 pub enum MailState {
     /// The agent has not received the message.
     Unread,
-    /// The agent has received the message. The record is kept, so that the message is not delivered twice.
+    /// The agent has received the message. The entry is kept, so that the message is not delivered twice.
     Read {
-        /// The receiving call. If it is repeated, it receives the same messages.
+        /// The receiving call. If the call is repeated, it receives the same messages.
         by: String,
         /// Time of the delivery, ms.
         at_ms: i64,
@@ -63,7 +63,7 @@ impl Mailbox {
         self.messages.iter().filter(|mail| mail.state == MailState::Unread).count()
     }
 
-    /// Removes expired messages, and the oldest read messages beyond the bound. Returns their IDs.
+    /// Removes expired messages. If too many read messages remain, removes the oldest of them. Returns the removed IDs.
     fn trim(&mut self, now_ms: i64) -> Vec<Arc<str>> {
         let mut beyond = (self.messages.len() - self.unread()).saturating_sub(limits::MESSAGES_READ_MAX);
         let mut gone = Vec::new();
@@ -85,9 +85,9 @@ impl Mailbox {
 pub struct SendMessage {
     /// The tenant of both agents.
     pub tenant: TenantId,
-    /// The agent that receives it.
+    /// The agent that receives the message.
     pub to: AgentId,
-    /// The message's ID: the same for each attempt of the same call.
+    /// The message's ID. It is the same for all attempts of the sending call.
     pub id: Arc<str>,
     /// The message.
     pub text: Bytes,
@@ -138,8 +138,8 @@ impl Decision for SendMessage {
     }
 }
 
-/// Receives an agent's unread messages. A repetition under the same name receives the same messages, because the first
-/// response may be lost.
+/// Receives an agent's unread messages. If repeated under the same name, receives the same messages, because the first
+/// response may have been lost.
 #[derive(Debug, Clone)]
 pub struct ReceiveMessages {
     /// The tenant.
@@ -148,14 +148,14 @@ pub struct ReceiveMessages {
     pub agent: AgentId,
     /// The name of the receiving call.
     pub name: String,
-    /// Maximum number of messages.
+    /// Maximum number of messages to receive.
     pub count: usize,
 }
 
 /// A message of another agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedMessage {
-    /// Time of receipt by the mailbox, ms.
+    /// When the message was sent, ms.
     pub at_ms: i64,
     /// The message.
     pub text: Bytes,
@@ -303,7 +303,8 @@ mod tests {
     }
 
     proptest! {
-        /// Agents decide from old records: each message is received by one call at most, and the parts match the messages.
+        /// Agents decide from records of any age: each message is received by at most one call, and the parts match the
+        /// messages.
         #[test]
         fn each_message_has_one_receiver(steps in prop::collection::vec((any::<bool>(), any::<bool>(), 1..4usize), 1..60)) {
             let mut shard = Paper::at(1_000);

@@ -3,9 +3,9 @@
 //! | Key | Holds |
 //! |---|---|
 //! | record `session:<tenant>:<session>` | its agent and exchanges; parts `u<number>` and `a<number>` are the messages |
-//! | record `mailbox:<tenant>:<agent>` | messages of other agents; a part for each, by its ID |
+//! | record `mailbox:<tenant>:<agent>` | messages of other agents; the text of each is a part, by the message's ID |
 //!
-//! Both expire some time after the last message.
+//! Both records expire some time after their last message.
 
 mod mailbox;
 mod session;

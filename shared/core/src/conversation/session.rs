@@ -55,7 +55,7 @@ impl Record for Session {
 pub enum Side {
     /// The user, who begins an exchange.
     User,
-    /// The agent, who answers one.
+    /// The agent, who answers an exchange.
     Agent,
 }
 
@@ -98,7 +98,8 @@ impl Session {
         self.exchanges.iter().map(bytes).sum()
     }
 
-    /// Removes the oldest exchanges beyond the bounds, but never the last one. Returns their parts.
+    /// While the bounds are exceeded, removes the oldest exchange, but never the last one. Returns the parts of the
+    /// removed exchanges.
     fn trim(&mut self) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         while self.exchanges.len() > 1
@@ -119,7 +120,7 @@ pub struct AddMessage {
     pub tenant: TenantId,
     /// The session.
     pub session: SessionName,
-    /// Its agent.
+    /// The agent of the session.
     pub agent: AgentId,
     /// Number of the exchange, from 1.
     pub number: u64,
@@ -136,9 +137,9 @@ pub enum MessageResult {
     Done,
     /// This exact message was added before.
     Already,
-    /// The exchange already has another message of this side.
+    /// The exchange already has another message from this sender.
     Conflict,
-    /// The exchange is not the next one, or the answered exchange is no longer kept.
+    /// A user's message is not for the next exchange, or an answer is for an exchange that is not kept.
     Gap,
     /// The session belongs to another agent.
     OtherAgent,
@@ -197,7 +198,7 @@ impl Decision for AddMessage {
         if !gone.is_empty() {
             transaction.write(Write::DeleteParts(key.clone(), gone));
         }
-        // The trim may have just removed the exchange of this answer.
+        // `trim` may have just removed the exchange of this answer.
         if self.number >= session.first {
             transaction.write(Write::PutPart(key.clone(), self.part(), self.text.clone()));
         }

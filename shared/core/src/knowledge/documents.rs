@@ -46,10 +46,10 @@ pub fn passages_key(tenant: &TenantId) -> RecordKey {
 /// A document without its passages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentHeader {
-    /// Size that the document counts, bytes, including its passages.
+    /// Size of the document as counted toward the bound, bytes, including its passages.
     #[serde(rename = "b")]
     pub bytes: u64,
-    /// Its description.
+    /// The document's description.
     #[serde(rename = "d")]
     pub document: Document,
 }
@@ -62,7 +62,7 @@ impl DocumentHeader {
     }
 }
 
-/// Size that a part counts, bytes. An unreadable part counts its own length.
+/// Size of a document as counted toward the bound, bytes. For an unreadable part, the length of the part.
 fn bytes_of(part: &Bytes) -> u64 {
     DocumentHeader::read(part).map_or(part.len() as u64, |header| header.bytes)
 }
@@ -74,7 +74,7 @@ pub struct KeepDocument {
     pub tenant: TenantId,
     /// The description.
     pub document: Document,
-    /// The passages, in the format of the readers.
+    /// The passages, in the format that readers expect.
     pub passages: Bytes,
 }
 
@@ -86,7 +86,7 @@ pub enum KeepResult {
         /// The new generation.
         generation: u64,
     },
-    /// The store is short of memory. An earlier version of the document stays.
+    /// The store is short of memory. If the document exists, its earlier version stays.
     Pressure,
     /// The knowledge base has the maximum number of documents.
     TooManyDocuments,
@@ -274,7 +274,8 @@ mod tests {
     }
 
     proptest! {
-        /// Importers decide from old records: the numbers match the parts, and every change has its own generation.
+        /// Importers decide from records of any age: the numbers match the parts, and every change has its own
+        /// generation.
         #[test]
         fn numbers_match_the_documents(
             steps in prop::collection::vec((0..3usize, 0..100usize, any::<bool>(), any::<bool>()), 1..30),

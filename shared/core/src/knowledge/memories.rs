@@ -27,10 +27,10 @@ pub struct Memories {
 /// A memory without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryEntry {
-    /// Its ID, and the name of its part.
+    /// The memory's ID, which is also the name of its part.
     #[serde(rename = "i")]
     pub id: Arc<str>,
-    /// Bytes of its part.
+    /// Bytes of the memory's part.
     #[serde(rename = "b")]
     pub bytes: usize,
 }
@@ -44,7 +44,7 @@ impl Memories {
         self.order.iter().map(|memory| memory.bytes).sum()
     }
 
-    /// Removes the oldest memories until a memory of `bytes` fits. Returns their IDs.
+    /// Removes the oldest memories until a memory of `bytes` fits. Returns the removed IDs.
     fn make_room(&mut self, bytes: usize) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         while !self.order.is_empty()
@@ -78,7 +78,7 @@ pub struct Remember {
 pub enum RememberResult {
     /// The memory is added.
     Done {
-        /// The number of older memories that were removed for it.
+        /// The number of older memories that were removed to make room.
         forgotten: usize,
     },
     /// The agent already had the memory.
@@ -224,7 +224,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// Calls decide from old records: the order matches the parts, within the bounds.
+        /// Calls decide from records of any age: the order matches the parts, within the bounds.
         #[test]
         fn the_order_matches_the_memories(steps in prop::collection::vec((0..20u8, any::<bool>(), any::<bool>()), 1..30)) {
             let mut shard = Paper::at(1_000);

@@ -2,11 +2,12 @@
 //!
 //! | Key | Holds |
 //! |---|---|
-//! | record `documents:<tenant>` | generation, number and bytes; a part for each document ID: its bytes and description |
-//! | record `passages:<tenant>` | the generation; a part for each document ID: its passages |
-//! | record `memories:<tenant>:<agent>` | generation and order; a part for each memory ID |
+//! | record `documents:<tenant>` | generation, number, bytes; a part for each document: size, description |
+//! | record `passages:<tenant>` | the generation; a part for each document ID: the document's passages |
+//! | record `memories:<tenant>:<agent>` | generation and order of the memories; a part for each memory ID: its text |
 //!
-//! Readers detect a change by the generation. A generation is never repeated, even if a store lost the last ones.
+//! Readers detect a change by the generation. A generation is never repeated, even if the store lost the last
+//! generations in a restart.
 
 mod documents;
 mod memories;

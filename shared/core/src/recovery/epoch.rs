@@ -1,12 +1,14 @@
 //! Restarts of the store. The store may have lost its last writes, including intent records of calls.
 //!
-//! For one lease after a restart nothing is reaped, and no `once` call begins ([`settled`]). Within this time each worker
-//! reports from its journal the calls that it began, with their results ([`Assert`]). If the turn's record lacks a reported
-//! call, the store keeps it as a *mark* beside the record. The mark stays while the turn returns to the inbound stream, to a
-//! throttle queue or to another worker. A later begin or end of the call reads its marks ([`marks`]).
+//! For one lease after a restart, nothing is reaped, and no `once` call begins ([`settled`]). Within this time, each
+//! worker reports the calls that it began, with their results ([`Assert`]). The reports come from the worker's journal.
+//! If the turn's record lacks a reported call, the store keeps the report as a *mark* in a separate record. The mark
+//! stays even if the turn returns to the inbound stream, to a throttle queue or to another worker. A later begin or end
+//! of the call reads the turn's marks ([`marks`]).
 //!
-//! A worker keeps one journal ([`super::journal`]) in the order of the events: calls begun and ended, facts, claims. After a
-//! restart it reports the journal in this order, each entry with the decision of its subject. Only then does it begin calls.
+//! A worker keeps one journal ([`super::journal`]) of events, in order: calls begun and ended, facts, claims. After a
+//! restart, the worker reports the journal in this order, each entry with the decision that belongs to it. It begins
+//! calls only after these reports.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,13 +25,13 @@ use crate::turn::Turn;
 use crate::turn::end::RenderedCall;
 use crate::view::{Query, Undecided, Value, View};
 
-/// Holds if the store has not restarted within one lease, and its epoch is the caller's.
+/// A guard that holds if the caller knows the current epoch, and this epoch has lasted for one lease.
 #[must_use]
 pub const fn settled(context: &Context, lease_ms: i64) -> Guard {
     Guard::Epoch { number: context.epoch, lease_ms }
 }
 
-/// Calls of a turn that workers reported as begun after the store had lost their begin.
+/// The marks of a turn: calls that workers reported as begun after the store had lost their begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
     /// Digest of the turn's content. A later turn may reuse the ID for other calls.
@@ -47,16 +49,16 @@ impl Record for Marks {
     const SCHEMA: u32 = 1;
 }
 
-/// A begun call that the store had lost.
+/// A call that began and whose begin the store lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// The attempt that began it.
+    /// The attempt that began the call.
     #[serde(rename = "by")]
     pub by: String,
-    /// True if the attempt must not run twice. Otherwise the call may begin again, but is never reported as not run.
+    /// True if the call must not run twice. If false, the call may begin again, but is never reported as not run.
     #[serde(rename = "o", default, skip_serializing_if = "std::ops::Not::not")]
     pub once: bool,
-    /// Its result, if it is known.
+    /// The call's result, if known.
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     pub result: Option<MarkedResult>,
 }
@@ -73,7 +75,7 @@ pub struct MarkedResult {
     /// The audit entry, JSON.
     #[serde(rename = "a", default, skip_serializing_if = "String::is_empty")]
     pub audit: String,
-    /// True if it failed.
+    /// True if the call failed.
     #[serde(rename = "f", default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
 }
@@ -101,19 +103,20 @@ impl From<&MarkedResult> for RenderedCall {
 pub struct KnownMarks {
     /// The marks, by position.
     pub calls: BTreeMap<usize, Mark>,
-    /// Holds while these are the turn's marks. `None` if the store never restarted.
+    /// Guards that the turn's marks are unchanged. `None` if the store never restarted.
     pub guard: Option<Guard>,
 }
 
 impl KnownMarks {
-    /// The mark of a call that an attempt other than `by` began.
+    /// The mark of the call at `position`, if an attempt other than `by` began the call.
     #[must_use]
     pub fn of_another(&self, position: usize, by: &str) -> Option<&Mark> {
         self.calls.get(&position).filter(|mark| mark.by != by)
     }
 }
 
-/// The marks of the calls at `positions` of the turn with this digest. Reads nothing while the store never restarted.
+/// The marks of the calls at `positions`. If the marks belong to a turn with another digest, they do not count. Reads
+/// nothing if the store never restarted.
 ///
 /// # Errors
 /// [`Undecided`] if the marks have to be read first.
@@ -136,17 +139,17 @@ pub fn marks(
     Ok(KnownMarks { calls, guard: Some(Guard::Version(key, stored.version)) })
 }
 
-/// Asks which calls of a slice other attempts began, before their holder reports them as not run. For one lease after a
-/// restart of the store the answer is not known: a worker may report calls whose begin was lost.
+/// Asks which of these calls another attempt began. A holder runs this before it reports calls of its slice as not run.
+/// For one lease after a restart of the store, the answer is unknown, because workers may still report lost begins.
 #[derive(Debug, Clone, Copy)]
 pub struct AskUnrun<'a> {
     /// The turn.
     pub name: &'a TurnName,
-    /// Digest of its content.
+    /// Digest of the turn's content.
     pub digest: &'a str,
-    /// Positions of the calls that end without running.
+    /// Position of the first call that ends without running.
     pub from: usize,
-    /// Position after the last of them.
+    /// Position after the last call that ends without running.
     pub upto: usize,
     /// The length of a lease, ms.
     pub lease_ms: i64,
@@ -157,15 +160,16 @@ pub struct AskUnrun<'a> {
 pub enum Unrun {
     /// Ask again at this time, ms.
     Hold(i64),
-    /// The calls that other attempts began, by position. The others have not run.
+    /// The calls that other attempts began. The other calls have not run.
     Known(KnownUnrun),
 }
 
-/// The calls of a slice that other attempts began. A [`Section`] of the transaction that reports the others as not run: it
-/// guards that the answer is still right.
+/// The answer to [`AskUnrun`]. Also a [`Section`] of the transaction that reports the other calls as not run: it guards
+/// that the answer is still valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownUnrun {
-    /// The calls that began. A result is what their worker reported; without one they may have run.
+    /// The calls that began, by position. If a mark has a result, the call's worker reported this result. Without a
+    /// result, the call may have run.
     pub began: BTreeMap<usize, Mark>,
     guards: Vec<Guard>,
 }
@@ -200,11 +204,11 @@ impl Section for KnownUnrun {
 /// The state of a call that a worker began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It may still run.
+    /// The call may still run.
     Begun,
-    /// It has ended.
+    /// The call has ended.
     Ended(Box<RenderedCall>),
-    /// It did nothing, for certain.
+    /// The call certainly did nothing.
     Undone,
 }
 
@@ -213,30 +217,30 @@ pub enum Outcome {
 pub struct Assert {
     /// The turn.
     pub name: TurnName,
-    /// Digest of its content.
+    /// Digest of the turn's content.
     pub digest: String,
     /// The call's position.
     pub position: usize,
-    /// The attempt that began it.
+    /// The attempt that began the call.
     pub by: String,
-    /// True if the attempt must not run twice.
+    /// True if the call must not run twice.
     pub once: bool,
-    /// Its state in the journal.
+    /// The call's state in the journal.
     pub outcome: Outcome,
-    /// Retention of a mark, ms: until the turn can no longer be redelivered.
+    /// Lifetime of a mark, ms. It must last until the turn can no longer be redelivered.
     pub keep_ms: i64,
 }
 
 /// The result of [`Assert`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asserted {
-    /// The store has the call's result or its intent record.
+    /// No mark is needed: the store has the call's result or intent record, or the ID belongs to another turn.
     Known,
     /// The mark is stored.
     Marked,
     /// Another attempt has begun the call.
     Late,
-    /// This attempt has no mark any more.
+    /// No mark of this attempt is left.
     Unmarked,
 }
 
@@ -284,7 +288,8 @@ impl Decision for Assert {
 }
 
 impl Assert {
-    /// The outcome from the turn's own records. `None` if a mark is needed, which then requires these records unchanged.
+    /// The result according to the turn's own records. `None` if a mark is needed; the transaction then guards that
+    /// these records are unchanged.
     fn known_of_turn(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Asserted>, Undecided> {
         let key = self.name.record();
         let Some(turn) = view.record::<Turn>(&key)? else {
@@ -296,7 +301,7 @@ impl Assert {
             return Ok(None);
         };
         let begun = turn.value.begun.as_ref().filter(|begun| begun.position == self.position);
-        // The ID belongs to other calls now, so nothing reads this mark.
+        // The ID belongs to another turn now, or the turn has continued after this call. Nothing would read the mark.
         if turn.value.head.digest != self.digest || turn.value.position > self.position {
             return Ok(Some(Asserted::Known));
         }

@@ -1,8 +1,9 @@
-//! Redelivers inbound messages that a crashed scheduler had read and not decided. A message that keeps crashing its readers
-//! goes to the dead letters unparsed.
+//! Redelivers inbound messages that a crashed scheduler had read but not decided. A message that repeatedly crashes its
+//! readers goes to the dead letters without being parsed.
 //!
-//! The first crash counts for all messages that the scheduler held. From then on a scheduler decides such messages one at a
-//! time, and records the message before it reads it ([`NameSuspect`]). Only this message counts the next crash.
+//! The first crash counts against all messages that the scheduler held. Such suspect messages are decided one at a
+//! time. A scheduler records the name of a suspect before it reads the message ([`NameSuspect`]). So the next crash
+//! counts only against the recorded message.
 
 use std::sync::Arc;
 
@@ -27,18 +28,19 @@ pub mod fields {
     pub const TURN: &str = "turn";
     /// A task, JSON.
     pub const TASK: &str = "task";
-    /// The ID from the producer, `<tenant>:<id>`.
+    /// The ID that the producer chose, `<tenant>:<id>`.
     pub const GIVEN: &str = "i";
-    /// The message's first entry. IDs are derived from it.
+    /// The message's first entry. Minted IDs derive from this entry.
     pub const ORIGIN: &str = "o";
-    /// Schedulers that crashed with it.
+    /// Number of schedulers that crashed with the message.
     pub const CRASHES: &str = "x";
 }
 
-/// Time after its decision within which a redelivery is committed, ms. No guarantee depends on it.
+/// A redelivery should be committed within this time after its decision, ms. No guarantee depends on it.
 const REDELIVERED_WITHIN_MS: i64 = 5_000;
 
-/// Inbound streams. A place is the time up to which their entries may precede an earlier, redelivered one, ms.
+/// Inbound streams with redelivered entries. An entry that was written up to the place's time (ms) may be an earlier
+/// message that was redelivered.
 #[must_use]
 pub fn redelivered() -> SetKey {
     SetKey::new("redelivered")
@@ -46,11 +48,11 @@ pub fn redelivered() -> SetKey {
 
 /// Maximum number of fields of a redelivered entry.
 const FIELDS_MAX: usize = 16;
-/// Bytes of a poison message that are scanned.
+/// Maximum bytes of a poison message that are scanned.
 const LOOK_BYTES: usize = 65_536;
 const POISON: &str = "The processes that read this message crashed repeatedly. It was not carried out.";
 
-/// The inbound entry that a scheduler decides alone.
+/// The suspect entry that a scheduler decides on its own, not in a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedSuspect {
     /// The entry.
@@ -62,7 +64,7 @@ impl Record for NamedSuspect {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of the inbound entry that a scheduler decides alone.
+/// The record of the suspect entry that a scheduler decides on its own.
 #[must_use]
 pub fn suspect_of(stream: &StreamKey, consumer: &str) -> RecordKey {
     RecordKey::new(format!("suspect:{stream}:{consumer}"))
@@ -81,8 +83,7 @@ pub fn origin(entry: &HeldEntry) -> EntryId {
     entry.text(fields::ORIGIN).map_or_else(|| entry.entry.clone(), EntryId::new)
 }
 
-/// Records the inbound entry that a scheduler is about to decide alone, or clears it. The scheduler records the entry before
-/// it reads one that has crashed a scheduler.
+/// Records the suspect entry that a scheduler is about to read and decide on its own, or clears the record.
 #[derive(Debug, Clone)]
 pub struct NameSuspect {
     /// The stream.
@@ -113,7 +114,7 @@ impl Decision for NameSuspect {
     }
 }
 
-/// Takes an inbound entry off its stream that needs no decision of its own: what it asks for is done.
+/// Removes an inbound entry from its stream, because its request has been carried out by other decisions.
 #[derive(Debug, Clone)]
 pub struct AcknowledgeInbound {
     /// The stream.
@@ -123,7 +124,7 @@ pub struct AcknowledgeInbound {
 }
 
 impl Decision for AcknowledgeInbound {
-    /// False if another scheduler has taken it over.
+    /// False if another scheduler has taken over the entry.
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -136,7 +137,7 @@ impl Decision for AcknowledgeInbound {
     }
 }
 
-/// Returns an inbound entry that a scheduler took and has not decided, because the scheduler stops. No crash counts.
+/// Returns an inbound entry that a stopping scheduler took but has not decided. No crash counts against the entry.
 #[derive(Debug)]
 pub struct ReturnInbound {
     /// The entry.
@@ -144,7 +145,7 @@ pub struct ReturnInbound {
 }
 
 impl Decision for ReturnInbound {
-    /// False if another scheduler has taken it over.
+    /// False if another scheduler has taken over the entry.
     type Output = bool;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -160,7 +161,8 @@ impl Decision for ReturnInbound {
     }
 }
 
-/// Enqueues an inbound message again. Its producer's ID, and the ID that its first entry gave it, stay.
+/// Enqueues an inbound message again. The message keeps its producer's ID, and its first entry, from which its ID is
+/// minted.
 fn enqueue_again(
     entry: &HeldEntry,
     crashes: u32,
@@ -176,7 +178,7 @@ fn enqueue_again(
         (fields::ORIGIN.into(), Bytes::from(origin(entry).as_str().to_owned())),
     ];
     transaction.write(Write::Enqueue(entry.queue.clone(), kept.chain(ours).collect()));
-    // The record of an ID has the entry of its message.
+    // The record of a producer's ID names the message's entry, so write the record again with the new entry.
     if let Some((name, known)) = given
         && known.entry.as_ref() == Some(&entry.entry)
     {
@@ -190,11 +192,11 @@ fn enqueue_again(
     Ok(())
 }
 
-/// The ID from the producer, if its message waits for a decision.
+/// The ID that the producer chose, if the message with this ID waits for a decision.
 fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<GivenId>)>, Undecided> {
     let Some(name) = entry.text(fields::GIVEN).and_then(TurnName::parse) else { return Ok(None) };
     let known = match view.record::<GivenId>(&name.given()) {
-        // It must not hold up the message.
+        // An unreadable record must not stop the message.
         Err(Undecided::Unreadable { .. }) => None,
         known => known?,
     };
@@ -205,13 +207,13 @@ fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<Give
 pub struct ReapInbound<'a> {
     /// The scheduler's consumer.
     pub consumer: Arc<str>,
-    /// Its lease.
+    /// The lease of this consumer.
     pub lease: Lease,
     /// The entry.
     pub entry: HeldEntry,
     /// Bounds.
     pub bounds: &'a Bounds,
-    /// Returns true for a configured tenant. The message itself is unchecked.
+    /// Returns true for a configured tenant. Needed because the message itself has not been validated.
     pub is_tenant: &'a (dyn Fn(&TenantId) -> bool + Sync),
 }
 
@@ -245,7 +247,8 @@ impl Decision for ReapInbound<'_> {
 }
 
 impl ReapInbound<'_> {
-    /// Moves the message to the dead letters, with a reply if the message plainly names its inbox.
+    /// Moves the message to the dead letters. If the unparsed message names exactly one tenant and inbox, the inbox
+    /// receives a reply.
     fn quarantine(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let message = Message::of(&self.entry);
         let first = HeldEntry { entry: origin(&self.entry), ..self.entry.clone() };
@@ -264,7 +267,7 @@ impl ReapInbound<'_> {
             return Ok(());
         }
         if let Some(id) = message.id() {
-            // A copy of a known turn, which has its reply or will have it.
+            // If this ID already has a turn, the turn sends the reply.
             let name = TurnName { tenant: tenant.clone(), turn: id };
             for key in [name.record(), name.finished()] {
                 if !matches!(view.get(&crate::Query::Record(key.clone()))?, crate::Value::Record(None)) {
@@ -282,7 +285,7 @@ impl ReapInbound<'_> {
     }
 }
 
-/// An unparsed message: only plain values are read from it.
+/// An unparsed message. It is only searched for plain values.
 struct Message<'a> {
     text: &'a str,
     bytes: usize,
@@ -299,7 +302,8 @@ impl<'a> Message<'a> {
         Self { text: text.get(..upto).unwrap_or_default(), bytes: text.len(), is_turn, minted }
     }
 
-    /// The one value of a name in the message. `None` if there are several, because one may belong to another object.
+    /// The value of a name that occurs exactly once in the message. `None` if the name occurs several times, because
+    /// one may belong to a nested object.
     fn only_value(&self, name: &str) -> Option<&'a str> {
         let quoted = format!("\"{name}\"");
         let mut found = self.text.match_indices(&quoted);
@@ -324,7 +328,8 @@ impl<'a> Message<'a> {
         Some((tenant, InboxName::new(self.only_value("reply_to")?).ok()?))
     }
 
-    /// The text for the dead letter: the length, and the IDs if they are plain. The rest may be secret.
+    /// The text for the dead letter: the message's length, and its IDs if they are plain. The rest is left out, because
+    /// it may be secret.
     fn unread(&self) -> String {
         let ids = ["turn_id", "task_id", "tenant", "agent"].into_iter();
         let ids = ids.filter_map(|name| Some(format!("\"{name}\":\"{}\",", self.only_value(name)?)));

@@ -1,8 +1,9 @@
-//! The journal of a worker: the events that it reports again if the store lost its last writes.
+//! The journal of a worker: events that the worker reports again if the store has lost its last writes.
 //!
-//! It holds begun calls, and the changes of facts and claims at their ends, in the order of the events. An entry stays until
-//! the store can no longer lose its commit. The journal is bounded: it drops the oldest results first, and then reports
-//! their calls as begun. The producer of such a call receives an unknown result, and the call is never repeated.
+//! The journal holds begun calls, and the changes of facts and claims at the ends of calls, in the order of the events.
+//! An entry stays until the store can no longer lose its commit. The journal is bounded, and drops the oldest results
+//! first. A call with a dropped result is reported as begun: its producer receives an unknown result, and a `once` call
+//! is not repeated.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -10,7 +11,7 @@ use super::epoch::{Assert, Outcome};
 use crate::keys::TurnName;
 use crate::turn::end::RenderedCall;
 
-/// Maximum number of confirmed entries. The oldest ones are dropped first.
+/// Maximum number of confirmed entries, except calls that may run again. The oldest entries are dropped first.
 const CONFIRMED_MAX: usize = 100_000;
 /// Maximum number of confirmed calls that may run again.
 const REPEATABLE_MAX: usize = 5_000;
@@ -33,7 +34,7 @@ pub struct JournalCall {
     pub digest: String,
     /// The call's position.
     pub position: usize,
-    /// The attempt.
+    /// The attempt that begins the call.
     pub by: String,
     /// True if the call must not run twice.
     pub once: bool,
@@ -51,25 +52,25 @@ enum Content<E> {
 struct Entry<E> {
     content: Content<E>,
     bytes: usize,
-    /// When the store confirmed it, ms. `None` while it is in flight.
+    /// When the store confirmed the entry, ms. `None` while the call is in flight.
     confirmed_ms: Option<i64>,
-    /// True if it was reported.
+    /// True if the entry was reported after a restart.
     reported: bool,
 }
 
 /// The journal.
 #[derive(Debug)]
 pub struct Journal<E> {
-    /// By number, in the order of the events.
+    /// The entries by number, in the order of the events.
     entries: BTreeMap<u64, Entry<E>>,
     next: u64,
-    /// Calls in flight.
+    /// Numbers of the calls in flight, by turn.
     open: HashMap<TurnName, Vec<u64>>,
-    /// Confirmed entries, in the order of their confirmations.
+    /// Numbers of the confirmed entries, in the order of confirmation, except those in `repeatable`.
     confirmed: VecDeque<u64>,
-    /// Confirmed calls that may run again, in the same order.
+    /// Numbers of the confirmed calls that may run again, in the order of confirmation.
     repeatable: VecDeque<u64>,
-    /// Entries with results, oldest first.
+    /// Numbers of the entries with results or other content that takes bytes, oldest first.
     large: VecDeque<u64>,
     kept_ms: i64,
     bytes: usize,
@@ -77,7 +78,8 @@ pub struct Journal<E> {
 }
 
 impl<E: Clone> Journal<E> {
-    /// An empty journal. The store may lose commits that are younger than `kept_ms`. Results take up to `bytes_max`.
+    /// An empty journal. A restart of the store may lose commits that are younger than `kept_ms`. Results may take up
+    /// to `bytes_max` bytes.
     #[must_use]
     pub fn new(kept_ms: i64, bytes_max: usize) -> Self {
         Self {
@@ -114,8 +116,8 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Records that a begun call certainly did nothing. If the call was reported as begun, returns the report that takes
-    /// this back.
+    /// Records that a begun call certainly did nothing. If the call was already reported as begun, returns the report
+    /// that withdraws this.
     pub fn undo(&mut self, name: &TurnName, position: usize) -> Option<Assert> {
         let number = self.set(name, position, Outcome::Undone, 0)?;
         let entry = self.entries.get(&number).filter(|entry| entry.reported)?;
@@ -125,7 +127,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Records the change of a fact or claim, which takes `bytes`.
+    /// Records the change of a fact or claim. The change takes `bytes` bytes.
     pub fn change(&mut self, change: E, bytes: usize, now_ms: i64) {
         let content = Content::Change(change);
         let number = self.add(Entry { content, bytes, confirmed_ms: Some(now_ms), reported: false });
@@ -138,7 +140,8 @@ impl<E: Clone> Journal<E> {
         self.drop_oldest();
     }
 
-    /// Records that the store confirmed a turn's results before `upto`, or that the worker lost the turn (`usize::MAX`).
+    /// Records that the store confirmed a turn's results before `upto`, or that the worker lost the turn
+    /// (`usize::MAX`).
     pub fn confirm(&mut self, name: &TurnName, upto: usize, now_ms: i64) {
         let Self { entries, open, confirmed, repeatable, .. } = self;
         let Some(calls) = open.get_mut(name) else { return };
@@ -185,7 +188,7 @@ impl<E: Clone> Journal<E> {
         self.entries.len()
     }
 
-    /// True without entries.
+    /// True if there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -243,7 +246,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// The last attempt of a call in flight.
+    /// The number of the last attempt of a call in flight.
     fn find(&self, name: &TurnName, position: usize) -> Option<u64> {
         let is_it = |number: &&u64| {
             let content = self.entries.get(number).map(|entry| &entry.content);
@@ -263,7 +266,7 @@ impl<E: Clone> Journal<E> {
         Some(number)
     }
 
-    /// Drops the oldest results beyond the bound on bytes. Their calls are still reported as begun.
+    /// While the bound on bytes is exceeded, drops the oldest result. Its call is still reported as begun.
     fn drop_results(&mut self) {
         while self.bytes > self.bytes_max {
             let Some(number) = self.large.pop_front() else { return };
@@ -279,7 +282,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Drops the oldest confirmed entries beyond the bounds on their number.
+    /// While there are too many confirmed entries, drops the oldest one.
     fn drop_oldest(&mut self) {
         while self.confirmed.len() > CONFIRMED_MAX {
             let Some(number) = self.confirmed.pop_front() else { return };
@@ -296,7 +299,7 @@ const fn size(result: &RenderedCall) -> usize {
     result.result.len() + result.message.len() + result.audit.len()
 }
 
-/// Removes and returns the first number, if the condition holds for it.
+/// If the condition holds for the first number, removes and returns this number.
 fn pop_front_if(numbers: &mut VecDeque<u64>, condition: impl FnOnce(&u64) -> bool) -> Option<u64> {
     if numbers.front().is_some_and(condition) { numbers.pop_front() } else { None }
 }

@@ -10,16 +10,17 @@ use crate::workers::{self, Liveness};
 /// The lease of a consumer that seems to have crashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// The record of its heartbeat.
+    /// The record of the consumer's heartbeats.
     pub heartbeat: RecordKey,
-    /// The version that was read. `None` without a heartbeat. A consumer that renews its lease writes another version.
+    /// The version of this record that was read. `None` if there is no record. If the consumer renews its lease, the
+    /// version changes.
     pub version: Option<Version>,
     /// When the lease ends, ms.
     pub ends_ms: i64,
 }
 
 impl Lease {
-    /// The lease of a consumer. `None` while the consumer is alive.
+    /// The ended lease of a consumer. `None` while the consumer is alive.
     #[must_use]
     pub fn ended(consumer: &ConsumerId, liveness: &Liveness) -> Option<Self> {
         let heartbeat = workers::key(consumer.as_str());
@@ -32,8 +33,8 @@ impl Lease {
         }
     }
 
-    /// Adds the guards that confirm the crash: the lease has ended, the consumer has not renewed it, and the store has not
-    /// restarted within one lease.
+    /// Adds the guards that confirm the crash: the lease has ended, the consumer has not renewed it, and the store has
+    /// not restarted within one lease.
     pub fn guard(&self, transaction: &mut Transaction, context: &Context, lease_ms: i64) {
         if !mutant!("reap_guards_the_epoch") {
             transaction.guard(Guard::Epoch { number: context.epoch, lease_ms });

@@ -1,29 +1,29 @@
-//! Recovery after crashes of workers, schedulers and the store: redelivers slices and messages, finds poison messages, and
-//! loses no side effect in a restart of the store.
+//! Recovery after crashes of workers, schedulers and the store. It redelivers slices and messages, and finds poison
+//! messages. No side effect is lost in a restart of the store.
 //!
 //! # Suspects
 //!
-//! A crashed worker held up to a few hundred slices, and one may have caused the crash. They are redelivered as
-//! *suspects*, in groups of at most half as many. After each further crash, the slices of the running group are redelivered
-//! in groups of half the size ([`regroup`]). So innocent slices run again beside each other, and a poison slice is alone
-//! after log2 steps. A slice that crashes workers alone [`crate::bounds::Bounds::crashes_max`] times is quarantined. A slice
-//! that settles is cleared.
+//! A crashed worker may have held a few hundred slices, and one of them may have caused the crash. All of them are
+//! redelivered as *suspects*, in groups of at most half their number. After each further crash, the slices of the
+//! running group are redelivered in groups of half the size ([`regroup`]). So innocent slices still run concurrently,
+//! and after a logarithmic number of crashes, a poison slice runs alone. If a slice that runs alone crashes
+//! [`crate::bounds::Bounds::crashes_max`] workers, it is quarantined. A slice that settles is no longer a suspect.
 //!
 //! A worker keeps these rules:
-//! 1. It runs one group of suspects at a time. It takes one entry of a suspect queue; the slice's
+//! 1. It runs one group of suspects at a time. It takes one entry of a suspect queue. The slice's
 //!    [`crate::turn::Suspect::group_max`] bounds the number of suspects that run together. It takes the rest of the
-//!    group from the same queue without waiting: [`reap`] enqueues a group in one transaction, so its members are
-//!    consecutive.
-//! 2. [`regroup::choose`] decides which of the taken slices run together. It releases the others at once.
-//! 3. The first slice of a group runs in the worker's slot for suspects, further ones only in free slots. So suspects
-//!    never take others' slots, and a tenant's bound on slots holds for them.
-//! 4. It begins each slice of a group before any call of it runs, even a call of a `read` tool. The state
-//!    [`crate::turn::State::Running`] records that the slice ran. A suspect that did not run counts no crash.
+//!    group from the same queue without waiting. [`reap`] enqueues a group in one transaction, so the members of a
+//!    group are consecutive.
+//! 2. It asks [`regroup::choose`] which of the taken slices run together. It releases the others at once.
+//! 3. The first slice of a group runs in the worker's slot for suspects. The other slices run only in free slots. So
+//!    suspects never take slots from regular slices, and a tenant's bound on slots applies to suspects, too.
+//! 4. It begins each slice of a group before any call of the slice runs, even a call of a `read` tool. The state
+//!    [`crate::turn::State::Running`] records that the slice ran. No crash counts against a suspect that did not run.
 //!
 //! # Read next
-//! [`regroup`] is the pure rule. [`reap`] applies it once [`crate::workers::MayReap`] grants it. [`inbound`] redelivers
-//! messages that a scheduler had not decided. [`epoch`] handles restarts of the store, and [`journal`] holds the reports of
-//! a worker after one.
+//! [`regroup`] is the rule, as a pure function. [`reap`] applies the rule after [`crate::workers::MayReap`] has
+//! permitted a check. [`inbound`] redelivers messages that a scheduler had not decided. [`epoch`] handles restarts of
+//! the store. [`journal`] holds what a worker reports after a restart.
 
 pub mod epoch;
 pub mod inbound;

@@ -1,7 +1,7 @@
 //! Redelivers the slices of a worker whose lease has ended.
 //!
-//! A slice is enqueued again under a new version, and its old entry is acknowledged. An entry is never transferred
-//! to another consumer, because its old owner could still acknowledge it.
+//! A slice is enqueued again under a new version, and its old entry is acknowledged. An entry is never transferred to
+//! another consumer, because the old owner could still acknowledge the entry.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::turn::state::EndReason;
 use crate::turn::{Destination, Note, State, Suspect, Turn};
 use crate::view::{Fields, Query, Undecided, View};
 
-/// Maximum bytes of slices per transaction, unless one slice is larger.
+/// Maximum bytes of slices in one transaction. A larger slice gets a transaction of its own.
 const BYTES_MAX: usize = 1 << 20;
 
 /// The result of a step of reaping.
@@ -32,14 +32,14 @@ const BYTES_MAX: usize = 1 << 20;
 pub enum Reaped {
     /// Redelivered turns. There may be more: run the decision again with the consumer's remaining entries.
     Redelivered(Vec<TurnName>),
-    /// A turn that ends.
+    /// The slice of this turn was quarantined, so the turn ends.
     Quarantined(TurnName),
     /// Entries without a slice of any turn were removed. There may be more.
     Removed {
-        /// Number of them that went to the dead letters.
+        /// Number of removed entries that went to the dead letters.
         dead: usize,
     },
-    /// The consumer holds nothing.
+    /// The consumer holds no entries.
     Nothing,
     /// The consumer has renewed its lease, or the lease has not ended.
     Alive,
@@ -50,7 +50,7 @@ pub enum Reaped {
 }
 
 impl Lease {
-    /// The reason why an earlier attempt did not reap.
+    /// The result if an earlier attempt showed that nothing may be reaped.
     #[must_use]
     pub fn refusal(&self, context: &Context) -> Option<Reaped> {
         context.conflicts.iter().find_map(|conflict| match conflict {
@@ -70,7 +70,7 @@ pub struct HeldEntry {
     pub queue: StreamKey,
     /// The entry.
     pub entry: EntryId,
-    /// Its fields; empty if the entry is gone from its queue.
+    /// The entry's fields; empty if the queue no longer has the entry.
     pub fields: Fields,
 }
 
@@ -82,17 +82,19 @@ impl HeldEntry {
         std::str::from_utf8(value).ok()
     }
 
-    /// The turn that it names.
+    /// The turn that the entry names.
     #[must_use]
     pub fn name(&self) -> Option<TurnName> {
         TurnName::parse(self.text(fields::NAME)?)
     }
 }
 
-/// The load of a worker when its crash was detected. Several transactions redeliver the slices, and each needs it.
+/// The load of a worker when its crash was detected. Several transactions redeliver the worker's slices, and all of
+/// them need this load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crash {
-    /// The version of its last heartbeat. A worker that was only silent may crash again later.
+    /// The version of the worker's last heartbeat. It identifies the crash, because a worker that was only silent may
+    /// crash again later.
     #[serde(rename = "h", default, skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<Version>,
     /// Slices that were not suspects.
@@ -113,14 +115,14 @@ pub fn crash(consumer: &str) -> RecordKey {
     RecordKey::new(format!("crash:{consumer}"))
 }
 
-/// Takes one step of redelivering what a worker held: one group of its slices.
+/// Takes one step of redelivering the slices of a crashed worker: redelivers one group.
 #[derive(Debug)]
 pub struct Reap<'a> {
     /// The worker's consumer.
     pub consumer: Arc<str>,
-    /// Its lease.
+    /// The lease of the worker's consumer.
     pub lease: Lease,
-    /// All its entries on queues of slices.
+    /// All entries that the worker holds on queues of slices.
     pub held: Vec<HeldEntry>,
     /// Bounds.
     pub bounds: &'a Bounds,
@@ -138,7 +140,7 @@ struct Belongings<'a> {
     slices: Vec<Owned<'a>>,
     /// Entries of turns that have ended, or that have another slice out.
     stale: Vec<&'a HeldEntry>,
-    /// Unreadable entries, with the reason.
+    /// Entries that name no turn or whose turn is unreadable, with the reason.
     foreign: Vec<(&'a HeldEntry, String)>,
 }
 
@@ -185,7 +187,7 @@ impl Decision for Reap<'_> {
     }
 }
 
-/// The first slices of a group that fit into one transaction. The rest follows on the queue.
+/// The first slices of a group that fit into one transaction. The next transaction enqueues the rest after them.
 fn first_bytes<'a>(mut slices: Vec<(&'a Owned<'a>, Redelivery)>) -> Vec<(&'a Owned<'a>, Redelivery)> {
     let mut bytes = 0;
     let fits = slices.iter().take_while(|(slice, _)| {
@@ -226,7 +228,7 @@ impl Reap<'_> {
                     belongings.slices.push(Owned { entry, name, stored });
                 }
                 Ok(_) => belongings.stale.push(entry),
-                // An unreadable item must not block the others. Its turn's timer reports it.
+                // An unreadable record must not block the other slices. The turn's timer reports the record.
                 Err(Undecided::Unreadable { why, .. }) => belongings.foreign.push((entry, why.to_string())),
                 Err(missing) => return Err(missing),
             }
@@ -248,7 +250,7 @@ impl Reap<'_> {
         Step::Commit(transaction, Reaped::Removed { dead: belongings.foreign.len().min(GROUP_MAX as usize) })
     }
 
-    /// Stores the worker's load if more transactions follow.
+    /// Guards the stored load of the worker. Writes the load if `write` is true, because more transactions follow.
     fn keep_load(&self, transaction: &mut Transaction, known: Option<&Stored<Crash>>, write: bool, load: Load) {
         let key = crash(&self.consumer);
         transaction.guard(
@@ -303,7 +305,7 @@ impl Owned<'_> {
         dispatch(transaction, &self.name, &mut turn, &calls);
     }
 
-    /// The calls of the slice without a result.
+    /// The calls of the slice that have no result.
     fn calls(&self) -> Vec<Bytes> {
         let calls = self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL);
         let calls: Vec<Bytes> = calls.map(|(_, call)| call.clone()).collect();
@@ -312,7 +314,8 @@ impl Owned<'_> {
     }
 }
 
-/// Takes a slice back and makes its turn's timer due at once, which ends the turn. `calls` are the slice's calls.
+/// Removes a turn's slice from the counts and makes the turn's timer due at once. The timer then ends the turn. `calls`
+/// are the slice's calls.
 pub fn end_soon(
     transaction: &mut Transaction,
     name: &TurnName,
@@ -353,7 +356,7 @@ pub fn dead_letter(transaction: &mut Transaction, entry: &HeldEntry, reason: &st
 }
 
 impl Turn {
-    /// Stores the counters after the last admission if the slice has them and the record does not.
+    /// Stores the counters' states after the last admission, if the slice has them and the record does not.
     pub fn note_debited(&mut self, debited: Option<&str>) {
         let admission = self.notes.iter_mut().rev().find_map(|note| match note {
             Note::Admitted { limits, debited, .. } => Some((limits.len(), debited)),
@@ -363,7 +366,7 @@ impl Turn {
             && known.is_empty()
         {
             *known = Debited::parse_all(debited);
-            // Behind the limits are bounds, such as unfinished turns.
+            // The counters after the limits are bounds, such as that on unfinished turns.
             known.truncate(limits);
         }
     }

@@ -4,19 +4,20 @@ use tickfleet_model::{Priority, TenantId};
 
 use crate::turn::Suspect;
 
-/// Maximum number of slices of one group, and so of one transaction.
+/// Maximum number of slices in one group, and therefore in one transaction.
 pub const GROUP_MAX: u32 = 32;
 
 /// A slice that a crashed worker held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldSlice {
-    /// Its priority. Each priority has its own queue.
+    /// The slice's priority. Each priority has its own queue.
     pub priority: Priority,
-    /// Set if it was a suspect already.
+    /// Set if the slice was a suspect already.
     pub suspect: Option<Suspect>,
-    /// True if calls of it are known to have run. Not known for slices that are not suspects.
+    /// True if the slice's calls are known to have begun. For a slice that is not a suspect, false can also mean
+    /// unknown.
     pub started: bool,
-    /// True if it was redelivered before without counting a crash.
+    /// True if the slice was redelivered before without counting a crash.
     pub spared: bool,
 }
 
@@ -30,7 +31,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Counts.
+    /// Counts the slices.
     #[must_use]
     pub fn of(slices: &[HeldSlice]) -> Self {
         let count = |is_it: fn(&HeldSlice) -> bool| {
@@ -46,13 +47,14 @@ impl Load {
 /// How a slice is redelivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redelivery {
-    /// Without counting a crash: a suspect that did not run.
+    /// The slice is a suspect that did not run. No crash counts against it.
     Unchanged,
-    /// Without counting a crash, once: suspects ran beside it, and one of them is the likely cause.
+    /// Suspects ran at the same time as the slice, and one of them is the likely cause. No crash counts against the
+    /// slice, but only this once.
     Spared,
-    /// As a suspect.
+    /// The slice is redelivered as a suspect.
     Suspect(Suspect),
-    /// Not redelivered: it crashed workers alone as often as allowed.
+    /// The slice is not redelivered: while it ran alone, it crashed the maximum number of workers.
     Quarantine(Suspect),
 }
 
@@ -76,13 +78,13 @@ impl HeldSlice {
 /// Slices that are redelivered in one transaction, as indexes into the list that [`regroup`] received.
 pub type Group = Vec<usize>;
 
-/// Decides how each slice is redelivered, and which slices are consecutive on a queue. `load` is the worker's load when its
-/// crash was detected.
+/// Decides how each slice is redelivered, and which slices form a group. `load` is the worker's load when its crash was
+/// detected.
 #[must_use]
 pub fn regroup(slices: &[HeldSlice], load: Load, crashes_max: u32) -> (Vec<Redelivery>, Vec<Group>) {
     let redeliveries: Vec<Redelivery> = slices.iter().map(|slice| slice.redelivery(load, crashes_max)).collect();
     let mut groups = Vec::new();
-    // Group by priority and size: a group's size is that of its most suspicious member.
+    // Group by priority and maximum group size. All members of a group have the same priority and maximum.
     let mut kinds: Vec<(Priority, u32)> = Vec::new();
     let kind_of = |at: usize| {
         let size = match redeliveries.get(at)? {
@@ -107,7 +109,7 @@ pub fn regroup(slices: &[HeldSlice], load: Load, crashes_max: u32) -> (Vec<Redel
 /// A suspect that a worker has taken from a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct TakenSuspect<'a> {
-    /// Its tenant.
+    /// The suspect's tenant.
     pub tenant: &'a TenantId,
     /// See [`Suspect::group_max`].
     pub group_max: u32,
@@ -116,13 +118,14 @@ pub struct TakenSuspect<'a> {
 /// Room for a group of suspects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuspectRoom {
-    /// The slot for suspects and the free slots.
+    /// Number of usable slots: the slot for suspects and the free slots.
     pub slots: usize,
-    /// Slots that a tenant may take of them.
+    /// Number of these slots that one tenant may take.
     pub tenant_slots: usize,
 }
 
-/// The suspects that run together, as indexes into the list. The first one always runs; the worker releases the others.
+/// The suspects that run together, as indexes into `taken`. The first one always runs. The worker releases the suspects
+/// that are not chosen.
 #[must_use]
 pub fn choose(taken: &[TakenSuspect<'_>], room: SuspectRoom) -> Group {
     let mut chosen = Group::new();
@@ -169,7 +172,7 @@ mod tests {
         assert_eq!(sizes(&groups), [4, 3]);
         let held = [suspect(4, 0, true); 4];
         assert_eq!(sizes(&regroup(&held, Load::of(&held), CRASHES_MAX).1), [2, 2]);
-        // Slices that settled in time leave fewer suspects.
+        // If some slices of the group settled before the crash, fewer suspects are left.
         let held = [suspect(16, 0, true); 3];
         assert_eq!(sizes(&regroup(&held, Load::of(&held), CRASHES_MAX).1), [2, 1]);
     }
@@ -192,7 +195,8 @@ mod tests {
         let alone = Redelivery::Suspect(Suspect { group_max: 1, lone_crashes: 0 });
         assert_eq!(redeliveries, [Redelivery::Spared, alone, alone, Redelivery::Unchanged]);
         assert_eq!(groups, [vec![0], vec![1], vec![2], vec![3]]);
-        // Spared only once; otherwise a slice that always runs beside suspects would stay undetected.
+        // A slice is spared only once. Otherwise a poison slice that always runs at the same time as suspects would
+        // stay undetected.
         let held = [HeldSlice { spared: true, ..regular() }, suspect(1, 0, true)];
         assert_eq!(held[0].redelivery(Load::of(&held), 3), alone);
     }
@@ -211,7 +215,7 @@ mod tests {
         assert_eq!(choose(&taken[3..], room(16, 16)), [0]);
     }
 
-    /// Workers run groups one after another, starting from one crash with all slices.
+    /// A simulation: one worker crashes with all slices, and then workers run groups one after another.
     struct Game {
         poison: BTreeSet<usize>,
         queue: VecDeque<(usize, Option<Suspect>)>,

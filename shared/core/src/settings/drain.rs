@@ -1,8 +1,8 @@
-//! Drained workers: they take no new work, complete what they hold, and wait.
+//! Drained workers: they take no new work, complete the work that they hold, and wait.
 //!
-//! A flag belongs to a worker: the prefix that the consumer names of all its starts share. So the flag survives a restart of
-//! the worker. The worker receives the flag with its next heartbeat. If the store lost the flag, the worker restores it,
-//! unless an operator has resumed the worker since.
+//! A flag belongs to a worker, not to a consumer. Each start of a worker is a new consumer with the worker's name as
+//! prefix. So the flag survives a restart of the worker. The worker receives the flag with its next heartbeat. If the
+//! store has lost the flag, the worker restores it, unless an operator has resumed the worker in the meantime.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::limits;
@@ -23,10 +23,10 @@ const LIFTED_MS: i64 = 24 * 3_600_000;
 pub enum DrainFlag {
     /// The worker takes no new work.
     Drained {
-        /// The operator, and the reason.
+        /// The operator, the reason, and the time of the drain.
         note: Pause,
     },
-    /// An operator has resumed the worker. Until the worker receives that, it may still have an older flag.
+    /// An operator has resumed the worker. Until the worker receives this state, it may still have an older flag.
     Lifted {
         /// Time of the resume, ms.
         at_ms: i64,
@@ -49,7 +49,7 @@ pub fn drained() -> SetKey {
     SetKey::new("drains")
 }
 
-/// Removes the flag of a drained worker that has left.
+/// Removes the flag of a drained worker that is gone for good.
 pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
     transaction.write(Write::Delete(key(worker)));
     transaction.write(Write::Leave { set: drained(), member: worker.into(), queue_of: None });
@@ -60,21 +60,21 @@ pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
 pub enum DrainChange {
     /// An operator drains the worker.
     Drain {
-        /// The operator, and the reason.
+        /// The operator, the reason, and the time of the drain.
         note: Pause,
         /// Drained workers that are gone for good. Their flags are removed, at most [`limits::DRAINS_FORGOTTEN_MAX`].
         gone: Vec<String>,
-        /// The operator's entry.
+        /// The operator's audit entry.
         entry: AuditEntry,
     },
     /// An operator resumes the worker.
     Resume {
-        /// The operator's entry.
+        /// The operator's audit entry.
         entry: AuditEntry,
     },
     /// The worker restores a flag that the store has lost.
     Restore {
-        /// The flag's note, as the worker received it.
+        /// The note of the flag, as the worker received it.
         note: Pause,
     },
 }
@@ -97,7 +97,7 @@ pub enum DrainResult {
     Unchanged,
     /// Too many workers are drained.
     Full,
-    /// The flag is not restored, because an operator has resumed the worker since.
+    /// The flag is not restored, because an operator resumed the worker after the drain.
     Lifted,
 }
 
@@ -127,7 +127,7 @@ impl Decision for ChangeDrain {
             _ => {}
         }
         let gone = &gone[..gone.len().min(limits::DRAINS_FORGOTTEN_MAX)];
-        // Operators rarely do this, so a small overrun of the bound is acceptable.
+        // No guard enforces the bound at the commit: operators rarely do this, so a small overrun is acceptable.
         if let Value::Size(size) = view.get(&Query::Size(drained()))?
             && size.saturating_sub(gone.len() as u64) >= limits::DRAINS_MAX as u64
         {
@@ -147,7 +147,8 @@ impl Decision for ChangeDrain {
 }
 
 impl ChangeDrain {
-    /// Resumes a worker even if the store has lost its flag: the worker may still have the flag, and restore it.
+    /// Resumes a worker. Also records this if the store has lost the flag: otherwise the worker, which may still have
+    /// the flag, would restore it.
     fn resume(
         &self,
         flag: Option<DrainFlag>,
@@ -228,7 +229,8 @@ mod tests {
         assert_eq!(shard.result(&restore(1_001)), DrainResult::Done, "it was drained again since");
     }
 
-    /// The store has lost the flag. The operator resumes the worker while the worker restores the flag.
+    /// The store has lost the flag. An operator resumes the worker while the worker restores the flag. The resume takes
+    /// precedence.
     #[test]
     fn a_resume_of_a_lost_flag_counts() {
         let mut shard = Paper::at(1_000);

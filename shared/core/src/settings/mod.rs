@@ -1,4 +1,4 @@
-//! Run-time settings of a shard, beside the configuration.
+//! Run-time settings of a shard, in addition to the configuration.
 //!
 //! | Key | Holds |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | record `policy` | the policy in force, earlier policies, and the policy of each scheduler, see [`policy`] |
 //! | record `drain:<worker>`, set `drains` | workers that take no new work, see [`drain`] |
 //!
-//! Every change of a setting raises the generation in the same transaction: from then on, no decision uses earlier settings.
-//! Drain flags have no generation, because no decision depends on them: each worker receives its own flag.
+//! Every change of a setting raises the generation in the same transaction. After this commit, no decision uses earlier
+//! settings. Drain flags have no generation, because no decision depends on them: each worker receives its own flag.
 
 pub mod drain;
 pub mod policy;
@@ -20,8 +20,8 @@ pub use run_time::{ChangeSetting, Origin, Setting, SettingResult, Settings, key}
 
 use crate::decision::Context;
 
-/// A generation after `last`. It is at least the time, so that a generation that the store lost in a restart is not assigned
-/// to other content.
+/// A generation after `last`, at least shard time in ms. So a generation that the store lost in a restart is never
+/// assigned to other content.
 #[must_use]
 pub fn next_generation(last: u64, context: &Context) -> u64 {
     (last + 1).max(context.now_ms.max(0).unsigned_abs())

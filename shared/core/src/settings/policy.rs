@@ -1,8 +1,8 @@
 //! The policy in force, and the policy that each scheduler decides by. See `docs/adr/0007`.
 //!
-//! A policy that was never in force in this shard is new, and takes effect at once. An older policy returns only if no
-//! living scheduler still decides by the policy in force. A scheduler decides by a policy from its announcement until it
-//! announces another policy, it leaves, or its lease ends.
+//! A policy that was never in force in this shard is new, and takes effect at once. A policy that was in force before
+//! takes effect again only if no living scheduler decides by the policy in force. After a scheduler has announced a
+//! policy, it decides by this policy until it announces another one, leaves, or loses its lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +16,14 @@ use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 use crate::workers::{self, Liveness};
 
-/// Maximum number of policies in the record. Beyond it, the policy that was in force longest ago counts as new again.
+/// Maximum number of policies in the record. If there are more, the record drops the one that was in force longest ago,
+/// which then counts as new.
 const KNOWN_MAX: usize = 64;
 
 /// The policies of a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policies {
-    /// Number of shards that the data was written with. A tenant's shard depends on it.
+    /// Number of shards that the data was written with. It determines each tenant's shard.
     #[serde(rename = "sh")]
     pub shards: u32,
     /// Digest of the policy in force.
@@ -34,7 +35,7 @@ pub struct Policies {
     /// Policies that were in force, each with its last generation.
     #[serde(rename = "k")]
     pub known: BTreeMap<String, u64>,
-    /// Schedulers that decide by the policy in force. Some may have died since the last one began.
+    /// Schedulers that decide by the policy in force. Some of them may have died since the last one was added.
     #[serde(rename = "by")]
     pub schedulers: BTreeSet<ConsumerId>,
 }
@@ -56,9 +57,9 @@ pub struct Announce {
     pub digest: String,
     /// Number of shards.
     pub shards: u32,
-    /// The scheduler that decides by the policy from now on. It has sent a heartbeat.
+    /// The scheduler that decides by the policy from now on. It must have sent a heartbeat. `None` for an operator.
     pub scheduler: Option<ConsumerId>,
-    /// True to ignore schedulers with the policy in force that have only fallen silent.
+    /// True to ignore schedulers with the policy in force that are silent: their lease has ended without a shutdown.
     pub ignore_silent: bool,
 }
 
@@ -67,14 +68,14 @@ pub struct Announce {
 pub enum Announcement {
     /// The policy is in force.
     InForce {
-        /// Its generation.
+        /// The policy's generation.
         generation: u64,
     },
-    /// The policy is an earlier one, and schedulers decide by a newer one.
+    /// The policy was in force before, and other schedulers decide by the newer policy in force.
     Older {
         /// The generation in force.
         generation: u64,
-        /// True if these schedulers have only fallen silent.
+        /// True if all of these schedulers are silent: their leases have ended without a shutdown.
         silent: bool,
     },
     /// The data was written with another number of shards.
@@ -93,8 +94,8 @@ enum Others {
 }
 
 impl Announce {
-    /// Searches for other schedulers with the policy in force, and removes those that have left. Guards that dead schedulers
-    /// stay dead.
+    /// Searches for other schedulers with the policy in force, and removes those that have left. Guards that schedulers
+    /// without a running lease send no heartbeat before the commit.
     fn look_for_others(
         &self,
         policies: &mut Policies,
@@ -141,8 +142,8 @@ impl Announce {
         policies.schedulers = self.scheduler.iter().cloned().collect();
     }
 
-    /// Adds a scheduler that decides by the policy in force, and removes those that died. If one comes back, the generation
-    /// shows whether its policy is still in force.
+    /// Adds the scheduler to the schedulers with the policy in force, and removes dead ones. If a removed scheduler
+    /// comes back, the generation shows whether its policy is still in force.
     fn decide_by_it(&self, policies: &mut Policies, view: &View, now_ms: i64) -> Result<(), Undecided> {
         let Some(scheduler) = &self.scheduler else { return Ok(()) };
         if !policies.schedulers.contains(scheduler) {
@@ -274,7 +275,7 @@ mod tests {
         assert_eq!(shard.result(&announce("b", "p2")), Announcement::InForce { generation: shard.policy }, "a is gone");
     }
 
-    /// The scheduler with the policy in force sends a heartbeat between decision and commit of a takeover.
+    /// The scheduler with the policy in force sends a heartbeat between the decision and the commit of a takeover.
     #[test]
     fn a_heartbeat_in_between_prevents_a_takeover() {
         let mut shard = Paper::at(1_000);
@@ -304,7 +305,8 @@ mod tests {
         assert!(matches!(start(&mut shard, "b", "p0"), Announcement::InForce { .. }), "it counts as new");
     }
 
-    /// Schedulers with the policy in force have died without a shutdown, more of them than a decision reads in turn.
+    /// More schedulers with the policy in force have died without a shutdown than a decision could read one after
+    /// another.
     #[test]
     fn any_number_of_schedulers_may_have_died() {
         let mut shard = Paper::at(1_000);
@@ -322,8 +324,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any actions of schedulers: a living scheduler with the policy in force keeps it in force against older
-        /// policies, and each generation belongs to one policy.
+        /// For any actions of schedulers: while a scheduler with the policy in force lives, no older policy replaces
+        /// this policy. Each generation belongs to one policy.
         #[test]
         fn one_policy_is_in_force(
             steps in prop::collection::vec((0..3usize, 0..3usize, 0..6u8, 0..3i64, any::<bool>()), 1..50),
@@ -355,7 +357,8 @@ mod tests {
                         });
                         let receipt = shard.finish(&step, old);
                         if let Announcement::InForce { generation } = receipt.result {
-                            // A result without a commit dates from its decision; the generation shows its age.
+                            // A result without a commit is as old as its decision, so only committed results are
+                            // checked. Its generation would show its age.
                             prop_assert!(!is_kept || receipt.committed.is_none(), "{:?}", step);
                             prop_assert_eq!(seen.entry(generation).or_insert_with(|| step.digest.clone()), &step.digest);
                         }

@@ -15,15 +15,15 @@ use crate::view::{Query, Undecided, Value, View};
 /// All run-time settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunTimeSettings {
-    /// Their generation.
+    /// The generation of the settings.
     pub generation: u64,
     /// Declared tenants.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
     /// Unreadable declarations, each with the reason.
     pub unreadable: BTreeMap<TenantId, String>,
-    /// Paused tenants and agents, with the notes. An unreadable note is empty; the pause still holds.
+    /// Paused tenants and agents, with their notes. If a note is unreadable, it is empty, and the pause still applies.
     pub pauses: BTreeMap<Paused, Pause>,
-    /// Paused tools, with the notes; likewise.
+    /// Paused tools, with their notes. If a note is unreadable, it is empty, and the pause still applies.
     pub tool_pauses: BTreeMap<PausedTool, Pause>,
     /// Tools that are switched off, by name or ID.
     pub tools_off: BTreeSet<String>,
@@ -45,7 +45,8 @@ impl RunTimeSettings {
     }
 }
 
-/// Reads a declaration. An unknown time zone makes it unreadable, because its days would be counted in another zone.
+/// Reads the declaration of a tenant. A declaration with an unknown time zone counts as unreadable, because the
+/// tenant's days would be counted in another zone.
 ///
 /// # Errors
 /// The reason, in words.
@@ -57,7 +58,8 @@ pub fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     Ok(policy)
 }
 
-/// Reads all settings as of one generation. The transaction writes nothing; its guard detects a change between two reads.
+/// Reads all settings as of one generation. The transaction writes nothing; its guard detects a change between two
+/// reads.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadSettings;
 
@@ -89,7 +91,8 @@ mod tests {
     use super::*;
     use crate::paper::Paper;
 
-    /// A change between the reads of record and parts: no result mixes two generations.
+    /// Settings change between the read of the record and the read of its parts. The result must not mix two
+    /// generations.
     #[test]
     fn settings_are_of_one_generation() {
         let mut shard = Paper::at(1_000);

@@ -1,6 +1,6 @@
 //! Resets one counter of a limit to zero.
 //!
-//! The window of a counter ends as before. A rolling counter starts again.
+//! The end of the counter's window stays the same. A rolling counter is deleted, and starts empty.
 
 use bytes::Bytes;
 use serde_json::{Map, Value as Json};
@@ -12,7 +12,7 @@ use crate::keys::{throttle_queue, throttle_timer};
 use crate::transaction::{CounterKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Sets a counter to zero. Turns that wait for it are checked now.
+/// Sets a counter to zero. Turns that wait for the counter are checked now.
 #[derive(Debug, Clone)]
 pub struct ResetLimit {
     /// The counter.
@@ -35,7 +35,8 @@ pub struct ResetCounter {
 }
 
 impl ResetLimit {
-    /// Removes the counter. The [`Write::Leave`] without a member marks the new counter as queued if turns wait for it.
+    /// Removes the counter. If turns wait for the counter, the [`Write::Leave`] with an empty member marks the new
+    /// counter as queued.
     fn start_again(&self, transaction: &mut Transaction) {
         transaction.write(Write::DeleteCounter(self.counter.clone())).write(Write::Leave {
             set: throttle_queue(&self.counter),
@@ -76,7 +77,8 @@ impl Decision for ResetLimit {
         if is_rolling(state) {
             self.start_again(&mut transaction);
         } else {
-            // Debits since the read stay, including those of a window that has opened since.
+            // Subtracting keeps debits that were made after the read. If a new window has opened, `ends_ms` differs,
+            // and nothing is subtracted.
             let amount = used;
             let ends_ms = state.ends_ms;
             transaction.write(Write::Restart { counter: self.counter.clone(), amount, ends_ms });

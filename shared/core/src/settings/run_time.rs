@@ -20,7 +20,7 @@ const TENANTS_MAX: u64 = 10_000;
 /// Maximum number of tools that are switched off at run time.
 const TOOLS_OFF_MAX: u64 = 10_000;
 
-/// Generation of the settings, and the number of each kind. Each setting is a part of the record.
+/// Generation of the settings, and the number of settings of each kind. Each setting is a part of the record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Increases with every change.
@@ -61,8 +61,8 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// The part of the setting: `tenant:acme`, `pause:acme:kelly`, `pause:acme:` for a whole tenant, `tool_pause:acme:send`,
-    /// `tool_pause::send` for all tenants, `tool_off:send`.
+    /// The part of the setting: `tenant:acme`, `pause:acme:kelly`, `pause:acme:` for a whole tenant,
+    /// `tool_pause:acme:send`, `tool_pause::send` for all tenants, `tool_off:send`.
     #[must_use]
     pub fn part(&self) -> Arc<str> {
         match self {
@@ -112,9 +112,9 @@ impl Setting {
 /// The cause of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// An operator changes it; the audit log receives this entry.
+    /// An operator changes the setting. The audit log receives this entry.
     Operator(AuditEntry),
-    /// A process restores a setting that the store lost. Without effect if the setting exists.
+    /// A process restores a setting that the store has lost. Does nothing if the setting exists.
     Restored,
 }
 
@@ -162,7 +162,8 @@ impl ChangeSetting {
         Self { setting, content: None, origin: Origin::Operator(entry) }
     }
 
-    /// Wakes turns that wait for the end of an agent's pause. Turns of a whole tenant are checked when their ticks begin.
+    /// Wakes turns that wait for the end of an agent's pause. After the pause of a whole tenant, each agent's turns are
+    /// checked when the agent's next tick begins.
     fn wake(&self, now_ms: i64, transaction: &mut Transaction) {
         if let Setting::Pause(Paused { tenant, agent: Some(agent) }) = &self.setting {
             let counter = CounterKey::new(counters::TICK, format!("{tenant}:{agent}"));
@@ -170,7 +171,7 @@ impl ChangeSetting {
         }
     }
 
-    /// True if the setting already has the wanted state.
+    /// True if nothing has to be written. `present` is true if the setting exists.
     fn is_made(&self, present: bool) -> bool {
         match (&self.content, &self.setting, &self.origin) {
             (None, _, _) => !present,
@@ -344,7 +345,8 @@ mod tests {
     }
 
     proptest! {
-        /// Operators decide from old records: every change has its own generation, and the numbers match the settings.
+        /// Operators decide from records of any age: every change has its own generation, and the numbers match the
+        /// settings.
         #[test]
         fn generations_never_repeat(steps in prop::collection::vec((0..4u8, any::<bool>(), any::<bool>(), 0..2i64), 1..40)) {
             let mut shard = Paper::at(1_000);

@@ -1,8 +1,9 @@
 //! Cancels a turn or task in any state.
 //!
-//! A cancel is a record beside the turn's ([`Cancellation`]). The worker that runs the slice keeps its fence, and reports
-//! the calls that ran. The turn's timer, due at once, ends the turn. A cancel may come before its turn; then it waits for
-//! the admission, bounded in number and time.
+//! A cancel is a record of its own ([`Cancellation`]), so the turn's record does not change. The worker that runs the
+//! slice keeps its fence, and reports the calls that ran. The cancel makes the turn's timer due at once, and the timer
+//! ends the turn. If a cancel comes before its turn, the cancel waits for the turn's admission. The number and the
+//! lifetime of such early cancels are bounded.
 
 use bytes::Bytes;
 use tickfleet_model::limits;
@@ -17,17 +18,17 @@ use crate::turn::end::{GivenId, GivenState, cascade_timer};
 use crate::turn::{Cancellation, Turn};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Expired early cancels to remove from the tenant's set per cancel.
+/// Maximum number of expired early cancels that one cancel removes from the tenant's set.
 const EXPIRED_MAX: usize = 8;
 
-/// Cancels a turn or task, and everything that it began.
+/// Cancels a turn or task, and all turns and tasks that it began.
 #[derive(Debug, Clone)]
 pub struct Cancel<'a> {
     /// The turn or task.
     pub name: TurnName,
     /// Why, in words.
     pub reason: String,
-    /// The parent whose end ends this one.
+    /// If the cancel is part of a cascade: the turn or task whose end caused it.
     pub above: Option<TurnName>,
     /// Bounds.
     pub bounds: &'a Bounds,
@@ -36,17 +37,18 @@ pub struct Cancel<'a> {
 /// The result of [`Cancel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Canceled {
-    /// It is ending: at once if no worker holds it, otherwise when the running call ends.
+    /// The turn is ending. If no worker holds its slice, the turn ends at once; otherwise, it ends with the running
+    /// call.
     Ending,
-    /// It had already ended. Its descendants end.
+    /// The turn had already ended. Its descendants end.
     Ended,
-    /// No turn of this name has come yet. When it comes, it ends.
+    /// No turn with this name has arrived yet. When the turn arrives, it ends.
     Waiting,
-    /// As [`Self::Waiting`], but the tenant has too many waiting cancels, so this one is not stored.
+    /// No turn of this name has arrived yet, and the tenant has too many waiting cancels. This cancel is not stored.
     Full,
-    /// It was admitted, and its record is lost.
+    /// The turn was admitted, but its record is lost.
     Unknown,
-    /// The record cannot be read. A cascade skips it.
+    /// The turn's record cannot be read. A cascade skips this turn.
     Unreadable,
 }
 
@@ -66,7 +68,7 @@ impl Decision for Cancel<'_> {
         match view.record::<Turn>(&self.name.record()) {
             Ok(Some(turn)) => self.end(transaction, view, context, &turn),
             Ok(None) => self.end_absent(transaction, view, context),
-            // An unreadable item must not block the rest of a cascade.
+            // An unreadable record must not block the rest of a cascade.
             Err(Undecided::Unreadable { why, .. }) if self.above.is_some() => {
                 dead_letter(&mut transaction, &self.name, &why.to_string(), self.bounds);
                 Ok(Step::Commit(transaction, Canceled::Unreadable))
@@ -90,7 +92,7 @@ impl Cancel<'_> {
         transaction.guard(Guard::Present(self.name.record()));
         let admitted_ms = Some(turn.value.admitted_ms);
         match &known {
-            // The first reason is kept.
+            // A second cancel keeps the reason of the first one.
             Some(known) if known.value.admitted_ms == admitted_ms => {
                 transaction.guard(Guard::Version(key, known.version.clone()));
             }
@@ -130,7 +132,7 @@ impl Cancel<'_> {
             return Ok(Step::Commit(transaction, Canceled::Unknown));
         }
         if context.failed(|conflict| *conflict == Conflict::Full) {
-            // A cascade must skip it; otherwise it would not finish.
+            // In a cascade, commit the removal from the descendants anyway. Otherwise the cascade would never finish.
             let commits = self.above.is_some();
             return Ok(if commits { Step::Commit(transaction, Canceled::Full) } else { Step::Return(Canceled::Full) });
         }
@@ -141,7 +143,7 @@ impl Cancel<'_> {
         Ok(!matches!(view.get(&Query::Record(self.name.finished()))?, Value::Record(None)))
     }
 
-    /// Stores the cancel until its turn comes.
+    /// Stores the cancel until its turn arrives.
     fn wait(&self, mut transaction: Transaction, view: &View, context: &Context) -> Result<Step<Canceled>, Undecided> {
         let key = self.name.cancellation();
         let set = keys::early(&self.name.tenant);
@@ -200,14 +202,14 @@ fn dead_letter(transaction: &mut Transaction, name: &TurnName, why: &str, bounds
 /// The cancel state of a turn that exists, or is about to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KnownCancel {
-    /// No cancel, or a cancel of another turn. The guard holds while this is true.
+    /// There is no cancel, or it belongs to another turn. The guard fails if this changes.
     None(Guard),
     /// Canceled, with this reason.
     Canceled(String),
 }
 
-/// Looks for a cancel of the turn that was admitted at `admitted_ms`. Reads nothing: if the view has no entry, it assumes
-/// that there is no cancel, and the guard's conflict corrects this.
+/// Looks for a cancel of the turn that was admitted at `admitted_ms`. Requires no read: if the view does not have the
+/// record, no cancel is assumed. If there is one, the guard's conflict returns it.
 ///
 /// # Errors
 /// [`Undecided`] if the record cannot be read.
@@ -225,7 +227,8 @@ pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<Known
     })
 }
 
-/// Removes an early cancel. Either the admission ends the turn, or the cancel belongs to an earlier turn with this ID.
+/// Removes an early cancel at the turn's admission. It is no longer needed: either the admission ends the turn, or the
+/// cancel belongs to an earlier turn with this ID.
 pub fn take_early(transaction: &mut Transaction, name: &TurnName) {
     let member = name.turn.as_str().into();
     transaction.write(Write::Delete(name.cancellation()));

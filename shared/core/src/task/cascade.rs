@@ -1,4 +1,5 @@
-//! Ends the descendants of a turn or task that was canceled or has failed, in bounded steps, by a timer.
+//! Ends the descendants of a turn or task that was canceled or has failed. A timer triggers the cascade, and each step
+//! is bounded.
 
 use tickfleet_model::TurnId;
 
@@ -13,12 +14,13 @@ use crate::turn::end::cascade_timer;
 use crate::turn::state::Finished;
 use crate::view::{Query, Undecided, Value, View};
 
-/// Maximum number of descendants to end per step.
+/// Maximum number of descendants that one step ends.
 pub const STEP_MAX: usize = 32;
 
-/// Finds the next descendants that end with a turn or task. [`super::cancel::Cancel`] ends each, with
-/// [`super::cancel::Cancel::above`]. Run it again, with a new view, until it returns [`Cascade::Done`] or
-/// [`Cascade::Later`]. The timer stays due until then, so another scheduler takes over after a crash.
+/// Finds the next descendants that must end with a turn or task. The caller ends each of them by a
+/// [`super::cancel::Cancel`] with [`super::cancel::Cancel::above`]. Then the caller repeats this decision, with a new
+/// view, until it returns [`Cascade::Done`] or [`Cascade::Later`]. Until that result, the timer stays due, so another
+/// scheduler continues after a crash.
 #[derive(Debug, Clone)]
 pub struct CascadeStep<'a> {
     /// The turn or task.
@@ -30,16 +32,16 @@ pub struct CascadeStep<'a> {
 /// The result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cascade {
-    /// These end next.
+    /// These descendants end next.
     End {
         /// The descendants.
         members: Vec<TurnName>,
         /// The reason of each cancel.
         reason: String,
     },
-    /// Nothing is left now. The turn is canceled and has not ended: the next check for new descendants is at this time, ms.
+    /// No descendants are left now, but the turn has not ended. The next check for new descendants is at this time, ms.
     Later(i64),
-    /// Nothing is left.
+    /// The turn has ended, and no descendants are left.
     Done,
 }
 
@@ -72,7 +74,7 @@ impl Decision for CascadeStep<'_> {
     }
 }
 
-/// Reads a record. `None` if it is unreadable, because the record only adds a reason.
+/// Reads a record. `None` if the record is absent or unreadable: it is only needed for the text of a reason.
 fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undecided> {
     match view.record::<T>(key) {
         Err(Undecided::Missing(queries)) => Err(Undecided::Missing(queries)),
@@ -81,7 +83,8 @@ fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undeci
 }
 
 impl CascadeStep<'_> {
-    /// Each join guards that this turn's record exists. So the list of descendants is final only after the turn's end.
+    /// Decides what to do if no descendants are listed. A turn can begin descendants until its end, so the list is
+    /// final only after this.
     fn nothing_left(&self, view: &View, context: &Context) -> Result<Step<Cascade>, Undecided> {
         let key = self.name.record();
         let mut transaction = Transaction::new(context.version.clone());
@@ -104,7 +107,7 @@ impl CascadeStep<'_> {
         }
         Ok(match readable::<Finished>(view, &self.name.finished())? {
             Some(Finished { canceled: Some(reason), .. }) => canceled(&reason),
-            // What did not end early has descendants that end only if it is a task that failed.
+            // No early end and a cascade: this is a task that has failed.
             Some(Finished { reason: None, .. }) => "the task that began it has failed".to_owned(),
             _ => "the turn or task that began it has ended".to_owned(),
         })

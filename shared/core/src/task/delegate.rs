@@ -18,38 +18,39 @@ use crate::turn::state::{EndReason, Finished};
 use crate::turn::{Destination, Head, State, TaskPart, Turn};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Queue length, in slices, up to which inbound tasks are accepted while memory is short. Draining frees memory.
+/// While memory is short, inbound tasks are accepted only if their queue has fewer slices than this. Running these
+/// slices frees memory.
 pub const TIGHT_SLICES: u64 = 256;
 
 /// The origin of a delegation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A service, by the inbound stream, with its entry.
+    /// A service delegated the task through the inbound stream, with this entry.
     Inbound(EntryId),
-    /// A call of a turn, see [`Head::delegated_by`].
+    /// A call of a turn delegated the task, see [`Head::delegated_by`].
     Call,
 }
 
 /// Delegates a task.
 #[derive(Debug, Clone)]
 pub struct Delegate<'a> {
-    /// The task, given or derived.
+    /// The name of the task. The producer chose its ID, or the ID was derived.
     pub name: TurnName,
     /// True if the producer chose the ID.
     pub given: bool,
     /// The origin.
     pub source: Source,
-    /// The immutable part of the task. Its deadline is cut to the parent's.
+    /// The immutable part of the task. If the parent's deadline is earlier, the task gets that deadline.
     pub head: Head,
     /// The work, as a call, JSON.
     pub call: Bytes,
-    /// The workers or runtime that run it.
+    /// The workers or the external runtime that run the task.
     pub destination: Destination,
-    /// Calls that turns under it may make, deducted from the parent's budget.
+    /// Maximum number of calls that turns under the task may make. They are deducted from the parent's budget.
     pub budget: u64,
     /// The parent task.
     pub parent: Option<TaskId>,
-    /// True if the delegating call waits for the task, which then ends with the call's turn.
+    /// True if the delegating call waits for the task. In that case, the task ends with the call's turn.
     pub awaited: bool,
     /// Bounds.
     pub bounds: &'a Bounds,
@@ -58,17 +59,17 @@ pub struct Delegate<'a> {
 /// The result of [`Delegate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delegated {
-    /// It is written and offered.
+    /// The task is written and offered.
     Offered,
-    /// It is written and ends at once: its cancel or its deadline came first.
+    /// The task is written and ends at once, because it was canceled or its deadline has passed.
     Ends,
-    /// It was written before.
+    /// The task was written before.
     Duplicate,
-    /// Its ID belongs to other content.
+    /// The task's ID belongs to other content.
     Conflict,
-    /// It is refused. The caller then rejects an inbound entry.
+    /// The task is refused. The caller must reject an inbound entry.
     Refused(Refusal),
-    /// Memory is short: an inbound task waits, a call may be retried.
+    /// Memory is short. An inbound task waits; a call may be retried.
     Pressure,
 }
 
@@ -166,13 +167,13 @@ impl Delegate<'_> {
             Conflict::TooManyInboxes => Some(Delegated::Refused(Refusal::TooManyInboxes)),
             Conflict::Pressure if self.source == Source::Call => Some(Delegated::Pressure),
             Conflict::Full => Some(Delegated::Pressure),
-            // Another scheduler has decided the message.
+            // Another scheduler has already decided the message.
             Conflict::NotHeld => Some(Delegated::Duplicate),
             _ => None,
         })
     }
 
-    /// Looks up the ID. If it is unknown, guards that it stays unknown.
+    /// Looks up the task's ID. If the ID is unknown, guards that it stays unknown.
     fn known(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Delegated>, Undecided> {
         let of = |digest: &str| if digest == self.head.digest { Delegated::Duplicate } else { Delegated::Conflict };
         let given = view.record::<GivenId>(&self.name.given())?;
@@ -199,7 +200,7 @@ impl Delegate<'_> {
         Ok(None)
     }
 
-    /// Acknowledges a message without new content.
+    /// Returns `known` without writing a task. Acknowledges the message of a duplicate.
     fn acknowledge_only(&self, known: Delegated, context: &Context) -> Step<Delegated> {
         match &self.source {
             Source::Inbound(entry) if known == Delegated::Duplicate => {
@@ -211,7 +212,7 @@ impl Delegate<'_> {
         }
     }
 
-    /// Checks the parent and adds guards: its record is unchanged, it is not canceled, and its budget has room.
+    /// Checks the parent. Guards that its record is unchanged, that it is not canceled, and that its budget has room.
     fn parent(&self, transaction: &mut Transaction, view: &View) -> Result<Result<Option<Turn>, Refusal>, Undecided> {
         let Some(name) = self.parent_name() else { return Ok(Ok(None)) };
         let Some(parent) = view.record::<Turn>(&name.record())? else {
@@ -231,7 +232,7 @@ impl Delegate<'_> {
         Ok(Ok(Some(parent.value)))
     }
 
-    /// The turn of the delegating call must be active, too.
+    /// Checks that the turn of the delegating call is still active. Adds guards.
     fn delegating_turn_goes_on(
         &self,
         transaction: &mut Transaction,
@@ -246,7 +247,7 @@ impl Delegate<'_> {
         Ok(Ok(()))
     }
 
-    /// The record.
+    /// The task's record.
     fn turn(&self, parent: Option<&Turn>, now_ms: i64) -> Turn {
         let mut head = self.head.clone();
         let mut above = Vec::new();
@@ -302,7 +303,8 @@ impl Delegate<'_> {
             transaction.guard(total(of_tenant(limits::BYTES), turn.bytes, bounds.tenant_bytes_max));
         }
         if let Some(inbox) = &self.head.reply_to {
-            // A call's task uses its turn's inbox, which the admission has checked.
+            // A task that a call delegates uses the inbox of the call's turn, which the admission of the turn has
+            // checked.
             let unread_max = if self.source == Source::Call { u64::MAX } else { bounds.inbox_unread_max };
             let inbox = keys::inbox(&self.name.tenant, inbox);
             transaction.guard(Guard::Inbox { inbox, unread_max, inboxes_max: bounds.inboxes_max });
@@ -322,7 +324,8 @@ impl Delegate<'_> {
         for list in std::iter::once(of_tenant).chain(of_parent) {
             add_to_list(transaction, view, list, &self.name, now_ms)?;
         }
-        // An ancestor whose children completed still finds their descendants.
+        // Join the descendants of all ancestors. So an ancestor finds this task even if the tasks between them have
+        // ended.
         let ancestors = turn.task.iter().flat_map(|task| task.parent.iter().chain(&task.above));
         let far = if mutant!("delegate_joins_all_ancestors") { 1 } else { usize::MAX };
         let mut above: Vec<TurnName> = ancestors.filter_map(|task| self.of_tenant(task.as_str())).take(far).collect();
@@ -340,7 +343,7 @@ impl Delegate<'_> {
         }
         transaction.proof = Some(self.name.record());
         if let Some(reason) = reason {
-            // It was never dispatched.
+            // The task was never dispatched.
             turn.debited = 0;
             turn.state = State::Ending { reason, due_ms: now_ms };
             transaction.put(&self.name.record(), &turn);
@@ -366,7 +369,7 @@ impl Delegate<'_> {
     }
 }
 
-/// True if nothing has ended the turn so far. Adds a guard against a cancel.
+/// True if the turn is neither canceled nor ending. Guards that no cancel comes.
 fn goes_on(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let is_over = turn.canceled.is_some() || matches!(turn.state, State::Ending { .. });
     match cancel_of(view, name, turn.admitted_ms)? {

@@ -1,7 +1,7 @@
-//! External runtimes: they take tasks from their agent's queue, and renew their lease while they work.
+//! External runtimes: they take tasks from their agent's queue, and renew the lease of a task while they work on it.
 //!
-//! The lease is identified by the entry that the runtime took. A runtime that is silent for one lease loses the task, and
-//! the task is offered again. From then on its result is never reported as not run.
+//! The entry that the runtime took identifies the lease. A runtime that is silent for one lease loses the task, and the
+//! task is offered again. A task that a runtime took is never reported as not run.
 
 use tickfleet_model::AgentId;
 
@@ -31,9 +31,9 @@ pub struct Touch {
 /// The result of [`Touch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touched {
-    /// The lease starts again.
+    /// The lease is renewed for its full length.
     Renewed,
-    /// The task was canceled, or its deadline has come: the lease is not renewed.
+    /// The task was canceled, or its deadline has passed. The lease is not renewed.
     Over,
     /// The runtime has lost the task.
     Stale,
@@ -64,7 +64,7 @@ impl Decision for Touch {
     }
 }
 
-/// Writes that the lease starts now.
+/// Renews the lease: records that it starts now.
 fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, now_ms: i64) {
     let mut turn = stored.value.clone();
     turn.entry = stored.out_entry().cloned();
@@ -74,7 +74,7 @@ fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, 
     transaction.put(&name.record(), &turn);
 }
 
-/// Reads a task as the slice that its external runtime holds, so that the runtime's report settles or parks it.
+/// Reads a task as the slice that its external runtime holds. The runtime's report then settles or parks this slice.
 #[derive(Debug, Clone)]
 pub struct ReadHeld {
     /// The task.
@@ -122,13 +122,13 @@ pub struct Lapse<'a> {
 pub enum Lapsed {
     /// Nothing to do before this time, ms.
     Later(i64),
-    /// Its runtime was silent: the task is offered again.
+    /// The runtime was silent for a lease. The task is offered again.
     Offered,
-    /// It ends now: the turn's timer stays due.
+    /// The task ends now. Its timer stays due, and ends it.
     Ends,
-    /// No external runtime has it.
+    /// The task is not on an external runtime's queue.
     NotOut,
-    /// A concurrent decision changed the task: handle its timer again.
+    /// A concurrent decision changed the task. Handle its timer again.
     Raced,
 }
 
@@ -172,14 +172,14 @@ impl Decision for Lapse<'_> {
     }
 }
 
-/// A dispatched task.
+/// A task on an external runtime's queue, waiting or held.
 struct Case<'a> {
     lapse: &'a Lapse<'a>,
     context: &'a Context,
     stored: Stored<Turn>,
     entry: EntryId,
     queue: StreamKey,
-    /// The calls of its slice.
+    /// The calls of the task's slice.
     calls: Vec<bytes::Bytes>,
     lease_ms: i64,
 }
@@ -210,19 +210,19 @@ impl Case<'_> {
         Lapsed::Ends
     }
 
-    /// Handles a task that a runtime has: after one silent lease the runtime loses it.
+    /// Handles a task that a runtime holds. If the runtime was silent for one lease, it loses the task.
     fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
         let now_ms = self.context.now_ms;
         self.guard_version(transaction);
         let renewed_ms = self.stored.value.task.as_ref().map_or(0, |task| task.renewed_ms);
         if renewed_ms == 0 {
-            // The time of the take is unknown, so the lease starts at the first check.
+            // The time at which the runtime took the task is unknown, so the lease starts at the first check.
             renew(transaction, &self.lapse.name, &self.stored, now_ms);
             return self.later(transaction, now_ms + self.lease_ms);
         }
         let ends_ms = renewed_ms + self.lease_ms;
         if ends_ms > now_ms {
-            // A canceled or expired task is not renewed, so the end of the lease ends it.
+            // The lease of a canceled or expired task is not renewed, so the task ends with its lease.
             let due_ms = if reason.is_some() { ends_ms } else { ends_ms.min(self.stored.value.head.deadline_ms) };
             return self.later(transaction, due_ms);
         }
@@ -266,7 +266,7 @@ impl Case<'_> {
     }
 }
 
-/// The calls of an entry.
+/// The calls in the fields of an entry.
 fn calls(fields: Option<&Fields>) -> Vec<bytes::Bytes> {
     let of_entry = fields.into_iter().flatten();
     of_entry.filter(|(name, _)| &**name == fields::CALL).map(|(_, call)| call.clone()).collect()
@@ -280,7 +280,7 @@ pub struct Retire {
 }
 
 impl Retire {
-    /// The queue of an agent.
+    /// True if the queue is that of this agent.
     #[must_use]
     pub fn is_of(&self, tenant: &tickfleet_model::TenantId, agent: &AgentId) -> bool {
         self.queue == keys::external(tenant, agent)

@@ -7,11 +7,11 @@ use crate::keys::TurnName;
 use crate::transaction::{Conflict, Guard, SetKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Members to remove per addition from a list above its bound. More than one, so that a list shrinks again after
+/// Maximum number of members that each addition removes. It is more than one, so that a list shrinks again after
 /// concurrent additions.
 const UNLISTED_MAX: usize = 2;
 
-/// Maximum number of members to remove per step of [`ExpireList`].
+/// Maximum number of members that one [`ExpireList`] removes.
 const EXPIRED_MAX: usize = 256;
 
 /// All lists. A place is the time when the last member of the list expires, ms.
@@ -20,12 +20,13 @@ pub fn lists() -> SetKey {
     SetKey::new("lists")
 }
 
-/// Removes a list whose members have all expired. The janitor repeats it while it returns true.
+/// Removes expired lists, one step at a time. A list expires when its last member expires. The janitor repeats this
+/// decision while it returns true.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpireList;
 
 impl Decision for ExpireList {
-    /// True if a list lost members, or a concurrent decision was faster.
+    /// True if members were removed, or if a concurrent decision added one. The caller repeats the decision.
     type Output = bool;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
@@ -38,7 +39,8 @@ impl Decision for ExpireList {
         let members = view.first(&list, None, EXPIRED_MAX)?;
         let mut transaction = Transaction::new(context.version.clone());
         if members.len() < EXPIRED_MAX {
-            // A task that was added meanwhile keeps the list. No member has an empty name.
+            // If a task was added in the meantime, the guard fails, and the list stays. No member has an empty name, so
+            // the guard only checks the size.
             let max = members.len() as u64 + 1;
             transaction.guard(Guard::Fits { set: list.clone(), member: "".into(), max });
             transaction.write(Write::Leave { set: lists(), member: name.clone(), queue_of: None });
@@ -50,7 +52,7 @@ impl Decision for ExpireList {
     }
 }
 
-/// Adds a task to a list, and removes some tasks if the list is above its bound, or they have expired.
+/// Adds a task to a list. Removes some of the oldest tasks if the list is full or if these tasks have expired.
 ///
 /// # Errors
 /// [`Undecided`] if the list has to be read first.

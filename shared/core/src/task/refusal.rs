@@ -3,7 +3,7 @@
 /// Why a task is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The tenant has too many unfinished turns and tasks, or too many bytes of them.
+    /// The tenant has too many unfinished turns and tasks, or they have too many bytes.
     TenantQueueFull,
     /// The deadline has passed.
     DeadlinePassed,
@@ -15,7 +15,7 @@ pub enum Refusal {
     ParentEnded,
     /// The parent does not exist.
     UnknownParent,
-    /// The parent's budget has fewer calls left.
+    /// The parent's budget has fewer calls left than the task asks for.
     BudgetExceedsParent,
 }
 

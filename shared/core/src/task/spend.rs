@@ -1,5 +1,5 @@
-//! Model usage. A request's upper bound is debited from token and money budgets before the request is sent. The debit is
-//! corrected when its response is stored.
+//! Model usage. The most that a request may use is debited from token and money budgets before the request is sent. The
+//! debit is corrected when the response is stored.
 
 use std::sync::Arc;
 
@@ -14,12 +14,13 @@ use crate::turn::state::{BudgetUnit, Reservation};
 use crate::usage::{Day, ModelUse, count_use};
 use crate::view::{Query, Undecided, View};
 
-/// Turns that wake when a budget has room again. Each check reads a history, so it is not free.
+/// Maximum number of turns that are woken when a budget has room again. A woken turn reads its history, which has a
+/// cost.
 const WOKEN_MAX: usize = 4;
-/// Time after which a turn that has begun to wait for a budget checks again, ms.
+/// Time after which a turn that has just begun to wait for a budget checks again, ms.
 const LOOK_MS: i64 = 250;
 
-/// The upper bound of a request in one budget.
+/// The debit of a model request from one budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetDebit {
     /// The budget's counter.
@@ -47,7 +48,7 @@ pub struct Reserve {
     pub name: TurnName,
     /// The entry of its slice.
     pub entry: EntryId,
-    /// Identifies the request in its task. The same request of another holder is debited again.
+    /// Identifies the request within its task. If another holder sends the same request, it is debited again.
     pub request: String,
     /// The debits.
     pub debits: Vec<BudgetDebit>,
@@ -56,22 +57,22 @@ pub struct Reserve {
 /// The result of [`Reserve`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reserved {
-    /// The request may be sent. Carries the holder's new record.
+    /// The request may be sent. Contains the record that the holder has written.
     Ok(Box<Fenced>),
-    /// The request was reserved before. Carries the holder's record.
+    /// The request was reserved before. Contains the holder's current record.
     Already(Box<Fenced>),
     /// A budget has no room.
     Short(Shortage),
-    /// Another holds the task.
+    /// The caller no longer holds the task.
     Stale,
-    /// The windows are out of date: compute them again.
+    /// A window has ended. Compute the windows again.
     WindowOver,
 }
 
 /// A record as its holder has written it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fenced {
-    /// Its version, which is the new fence.
+    /// The record's version, which is the new fence.
     pub version: Version,
     /// The record.
     pub turn: Turn,
@@ -84,15 +85,15 @@ pub struct Shortage {
     pub counter: CounterKey,
     /// Usage so far.
     pub used: u64,
-    /// The request's upper bound.
+    /// The most that the request may use.
     pub amount: u64,
-    /// The end of its window, ms; 0 without a window.
+    /// The end of the budget's window, ms; 0 without a window.
     pub ends_ms: i64,
-    /// The consequence for the request.
+    /// What happens to the request.
     pub reach: Reach,
 }
 
-/// The consequence of a budget without room for a request.
+/// What happens to a request if a budget has no room for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// The request waits, see [`BudgetWait`].
@@ -103,7 +104,7 @@ pub enum Reach {
     Never,
 }
 
-/// The record, if this entry is its slice.
+/// The task's record, if this entry is the task's slice.
 pub(super) fn held(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.out_entry() == Some(entry)))
 }
@@ -125,7 +126,8 @@ impl Decision for Reserve {
         let Some(stored) = held(view, &self.name, &self.entry)? else { return Ok(Step::Return(Reserved::Stale)) };
         let mut turn = stored.value.clone();
         let Some(task) = &mut turn.task else { return Ok(Step::Return(Reserved::Stale)) };
-        // Another holder may have sent the request and may have to pay for it, so this debit is additional.
+        // A reservation by another holder does not count: that holder may have sent the request, and both requests are
+        // billed.
         let is_own = |reserved: &Reservation| {
             reserved.request == self.request && (reserved.entry == self.entry || mutant!("reserve_debits_each_holder"))
         };
@@ -134,7 +136,7 @@ impl Decision for Reserve {
             return Ok(Step::Return(Reserved::Already(Box::new(fenced))));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        // The store returns with the record when each window ends.
+        // With the stamp, the record shows in which windows the debits were made.
         transaction.stamped = true;
         transaction.proof = Some(self.name.record());
         transaction.guard(Guard::Version(self.name.record(), stored.version));
@@ -145,8 +147,8 @@ impl Decision for Reserve {
             let set = keys::budget_queue(&debit.counter);
             transaction.write(Write::Leave { set, member: self.name.to_string().into(), queue_of: None });
         }
-        // The earlier reservation belongs to a request without a stored response. The request may have been carried out and
-        // billed, so its debits stay.
+        // An earlier reservation is overwritten, but its debits stay. Its request has no stored response, and may have
+        // been carried out and billed.
         task.reserved = Some(Reservation {
             request: self.request.clone(),
             entry: self.entry.clone(),
@@ -210,7 +212,7 @@ pub struct Unreserve {
 }
 
 impl Decision for Unreserve {
-    /// The holder's new record, even if there is nothing to return. `None` if another holds the task.
+    /// The holder's record, also if there is nothing to return. `None` if the caller no longer holds the task.
     type Output = Option<Box<Fenced>>;
 
     fn reads(&self) -> Vec<Query> {
@@ -238,7 +240,8 @@ impl Decision for Unreserve {
     }
 }
 
-/// Corrects the debits of a request to its usage, `(tokens, money)`. A debit in a window that has ended needs no correction.
+/// Corrects the debits of a request to its real usage, `(tokens, money)`. A debit in a window that has ended stays
+/// uncorrected.
 fn correct(
     transaction: &mut Transaction,
     view: &View,
@@ -264,8 +267,8 @@ fn correct(
     Ok(())
 }
 
-/// Wakes some of the turns that wait for room in a budget. Guards against a concurrent join, which would wait although there
-/// is room.
+/// Wakes some of the turns that wait for room in a budget. Guards that no turn joins the queue concurrently: it would
+/// wait although there is room.
 ///
 /// # Errors
 /// [`Undecided`] if the waiting turns have to be read first.
@@ -276,7 +279,7 @@ pub fn wake_waiters(
     context: &Context,
 ) -> Result<(), Undecided> {
     let set = keys::budget_queue(counter);
-    // A different count makes a different query, so the queue is read again after a conflict.
+    // After a conflict, a larger count makes a new query, so that the queue is read again.
     let joined = context.conflicts.iter().filter(|conflict| **conflict == Conflict::Full).count();
     let count = WOKEN_MAX + joined.min(WOKEN_MAX);
     let members = view.first(&set, None, count)?;
@@ -291,16 +294,16 @@ pub fn wake_waiters(
     Ok(())
 }
 
-/// Adds a task to the waiting turns of a budget: a part of the transaction that parks the call with
-/// [`crate::turn::WaitReason::Budget`]. A turn that was not in the queue when it checked the budget checks again shortly,
-/// because a debit returned in between did not wake it.
+/// Section of a park with [`crate::turn::WaitReason::Budget`]: adds a task to the queue of a budget. If the task was
+/// not in the queue when it checked the budget, it checks again soon: a debit that was returned after the check did not
+/// wake it.
 #[derive(Debug, Clone)]
 pub struct BudgetWait {
     /// The task.
     pub name: TurnName,
     /// The budget.
     pub counter: CounterKey,
-    /// The task's place in the queue: earlier admissions wake earlier.
+    /// The task's place in the queue. Tasks that were admitted earlier are woken first.
     pub place: u64,
 }
 
@@ -324,7 +327,7 @@ impl Section for BudgetWait {
 /// The usage of one model response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spent {
-    /// The usage. The request has its reserved name.
+    /// The usage. It has the same request name as the reservation.
     pub used: ModelUse,
     /// The tenant's day.
     pub day: Day,
@@ -346,7 +349,7 @@ impl Spent {
     ) -> Result<(), Undecided> {
         let owner = (&name.tenant, &turn.head.agent);
         let (Some(task), used) = (&mut turn.task, &self.used) else { return Ok(()) };
-        // Another holder may have counted the same request. This holder's usage is additional.
+        // If another holder has counted the same request, this holder's usage is counted in addition.
         let holder = stored.out_entry().map_or("", EntryId::as_str);
         let counted = ModelUse { request: format!("{holder}/{}", used.request), ..used.clone() };
         if !count_use(task, &counted, owner, self.day, context.now_ms, transaction) {

@@ -1,4 +1,5 @@
-//! The history of a task that a model runs. After a takeover, the new holder reads the task's progress from it.
+//! The history of a task that a model runs. After a takeover, the new holder reads the task's progress from the
+//! history.
 
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ pub struct AddSteps<'a> {
     pub name: TurnName,
     /// The entry of its slice.
     pub entry: EntryId,
-    /// Entries of the history that the caller knows.
+    /// Number of history entries that the caller knows.
     pub known: u64,
     /// The new entries. Empty to count usage alone.
     pub entries: Vec<Bytes>,
@@ -54,13 +55,13 @@ pub struct AddSteps<'a> {
 /// The result of [`AddSteps`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stepped {
-    /// The entries are in the history. Carries the holder's new record.
+    /// The entries are added. Contains the record that the holder has written.
     Ok(Box<Fenced>),
     /// The entries were in the history before.
     Already(Box<Fenced>),
     /// The history would be too large: no entry is added, but the usage is counted.
     Full(Box<Fenced>),
-    /// Another holds the task, or the history is longer than the caller knows.
+    /// The caller no longer holds the task, or the history is longer than the caller knows.
     Stale,
 }
 
@@ -123,7 +124,7 @@ impl AddSteps<'_> {
                 task.steps += 1;
                 task.steps_bytes += entry.len() as u64;
             }
-            // The task ends by its deadline; its history stays readable for the retention after it.
+            // The task ends at its deadline at the latest. Its history is kept for the retention time after this.
             let ttl_ms = (turn.head.deadline_ms - context.now_ms).max(0) + self.bounds.retain_ms;
             transaction.put_for(&key, &History { entries: task.steps }, ttl_ms);
         }

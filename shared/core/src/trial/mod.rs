@@ -86,7 +86,7 @@ impl Trial {
         Version::new(format!("v{}", self.next))
     }
 
-    /// Versions and entries of `later` are not reused.
+    /// Ensures that versions and entries that `later` has used are not used again.
     pub fn never_again(&mut self, later: &Self) {
         self.next = later.next;
     }

@@ -7,7 +7,7 @@ use crate::keys::TurnName;
 use crate::transaction::{Conflict, CounterKey, Guard, TimerRule, Transaction, Write};
 use crate::turn::{Slice, Turn};
 
-/// A tenant's name of a turn or task.
+/// The name of a turn or task of the test tenant.
 pub fn named(turn: &str) -> TurnName {
     TurnName::parse(&format!("acme:{turn}")).unwrap()
 }
@@ -83,7 +83,7 @@ impl Trial {
         self.commit(&transaction).unwrap();
     }
 
-    /// Rewrites the record of a slice that stays out, as its holder does when it begins a call.
+    /// Writes the record of a slice that stays out, as its holder does when it begins a call.
     pub fn begin(&mut self, slice: &Slice) -> Result<(), Conflict> {
         let mut turn = slice.turn.clone();
         turn.entry = Some(slice.entry.clone());

@@ -23,17 +23,17 @@ use crate::view::{Query, Undecided, View};
 pub struct Admit<'a> {
     /// The inbound entry.
     pub entry: EntryId,
-    /// The entry that first carried the message; it determines the turn's place in throttle queues.
+    /// The first entry of the message. It determines the turn's place in throttle queues.
     pub origin: EntryId,
     /// The turn.
     pub name: TurnName,
-    /// True if the producer gave the ID.
+    /// True if the producer chose the ID.
     pub given: bool,
     /// The immutable part of the turn, with the grant of its task.
     pub head: Head,
-    /// The queue of its slices.
+    /// The priority, which determines the queue of the turn's slices.
     pub priority: Priority,
-    /// Its calls.
+    /// The turn's calls.
     pub calls: &'a [Call],
     /// The policy in force.
     pub policy: &'a dyn Policy,
@@ -50,7 +50,7 @@ pub enum Admitted {
     Advanced(Advanced),
     /// The turn was admitted before; the entry is acknowledged.
     Duplicate,
-    /// Another scheduler has taken the entry over; nothing was written.
+    /// Another scheduler has taken over the entry; nothing was written.
     NotHeld,
     /// The turn cannot be admitted; the caller must reject it ([`super::reject::Reject`]). Nothing was written.
     Refused(RejectionCode),
@@ -67,15 +67,15 @@ pub fn place_of(entry: &EntryId) -> u64 {
     number(ms).saturating_mul(SEQUENCES).saturating_add(number(sequence).min(SEQUENCES - 1)).min(1 << 53)
 }
 
-/// How far the turn has come before this admission.
+/// What the store knows about the turn before this admission.
 enum Known {
     /// The turn is new.
     New,
-    /// The turn was submitted; the guard pins the record of its ID.
+    /// The turn was submitted with a chosen ID. Guards the record of the ID.
     Queued(Guard),
     /// The turn was admitted before.
     Admitted,
-    /// Another turn has the ID.
+    /// A turn with other content has the ID.
     Taken,
 }
 
@@ -131,13 +131,13 @@ impl Decision for Admit<'_> {
 /// Why a turn whose task has ended is canceled.
 const TASK_HAS_ENDED: &str = "the task that it ran under has ended";
 
-/// How to admit a turn.
+/// Decisions about a turn's admission that precede its limits.
 struct Plan {
     /// The call budget of its task.
     budget: Option<u64>,
-    /// Why it ends at once, if its task has ended.
+    /// Why the turn ends at once, if it does.
     ends: Option<Ends>,
-    /// False for a turn that has begun: it had room in the tenant's bounds before a restart.
+    /// False for a turn that began before a restart. It had room in the tenant's bounds, and must not be refused now.
     is_bounded: bool,
 }
 
@@ -205,8 +205,8 @@ impl Admit<'_> {
         let is_there = |conflict: &Conflict| matches!(conflict, Conflict::Record { key, stored: Some(_) } if *key == self.name.record());
         let record_exists = context.failed(is_there);
         if !self.given {
-            // The entry of a minted ID is acknowledged with its admission, so an existing record belongs to another
-            // producer.
+            // The admission of a minted ID also acknowledges its entry. This entry is not acknowledged, so an existing
+            // record belongs to another producer's turn.
             return Ok(if record_exists { Known::Taken } else { Known::New });
         }
         let Some(given) = view.record::<GivenId>(&self.name.given())? else {
@@ -226,8 +226,8 @@ impl Admit<'_> {
         Some(TurnName::task(&self.name.tenant, task))
     }
 
-    /// The budget of the turn's task. Adds guards that the task goes on: an external runtime may hold a canceled task for a
-    /// lease, and begins nothing under it any more.
+    /// The budget of the turn's task. Guards that the task is not canceled: an external runtime may hold a canceled
+    /// task for one more lease, but may begin nothing under it.
     fn budget(&self, transaction: &mut Transaction, view: &View) -> Result<Budget, Undecided> {
         let Some(name) = self.task() else { return Ok(Budget::Unlimited) };
         let task = view.record::<Turn>(&name.record())?.map(|task| task.value);
@@ -245,10 +245,11 @@ impl Admit<'_> {
         Ok(Budget::Granted(part.budget))
     }
 
-    /// Why the turn ends before any call runs; `None` if it does not. Adds guards for the answer.
+    /// Why the turn ends before any call runs. `None` if it does not end. Adds guards for this result.
     fn ends(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<Option<Ends>, Undecided> {
         let key = self.name.cancellation();
-        // A cancel is rare, so it is not read up front: the guard detects one.
+        // Cancels are rare, so the record is not read before the first attempt. If there is a cancel, the guard's
+        // conflict returns it.
         let is_known = view.get(&Query::Record(key.clone())).is_ok();
         let cancellation = if is_known { view.record::<Cancellation>(&key)? } else { None };
         match cancellation {
@@ -329,8 +330,8 @@ impl Admit<'_> {
         }
     }
 
-    /// True if workers have reported calls of the turn: the store lost its admission in a restart. Such a turn is never
-    /// refused, because that would say that nothing has run.
+    /// True if workers have reported calls of the turn, because the store lost its admission in a restart. Such a turn
+    /// is never refused, because a refusal would report that nothing has run.
     fn has_begun(&self, view: &View, context: &Context) -> Result<bool, Undecided> {
         if mutant!("refusals_look_at_marks") {
             return Ok(false);
@@ -338,7 +339,7 @@ impl Admit<'_> {
         Ok(!marks(view, context, &self.name, &self.head.digest, 0..self.calls.len())?.calls.is_empty())
     }
 
-    /// Counts the turn toward the tenant's unfinished turns, and guards their bounds.
+    /// Counts the turn toward the tenant's unfinished turns, and guards the tenant's bounds if `is_bounded` is true.
     fn count(&self, bytes: u64, is_bounded: bool, transaction: &mut Transaction) {
         let bounds = [
             (limits::UNFINISHED, 1, self.bounds.tenant_turns_max),
@@ -383,7 +384,7 @@ pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> G
     })
 }
 
-/// The bound that rejected an earlier attempt.
+/// The rejection, if an earlier attempt failed because of a bound.
 fn refusal(context: &Context) -> Option<RejectionCode> {
     context.conflicts.iter().find_map(|conflict| match conflict {
         Conflict::InboxFull => Some(RejectionCode::InboxFull),

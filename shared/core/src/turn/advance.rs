@@ -22,22 +22,22 @@ use crate::section::isolate;
 use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
 use crate::view::{Undecided, View};
 
-/// Delay before a turn is checked again if its tenant's declaration cannot be read, ms.
+/// If a tenant's declaration cannot be read, its turns are checked again after this delay, ms.
 const WITHHELD_LOOK_MS: i64 = 1_000;
 
-/// A turn with calls to evaluate and no slice on a queue or with a worker.
+/// A turn that has no slice on a queue or with a worker, and calls that the limits must be applied to.
 pub struct Candidate<'a> {
     /// The turn.
     pub name: &'a TurnName,
-    /// Its record, to be written.
+    /// The turn's record, to be written.
     pub turn: Turn,
-    /// Its calls from `turn.position` on.
+    /// The turn's calls from `turn.position` on.
     pub calls: Vec<Call>,
     /// The same calls, as JSON.
     pub texts: Vec<Bytes>,
     /// The call budget of its task.
     pub budget: Option<u64>,
-    /// True during admission: no record has its calls yet.
+    /// True during admission, when the turn's record and its calls are not stored yet.
     pub is_new: bool,
     /// The policy in force.
     pub policy: &'a dyn Policy,
@@ -56,7 +56,7 @@ pub enum Advanced {
     Dispatched {
         /// Number of calls.
         calls: usize,
-        /// True if they were debited before and only took their permits again.
+        /// True if the calls were debited before and only took their permits again.
         resumed: bool,
     },
     /// The turn waits in the throttle queue of this counter.
@@ -106,7 +106,8 @@ impl Candidate<'_> {
             Planned::AgentRemoved if self.is_new => return Ok(Advanced::AgentRemoved),
             _ => self.guard_policy(transaction),
         }
-        // The plan waits for the end of the lease after a restart. The view may predate the restart.
+        // The plan refuses no call within one lease after a restart. The guard is needed because the view may be older
+        // than a restart.
         if !plan.refused.is_empty() && !mutant!("refuse_waits_for_the_lease") {
             transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: self.bounds.lease_ms });
         }
@@ -172,7 +173,8 @@ impl Candidate<'_> {
         let name = self.name;
         let now_ms = context.now_ms;
         if let Some(reason) = &reason {
-            // The store may have lost that calls ran: until the lease is over, a worker may still report their results.
+            // The store may have lost begins and results in the restart. Until the lease is over, workers may still
+            // report them.
             if let Some(due_ms) = lease_ends_ms(context, self.bounds) {
                 let calls = if self.is_new { self.texts.as_slice() } else { &[] };
                 begin_ending(transaction, name, self.turn, reason.clone(), calls, due_ms, now_ms);
@@ -234,7 +236,7 @@ impl Candidate<'_> {
         evaluator.plan(calls, |from| self.rules(from, calls))
     }
 
-    /// The debits of the calls `[from, upto)`, counted from `turn.position`.
+    /// The debits of the calls `[from, upto)`. Index 0 is the call at `turn.position`.
     fn rules(&self, from: usize, upto: usize) -> Rules {
         let calls = self.calls.get(from..upto).unwrap_or_default();
         let rules = self.policy.rules(self.name, &self.turn.head, calls);
@@ -299,7 +301,7 @@ impl Candidate<'_> {
         Ok(results)
     }
 
-    /// Worker reports about these calls, from after a restart in which the store lost that they were dispatched.
+    /// Reports of workers about these calls. There are some if the store lost the dispatch of the calls in a restart.
     fn marks(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<KnownMarks, Undecided> {
         let position = self.turn.position;
         let digest = &self.turn.head.digest;
@@ -360,14 +362,14 @@ impl Candidate<'_> {
         self.leave_queue(transaction, None);
         let held = rooms.iter().filter(|room| room.window == Window::Held);
         self.turn.permits = held.map(|room| (room.counter.clone(), room.amount)).collect();
-        // The store's stamp describes the limits in this note.
+        // With the stamp, the record has the states of the counters in this note.
         transaction.stamped = !self.resumes();
         if self.resumes() {
             self.turn.note(Note::Permits { at_ms: now_ms, calls, taken: true });
         } else {
             let limits = rooms.iter().map(|room| (room.counter.clone(), room.max)).collect();
             let amounts = match self.bounds.audit_admissions {
-                // A limit in shadow mode allows any amount, so its debits prove nothing.
+                // A limit in shadow mode allows any amount, so the note does not report its debits.
                 true => rooms.iter().map(|room| if room.shadow { 0 } else { room.amount }).collect(),
                 false => Vec::new(),
             };
@@ -389,7 +391,8 @@ impl Candidate<'_> {
         }
     }
 
-    /// For a new turn, writes the calls from index `from` on. An existing turn's record has them already.
+    /// For a new turn, writes the calls from index `from` on as parts of the record. The record of an existing turn
+    /// already has them.
     fn put_calls(&self, from: usize, transaction: &mut Transaction) {
         if self.is_new {
             let left = self.texts.get(from..).unwrap_or_default();
@@ -421,14 +424,14 @@ pub fn leave_queue(name: &TurnName, counter: &CounterKey) -> Write {
     }
 }
 
-/// When the lease after a restart of the store ends, ms; `None` if it is over.
+/// When the first lease after a restart of the store ends, ms. `None` if it has ended or if the store never restarted.
 #[must_use]
 pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
     let ends_ms = context.epoch_began_ms.saturating_add(bounds.lease_ms);
     (context.epoch_began_ms > 0 && context.now_ms < ends_ms).then_some(ends_ms)
 }
 
-/// Guards that the counter's window is still open, because the refusal is valid only until it ends.
+/// Guards that the counter's window is still open, because the refusal is valid only until the window ends.
 fn guard_refusal(refusal: &Refusal, transaction: &mut Transaction) {
     if let Some(until_ms) = refusal.until_ms {
         transaction.guard(Guard::Before(until_ms));

@@ -1,4 +1,4 @@
-//! A requested cancel, stored beside the record of its turn.
+//! A requested cancel. It has a record of its own.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +11,8 @@ pub struct Cancellation {
     /// The reason.
     #[serde(rename = "w")]
     pub reason: String,
-    /// When the canceled turn was admitted, ms; `None` if the cancel came before its turn. A later turn may reuse the ID,
-    /// and is not canceled.
+    /// When the canceled turn was admitted, ms. `None` if the cancel came before its turn. A later turn with the same
+    /// ID is not canceled.
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
     pub admitted_ms: Option<i64>,
 }

@@ -16,7 +16,7 @@ use crate::record::Stored;
 use crate::transaction::{Guard, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// State to clean up if a turn ends without a worker: an open approval, a session that expects the call.
+/// Cleans up state if a turn ends without a worker, such as an open approval or a session that expects the call.
 pub trait EndSection: Sync {
     /// Adds the cleanup to the transaction that ends the turn.
     ///
@@ -62,13 +62,14 @@ pub enum Fired {
     Dispatched,
     /// The turn waits in a throttle queue for the permits that it returned.
     Throttled,
-    /// This holder learns of the cancel with its next heartbeat.
+    /// This holder receives the cancel notice with its next heartbeat.
     Noticed(Arc<str>),
-    /// The turn ends at this time, ms; until then a worker may report results.
+    /// The turn ends at this time, ms. Until this time, a worker may report results.
     Ending(i64),
     /// The turn has ended.
     Ended,
-    /// An external runtime holds the slice, so its lease decides the outcome. Nothing was written.
+    /// The slice is on the queue of an external runtime, so [`crate::task::external::Lapse`] must handle the timer.
+    /// Nothing was written.
     External,
 }
 
@@ -98,8 +99,8 @@ impl Decision for Due<'_> {
 }
 
 impl Due<'_> {
-    /// The cancel of the turn, if requested. The guard matters because this decision may postpone the timer: a concurrent
-    /// cancel, which makes it due, would be lost.
+    /// The reason of the turn's cancel, if one was requested. Guards the cancel's record: this decision may postpone
+    /// the timer, and a concurrent cancel, which makes the timer due, would be lost.
     fn guard_cancellation(
         &self,
         transaction: &mut Transaction,
@@ -154,7 +155,8 @@ impl Case<'_> {
                     Ok(self.later(*due_ms))
                 }
             }
-            // A timer due before its time was woken: the wait is over.
+            // The timer of a waiting turn fires at the end of its wait, or earlier if the turn was woken. In both cases
+            // the wait is over.
             State::Waiting { upto, .. } => self.resume(*upto),
             State::Throttled { .. } | State::Ready { .. } | State::Running { .. } | State::Ending { .. } => {
                 Ok(self.later(deadline_ms))
@@ -170,7 +172,7 @@ impl Case<'_> {
         self.is_past(self.stored.value.head.deadline_ms).then_some(EndReason::Expired)
     }
 
-    /// True if this time has passed. If so, the transaction guards it against the store's clock.
+    /// True if this time has passed. If true, the transaction guards that it has also passed by the store's clock.
     fn is_past(&mut self, time_ms: i64) -> bool {
         let is_past = time_ms <= self.context.now_ms;
         if is_past && !mutant!("due_guards_the_time") {

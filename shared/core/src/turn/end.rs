@@ -1,4 +1,5 @@
-//! The single code path that ends a turn or task: writes the reply, audit and finished record, and releases its resources.
+//! The only code that ends a turn or task. It writes the reply, the audit entries and the record of the finished turn,
+//! and releases the turn's resources.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::record::{Debited, Record};
 use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// A result with its stored message and audit entry.
+/// A result with its message and audit entry, as stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RenderedCall {
     /// The result, JSON.
@@ -40,20 +41,20 @@ pub struct ReplyFrame {
     pub audits: bool,
 }
 
-/// The known fate of a call that ends without its own result. A call that began is never reported as not run.
+/// What is known about a call that ends without its own result. A call that began is never reported as not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// The call did not run.
     NotRun,
-    /// The call failed this many times and waited for its next attempt.
+    /// The call failed this many times, and was waiting for its next attempt.
     Tried(u32),
     /// A worker began the call: it may have taken effect.
     Begun,
-    /// A worker that died had the call, and may have run it.
+    /// A worker that held the call died. It may have run the call.
     MayHaveRun,
     /// An external runtime took the task and did not report its end.
     TakenByRuntime,
-    /// The call began work elsewhere and waited for it.
+    /// The call began work elsewhere, and was waiting for it.
     WorkedElsewhere,
 }
 
@@ -62,7 +63,7 @@ pub enum Fate {
 pub struct EndedCall<'a> {
     /// The turn.
     pub name: &'a TurnName,
-    /// Its record.
+    /// The turn's record.
     pub turn: &'a Turn,
     /// The call's position.
     pub position: usize,
@@ -70,7 +71,7 @@ pub struct EndedCall<'a> {
     pub call: Option<&'a Call>,
     /// Why the turn ends.
     pub reason: &'a EndReason,
-    /// The call's known fate.
+    /// What is known about the call.
     pub fate: Fate,
     /// Shard time, ms.
     pub now_ms: i64,
@@ -86,7 +87,7 @@ pub trait Render: Sync {
 }
 
 impl Turn {
-    /// The fate of the call at `position` if it ends now.
+    /// What is known about the call at `position`, for an end without its own result.
     #[must_use]
     pub fn fate(&self, position: usize) -> Fate {
         if let Some(begun) = self.begun.as_ref().filter(|begun| begun.position == position) {
@@ -112,7 +113,7 @@ pub const RUNTIME: &str = "runtime";
 pub mod parts {
     use std::sync::Arc;
 
-    /// The call at a position, JSON, while no slice has it.
+    /// The call at a position, JSON. The part exists only while no slice has the call.
     #[must_use]
     pub fn call(position: usize) -> Arc<str> {
         format!("c{position}").into()
@@ -137,13 +138,13 @@ pub mod parts {
     }
 }
 
-/// The record of an ID that a producer gave.
+/// The record of an ID that a producer chose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenId {
     /// Digest of the content.
     #[serde(rename = "dg")]
     pub digest: String,
-    /// How far its turn has come.
+    /// The state of the ID's turn.
     #[serde(rename = "s")]
     pub state: GivenState,
 }
@@ -152,15 +153,15 @@ impl Record for GivenId {
     const SCHEMA: u32 = 1;
 }
 
-/// How far the turn of a given ID has come.
+/// The state of a turn whose ID the producer chose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GivenState {
     /// The turn waits on the inbound stream.
     Queued,
-    /// Its turn is under way.
+    /// The turn was admitted and has not ended.
     Admitted,
-    /// Its turn has ended.
+    /// The turn has ended.
     Ended,
 }
 
@@ -169,15 +170,15 @@ pub enum GivenState {
 pub struct Ending<'a> {
     /// The turn.
     pub name: &'a TurnName,
-    /// Its record before the end.
+    /// The turn's record before the end.
     pub turn: &'a Turn,
-    /// All results in call order: those of earlier commits, then the new ones.
+    /// The results of all calls, in order: first the results of earlier commits, then the new ones.
     pub results: &'a [RenderedCall],
     /// Position of the first new result; the audit log already has the earlier ones.
     pub new_from: usize,
     /// Why the turn ends early; `None` if its calls have run.
     pub reason: Option<EndReason>,
-    /// The counters of the last admission, if the record does not have them yet.
+    /// The counters' states at the last admission, if the record does not have them yet.
     pub debited: &'a [Debited],
     /// The frame of the reply.
     pub frame: &'a ReplyFrame,
@@ -185,12 +186,13 @@ pub struct Ending<'a> {
     pub bounds: &'a Bounds,
     /// Shard time, ms.
     pub now_ms: i64,
-    /// True if memory is short: the record does not repeat a reply that an inbox has.
+    /// True if memory is short. In that case, the record does not repeat a reply that is in an inbox.
     pub pressure: bool,
 }
 
 impl Ending<'_> {
-    /// Adds the end of the turn to `transaction`. The caller guards the record's version and its hold on the slice.
+    /// Adds the end of the turn to `transaction`. The caller must guard the version of the turn's record, and that it
+    /// holds the slice.
     ///
     /// # Errors
     /// [`Undecided`]: for a task, its counter must be read.
@@ -259,8 +261,8 @@ impl Ending<'_> {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Returns a task's unused budget to its parent. The rest is debited first, so that no turn of the task can still use
-    /// it.
+    /// Returns a task's unused budget to its parent. First debits the unused calls from the task, so that no turn of
+    /// the task can still use them.
     fn return_budget(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some(task) = &self.turn.task else { return Ok(()) };
         let counter = CounterKey::new(limits::TASK, self.name.to_string());
@@ -281,7 +283,8 @@ impl Ending<'_> {
             }));
             let above = CounterKey::new(limits::TASK, format!("{}:{parent}", self.name.tenant));
             let amount = i64::try_from(left).map_or(i64::MIN, |left| -left);
-            // If the parent has ended, its counter is gone and must not be created again.
+            // With an end, this changes only an existing counter. If the parent has ended, its counter is gone and must
+            // not be created again.
             transaction.write(Write::Add { counter: above, amount, ends_ms: Some(0) });
             for task in std::iter::once(parent).chain(&task.above) {
                 if let Ok(above) = TurnId::new(task.as_str()) {
@@ -293,7 +296,7 @@ impl Ending<'_> {
         Ok(())
     }
 
-    /// Wakes the turn that may wait for this end.
+    /// Wakes the turn that may wait for the end of this turn.
     fn wake_waiter(&self, transaction: &mut Transaction) {
         if let Some(waiter) = waiter(self.name, &self.turn.head, self.turn.is_task()) {
             let above = TurnName { tenant: self.name.tenant.clone(), turn: waiter.clone() };
@@ -316,8 +319,8 @@ pub fn cascade_timer(name: &TurnName) -> String {
     format!("cascade:{name}")
 }
 
-/// The turn or task that may wait for this end. For the turn of an inner call, it is the turn that made the call; for any
-/// other turn, its task; for a task, the turn that delegated it.
+/// The turn or task that may wait for the end of `name`. For the turn of an inner call, it is the turn that made the
+/// call. For any other turn, it is the turn's task. For a task, it is the turn that delegated the task.
 #[must_use]
 pub fn waiter(name: &TurnName, head: &Head, is_task: bool) -> Option<TurnId> {
     if is_task {
@@ -333,8 +336,9 @@ pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bound
     append(transaction, entry.clone(), None, bounds);
 }
 
-/// Appends the audit entries of calls of a turn from `position` on. With `audit.admissions`, they report how the calls were
-/// admitted, and when they ended. `debited` has the counters of the last admission, if the record does not have them yet.
+/// Appends the audit entries of calls of a turn from `position` on. With `audit.admissions`, the entries also report
+/// how the calls were admitted, and when they ended. `debited` has the counters' states at the last admission, if the
+/// record does not have them yet.
 pub fn append_call_audits<'a>(
     transaction: &mut Transaction,
     entries: impl Iterator<Item = &'a Bytes>,
@@ -375,7 +379,7 @@ fn count_out(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     }
 }
 
-/// Leaves the throttle or budget queue, returns the permits, and wakes their waiters.
+/// Removes the turn from its throttle or budget queue, returns its permits, and wakes turns that wait for them.
 pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     leave_parked(transaction, name, turn);
     if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {
@@ -395,7 +399,7 @@ pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, 
     return_permits(transaction, turn, now_ms);
 }
 
-/// Returns the concurrency permits of a slice and wakes their waiters.
+/// Returns the concurrency permits of a slice, and wakes turns that wait for them.
 pub fn return_permits(transaction: &mut Transaction, turn: &Turn, now_ms: i64) {
     for (counter, permits) in &turn.permits {
         let amount = i64::try_from(*permits).map_or(i64::MIN, |permits| -permits);

@@ -1,4 +1,5 @@
-//! Ends an expired or canceled turn if no worker holds its slice. Otherwise the holder ends it.
+//! Ends an expired or canceled turn if no worker holds its slice. If a worker holds the slice, that worker ends the
+//! turn.
 
 use bytes::Bytes;
 use tickfleet_model::Call;
@@ -25,8 +26,8 @@ impl Case<'_> {
             return self.end(reason, turn);
         }
         let queue = turn.queue(&self.due.name.tenant);
-        // `Read` describes the record's current entry only as the last conflict: after any other conflict the entry may
-        // differ.
+        // Only if `Read` is the last conflict does it describe the record's current entry. After any other conflict,
+        // the record may name another entry.
         let was_read = self.context.conflicts.last() == Some(&Conflict::Read);
         match self.stored.out_entry() {
             Some(entry) if !was_read => {
@@ -34,7 +35,8 @@ impl Case<'_> {
                     self.transaction.guard(Guard::Unread(queue.clone(), entry.clone()));
                 }
                 self.transaction.write(Write::Remove(queue, entry.clone()));
-                // The record has a holder's entry, so a holder took it and the store lost that.
+                // A holder wrote this entry into the record. The entry now counts as unread, so the store lost that it
+                // was taken.
                 turn.may_have_run |= turn.entry.is_some();
             }
             Some(entry) => {
@@ -48,8 +50,8 @@ impl Case<'_> {
         self.end(reason, turn)
     }
 
-    /// Sends the holder a cancel notice with its next heartbeat, and checks the turn again after a lease. A deadline needs
-    /// no notice, because the holder tracks it itself.
+    /// Notifies the holder of a cancel: it receives the notice with its next heartbeat. Checks the turn again after a
+    /// lease. An expired deadline needs no notice, because the holder tracks the deadline itself.
     fn notify(&mut self, consumer: &std::sync::Arc<str>) -> Fired {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
@@ -65,7 +67,7 @@ impl Case<'_> {
         Fired::Noticed(consumer.clone())
     }
 
-    /// Removes a slice that was read and now has no holder. Its reader may have run calls.
+    /// Removes a slice that a consumer has read but none holds now. The reader may have run calls.
     fn lose(&mut self, turn: &mut Turn, queue: &StreamKey, entry: &EntryId) {
         turn.may_have_run = true;
         self.transaction.write(Write::Remove(queue.clone(), entry.clone()));
@@ -97,7 +99,7 @@ impl Case<'_> {
         Ok(Fired::Ended)
     }
 
-    /// Adds the end: earlier results, and a result for each call without one.
+    /// Adds the end of the turn to the transaction: earlier results, and a result for each call that has none.
     fn finish(&mut self, reason: &EndReason, turn: &Turn, calls: &[Option<Bytes>]) -> Result<(), Undecided> {
         let due = self.due;
         let name = self.due.name;
@@ -108,7 +110,7 @@ impl Case<'_> {
         let marks = marks(self.view, self.context, name, digest, turn.position..turn.head.calls)?;
         self.transaction.guards.extend(marks.guard);
         for (position, call) in (turn.position..).zip(calls) {
-            // A result that a worker reported after a restart takes precedence over any other state.
+            // A result that a worker reported after a restart takes precedence over the turn's record.
             let mark = marks.calls.get(&position);
             let reported = mark.and_then(|mark| mark.result.as_ref()).map(RenderedCall::from);
             let result = reported.unwrap_or_else(|| self.ended(turn, position, call.as_ref(), reason, mark.is_some()));
@@ -152,7 +154,7 @@ impl Case<'_> {
         self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, fate, now_ms })
     }
 
-    /// The calls without results, from the record's parts and the slice's entry. A lost call is `None`.
+    /// The calls without results, from the record's parts and the slice's entry. `None` for a call that is lost.
     fn remaining_calls(&self) -> Result<Vec<Option<Bytes>>, Undecided> {
         let name = self.due.name;
         let turn = &self.stored.value;
@@ -172,9 +174,9 @@ impl Case<'_> {
     }
 }
 
-/// Writes the record of a turn that ends at `due_ms`, and returns its slice, permits and place in a throttle queue. `calls`
-/// are the calls from its position on that are not yet parts of the record. The caller has guarded the record's version and
-/// removed the slice from its queue.
+/// Writes the record of a turn that ends at `due_ms`. Releases the turn's permits, its count as a slice out, and its
+/// place in a throttle queue. `calls` are the calls from the turn's position on that are not yet parts of the record.
+/// The caller has guarded the record's version and removed the slice from its queue.
 pub(super) fn begin_ending(
     transaction: &mut Transaction,
     name: &TurnName,

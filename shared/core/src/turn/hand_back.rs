@@ -1,4 +1,5 @@
-//! Returns a slice that its holder does not run: another worker takes it, at once or once a worker can read it.
+//! Returns a slice that its holder does not run. Another worker takes the slice, at once or after a delay if this
+//! worker cannot read it.
 
 use bytes::Bytes;
 
@@ -19,26 +20,27 @@ use crate::view::{Undecided, View};
 /// Why a holder returns a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandBackReason {
-    /// The call that the holder began was never sent.
+    /// The next call was never sent, even if the holder had begun it.
     Unsent {
-        /// The nonce of the holder's attempt, see [`super::Begun::by`]; `None` if it began no call.
+        /// The nonce of the holder's attempt, see [`super::Begun::by`]. `None` if the holder began no call.
         nonce: Option<String>,
     },
     /// The next call was interrupted and may run again.
     Tried,
-    /// Concurrent reads were interrupted too, or another worker may have run them because the slice was taken before the
-    /// store restarted.
+    /// Concurrent reads were interrupted, too. Or another worker may have run them, because the slice was taken before
+    /// a restart of the store.
     Beside,
-    /// The holder does not have the slice: it never arrived, or the store lost that it ended.
+    /// The worker holds the entry but does not run the slice. Either the slice never arrived at the worker, or the
+    /// store lost that the slice had ended.
     Unknown,
 }
 
 /// A slice to be returned. It is redelivered under a new version.
 #[derive(Debug, Clone, Copy)]
 pub struct HandBack<'a> {
-    /// The slice, as its holder has it.
+    /// The slice, as the caller holds it.
     pub slice: &'a Slice,
-    /// Why it is returned.
+    /// Why the slice is returned.
     pub reason: &'a HandBackReason,
 }
 
@@ -47,7 +49,7 @@ pub struct HandBack<'a> {
 pub enum HandedBack {
     /// The slice is on its queue again.
     Redelivered,
-    /// The slice waits until this time, ms, and then goes to a worker that can read it.
+    /// The slice waits until this time, ms, and is then offered to the workers again.
     Waits(i64),
     /// Too many workers could not read the slice: its turn ends.
     Ends,
@@ -72,13 +74,13 @@ impl Decision for HandBack<'_> {
         if *self.reason != HandBackReason::Unknown || context.failed(|conflict| *conflict == Conflict::NotHeld) {
             return Ok(Step::Return(HandedBack::Stale));
         }
-        // The holder does not run the slice, so the stored record decides, as in recovery.
+        // The holder does not run the slice, so the stored record decides what is redelivered.
         let Some(stored) = slice_of_entry(view, &slice.name, &slice.entry)? else {
             transaction.guard(Guard::Held(slice.queue.clone(), slice.entry.clone()));
             return Ok(Step::Commit(transaction, HandedBack::Stale));
         };
         transaction.guard(Guard::Version(slice.name.record(), stored.version));
-        // The writer of the record had the same entry: the store lost that the entry was taken.
+        // Another holder of the same entry wrote this record, because the store lost that the entry was taken.
         let turn = Turn { may_have_run: true, ..stored.value };
         self.redeliver(&mut transaction, turn, context);
         Ok(Step::Commit(transaction, HandedBack::Redelivered))
@@ -97,15 +99,16 @@ impl HandBack<'_> {
     }
 }
 
-/// Guards that the store has not restarted again: calls of the slice may have run if it was admitted before a restart.
+/// Guards that the store has not restarted since the decision. After another restart, calls of the slice could have
+/// run.
 fn guard_restart(transaction: &mut Transaction, context: &Context) {
     if !mutant!("hand_back_guards_the_epoch") {
         transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: 0 });
     }
 }
 
-/// The record of a turn, if this entry is its slice. Otherwise the slice was redelivered in another entry or its turn has
-/// ended, and the holder must take the entry off the queue itself.
+/// The record of a turn, if this entry is the turn's slice. `None` if the slice was redelivered in another entry, or if
+/// the turn has ended. In both cases, the holder must remove the entry from the queue itself.
 fn slice_of_entry(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
     Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.out_entry() == Some(entry)))
 }
@@ -119,27 +122,28 @@ impl Turn {
     /// Records what a returning holder reports about the slice's calls.
     fn hand_back(&mut self, reason: &HandBackReason, context: &Context) {
         match reason {
-            // A call that an earlier holder began stays begun: the next holder asks whether it took effect.
+            // A call that an earlier holder began stays begun. The next holder asks whether this call took effect.
             HandBackReason::Unsent { nonce } => {
                 let is_own = |by: &str| nonce.as_deref() == Some(by);
                 self.begun = self.begun.take().filter(|begun| !is_own(&begun.by));
             }
             HandBackReason::Tried => self.attempts += 1,
             HandBackReason::Beside => self.may_have_run = true,
-            // The restart may have lost the write that ended the slice.
+            // A restart may have lost the write that ended the slice.
             HandBackReason::Unknown => self.may_have_run |= self.is_from_before_restart(context),
         }
     }
 }
 
-/// An entry that its holder cannot read. The slice waits for a worker of another build; the delay doubles each time.
+/// Returns an entry that its holder cannot read. The slice is offered again after a delay, so that a worker of another
+/// build can take it. The delay doubles each time.
 #[derive(Debug, Clone, Copy)]
 pub struct HandBackUnreadable<'a> {
     /// The entry.
     pub entry: &'a HeldEntry,
     /// The turn named in the entry. For an entry without a turn, see [`PutAside`].
     pub name: &'a TurnName,
-    /// Attempts after which the turn ends.
+    /// Number of failed attempts to read the turn's slices after which the turn ends.
     pub attempts_max: u32,
 }
 
@@ -172,7 +176,8 @@ impl HandBackUnreadable<'_> {
         let name = self.name;
         let now_ms = context.now_ms;
         let mut turn = stored.value;
-        // A newer version of the record: an earlier holder wrote it, and the store lost that the entry was taken.
+        // The record has a newer version than the entry: an earlier holder wrote the record, and the store lost that
+        // the entry was taken.
         let is_taken_twice = self.entry.text(fields::VERSION) != Some(stored.version.as_str());
         turn.may_have_run |= is_taken_twice || turn.is_from_before_restart(context);
         turn.unreadable += 1;
@@ -196,7 +201,7 @@ impl HandBackUnreadable<'_> {
         HandedBack::Waits(due_ms)
     }
 
-    /// The last `count` calls of the entry, unparsed.
+    /// The last `count` calls of the entry, as unparsed JSON.
     fn calls(&self, count: usize) -> Vec<Bytes> {
         let calls =
             self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL).map(|(_, call)| call.clone());
@@ -233,7 +238,7 @@ impl Decision for PutAside<'_> {
 }
 
 impl HeldEntry {
-    /// The guard that takes the entry off its queue.
+    /// The guard that removes the entry from its queue.
     fn is_held(&self) -> Guard {
         Guard::Held(self.queue.clone(), self.entry.clone())
     }

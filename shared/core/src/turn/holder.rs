@@ -1,4 +1,5 @@
-//! Shared by the holder's transitions: proof that it holds the slice, and removal of the slice from the workers.
+//! Code that all transitions of a slice's holder share: checks that the caller holds the slice, and removal of the
+//! slice.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -15,20 +16,20 @@ pub(super) fn is_stale(slice: &Slice, context: &Context) -> bool {
     has_changed(&slice.name.record(), context)
 }
 
-/// True if an earlier attempt found a changed record.
+/// True if an earlier attempt of this decision failed because the record had changed.
 pub(super) fn has_changed(record: &RecordKey, context: &Context) -> bool {
     context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if key == record))
 }
 
-/// Guards the slice's version, which is its fence.
+/// Guards the version of the slice, which is its fence.
 pub(super) fn guard_version(transaction: &mut Transaction, slice: &Slice) {
     if !mutant!("holder_guards_the_version") {
         transaction.guard(Guard::Version(slice.name.record(), slice.version.clone()));
     }
 }
 
-/// Takes the slice off its queue; the last guard of a transaction. Only the version is a fence: if a restart of the store
-/// lost that the entry was taken, the holder removes the entry anyway.
+/// Removes the slice from its queue. Must be the last guard of a transaction. Only the version is a fence: if the store
+/// lost in a restart that the entry was taken, the holder removes the entry anyway.
 pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context: &Context) {
     if context.failed(|conflict| *conflict == Conflict::NotHeld) {
         transaction.write(Write::Remove(slice.queue.clone(), slice.entry.clone()));
@@ -37,7 +38,7 @@ pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context:
     }
 }
 
-/// Adds to the count of slices out: 1 for a slice dispatched to workers, -1 for one that came back.
+/// Changes the tenant's count of slices out: 1 for a slice that is dispatched to workers, -1 for one that leaves them.
 pub(super) fn count_out(transaction: &mut Transaction, name: &TurnName, amount: i64) {
     let counter = CounterKey::new(limits::OUT, name.tenant.as_str());
     transaction.write(Write::Add { counter, amount, ends_ms: None });
@@ -50,7 +51,7 @@ pub(super) fn keep_calls(transaction: &mut Transaction, name: &TurnName, positio
     }
 }
 
-/// JSON texts of plain data.
+/// The JSON text of each item.
 pub(super) fn texts<T: Serialize>(items: &[T]) -> Vec<Bytes> {
     items.iter().map(|item| serde_json::to_vec(item).unwrap_or_default().into()).collect()
 }

@@ -18,14 +18,15 @@
 //!
 //! # Cancel
 //!
-//! A cancel does not change the turn's record: a new version would fence off the worker that runs the slice, and its results
-//! would be lost. A cancel is a separate record, [`Cancellation`], and makes the turn's timer due. [`Due`] then ends a turn
-//! without a holder. If a worker holds the slice, it receives a notice and settles the calls that ran.
+//! A cancel does not change the turn's record. A new version would fence off the worker that runs the slice, and the
+//! worker's results would be lost. So a cancel writes a separate record, [`Cancellation`], and makes the turn's timer
+//! due. [`Due`] then ends a turn without a holder. If a worker holds the slice, the worker receives a notice, and
+//! settles the calls that ran.
 //!
 //! # Timers
 //!
-//! A turn has one timer, set by its own decision, [`Due`]. Other transitions move it only to an earlier time, so that they
-//! cannot delay a cancel or the deadline.
+//! A turn has one timer, which [`Due`] handles. Only [`Due`] may move the timer to a later time. Other transitions only
+//! move it to an earlier time, so that they cannot delay a cancel or the deadline.
 
 pub mod admit;
 pub mod advance;

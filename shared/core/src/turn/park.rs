@@ -24,34 +24,35 @@ pub enum ParkReason {
         delay_ms: i64,
         /// Why the attempt failed.
         cause: String,
-        /// True if the call stays begun: it never begins again, and the next holder asks for its outcome.
+        /// True if the call stays begun. It then never begins again: the next holder asks for its outcome.
         keeps_begun: bool,
     },
     /// The call waits for an event.
     Wait {
         /// The event.
         reason: WaitReason,
-        /// The longest wait, ms.
+        /// The longest time that the call waits without a wake-up, ms.
         most_ms: i64,
         /// True if the call began work that continues elsewhere.
         has_begun: bool,
-        /// Why, in words; only for [`WaitReason::Breaker`].
+        /// Why the call waits, in words; only for [`WaitReason::Breaker`].
         cause: String,
     },
 }
 
-/// A slice to be parked at its next call. Results of earlier calls are settled first.
+/// Parks a slice at its next call. The results of earlier calls must be settled first.
 #[derive(Clone, Copy)]
 pub struct Park<'a> {
-    /// The slice, as its holder has it.
+    /// The slice, as the caller holds it.
     pub slice: &'a Slice,
-    /// Why it waits.
+    /// Why the call waits.
     pub reason: &'a ParkReason,
-    /// True if reads that ran beside the call may have run and have no result. Either their results were dropped, or the
-    /// slice was taken before the store restarted: if the store lost that, another worker has taken the slice too.
+    /// True if concurrent reads of the slice may have run without a result. This has two causes. Their results were
+    /// dropped. Or the slice was taken before a restart of the store: if the store lost this, another worker may have
+    /// taken the slice, too.
     pub beside: bool,
-    /// The conditions of the wait, such as an open approval or a held claim. If one fails, the wait is over and the call
-    /// continues at once. Only guards on records.
+    /// The conditions of the wait, such as an open approval or a held claim. If one of them fails, the wait is over,
+    /// and the call continues at once. Only guards on records are allowed.
     pub waits_while: &'a [Guard],
     /// Records written in the same transaction, such as an approval request.
     pub sections: &'a [&'a dyn Section],
@@ -91,7 +92,8 @@ impl Decision for Park<'_> {
 }
 
 impl Park<'_> {
-    /// Guards that the wait is not over yet: otherwise the wake-up would be lost. Returns true if it is over.
+    /// Guards that the wait is not over yet, because a wake-up before the park would be lost. Returns true if the wait
+    /// is over.
     fn guard_wait(&self, transaction: &mut Transaction, context: &Context) -> bool {
         let mut guards = self.waits_while.to_vec();
         if let ParkReason::Wait { reason, .. } = self.reason {
@@ -167,13 +169,13 @@ impl Turn {
         }
     }
 
-    /// Clears the intent record of the next call. A later call that an earlier holder began stays begun.
+    /// Clears the intent record of the next call, but not that of a later call, which an earlier holder began.
     fn forget_begun(&mut self) {
         self.begun = self.begun.take().filter(|begun| begun.position > self.position);
     }
 
-    /// Updates the record when a call begins to wait. If the call has begun, earlier crashes no longer count, because its
-    /// work has progressed since.
+    /// Updates the record when a call begins to wait. If the call has begun work elsewhere, earlier crashes no longer
+    /// count, because the slice has made progress since then.
     fn wait(&mut self, reason: &WaitReason, has_begun: bool) {
         if has_begun {
             self.may_have_run |= self.crashes > 0;
@@ -182,7 +184,7 @@ impl Turn {
             self.attempts = 0;
             self.worked_elsewhere = true;
         } else if reason.is_for_others() {
-            // The call is expected in its session again, and is evaluated again when it continues.
+            // The call is no longer under way in its session. Its facts are checked again when it continues.
             self.session = None;
         }
         if let WaitReason::Approval { approval } = reason {
@@ -190,8 +192,8 @@ impl Turn {
         }
     }
 
-    /// Notes that the next call waits for a circuit breaker or a paused tool. Consecutive waits with one cause share one
-    /// note.
+    /// Notes that the next call waits for a circuit breaker or a paused tool. Consecutive waits with one cause share
+    /// one note.
     fn note_rest(&mut self, since_ms: i64, until: i64, why: &str) {
         let next = self.position;
         if let Some(Note::Rested { position, times, until_ms, cause, .. }) = self.notes.last_mut()
@@ -205,7 +207,8 @@ impl Turn {
         self.note(Note::Rested { at_ms: since_ms, position: next, times: 1, until_ms: until, cause: why.to_owned() });
     }
 
-    /// Since when the next call has waited for a circuit breaker or a paused tool because of `why`, ms, if it does.
+    /// If the last note says that the next call waits for a circuit breaker or a paused tool with the cause `why`: the
+    /// start of this wait, ms.
     #[must_use]
     pub fn rests_since(&self, why: &str) -> Option<i64> {
         match self.notes.last() {
@@ -222,7 +225,7 @@ fn awaited(name: &TurnName, reason: &WaitReason) -> Option<TurnName> {
     reason.awaits().map(|turn| TurnName { tenant: name.tenant.clone(), turn: turn.clone() })
 }
 
-/// The record that a guard checks.
+/// The record that a guard checks, if it is a guard on a record.
 const fn guarded_record(guard: &Guard) -> Option<&RecordKey> {
     match guard {
         Guard::Version(record, _) | Guard::Absent(record) | Guard::Present(record) => Some(record),
@@ -230,8 +233,8 @@ const fn guarded_record(guard: &Guard) -> Option<&RecordKey> {
     }
 }
 
-/// Guards that the turn is not canceled. A cancel of an earlier turn with the same ID does not count. Returns false if the
-/// turn is canceled.
+/// Guards that the turn is not canceled. A cancel of an earlier turn with the same ID does not count. Returns false if
+/// the turn is canceled.
 pub(super) fn guard_not_canceled(
     transaction: &mut Transaction,
     name: &TurnName,

@@ -4,7 +4,7 @@ use super::state::{State, Turn};
 use crate::keys::{self, TurnName};
 use crate::transaction::{Transaction, Write};
 
-/// True if a parked turn is in the set of [`keys::parked`].
+/// True if the set [`keys::parked`] lists turns in this state.
 const fn is_listed(state: &State) -> bool {
     match state {
         State::Retrying { .. } => true,
@@ -13,7 +13,7 @@ const fn is_listed(state: &State) -> bool {
     }
 }
 
-/// Lists a turn that was parked.
+/// Adds a parked turn to the list.
 pub(super) fn join_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     if is_listed(&turn.state) {
         let member = name.to_string().into();
@@ -22,7 +22,7 @@ pub(super) fn join_parked(transaction: &mut Transaction, name: &TurnName, turn: 
     }
 }
 
-/// Removes a turn that was parked from the list.
+/// Removes a turn from the list.
 pub(super) fn leave_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     if is_listed(&turn.state) {
         transaction.write(Write::Leave { set: keys::parked(), member: name.to_string().into(), queue_of: None });

@@ -17,34 +17,34 @@ use crate::recovery::epoch::{marks, settled};
 use crate::transaction::{Conflict, EntryId, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// How long producers can see that a tenant is not configured, ms.
+/// Time for which producers can see that a tenant is not configured, ms.
 const ABSENT_MS: i64 = 60_000;
 
-/// Delay before a message whose calls have begun is admitted again, ms.
+/// If calls of a message have begun, the message is admitted again after this delay, ms.
 const BEGUN_LOOK_MS: i64 = 1_000;
 
-/// True for the reasons that may not have held when the message was admitted for the first time.
+/// True for reasons that depend on the fleet's state. They may not have applied when the message was first admitted.
 const fn depends_on_state(reason: RejectionCode) -> bool {
     use RejectionCode::{InboxFull, TenantQueueFull, TooManyInboxes, UnknownAgent, UnknownTask, UnreadableTenant};
     matches!(reason, InboxFull | TenantQueueFull | TooManyInboxes | UnknownAgent | UnknownTask | UnreadableTenant)
 }
 
-/// A message to be rejected.
+/// Rejects an inbound message.
 pub struct Reject<'a> {
     /// The inbound stream of the message.
     pub from: Inbound,
-    /// Its entry.
+    /// The message's entry.
     pub entry: EntryId,
     /// The reason.
     pub reason: RejectionCode,
-    /// The message, bounded in size and without secrets.
+    /// The message for the dead letter: bounded in size and without secrets.
     pub raw: Bytes,
     /// The tenant named in the message.
     pub tenant: Option<RejectedTenant>,
-    /// The ID that the producer gave, and the digest of the content.
+    /// The ID that the producer chose, if any, and the digest of the content.
     pub given: Option<(TurnName, String)>,
-    /// For a message with a readable turn: the name that it would get, and the digest of its content. After a restart, the
-    /// store may have lost that this turn was admitted and began.
+    /// For a message with a readable turn: the name that the turn would get, and the digest of its content. Needed
+    /// because in a restart, the store may have lost that this turn was admitted and began.
     pub turn: Option<(TurnName, String)>,
     /// Bounds.
     pub bounds: &'a Bounds,
@@ -59,7 +59,8 @@ pub enum RejectedTenant {
         /// The inbox, and the reply, JSON.
         reply: Option<(InboxName, Bytes)>,
     },
-    /// The tenant is not configured, so it has no inbox. Producers that wait for a reply look for this note.
+    /// The tenant is not configured, so it has no inbox. Producers that wait for a reply look for a note about the
+    /// tenant instead.
     Absent(TenantId),
 }
 
@@ -71,10 +72,10 @@ pub enum Rejected {
         /// True if the producer receives a reply.
         replied: bool,
     },
-    /// Another scheduler has taken the entry over; nothing was written.
+    /// Another scheduler has taken over the entry; nothing was written.
     NotHeld,
-    /// Calls of the turn may have begun before a restart of the store. Nothing was written: admit the message again at this
-    /// time, ms.
+    /// Calls of the turn may have begun before a restart of the store. Nothing was written. The caller must try to
+    /// admit the message again at this time, ms.
     Later(i64),
 }
 
@@ -132,9 +133,10 @@ impl Decision for Reject<'_> {
 }
 
 impl Reject<'_> {
-    /// When to admit the message again, if calls of it may have begun: within one lease after a restart of the store, in
-    /// which workers report them, and once one has reported them. Only the state of the fleet can refuse such a message, not
-    /// its content.
+    /// When to admit the message again, ms, if its calls may have begun. They may have begun within one lease after a
+    /// restart of the store, in which workers report their calls. After this lease, they have begun if a worker has
+    /// reported one. The check applies only to reasons that depend on the fleet's state: a message with invalid content
+    /// was never admitted.
     fn may_have_begun(
         &self,
         transaction: &mut Transaction,
@@ -158,8 +160,8 @@ impl Reject<'_> {
         Ok(None)
     }
 
-    /// Frees the ID, so that the rejected message can be sent again under it. Keeps an ID that has other content or an
-    /// admitted turn, because it belongs to another message.
+    /// Frees the ID, so that the producer can send the message again with the same ID. Keeps an ID that has other
+    /// content or an admitted turn, because this ID belongs to another message.
     fn free_id(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
         let Some((name, digest)) = &self.given else { return Ok(()) };
         let key = name.given();
@@ -177,8 +179,8 @@ impl Reject<'_> {
         Ok(())
     }
 
-    /// Replies unless the inbox exceeds twice its bound. The bound itself is a reason to reject, so it must not suppress the
-    /// reply.
+    /// Replies, unless the inbox has twice its maximum of unread replies. A full inbox is a reason to reject, so the
+    /// normal maximum must not suppress the reply. Returns true if it replies.
     fn reply(&self, transaction: &mut Transaction, context: &Context) -> bool {
         match &self.tenant {
             Some(RejectedTenant::Known { tenant, reply: Some((inbox, reply)) }) => {

@@ -1,9 +1,9 @@
-//! Releases turns from a throttle queue with a due timer.
+//! Releases turns from a throttle queue with a due timer, in these steps:
 //!
 //! 1. [`Rearm`] postpones the queue's timer, or clears it if the queue is empty, and returns the turns at its head. The
-//!    timer comes first, so that a permit returned from then on makes it due again.
-//! 2. [`Release`] evaluates one turn at the head. Several turns are evaluated in one batch, in order: a turn leaves only
-//!    while it is first in its queue.
+//!    timer is set before the turns are evaluated. So if a permit is returned later, it makes the timer due again.
+//! 2. [`Release`] evaluates one turn at the head. One batch evaluates several turns, in order. A turn leaves the queue
+//!    only when it is the first turn.
 //! 3. If a turn left the queue, both steps are repeated.
 
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::record::{Stored, Unreadable};
 use crate::transaction::{Conflict, CounterKey, Guard, RecordKey, TimerRule, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Turns at the head of a queue evaluated in one batch.
+/// Maximum number of turns at the head of a queue that one batch evaluates.
 pub const HEADS_MAX: usize = 16;
 /// Shortest delay before a turn that stays at the head is checked again, ms.
 const AGAIN_MS: i64 = 20;
-/// Attempts while another turn is first in the queue.
+/// Maximum attempts if another turn is first in the queue.
 const NOT_FIRST_MAX: usize = 4;
 
 /// Sets the timer of a due throttle queue and returns the turns at its head.
@@ -43,7 +43,7 @@ pub struct Rearm {
 /// The head of a throttle queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueHead {
-    /// These turns, in order of place.
+    /// The turns at the head, in order of place.
     Turns(Vec<TurnName>),
     /// The queue is empty; its timer is cleared.
     Empty,
@@ -67,7 +67,7 @@ impl Decision for Rearm {
         let set = keys::throttle_queue(&self.counter);
         let timer = keys::throttle_timer(&self.counter);
         if context.failed(|conflict| matches!(conflict, Conflict::Full | Conflict::NoMember)) {
-            // The queue has changed since the read: check it again at once.
+            // The queue has changed since the read. Check it again at once.
             transaction.timer(timer, context.now_ms, TimerRule::Set);
             return Ok(Step::Commit(transaction, QueueHead::Turns(Vec::new())));
         }
@@ -77,7 +77,8 @@ impl Decision for Rearm {
             transaction.guard(Guard::Fits { set, member: "".into(), max: 1 }).write(Write::ClearTimer(timer.into()));
             return Ok(Step::Commit(transaction, QueueHead::Empty));
         };
-        // A turn that joins ahead of the first sets the timer earlier; without this guard, that would be overwritten.
+        // A turn that joins before the first one sets the timer to an earlier time. Without this guard, this time would
+        // be overwritten.
         if !mutant!("rearm_guards_the_first") {
             transaction.guard(Guard::First(set.clone(), Arc::clone(first)));
         }
@@ -121,14 +122,14 @@ pub enum Released {
     Gone,
     /// The turn stays at the head of the queue, so the turns behind it stay too.
     Stays,
-    /// Another turn is ahead of it.
+    /// Another turn is ahead of this turn.
     Behind,
     /// The decision used an outdated policy or outdated run-time settings; nothing was written.
     PolicyStale,
 }
 
 impl Released {
-    /// True if the turn has left the queue, so the next one may be released at once.
+    /// True if the turn has left the queue. The next turn may then be released at once.
     #[must_use]
     pub const fn has_left(&self) -> bool {
         matches!(self, Self::Advanced(_) | Self::Gone)
@@ -208,7 +209,7 @@ impl Release<'_> {
             return Ok(Step::Commit(transaction, Released::Advanced(advanced)));
         };
         if woken {
-            // The timer is already set, and a permit returned since then has made it due again.
+            // [`Rearm`] has set the timer. If a permit was returned since then, the timer is due again.
             return Ok(Step::Return(Released::Stays));
         }
         let mut transaction = Transaction { guards, ..Transaction::new(context.version.clone()) };
@@ -217,7 +218,7 @@ impl Release<'_> {
         Ok(Step::Commit(transaction, Released::Stays))
     }
 
-    /// Why the turn ends before its next call, and why it was canceled. Adds guards for the answer.
+    /// Why the turn ends before its next call, and why it was canceled. Adds guards for this result.
     fn ends(
         &self,
         turn: &Turn,
@@ -226,7 +227,8 @@ impl Release<'_> {
         context: &Context,
     ) -> Result<(Option<EndReason>, Option<String>), Undecided> {
         let key = self.name.cancellation();
-        // A cancel is rare, so it is not read up front: the guard detects one.
+        // Cancels are rare, so the record is not read before the first attempt. If there is a cancel, the guard's
+        // conflict returns it.
         let is_known = view.get(&Query::Record(key.clone())).is_ok();
         let cancellation: Option<Stored<Cancellation>> = if is_known { view.record(&key)? } else { None };
         match cancellation {
@@ -273,7 +275,7 @@ impl Release<'_> {
             key: self.name.record(),
             why: Unreadable::Json("a call is missing".to_owned()),
         })?;
-        // An unreadable call counts as a call of an unnamed tool, so that limits still apply.
+        // An unreadable call counts as a call of a tool without a name, so that limits still apply.
         let unread = || Call { provider_id: None, tool: String::new(), arguments: String::new() };
         let calls = texts.iter().map(|text| serde_json::from_slice(text).unwrap_or_else(|_| unread())).collect();
         let name = &self.name;
@@ -285,7 +287,8 @@ impl Release<'_> {
     }
 }
 
-/// Removes an unreadable turn from a throttle queue, so that it does not block the queue. Its record stays for inspection.
+/// Removes an unreadable turn from a throttle queue, so that the turn does not block the queue. The turn's record stays
+/// for inspection.
 pub struct Discard<'a> {
     /// The counter that the turn waits for.
     pub counter: CounterKey,

@@ -12,12 +12,12 @@ use crate::keys::limits;
 use crate::transaction::{Conflict, CounterKey, Guard, Room, TimerRule, Window};
 use crate::view::Undecided;
 
-/// Delay of a turn if its tenant has too many slices out, ms.
+/// If a tenant has too many slices out, its turn is checked again after this delay, ms.
 const OUT_DELAY_MS: i64 = 1_000;
 
 impl Case<'_> {
-    /// Dispatches the calls `[position, upto)`. They were admitted before, so no limit is debited again. If the slice
-    /// returned its permits, the turn joins a throttle queue for them.
+    /// Dispatches the calls `[position, upto)`. The calls were admitted before, so no limit is debited again. If the
+    /// slice has returned its permits, the turn joins a throttle queue to take permits again.
     pub(super) fn resume(&mut self, upto: usize) -> Result<Fired, Undecided> {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
@@ -35,7 +35,7 @@ impl Case<'_> {
             return Ok(self.later(deadline_ms.min(now_ms + OUT_DELAY_MS)));
         }
         let Some(calls) = self.calls(&turn, upto)? else {
-            // Without all its calls the turn cannot run.
+            // Some calls are lost, so the turn cannot run.
             return self.expire(EndReason::Quarantined { crashes: turn.crashes });
         };
         let max = self.due.bounds.tenant_out_max;
@@ -49,7 +49,7 @@ impl Case<'_> {
         }
         leave_parked(&mut self.transaction, name, &turn);
         dispatch(&mut self.transaction, name, &mut turn, &calls);
-        // An external runtime that stays silent loses the task.
+        // If an external runtime stays silent for one lease, it loses the task. So check the task then.
         let due_ms = match turn.destination {
             Destination::Workers(_) => deadline_ms,
             Destination::External { lease_ms } => deadline_ms.min(now_ms + lease_ms),
@@ -59,7 +59,7 @@ impl Case<'_> {
         Ok(Fired::Dispatched)
     }
 
-    /// The calls `[position, upto)`, from the record's parts.
+    /// The calls `[position, upto)`, from the record's parts. `None` if one is missing.
     fn calls(&self, turn: &Turn, upto: usize) -> Result<Option<Vec<Bytes>>, Undecided> {
         let names = (turn.position..upto).map(parts::call).collect();
         Ok(self.view.parts(&self.due.name.record(), names)?.iter().cloned().collect())

@@ -15,21 +15,21 @@ use crate::section::{self, Section};
 use crate::transaction::{Conflict, CounterKey, Transaction, Version, Write};
 use crate::view::{Undecided, View};
 
-/// Results of a slice's next calls. The slice carries the record and its version, so a turn of one slice is settled without
-/// a read.
+/// Commits the results of a slice's next calls. The slice carries the turn's record and version, so a turn with only
+/// one slice is settled without a read.
 ///
-/// A repeated commit of the same transaction is reported as [`crate::Committed::already`].
+/// If the same transaction is committed again, the store reports [`crate::Committed::already`].
 #[derive(Clone, Copy)]
 pub struct Settle<'a> {
-    /// The slice, as its holder has it.
+    /// The slice, as the caller holds it.
     pub slice: &'a Slice,
-    /// Results of the calls from its position on.
+    /// Results of the calls from the turn's position on.
     pub results: &'a [RenderedCall],
     /// The frame of the reply.
     pub frame: &'a ReplyFrame,
     /// Updates of facts, claims, streaks and caches that these results cause.
     pub sections: &'a [&'a dyn Section],
-    /// Why calls were not run, if the turn ends because of it.
+    /// Why calls did not run, if the turn ends early for this reason.
     pub reason: Option<&'a EndReason>,
     /// Why the turn was canceled, if the holder received a notice.
     pub canceled: Option<&'a str>,
@@ -42,19 +42,19 @@ pub struct Settle<'a> {
 pub enum Settled {
     /// The turn has ended.
     Ended,
-    /// The slice continues: see [`Slice::advance`].
+    /// The holder keeps the slice and continues with the next call, see [`Slice::advance`].
     Continues {
         /// The new fence.
         version: Version,
         /// The record.
         turn: Box<Turn>,
     },
-    /// The slice is over, but the turn has calls left.
+    /// The slice has ended, but the turn has calls left. It waits in a throttle queue.
     Throttled,
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
-    /// Since the caller asked which calls have not run, the store restarted or a worker reported a call, see
-    /// [`crate::recovery::epoch::KnownUnrun`]. Nothing was written: ask again.
+    /// The caller's knowledge about calls that have not run is outdated: the store restarted, or a worker reported a
+    /// call. See [`crate::recovery::epoch::KnownUnrun`]. Nothing was written; ask again.
     Unsure,
 }
 
@@ -90,8 +90,9 @@ impl Decision for Settle<'_> {
 }
 
 impl Settle<'_> {
-    /// The holder keeps the slice if the record has these results and the same entry: the response to an earlier commit was
-    /// lost. Since the holder is alive, no other worker would continue the slice.
+    /// The result if the record has changed. If the record has these results and the same entry, an earlier commit
+    /// succeeded, but its response was lost. The holder then keeps the slice, because no other worker would continue
+    /// it.
     fn committed_before(&self, view: &View) -> Result<Settled, Undecided> {
         let slice = self.slice;
         let done = slice.turn.position + self.results.len();
@@ -105,7 +106,7 @@ impl Settle<'_> {
         }))
     }
 
-    /// True if an earlier attempt found that its answer about calls that have not run is no longer right.
+    /// True if an earlier attempt failed because the answer about calls that have not run is outdated.
     fn has_unsure_calls(&self, context: &Context) -> bool {
         let marks = keys::marks(&self.slice.name);
         context.failed(|conflict| match conflict {
@@ -182,7 +183,7 @@ impl Settle<'_> {
         });
         let mut debits = admitted.into_iter().flatten().zip(&self.slice.debited);
         let tick = debits.find(|((counter, _), _)| &*counter.limit == limits::TICK);
-        // With the notes full, the last note may belong to an earlier slice.
+        // If the list of notes is full, the last note may belong to an earlier slice.
         let is_noted = self.slice.turn.notes.len() < Turn::NOTES_MAX;
         tick.filter(|((_, max), debited)| is_noted && debited.used >= *max)
             .map_or(now_ms, |(_, debited)| debited.ends_ms.max(now_ms))
@@ -219,7 +220,8 @@ impl Settle<'_> {
 }
 
 impl Turn {
-    /// Advances past calls with results, and clears the state of the first of them.
+    /// Advances the position past `calls` calls that have results, and clears the state that belonged to the old
+    /// position.
     pub(super) fn pass_calls(&mut self, calls: usize) {
         if calls == 0 {
             return;
@@ -231,17 +233,17 @@ impl Turn {
         (self.session, self.approval) = (None, None);
     }
 
-    /// Ends the slice. Later calls that were dispatched before and now wait for permits again may have run.
+    /// Ends the slice. `may_have_run` stays true only if later calls were dispatched before: they may have run.
     fn leave_slice(&mut self) {
         self.may_have_run = self.position < self.debited && (self.may_have_run || self.crashes > 0);
         self.clear_suspicion();
-        // A later call that an earlier holder began stays begun.
+        // `begun` is not cleared: an earlier holder may have begun a later call.
         self.entry = None;
         self.permits.clear();
     }
 }
 
-/// The results of earlier commits, from the turn's parts. Their audit entries are empty unless the reply carries them.
+/// The results of earlier commits, from the turn's parts. The audit entries are empty, unless the reply carries them.
 pub(super) fn earlier_results(
     view: &View,
     name: &TurnName,

@@ -1,4 +1,4 @@
-//! A slice on a queue, with all data that a worker needs, so that it reads nothing else.
+//! A slice on a queue. It has all data that a worker needs, so the worker reads nothing else.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use crate::view::Fields;
 pub mod fields {
     /// `<tenant>:<turn>`.
     pub const NAME: &str = "t";
-    /// The version of the record: the fence.
+    /// The version of the turn's record, which is the fence.
     pub const VERSION: &str = "v";
-    /// The record's content.
+    /// The content of the turn's record.
     pub const RECORD: &str = "r";
     /// One call, JSON; repeated for each call, in order.
     pub const CALL: &str = "c";
-    /// The message of a task, JSON, which external runtimes read: the arguments of its call.
+    /// The message of a task for external runtimes: the arguments of the task's call, JSON.
     pub const TASK: &str = "task";
-    /// The counters that the admission debited, written by the store.
+    /// The states of the counters that the admission debited. The store writes this field.
     pub const DEBITED: &str = "d";
 }
 
@@ -32,15 +32,15 @@ pub mod fields {
 pub struct Slice {
     /// The queue.
     pub queue: StreamKey,
-    /// Its entry.
+    /// The entry on the queue.
     pub entry: EntryId,
     /// The turn.
     pub name: TurnName,
-    /// The version of the record: the fence for all writes of the holder.
+    /// The version of the turn's record. It is the fence for all writes of the holder.
     pub version: Version,
-    /// The record at that version.
+    /// The turn's record at this version.
     pub turn: Turn,
-    /// The counters that the admission debited.
+    /// The states of the counters that the admission debited.
     pub debited: Vec<Debited>,
     /// The calls `[position, upto)`.
     pub calls: Vec<Call>,
@@ -55,7 +55,7 @@ pub enum BadSlice {
     /// The record cannot be read.
     #[error("record: {0}")]
     Record(#[from] Unreadable),
-    /// The record's state does not match a slice.
+    /// The turn's state does not belong to a slice.
     #[error("the state is `{0}`")]
     State(&'static str),
 }
@@ -74,7 +74,7 @@ impl Slice {
         let version = Version::new(text(fields::VERSION)?);
         let mut turn = Turn::decode(text(fields::RECORD)?.as_bytes())?;
         let debited = text(fields::DEBITED).unwrap_or_default();
-        // The store adds them to this entry only; the holder's next write stores them in the record.
+        // The store adds the counters' states to this entry only. The holder's next write stores them in the record.
         turn.note_debited(Some(debited));
         let debited = Debited::parse_all(debited);
         let calls = fields.iter().filter(|(field, _)| &**field == fields::CALL);
@@ -87,7 +87,8 @@ impl Slice {
         Ok(Self { queue, entry, name, version, turn, debited, calls })
     }
 
-    /// Adopts the record that the holder wrote under `version`, and drops the calls with results.
+    /// Replaces the record by the one that the holder has written under `version`, and drops the calls that have
+    /// results.
     pub fn advance(&mut self, version: Version, turn: Turn) {
         let done = turn.position.saturating_sub(self.turn.position).min(self.calls.len());
         self.calls.drain(..done);
@@ -102,8 +103,8 @@ fn message(calls: &[Bytes]) -> Bytes {
     call.map(|call| call.arguments.into()).unwrap_or_default()
 }
 
-/// Dispatches `calls` of `turn` from its position on: writes the slice and the record, which is then [`State::Ready`].
-/// `calls` are JSON texts of [`Call`].
+/// Dispatches the next calls of `turn`: writes the slice and the record, and sets [`State::Ready`]. `calls` are JSON
+/// texts of [`Call`], from the turn's position on.
 pub fn dispatch(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn, calls: &[Bytes]) {
     turn.state = State::Ready { upto: turn.position + calls.len() };
     turn.entry = None;
@@ -114,7 +115,7 @@ pub fn dispatch(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn,
     ];
     fields.push(match turn.destination {
         Destination::Workers(_) => field(fields::RECORD, turn.encode()),
-        // The record is not for programs outside the fleet.
+        // Programs outside the fleet receive only the task's message, not the record.
         Destination::External { .. } => field(fields::TASK, message(calls)),
     });
     fields.extend(calls.iter().map(|call| field(fields::CALL, call.clone())));

@@ -28,7 +28,7 @@ pub struct Head {
     /// When the turn was submitted, ms by the store's clock; 0 if unknown.
     #[serde(rename = "ts", default, skip_serializing_if = "is_default")]
     pub submitted_ms: i64,
-    /// Digest of the content, for idempotency keys.
+    /// Digest of the turn's content. It shows whether a message with the same ID has the same content.
     #[serde(rename = "dg")]
     pub digest: String,
     /// Number of calls.
@@ -37,7 +37,7 @@ pub struct Head {
     /// True if the reply carries the audit entries.
     #[serde(rename = "au", default, skip_serializing_if = "is_default")]
     pub want_audits: bool,
-    /// True if a null may replace an omitted argument.
+    /// True if the model may send null for an argument that it would otherwise omit.
     #[serde(rename = "st", default, skip_serializing_if = "is_default")]
     pub strict: bool,
     /// The only tools that the calls may use; `None` allows all tools of the agent.
@@ -46,7 +46,7 @@ pub struct Head {
     /// True if consecutive calls of `read` tools may run concurrently.
     #[serde(rename = "pr", default, skip_serializing_if = "is_default")]
     pub parallel_reads: bool,
-    /// True if its inbox receives a message when a call waits for approval.
+    /// True if the inbox of the turn receives a message when a call waits for approval.
     #[serde(rename = "pa", default, skip_serializing_if = "is_default")]
     pub pending_approval: bool,
     /// The context visible to handlers.
@@ -64,7 +64,7 @@ pub struct Head {
 }
 
 impl PartialEq for Head {
-    /// Compares the stored form.
+    /// Compares the JSON of both.
     fn eq(&self, other: &Self) -> bool {
         serde_json::to_string(self).ok() == serde_json::to_string(other).ok()
     }
@@ -83,7 +83,7 @@ fn is_empty_context(context: &Context) -> bool {
         && context.tracestate.is_none()
 }
 
-/// The runner of the slices.
+/// Who runs a turn's slices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Destination {
     /// Workers, by priority.
@@ -101,11 +101,11 @@ pub enum Destination {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "s", rename_all = "snake_case")]
 pub enum State {
-    /// Waits in the throttle queue of a counter.
+    /// The turn waits in the throttle queue of a counter.
     Throttled {
         /// The counter.
         counter: CounterKey,
-        /// Since when, ms.
+        /// Since when the turn or call waits, ms.
         since_ms: i64,
     },
     /// The calls `[position, upto)` are in a slice on a queue, or with a worker that has begun no `once` call.
@@ -118,28 +118,29 @@ pub enum State {
         /// Position after the last call of the slice.
         upto: usize,
     },
-    /// The call at `position` failed and is retried when due.
+    /// The call at `position` failed, and is retried at `due_ms`.
     Retrying {
         /// Position after the last call of the slice.
         upto: usize,
-        /// When it is retried, ms.
+        /// When the call is retried, ms.
         due_ms: i64,
     },
     /// The call at `position` waits.
     Waiting {
-        /// Position after the last call of the slice. If equal to `position`, the slice has returned its permits, and its
-        /// calls take them again through a throttle queue.
+        /// Position after the last call of the slice. If equal to `position`, the slice has returned its permits, and
+        /// the calls need a throttle queue to take permits again.
         upto: usize,
         /// The reason for the wait.
         reason: WaitReason,
-        /// When the call is checked again even without a wake-up, ms.
+        /// When the call is checked again without a wake-up, ms.
         due_ms: i64,
     },
-    /// The turn ends when the lease after a restart of the store is over. Until then a worker may report results.
+    /// The turn ends at `due_ms`. After a restart of the store, it first waits for one lease, in which workers may
+    /// report results.
     Ending {
-        /// The reason, a word of [`crate::turn::state::EndReason`].
+        /// Why the turn ends.
         reason: EndReason,
-        /// When it ends, ms.
+        /// When the turn ends, ms.
         due_ms: i64,
     },
 }
@@ -167,7 +168,7 @@ impl State {
         }
     }
 
-    /// True if the next call was dispatched before, and is retried or waits.
+    /// True if the next call was dispatched before, and now waits for a retry or an event.
     #[must_use]
     pub const fn is_parked(&self) -> bool {
         matches!(self, Self::Retrying { .. } | Self::Waiting { .. })
@@ -183,7 +184,7 @@ impl State {
     }
 }
 
-/// Why a turn ends before its calls have run.
+/// Why a turn ends before all its calls have run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "w", rename_all = "snake_case")]
 pub enum EndReason {
@@ -191,12 +192,12 @@ pub enum EndReason {
     Expired,
     /// The turn was canceled, see [`Turn::canceled`].
     Canceled,
-    /// The day's calls are used up.
+    /// The calls of the agent's or tenant's day are used up.
     DailyCapReached {
         /// When the day's calls reset, ms.
         resets_ms: i64,
     },
-    /// The call budget of its task is used up.
+    /// The call budget of the turn's task is used up.
     TaskBudgetReached,
     /// A limit has no room.
     LimitReached {
@@ -215,7 +216,7 @@ pub enum EndReason {
         /// The limit.
         limit: String,
     },
-    /// The slice was redelivered too often after crashes.
+    /// The turn's slice crashed too many workers, or its calls were lost or unreadable.
     Quarantined {
         /// Number of crashes.
         crashes: u32,
@@ -242,7 +243,7 @@ impl EndReason {
     }
 }
 
-/// The event that a call waits for. The slot is free meanwhile.
+/// The event that a call waits for. While the call waits, it uses no slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "f", rename_all = "snake_case")]
 pub enum WaitReason {
@@ -283,7 +284,7 @@ pub enum WaitReason {
     },
 }
 
-/// Each question has a match without a wildcard: the compiler asks it of a new reason.
+/// The matches have no wildcard, so that the compiler requires a decision for each new reason.
 impl WaitReason {
     /// The turn or task that the call waits for, if any.
     #[must_use]
@@ -294,8 +295,8 @@ impl WaitReason {
         }
     }
 
-    /// True if another actor decides how long the wait lasts. The slice then returns its permits, because that actor might
-    /// need one of them.
+    /// True if people or other work decide how long the wait lasts. The slice then returns its permits, because the
+    /// awaited work might need one of them.
     #[must_use]
     pub const fn is_for_others(&self) -> bool {
         match self {
@@ -308,7 +309,8 @@ impl WaitReason {
         }
     }
 
-    /// Since when the tool takes no calls, ms, if that is the reason. The turn notes it with its cause.
+    /// If the reason is a circuit breaker or a paused tool: since when the call waits, ms. The turn's notes record such
+    /// a wait with its cause.
     #[must_use]
     pub const fn rests_since_ms(&self) -> Option<i64> {
         match self {
@@ -322,7 +324,7 @@ impl WaitReason {
         }
     }
 
-    /// True if people decide. Other waits are counted as delayed.
+    /// True if people decide how long the wait lasts. Metrics count turns with other waits as parked.
     #[must_use]
     pub const fn is_for_people(&self) -> bool {
         match self {
@@ -337,7 +339,7 @@ impl WaitReason {
     }
 }
 
-/// The intent record of a call. From here on, the call may have taken effect.
+/// The intent record of a call. Once it is committed, the call may have taken effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begun {
     /// The call's position.
@@ -346,7 +348,8 @@ pub struct Begun {
     /// The attempt that began the call: a worker's nonce, or `runtime` for an external runtime.
     #[serde(rename = "by")]
     pub by: String,
-    /// The consent that the call used, if it needed one. Its result reports it, even if the worker dies.
+    /// The consent that the call used, if it needed one. The call's result reports this consent, even if the worker
+    /// dies.
     #[serde(rename = "co", default, skip_serializing_if = "is_default")]
     pub consent: Option<UsedConsent>,
 }
@@ -376,10 +379,10 @@ pub struct UsedConsent {
 /// A slice that was redelivered after a crash, see [`crate::recovery`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspect {
-    /// The maximum number of suspects that a worker may run at the same time as this one, itself included; 1: alone.
+    /// The maximum number of suspects that run together on a worker, including this one. If 1, this suspect runs alone.
     #[serde(rename = "g")]
     pub group_max: u32,
-    /// Workers that died while this was their only suspect.
+    /// Number of workers that died while this was their only suspect.
     #[serde(rename = "l", default, skip_serializing_if = "is_default")]
     pub lone_crashes: u32,
 }
@@ -393,13 +396,13 @@ pub struct TaskPart {
     /// The parent task.
     #[serde(rename = "up", default, skip_serializing_if = "is_default")]
     pub parent: Option<TaskId>,
-    /// The ancestors of its parent, innermost first.
+    /// The ancestors of the parent task, innermost first.
     #[serde(rename = "ab", default, skip_serializing_if = "is_default")]
     pub above: Vec<TaskId>,
     /// When the external runtime last renewed its lease, ms.
     #[serde(rename = "to", default, skip_serializing_if = "is_default")]
     pub renewed_ms: i64,
-    /// The last model request with counted usage.
+    /// The last model request whose usage was counted.
     #[serde(rename = "co", default, skip_serializing_if = "is_default")]
     pub counted: Option<String>,
     /// Debits of the model request in progress.
@@ -411,12 +414,12 @@ pub struct TaskPart {
     /// Number of steps.
     #[serde(rename = "sn", default, skip_serializing_if = "is_default")]
     pub steps: u64,
-    /// Tokens in, tokens out, and cost so far.
+    /// Input tokens, output tokens, and cost so far, in millionths.
     #[serde(rename = "us", default, skip_serializing_if = "is_default")]
     pub used: (u64, u64, u64),
 }
 
-/// Debits for one model request, made before it is sent.
+/// Debits for one model request, made before the request is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     /// The request.
@@ -425,7 +428,7 @@ pub struct Reservation {
     /// The entry of the slice that made the reservation.
     #[serde(rename = "e")]
     pub entry: EntryId,
-    /// Per counter: the unit, the amount, and the end of its window, ms.
+    /// For each counter: the counter, the unit, the amount, and the end of the counter's window, ms.
     #[serde(rename = "d")]
     pub debits: Vec<(CounterKey, BudgetUnit, u64, i64)>,
 }
@@ -452,13 +455,14 @@ pub enum Note {
         /// Number of calls.
         #[serde(rename = "c")]
         calls: usize,
-        /// The counters, in the order of [`Debited`]: limit and maximum.
+        /// The debited counters, each with the maximum of its limit.
         #[serde(rename = "l")]
         limits: Vec<(CounterKey, u64)>,
-        /// The amounts, in the same order; only with `audit.admissions`.
+        /// The debited amounts, in the same order; only with `audit.admissions`.
         #[serde(rename = "am", default, skip_serializing_if = "Vec::is_empty")]
         amounts: Vec<u64>,
-        /// The counters' states, known once the slice is taken.
+        /// The counters' states after the debits, in the same order. Empty until a holder or a later transition stores
+        /// them.
         #[serde(rename = "d", default, skip_serializing_if = "Vec::is_empty")]
         debited: Vec<Debited>,
     },
@@ -481,26 +485,27 @@ pub enum Note {
         position: usize,
         /// The attempt, from 1; 0 for an outcome query about a call that stays begun.
         attempt: u32,
-        /// The delay before the next attempt, ms.
+        /// The delay until the next attempt, ms.
         delay_ms: i64,
         /// The cause.
         cause: String,
     },
     /// A call waited for a circuit breaker or a paused tool.
     Rested {
-        /// Since when, ms.
+        /// Since when the turn or call waits, ms.
         #[serde(rename = "t")]
         at_ms: i64,
         /// The call's position.
         position: usize,
         /// Number of consecutive waits.
         times: u32,
-        /// Until when, ms.
+        /// Until when the call waits, ms.
         until_ms: i64,
         /// The cause.
         cause: String,
     },
-    /// Calls returned their permits or took them again. With `calls` 0, no further detail is noted.
+    /// Calls returned their permits or took them again. With `calls` 0, the notes about permits are incomplete from
+    /// here on.
     Permits {
         /// When, ms.
         #[serde(rename = "t")]
@@ -519,10 +524,10 @@ pub struct Turn {
     /// The immutable part.
     #[serde(rename = "h")]
     pub head: Head,
-    /// The runner of its slices.
+    /// Who runs the turn's slices.
     #[serde(rename = "q")]
     pub destination: Destination,
-    /// The place in throttle queues: a smaller place was admitted earlier.
+    /// The turn's place in throttle queues. A smaller place means an earlier admission.
     #[serde(rename = "pl")]
     pub place: u64,
     /// When the turn was admitted, ms.
@@ -531,7 +536,7 @@ pub struct Turn {
     /// Bytes counted toward the tenant's bound.
     #[serde(rename = "b")]
     pub bytes: u64,
-    /// True if the producer gave the ID.
+    /// True if the producer chose the ID.
     #[serde(rename = "g", default, skip_serializing_if = "is_default")]
     pub given: bool,
     /// Position of the next call without a result.
@@ -543,13 +548,13 @@ pub struct Turn {
     /// Failed attempts of the call at `position`.
     #[serde(rename = "a", default, skip_serializing_if = "is_default")]
     pub attempts: u32,
-    /// Retries of all calls.
+    /// Number of retries of all calls.
     #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub retries: u32,
-    /// Workers that died with its slice.
+    /// Number of workers that died with the current slice.
     #[serde(rename = "c", default, skip_serializing_if = "is_default")]
     pub crashes: u32,
-    /// Workers that could not read its slices.
+    /// Number of workers that could not read the turn's slices.
     #[serde(rename = "ur", default, skip_serializing_if = "is_default")]
     pub unreadable: u32,
     /// True if calls of the slice may have run without a recorded result.
@@ -567,7 +572,8 @@ pub struct Turn {
     /// Set while the slice is a suspect, that is, redelivered after a crash.
     #[serde(rename = "su", default, skip_serializing_if = "is_default")]
     pub suspect: Option<Suspect>,
-    /// The slice's entry, written by its holder. Needed because the stored frame has only the entry of the last transaction.
+    /// The slice's entry. A holder writes it, because the stored record otherwise names only an entry that the last
+    /// transaction enqueued.
     #[serde(rename = "en", default, skip_serializing_if = "is_default")]
     pub entry: Option<EntryId>,
     /// Concurrency permits that the slice holds.
@@ -598,7 +604,7 @@ impl Turn {
     /// The maximum number of notes.
     pub const NOTES_MAX: usize = 40;
 
-    /// The queue of the next slice; after a crash, the queue of suspects.
+    /// The queue of the turn's slices; after a crash, the queue of suspects.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> StreamKey {
         match self.destination {
@@ -608,14 +614,14 @@ impl Turn {
         }
     }
 
-    /// True if its slice counts toward the tenant's slices out. A task on the queue of an external runtime does not: it may
-    /// stay there for days, and would stop the tenant's turns.
+    /// True if the turn has a slice that counts toward the tenant's slices out. A task of an external runtime does not
+    /// count: it may stay there for days, and would stop the tenant's other turns.
     #[must_use]
     pub const fn counts_as_out(&self) -> bool {
         self.state.out().is_some() && self.is_for_workers()
     }
 
-    /// True if workers run its slices.
+    /// True if workers run the turn's slices.
     #[must_use]
     pub const fn is_for_workers(&self) -> bool {
         matches!(self.destination, Destination::Workers(_))
@@ -628,7 +634,7 @@ impl Turn {
         }
     }
 
-    /// Clears the crash history when a slice ends: its crashes were not caused by the calls that follow.
+    /// Clears the crash history when a slice ends, because the next calls did not cause those crashes.
     pub fn clear_suspicion(&mut self) {
         self.crashes = 0;
         self.suspect = None;
@@ -662,10 +668,10 @@ pub struct Finished {
     /// Digest of the content.
     #[serde(rename = "dg")]
     pub digest: String,
-    /// Workers that died with its slices.
+    /// Number of workers that died with the turn's last slice.
     #[serde(rename = "c", default, skip_serializing_if = "is_default")]
     pub crashes: u32,
-    /// Retries of all calls.
+    /// Number of retries of all calls.
     #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub retries: u32,
     /// Why the turn ended early.
@@ -677,16 +683,16 @@ pub struct Finished {
     /// The turn's history.
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
     pub notes: Vec<Note>,
-    /// The turn's agent, if the reply is empty and does not name it.
+    /// The turn's agent, if the reply is empty. Otherwise, the reply names the agent.
     #[serde(rename = "ag", default, skip_serializing_if = "is_default")]
     pub agent: Option<AgentId>,
-    /// The reply, JSON; empty if memory was short and an inbox has the reply.
+    /// The reply, JSON. Empty if memory was short and an inbox has the reply.
     #[serde(skip)]
     pub reply: String,
 }
 
-/// The reply follows the JSON after a line break: as a text within the JSON it would be longer, and clients would have to
-/// parse it twice.
+/// The reply follows the JSON after a line break. As a text within the JSON, it would be longer, and clients would have
+/// to parse it twice.
 impl Record for Finished {
     const SCHEMA: u32 = 1;
 

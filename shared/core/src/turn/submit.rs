@@ -16,7 +16,7 @@ use crate::recovery::inbound::fields;
 use crate::transaction::{Conflict, Guard, StreamKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Field of an inbound entry: the digest of the content recorded with a given ID.
+/// Field of an inbound entry with an ID that the producer chose: the digest of the content.
 pub const DIGEST: &str = "d";
 
 /// An inbound stream.
@@ -48,13 +48,13 @@ impl Inbound {
     }
 }
 
-/// A turn or task to be submitted.
+/// Submits a turn or task.
 pub struct Submit<'a> {
     /// The inbound stream.
     pub to: Inbound,
     /// The tenant.
     pub tenant: TenantId,
-    /// The ID that the producer gave, and the digest of the content.
+    /// The ID that the producer chose, if any, and the digest of the content.
     pub given: Option<(TurnId, String)>,
     /// The inbox for the reply.
     pub reply_to: Option<InboxName>,
@@ -89,7 +89,8 @@ impl Submit<'_> {
         Some((TurnName { tenant: self.tenant.clone(), turn: turn.clone() }, digest))
     }
 
-    /// The bytes that the tenant may have unfinished besides this message; `None` if this message alone is too large.
+    /// The bytes that the tenant's other unfinished turns and tasks may have. `None` if this message alone is too
+    /// large.
     fn bytes_left(&self) -> Option<u64> {
         self.bounds.tenant_bytes_max.checked_sub(u64::try_from(self.payload.len()).ok()?)
     }
@@ -98,7 +99,7 @@ impl Submit<'_> {
     fn guard_bounds(&self, bytes_left: u64, transaction: &mut Transaction) {
         let bounds = self.bounds;
         transaction.guard(Guard::Calm).guard(Guard::Within(self.to.stream(), bounds.turns_max));
-        // Amount 0 only checks: the counter grows at admission.
+        // Amount 0 only checks the bound. The counter grows at admission.
         transaction.guard(tenant_room(limits::BYTES, self.tenant.as_str(), 0, bytes_left));
         if let Some(inbox) = &self.reply_to {
             let unread_max = bounds.inbox_unread_max;
@@ -107,8 +108,8 @@ impl Submit<'_> {
         }
     }
 
-    /// True if the stream has lost the message of an ID that waits on it. Whatever takes the message off the stream changes the
-    /// ID's record, which the caller guards.
+    /// True if the ID's record says that the message waits, but the stream has lost the message. Each decision that
+    /// removes the message from the stream also changes the ID's record, and the caller guards this record.
     fn is_lost(&self, given: &Stored<GivenId>, view: &View) -> Result<bool, Undecided> {
         let (GivenState::Queued, Some(entry)) = (&given.value.state, &given.entry) else { return Ok(false) };
         Ok(view.entry(&self.to.stream(), entry)?.is_none())
@@ -133,7 +134,8 @@ impl Decision for Submit<'_> {
         if let Some((name, digest)) = self.name()
             && !mutant!("submit_knows_the_id")
         {
-            // Most IDs are new, so the record is not read up front: the guard detects a known ID.
+            // Most IDs are new, so the record is not read before the first attempt. If the ID is known, the guard's
+            // conflict returns the record.
             let is_known = view.get(&Query::Record(name.given())).is_ok();
             if is_known && let Some(given) = view.record::<GivenId>(&name.given())? {
                 if given.value.digest != digest {
@@ -161,7 +163,7 @@ impl Decision for Submit<'_> {
     }
 }
 
-/// The bound that a conflict reports.
+/// The refusal for a bound that a conflict reports.
 const fn refusal(conflict: &Conflict) -> Option<Submitted> {
     match conflict {
         Conflict::Pressure => Some(Submitted::Pressure),

@@ -20,9 +20,9 @@ pub enum Role {
     Scheduler,
     /// A worker.
     Worker {
-        /// Its name, which survives restarts of the worker. Drain flags refer to it.
+        /// The worker's name, which stays the same after a restart of the worker. Drain flags refer to this name.
         worker: String,
-        /// Its slots.
+        /// The worker's slots.
         slots: Slots,
     },
 }
@@ -47,27 +47,29 @@ impl Role {
     }
 }
 
-/// Renews the lease of a consumer, and receives its notices. Call it before the consumer takes new work.
+/// A heartbeat: renews the lease of a consumer, and returns its notices. A consumer must send one before it takes new
+/// work.
 #[derive(Debug, Clone)]
 pub struct Beat {
     /// The consumer.
     pub consumer: ConsumerId,
-    /// Its role.
+    /// The consumer's role.
     pub role: Role,
     /// The lease, ms.
     pub lease_ms: i64,
-    /// Prefix of the digest of its policy.
+    /// The beginning of the digest of the consumer's policy.
     pub policy: String,
 }
 
-/// The result of a heartbeat. Shard time, epoch, generations and memory pressure come with every commit.
+/// The result of a heartbeat. It does not repeat what every commit returns: shard time, epoch, generations and memory
+/// pressure.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BeatReport {
     /// The drain flag, with its author and reason.
     pub drained: Option<Pause>,
     /// Canceled turns that the consumer holds and should stop.
     pub canceled: Vec<TurnName>,
-    /// True if there are more canceled turns: send the next heartbeat at once.
+    /// True if there are more canceled turns. The consumer should send the next heartbeat at once.
     pub more: bool,
     /// The lease before this heartbeat.
     pub before: LeaseBefore,
@@ -76,18 +78,18 @@ pub struct BeatReport {
 /// The lease of a consumer before a heartbeat.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LeaseBefore {
-    /// No lease: the first heartbeat, or the record was lost.
+    /// There was no lease: this is the first heartbeat, or the consumer's record was lost.
     #[default]
     None,
-    /// It was running.
+    /// The lease was running.
     Running,
-    /// It had ended, so the consumer's entries may have been redelivered.
+    /// The lease had ended, so the consumer's entries may have been redelivered.
     Ended,
 }
 
 impl Beat {
-    /// Time within which a decided heartbeat may be committed, ms. The lease is longer by this time: it lasts at least
-    /// `lease_ms` from the commit, regardless of the age of the decision.
+    /// Time within which a heartbeat must be committed after its decision, ms. The lease is longer by this time, so it
+    /// lasts at least `lease_ms` after the commit.
     const fn slack_ms(&self) -> i64 {
         let slack_ms = self.lease_ms / 8;
         if slack_ms > 0 { slack_ms } else { 1 }
@@ -159,13 +161,13 @@ impl Decision for Beat {
     }
 }
 
-/// Ends a consumer's lease at shutdown. Its remaining entries are redelivered at once, and its worker's drain flag is
-/// removed.
+/// Ends a consumer's lease at shutdown. The consumer's remaining entries are redelivered at once, and its worker's
+/// drain flag is removed.
 #[derive(Debug, Clone)]
 pub struct Leave {
     /// The consumer.
     pub consumer: ConsumerId,
-    /// Its role.
+    /// The consumer's role.
     pub role: Role,
 }
 
@@ -187,7 +189,7 @@ impl Decision for Leave {
             }
         }
         leave_silent(name, &mut transaction);
-        // The consumer stays in the set until it is buried.
+        // The consumer stays in the set until its entries are redelivered and [`Bury`](super::Bury) removes it.
         let place = context.now_ms.max(0).unsigned_abs();
         transaction.write(Write::Delete(key(name))).write(Write::Join {
             set: consumers(),
@@ -252,7 +254,7 @@ mod tests {
         assert!(stored.drained && stored.lease_ends_ms == 1_900);
     }
 
-    /// A cancel between the decision and the commit is not lost.
+    /// A turn is canceled between the decision and the commit of a heartbeat. The notice is not lost.
     #[test]
     fn a_notice_that_comes_in_between_waits_for_the_next_heartbeat() {
         let mut shard = Paper::at(1_000);
@@ -276,7 +278,7 @@ mod tests {
         shard.run(&leave());
     }
 
-    /// An operator resumes the worker between the decision and the commit of its shutdown. The resume is not lost.
+    /// An operator resumes the worker between the decision and the commit of its [`Leave`]. The resume is not lost.
     #[test]
     fn a_resume_in_between_stays() {
         let mut shard = Paper::at(1_000);
@@ -303,7 +305,7 @@ mod tests {
     }
 
     proptest! {
-        /// A late commit of a heartbeat does not shorten its lease, and the place in the set is the end of the lease.
+        /// If a heartbeat is committed late, its lease is not shorter. The place in the set is the end of the lease.
         #[test]
         fn a_lease_lasts_from_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {
             let mut shard = Paper::at(1_000);

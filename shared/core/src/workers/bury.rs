@@ -1,4 +1,4 @@
-//! Removes dead consumers from the set of consumers that may hold something.
+//! Removes dead consumers from the set of consumers that may hold entries.
 
 use tickfleet_model::ConsumerId;
 
@@ -7,11 +7,11 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// Maximum number of consumers that were silent for too long and are dropped with one burial.
+/// Maximum number of expired members of [`silent`](super::silent) that one [`Bury`] removes.
 const SILENT_DROPPED_MAX: usize = 8;
 
-/// Removes a dead consumer that holds nothing any more, and its undelivered notices. Its record stays until it expires,
-/// because a silent consumer may return.
+/// Removes a dead consumer that no longer holds entries, and its undelivered notices. The consumer's record stays until
+/// it expires, because a silent consumer may return.
 #[derive(Debug, Clone)]
 pub struct Bury {
     /// The consumer.
@@ -21,13 +21,13 @@ pub struct Bury {
 /// The result of [`Bury`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Burial {
-    /// It is removed.
+    /// The consumer is removed.
     Done,
-    /// Some of its notices are removed. There are more.
+    /// Some notices of the consumer are removed. There are more.
     Partly,
-    /// It lives.
+    /// The consumer is alive.
     Alive {
-        /// The end of its lease, ms.
+        /// The end of the consumer's lease, ms.
         lease_ends_ms: i64,
     },
 }
@@ -122,7 +122,7 @@ mod tests {
         assert!(is_listed(&shard), "it is back");
     }
 
-    /// A heartbeat between the decision and the commit keeps the consumer.
+    /// If the consumer sends a heartbeat between the decision and the commit, it is not removed.
     #[test]
     fn a_heartbeat_in_between_prevents_it() {
         let mut shard = Paper::at(1_000);

@@ -1,4 +1,4 @@
-//! Consumers that hold entries and are missing from the set of consumers.
+//! Adds consumers that hold entries to the set of consumers, if they are missing there.
 
 use tickfleet_model::ConsumerId;
 
@@ -7,9 +7,10 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Lists a consumer that holds entries of a queue, so that it is reaped. It may have been suspended and taken them after it
-/// was buried, or the store lost its heartbeat in a restart. Without this, a crash before its next heartbeat would leave its
-/// entries unreaped. Schedulers check all holders of all queues once per lease.
+/// Adds a dead consumer that holds entries of a queue to the set of consumers, so that it is reaped. There are two ways
+/// in which such a consumer can be missing. It was suspended, and took the entries after [`Bury`](super::Bury) had
+/// removed it. Or the store lost its heartbeat in a restart. Without this decision, its entries would never be reaped
+/// if it crashes before its next heartbeat. Schedulers check all holders of all queues once per lease.
 #[derive(Debug, Clone)]
 pub struct ListHolder {
     /// The consumer.
@@ -17,7 +18,7 @@ pub struct ListHolder {
 }
 
 impl Decision for ListHolder {
-    /// True if it was not listed.
+    /// True if the consumer was added.
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {
@@ -31,7 +32,7 @@ impl Decision for ListHolder {
         }
         let liveness = Liveness::of(&self.consumer, view, context.now_ms)?;
         if liveness.is_alive() {
-            // The consumer's heartbeat lists it.
+            // The consumer's next heartbeat adds it.
             return Ok(Step::Return(false));
         }
         let mut transaction = Transaction::new(context.version.clone());
@@ -74,7 +75,7 @@ mod tests {
         assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
     }
 
-    /// A concurrent heartbeat sets the end of the lease.
+    /// A heartbeat between the decision and the commit sets the place in the set. This place stays.
     #[test]
     fn a_heartbeat_in_between_stays() {
         let mut shard = Paper::at(1_000);

@@ -2,15 +2,15 @@
 //!
 //! | Key | Holds |
 //! |---|---|
-//! | record `consumer:<consumer>` | lease, slots, policy, see [`Consumer`]; for a day after the lease |
-//! | set `consumers` | consumers that may hold something; a place is the end of the lease, ms |
-//! | set `silent` | consumers that fell silent and hold nothing; a place is the end of the lease, ms; for a day |
+//! | record `consumer:<consumer>` | lease, slots, policy, see [`Consumer`]; kept for a day after the end of the lease |
+//! | set `consumers` | consumers that may hold entries; a place is the end of the lease, ms |
+//! | set `silent` | silent consumers without entries; a place is the end of the lease, ms; kept for a day |
 //! | set `canceled:<consumer>` | canceled turns that the consumer holds; a place is when they were canceled, ms |
 //! | record `reaping` | time of the last check for dead consumers, see [`Reaping`] |
 //!
-//! A consumer sends its first heartbeat before it takes anything. So a consumer without a record has left, and its entries
-//! are free. [`dead`] lists dead consumers. [`Bury`] removes one only after a reaper has taken back all its entries.
-//! [`ListHolder`] lists consumers that took something after that.
+//! A consumer sends its first heartbeat before it takes anything. So a consumer without a record has left, and its
+//! entries can be redelivered. [`dead`] queries dead consumers. [`Bury`] removes a dead consumer only after a reaper
+//! has redelivered all its entries. If the consumer takes entries after its removal, [`ListHolder`] adds it again.
 
 mod beat;
 mod bury;
@@ -30,30 +30,31 @@ use crate::record::{Record, Stored};
 use crate::transaction::{Guard, RecordKey, SetKey, Transaction, Version, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Retention of a consumer whose lease has ended, ms. During this time it counts as silent, not as gone.
+/// Time for which a consumer's record is kept after its lease has ended, ms. During this time, the consumer counts as
+/// silent, not as gone.
 pub(crate) const SILENT_MS: i64 = 24 * 3_600_000;
-/// Maximum number of notices per decision.
+/// Maximum number of notices that one decision reads.
 const NOTICES_MAX: usize = 256;
 
 /// A consumer as of its last heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Consumer {
-    /// End of its lease, ms.
+    /// End of the consumer's lease, ms.
     #[serde(rename = "to")]
     pub lease_ends_ms: i64,
-    /// The length of its leases, ms.
+    /// The length of the consumer's leases, ms.
     #[serde(rename = "le")]
     pub lease_ms: i64,
-    /// When it reported this, ms.
+    /// Time of this heartbeat, ms.
     #[serde(rename = "t")]
     pub beaten_ms: i64,
-    /// Its role.
+    /// The consumer's role.
     #[serde(rename = "r")]
     pub role: Role,
-    /// Prefix of the digest of its policy.
+    /// The beginning of the digest of the consumer's policy.
     #[serde(rename = "po")]
     pub policy: String,
-    /// True if it takes no new work.
+    /// True if the consumer's worker is drained.
     #[serde(rename = "dr", default)]
     pub drained: bool,
 }
@@ -68,13 +69,13 @@ pub fn key(consumer: &str) -> RecordKey {
     RecordKey::new(format!("consumer:{consumer}"))
 }
 
-/// Consumers that may hold something; a place is the end of the lease, ms.
+/// Consumers that may hold entries; a place is the end of the lease, ms.
 #[must_use]
 pub fn consumers() -> SetKey {
     SetKey::new("consumers")
 }
 
-/// Consumers that fell silent and were buried, for people; a place is the end of the lease, ms.
+/// Silent consumers that [`Bury`] has removed, kept for operators; a place is the end of the lease, ms.
 #[must_use]
 pub fn silent() -> SetKey {
     SetKey::new("silent")
@@ -85,20 +86,20 @@ fn leave_silent(consumer: &str, transaction: &mut Transaction) {
     transaction.write(Write::Leave { set: silent(), member: consumer.into(), queue_of: None });
 }
 
-/// The query for consumers whose lease has ended.
+/// Queries consumers whose lease has ended.
 #[must_use]
 pub fn dead(now_ms: i64, count: usize) -> Query {
     Query::First { set: consumers(), upto: Some(now_ms.max(0).unsigned_abs()), count }
 }
 
-/// Canceled turns that a consumer holds; a place is when they were canceled, ms.
+/// Canceled turns with slices that a consumer holds; a place is the time of the notice, ms.
 #[must_use]
 pub fn cancels(consumer: &str) -> SetKey {
     keys::canceled(consumer)
 }
 
-/// Notifies the consumer that holds a slice of `name` that the turn is canceled. The caller guards the version of the turn's
-/// record from when the consumer held the slice, so that a buried consumer gets no notice.
+/// Notifies the consumer that holds a slice of `name` that the turn is canceled. The caller must guard the version of
+/// the turn's record at which the consumer held the slice. So a consumer that was removed as dead gets no notice.
 pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &mut Transaction) {
     let place = now_ms.max(0).unsigned_abs();
     transaction.write(Write::Join { set: cancels(holder), member: name.to_string().into(), place, queue_of: None });
@@ -107,19 +108,19 @@ pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &m
 /// The liveness of a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Liveness {
-    /// Its lease is running.
+    /// The consumer's lease is running.
     Alive {
         /// End of the lease, ms.
         lease_ends_ms: i64,
     },
-    /// Its lease has ended without a shutdown.
+    /// The consumer's lease has ended without a shutdown.
     Silent {
         /// End of the lease, ms.
         lease_ends_ms: i64,
         /// The version of the record that was read.
         version: Version,
     },
-    /// It has shut down, or was silent for more than a day.
+    /// The consumer has shut down, or was silent for more than a day.
     Gone,
 }
 
@@ -127,7 +128,7 @@ impl Liveness {
     /// Reads the liveness of a consumer at `now_ms`.
     ///
     /// # Errors
-    /// [`Undecided`] if its record has to be read first.
+    /// [`Undecided`] if the consumer's record has to be read first.
     pub fn of(consumer: &ConsumerId, view: &View, now_ms: i64) -> Result<Self, Undecided> {
         let stored: Option<Stored<Consumer>> = view.record(&key(consumer.as_str()))?;
         Ok(match stored {
@@ -145,8 +146,8 @@ impl Liveness {
         matches!(self, Self::Alive { .. })
     }
 
-    /// Guards that the consumer is as dead as it was read: a heartbeat makes the transaction conflict. A caller that takes
-    /// back the consumer's entries must also guard the restart epoch, because heartbeats may have been lost.
+    /// Guards that the consumer is dead and has sent no heartbeat since the read. A caller that redelivers the
+    /// consumer's entries must also guard the restart epoch, because the store may have lost heartbeats.
     pub fn guard_dead(&self, consumer: &ConsumerId, transaction: &mut Transaction) {
         match self {
             Self::Alive { lease_ends_ms } => transaction.guard(Guard::Since(*lease_ends_ms)),

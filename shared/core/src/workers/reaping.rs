@@ -1,4 +1,4 @@
-//! When to check for dead consumers.
+//! Decides when dead consumers may be reaped.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::view::{Undecided, View};
 /// The last check for dead consumers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reaping {
-    /// When, ms.
+    /// Time of the check, ms.
     #[serde(rename = "t")]
     pub seen_ms: i64,
     /// No consumer counts as dead before this time, ms.
@@ -22,8 +22,9 @@ impl Record for Reaping {
     const SCHEMA: u32 = 1;
 }
 
-/// Requests a check for dead consumers. A gap of half a lease between requests means that the store was unreachable. Then
-/// consumers get one lease to send heartbeats again, as after a restart of the store.
+/// Requests permission to check for dead consumers. If the last check is more than half a lease old, the store was
+/// probably unreachable. In that case, consumers get one lease to send heartbeats again, as after a restart of the
+/// store.
 #[derive(Debug, Clone, Copy)]
 pub struct MayReap {
     /// The lease of consumers, ms.
@@ -35,13 +36,13 @@ pub struct MayReap {
 /// The result of [`MayReap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReapPermit {
-    /// Consumers whose lease has ended are dead.
+    /// The check may run: consumers whose lease has ended are dead.
     Granted,
-    /// The last check is too recent.
+    /// The last check is less than `every_ms` old.
     Recent,
     /// Consumers get time to send heartbeats again.
     Hold {
-        /// End of that time, ms.
+        /// End of this time, ms.
         until_ms: i64,
     },
 }
@@ -97,7 +98,8 @@ mod tests {
         assert_eq!(shard.result(&may), ReapPermit::Hold { until_ms: shard.now_ms + 800 }, "the store was away");
     }
 
-    /// A check that was granted before an outage of the store and committed after it still leaves consumers their lease.
+    /// A check is decided before an outage of the store and committed after the outage. Consumers still get a lease to
+    /// send heartbeats.
     #[test]
     fn a_permit_does_not_outlast_an_outage() {
         let mut shard = Paper::at(1_000);

@@ -16,15 +16,15 @@ use crate::transaction::{Conflict, Guard, InboxKey, SetKey, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
-/// Time within which a turn ends its approval after the approval has expired, ms.
+/// An approval that expired longer ago than this is overdue, ms: its turn should have ended the approval by now.
 const OVERDUE_MS: i64 = 60_000;
 /// Maximum number of overdue approvals that a request removes from each index.
 const OVERDUE_MAX: usize = 8;
 
-/// A request to people. Its park adds [`RequestApproval`].
+/// A request for approval. The park of the call's turn adds it through [`RequestApproval`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskApproval {
-    /// The approval. Its ID follows from the digest.
+    /// The approval's ID, which is derived from the digest.
     pub id: String,
     /// The call.
     pub call: CallName,
@@ -38,8 +38,8 @@ pub struct AskApproval {
     pub demands: Vec<Demand>,
     /// Time within which people may decide, ms. `None` if they may decide until the turn's deadline.
     pub expires_ms: Option<i64>,
-    /// The inbox that receives a message now, if any, with the message. `{asked_ms}` and `{until_ms}` are placeholders for
-    /// the times.
+    /// A message that is sent when the call begins to wait, with its inbox. The placeholders `{asked_ms}` and
+    /// `{until_ms}` are replaced by the times. `None` for no message.
     pub early: Option<(InboxKey, String)>,
     /// Maximum number of waiting approvals of the tenant.
     pub tenant_max: u64,
@@ -50,7 +50,7 @@ pub struct AskApproval {
 /// The result of a request for approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AskResult {
-    /// People may decide until then. The turn's record names the approval from now on.
+    /// People may decide until `until_ms`. The turn's record names the approval from now on.
     Waits {
         /// The time, ms.
         until_ms: i64,
@@ -59,13 +59,13 @@ pub enum AskResult {
     Decided,
     /// Too many approvals wait.
     Full {
-        /// True if the agent has reached its bound, false if the tenant has.
+        /// True if the agent's bound is reached, false if the tenant's bound is reached.
         of_agent: bool,
     },
 }
 
-/// Section of a park: asks people about a call. If they have already decided, or too many approvals wait, the turn is due at
-/// once, and its call is checked again.
+/// Section of a park: asks people about a call. If people have already decided, or if too many approvals wait, the turn
+/// is due at once, and its call is checked again.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestApproval<'a> {
     /// The request.
@@ -87,8 +87,8 @@ impl Section for RequestApproval<'_> {
 }
 
 impl AskApproval {
-    /// The bound that prevents the request: true for the agent's, false for the tenant's. A worker checks it before it
-    /// parks.
+    /// The bound that prevents the request: `true` for the agent's, `false` for the tenant's, `None` if neither does. A
+    /// worker calls this before it parks the slice.
     ///
     /// # Errors
     /// [`Undecided`]: the size of an index has to be read.
@@ -110,13 +110,14 @@ impl AskApproval {
         if waiting(waiting_of(tenant))? >= self.tenant_max {
             return Ok(Some(false));
         }
-        // A conflict does not name its set.
+        // `Conflict::Full` does not name the full set, so the agent's set is assumed.
         let is_full = waiting(waiting_of_agent(tenant, agent))? >= self.agent_max
             || context.failed(|conflict| matches!(conflict, Conflict::Full));
         Ok(is_full.then_some(true))
     }
 
-    /// Adds guards and, if people may be asked, writes. An earlier request about another form of the call becomes void.
+    /// Adds guards and, if people may be asked, writes. If the turn requested an approval for an earlier form of the
+    /// call, that approval becomes void.
     ///
     /// # Errors
     /// [`Undecided`]: a record or the size of an index has to be read.
@@ -213,7 +214,8 @@ impl AskApproval {
     }
 }
 
-/// Approvals that expired long ago. Their turns are lost or unreadable, so nothing else ends them.
+/// Approvals in `set` that expired more than [`OVERDUE_MS`] ago. Their turns are lost or unreadable, so nothing else
+/// ends these approvals.
 fn overdue<'v>(view: &'v View, set: &SetKey, now_ms: i64) -> Result<&'v [(Arc<str>, u64)], Undecided> {
     let upto = u64::try_from(now_ms - OVERDUE_MS).ok();
     Ok(match upto {

@@ -44,9 +44,9 @@ pub struct DecideApproval<'a> {
 pub enum Verdict<'a> {
     /// The call may run.
     Approve {
-        /// Changes of the arguments that were in force when the person read them, JSON. `None` if they were unchanged.
+        /// The changes of the arguments that the person saw, JSON. `None` if the arguments were unchanged.
         seen: Option<&'a str>,
-        /// Changes of the arguments from now on, JSON. `None` to keep the arguments as seen.
+        /// New changes of the arguments, JSON. `None` to keep the arguments as seen.
         narrowed: Option<&'a str>,
         /// The new changes without secrets, as shown by notifiers.
         shown: &'a str,
@@ -58,7 +58,7 @@ pub enum Verdict<'a> {
 /// The result of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecideResult {
-    /// The decision counts.
+    /// The decision is accepted.
     Counts {
         /// The state: `approved`, `denied`, or `waiting` for more people.
         state: &'static str,
@@ -71,7 +71,7 @@ pub enum DecideResult {
     Own,
     /// None of the person's roles may decide.
     Role,
-    /// The approval has ended, or was already approved. Contains its state.
+    /// The approval has ended, or was already approved. Contains the word for its state.
     Ended(&'static str),
     /// The call has ended or changed.
     Gone,
@@ -82,8 +82,8 @@ pub enum DecideResult {
 }
 
 impl Approval {
-    /// Adds a person's consent to the arguments that the person saw, once for each person. Votes for other arguments are
-    /// dropped. Returns false if the person has already agreed.
+    /// Adds a person's consent, once for each person. If `narrowed` changes the arguments, earlier votes are dropped,
+    /// because they agreed to other arguments. Returns false if the person has already agreed.
     pub fn vote(&mut self, by: &str, vote: Vote, narrowed: Option<&str>) -> bool {
         let is_other = narrowed.is_some() && narrowed != self.narrowed.as_deref();
         if !is_other && self.votes.contains_key(by) {
@@ -172,7 +172,7 @@ impl DecideApproval<'_> {
         DecideResult::Counts { state: approval.state.word(), missing }
     }
 
-    /// The audit entry of a decision that counts.
+    /// The audit entry of an accepted decision.
     fn audit(&self, state: &str, missing: u32) -> String {
         let mut entry = self.audit.clone();
         if let Some(meta) = entry.as_object_mut().map(|entry| entry.entry("meta").or_insert_with(|| json!({})))

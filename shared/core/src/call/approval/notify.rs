@@ -5,7 +5,7 @@
 //! | record `follow:<name>` | the lease of the notifier, see [`crate::audit::follow`] |
 //! | record `notified:<name>:<tenant>` | the delivered events of a tenant |
 //!
-//! An event that a receiver refuses does not hold up later ones: these are delivered, and recorded one by one.
+//! If a receiver refuses an event, later events are still delivered. Each of them is recorded separately.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::record::{Record, Stored};
 use crate::transaction::{EntryId, RecordKey, Transaction};
 use crate::view::{Fields, Query, Undecided, Value, View};
 
-/// The events of a tenant that were delivered.
+/// Which events of a tenant were delivered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notified {
-    /// All events up to this one. Absent at the start.
+    /// All events up to this one were delivered. Absent at the start.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub upto: Option<EntryId>,
-    /// Later events.
+    /// Delivered events after `upto`.
     #[serde(rename = "l", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub later: BTreeSet<EntryId>,
 }
@@ -43,7 +43,7 @@ pub fn key(name: &str, tenant: &TenantId) -> RecordKey {
 }
 
 impl Notified {
-    /// The query for the next events: enough for `count` that were not delivered.
+    /// Queries the next events. The result includes up to `count` events that were not delivered.
     #[must_use]
     pub fn query(&self, tenant: &TenantId, count: usize) -> Query {
         Query::Entries { stream: events(tenant), after: self.upto.clone(), count: self.later.len() + count }
@@ -58,7 +58,7 @@ impl Notified {
             }
             self.upto = Some(entry.clone());
         }
-        // The log has dropped the rest.
+        // Drop events that the log no longer has.
         if !log.is_empty() {
             self.later.retain(|entry| log.iter().any(|(present, _)| present == entry));
         }
@@ -77,7 +77,7 @@ pub struct Notify {
 }
 
 impl Decision for Notify {
-    /// False if another process has the lease. Nothing was written then.
+    /// False if another process has the lease. In that case, nothing was written.
     type Output = bool;
 
     fn reads(&self) -> Vec<Query> {

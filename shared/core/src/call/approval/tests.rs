@@ -44,7 +44,7 @@ fn ask(demands: Vec<Demand>) -> AskApproval {
     }
 }
 
-/// Asks, as the park of the turn does.
+/// Asks for approval in the same way as the park of a turn.
 fn park(store: &mut MiniStore, ask: &AskApproval, turn: &Turn) -> AskResult {
     let asked =
         store.section(|transaction, view, context| ask.add_to(transaction, view, context, &tenant(), turn)).unwrap();
@@ -233,7 +233,7 @@ fn approvals_that_wait_are_bounded_for_tenant_and_agent() {
     assert_eq!(park(&mut store, &one("apr-4"), &fran), AskResult::Full { of_agent: false });
 }
 
-/// The sizes were read before other calls asked.
+/// The requests read the sizes of the indexes before other calls asked.
 #[test]
 fn requests_at_the_same_time_keep_the_bounds() {
     let one = |id: &str, tenant_max, agent_max| AskApproval {
@@ -313,7 +313,8 @@ fn each_guard_of_an_approval_is_needed() {
     });
 }
 
-/// Unreadable turns leave their approvals behind. These approvals make room.
+/// The turns of waiting approvals become unreadable, so nothing ends these approvals. They are removed once they are
+/// overdue.
 #[test]
 fn approvals_that_nothing_ends_do_not_fill_the_bound() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
@@ -327,7 +328,8 @@ fn approvals_that_nothing_ends_do_not_fill_the_bound() {
     assert_eq!(store.sets[&waiting_of_agent(&tenant(), &agent())].len(), 1);
 }
 
-/// A cancel is a separate record. A decision after it returns that the call is over, even if the cancel arrives in between.
+/// A cancel is a record of its own. A decision after a cancel returns that the call is over, even if the cancel arrives
+/// between the read and the commit of the decision.
 #[test]
 fn nobody_decides_about_a_call_whose_turn_is_canceled() {
     let cancel = |store: &mut MiniStore, admitted_ms| {
@@ -400,8 +402,8 @@ fn each_guard_of_a_decision_is_needed() {
 }
 
 proptest! {
-    /// For any people in any order: a call is approved exactly if each demand has its quorum of people who agreed to these
-    /// exact arguments.
+    /// For any people in any order: a call is approved if and only if, for each demand, a quorum agreed to these exact
+    /// arguments.
     #[test]
     fn a_call_is_approved_only_by_all_its_quorums(
         quorums in prop::collection::vec((1..3_u32, 0..3_usize), 1..3),
@@ -431,7 +433,7 @@ proptest! {
     }
 }
 
-/// Facts refuse a call that people have agreed to.
+/// The facts check refuses a call that people have agreed to.
 #[test]
 fn a_call_that_ends_without_its_consent_leaves_the_approval_approved() {
     let leave = |store: &mut MiniStore| {

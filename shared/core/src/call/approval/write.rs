@@ -13,7 +13,7 @@ use crate::section::Section;
 use crate::transaction::{Guard, RecordKey, Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// Events that a tenant's log keeps.
+/// Maximum number of events in a tenant's log.
 const EVENTS_MAX: u64 = 1_000;
 
 /// An approval that a transaction writes.
@@ -28,8 +28,8 @@ impl Writing<'_> {
         key(self.tenant, self.id)
     }
 
-    /// Writes an approval. While people or its call may still use it, it does not expire; afterwards, it is kept for
-    /// [`KEPT_MS`] beyond the turn's deadline.
+    /// Writes an approval. An approval that waits or is approved does not expire. An ended approval expires [`KEPT_MS`]
+    /// after the turn's deadline.
     pub(super) fn put(&self, transaction: &mut Transaction, approval: &Approval, deadline_ms: i64) {
         if approval.state.until_ms().is_some() {
             transaction.put(&self.key(), approval);
@@ -72,7 +72,7 @@ impl Writing<'_> {
         transaction.write(Write::Append { log: events(self.tenant), fields, max_entries: EVENTS_MAX });
     }
 
-    /// The approval, if it waits or counts. Guards that it is unchanged.
+    /// The approval, if it waits or is approved. Guards that the record is unchanged.
     fn open(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Approval>, Undecided> {
         let stored = view.record::<Approval>(&self.key())?;
         if !mutant!("void_guards_the_approval") {
@@ -81,7 +81,7 @@ impl Writing<'_> {
         Ok(stored.map(|stored| stored.value).filter(|approval| approval.state.until_ms().is_some()))
     }
 
-    /// Ends an approval that waits or counts.
+    /// Ends an approval that waits or is approved.
     pub(super) fn end(
         &self,
         transaction: &mut Transaction,
@@ -96,8 +96,8 @@ impl Writing<'_> {
     }
 }
 
-/// Section of an end: makes an approval void, because its call needs no decision any more. Without effect if the approval has
-/// ended.
+/// Section of a turn's end: makes an approval void, because its call no longer needs a decision. Does nothing if the
+/// approval has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VoidApproval<'a> {
     /// The tenant.
@@ -116,8 +116,8 @@ impl Section for VoidApproval<'_> {
     }
 }
 
-/// Section of a settle: the call has ended without its approval. If people have agreed, the approval shows that, because the
-/// call was refused for another reason. If people may still decide, it becomes void.
+/// Section of a settle: the call has ended without using its approval. If people have agreed, the approval stays
+/// approved, because the call was refused for another reason. If people may still decide, the approval becomes void.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaveApproval<'a> {
     /// The tenant.
@@ -131,7 +131,7 @@ impl Section for LeaveApproval<'_> {
         let writing = Writing { tenant: self.tenant, id: self.id, now_ms: context.now_ms };
         let Some(approval) = writing.open(transaction, view)? else { return Ok(()) };
         if matches!(approval.state, ApprovalState::Approved { .. }) {
-            // Nothing ends it any more, so it expires.
+            // No later transaction ends this approval, so give the record a lifetime.
             transaction.put_for(&writing.key(), &approval, KEPT_MS);
             transaction.write(Write::DeleteParts(writing.key(), vec![EXACT.into()]));
         } else {
@@ -151,7 +151,7 @@ pub struct UseConsent {
 }
 
 impl UseConsent {
-    /// Adds guards, and the writes that use a consent or expire it. `deadline_ms` is the turn's deadline.
+    /// Adds guards, and the writes that mark the approval as used or as expired. `deadline_ms` is the turn's deadline.
     ///
     /// # Errors
     /// [`Undecided`]: the record has to be read.

@@ -13,11 +13,11 @@ use crate::turn::{Turn, WaitReason};
 pub enum BeginResult {
     /// The call runs now, unless its result is cached.
     Started(Box<Started>),
-    /// The call waits. The worker parks the slice with the section for this reason.
+    /// The call waits. The worker parks the slice with the section that belongs to this reason.
     Waits(WaitReason),
     /// The call needs an approval first.
     Asks {
-        /// If the call has changed since an earlier request: the ID of that approval, and the word for its state.
+        /// If an approval was requested for an earlier form of the call: its ID, and the word for its state.
         before: Option<(String, &'static str)>,
     },
     /// People changed the arguments after the worker read the approval. The worker reads it again.
@@ -28,18 +28,18 @@ pub enum BeginResult {
     AnsweredBy {
         /// The equal call; it may be this call.
         by: Claimant,
-        /// Its result, JSON.
+        /// The result of the equal call, JSON.
         result: String,
     },
     /// An equal call is over, but its claim was not ended, see [`super::super::claim::ClaimResult::Abandoned`].
     Abandoned {
         /// The equal call.
         by: Claimant,
-        /// Its result, JSON. `None` if it is unknown.
+        /// The result of the equal call, JSON. `None` if it is unknown.
         result: Option<String>,
     },
-    /// Another attempt ran the call, and the store lost that begin. The attempt's worker has reported the result, which the
-    /// worker of this attempt settles now.
+    /// Another attempt ran the call, and the store lost its begin. The worker of that attempt has reported the result.
+    /// The caller settles the call with this result.
     Reported {
         /// The result.
         call: RenderedCall,
@@ -53,8 +53,8 @@ pub enum BeginResult {
     },
     /// The turn's deadline has passed.
     Expired,
-    /// The store restarted, and another worker may still report calls that it began. The worker reports its own calls, and
-    /// begins again later.
+    /// The store restarted, and another worker may still report calls that it began. The caller reports the calls that
+    /// it began itself, and begins this call again later.
     Hold,
     /// The caller no longer holds the slice.
     Stale,
@@ -85,13 +85,14 @@ impl BeginResult {
 /// A call that runs now.
 #[derive(Debug, Clone)]
 pub struct Started {
-    /// The version of the turn's record: the fence of all that the holder writes next.
+    /// The version of the turn's record. It is the fence for the holder's next writes.
     pub version: Version,
     /// The turn's record at that version.
     pub turn: Turn,
-    /// Indexes of the unmet conditions in shadow mode.
+    /// Indexes of the unmet shadow-mode conditions.
     pub shadow: Vec<usize>,
-    /// Time of the facts check, ms; 0 if an earlier check let the call in. `None` if the call does not depend on facts.
+    /// Time of the facts check, ms. 0 if the call already passed an earlier check. `None` if the call needs no facts
+    /// check.
     pub checked_ms: Option<i64>,
     /// The people who agreed; empty if the call needs no approval.
     pub agreed: Vec<String>,
@@ -102,7 +103,7 @@ pub struct Started {
 /// The reason that a call ends without running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The same call was repeated too often.
+    /// Equal calls were repeated too often.
     Streak {
         /// End of the refusal, ms.
         until_ms: i64,
@@ -116,7 +117,7 @@ pub enum Refusal {
     },
     /// The session has no room for the facts that the call would set.
     FactsFull,
-    /// A person denied it.
+    /// A person denied the call.
     Denied {
         /// The person.
         by: String,

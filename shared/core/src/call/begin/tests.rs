@@ -207,7 +207,8 @@ fn a_begin_whose_answer_was_lost_is_repeated() {
     assert_eq!(store.run(&governed(&slice, "n2")).word(), "stale");
 }
 
-/// A call that is not `once` has no intent record: its worker recognizes its own write, and keeps its slice.
+/// A call that is not `once` has no intent record. If the response is lost, the worker recognizes its own write, and
+/// keeps its slice.
 #[test]
 fn a_begin_without_intent_record_whose_answer_was_lost_is_repeated() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
@@ -225,7 +226,8 @@ fn a_begin_without_intent_record_whose_answer_was_lost_is_repeated() {
     }
 }
 
-/// Another turn receives the ID of a turn whose call was left under way: the facts decide about its call.
+/// A turn is lost while its call is under way, and another turn receives the same ID. The facts check decides about the
+/// new turn's call.
 #[test]
 fn a_call_is_not_let_in_because_of_an_earlier_turn_with_its_id() {
     let is_refused = || {
@@ -369,7 +371,7 @@ fn nothing_begins_for_a_lease_after_a_restart() {
     assert_eq!(store.run(&in_epoch(4)).word(), "started");
 }
 
-/// The store restarted and lost a begin. The worker that had begun the call reports it.
+/// The store restarted and lost a begin. The worker that had begun the call reports this call.
 #[test]
 fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
     let restarted = || MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
@@ -395,7 +397,8 @@ fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "lost") }).word(), "started", "it is its own");
 }
 
-/// The call that the store lost may run again, so its mark only tells that it is not reported as not run.
+/// The store lost the begin of a call that may run again. The call's mark does not stop the new begin. It only prevents
+/// a report that the call did not run.
 #[test]
 fn a_lost_begin_of_a_call_that_may_run_again_does_not_stop_it() {
     let mut store = MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
@@ -430,8 +433,8 @@ fn a_cancel_or_the_deadline_stops_a_begin_that_did_not_see_it() {
     });
 }
 
-/// A game of begins: workers hold slices of one turn of any age, and the turn's slice is redelivered. Returns the number of
-/// attempts that ran the call.
+/// Plays begins: workers hold slices of one turn, old and new, and the turn's slice is redelivered. Returns the number
+/// of attempts that ran the call.
 fn play(steps: &[(u8, usize)]) -> usize {
     let mut store = MiniStore::default();
     let mut slices = vec![store.slice("t", &turn())];
@@ -441,7 +444,7 @@ fn play(steps: &[(u8, usize)]) -> usize {
         let holder = which % slices.len();
         match action {
             0 | 1 => {
-                // Each holder has one attempt, and may repeat it.
+                // A holder makes one attempt for each step, and its old slice stays usable.
                 if let BeginResult::Started(_) = store.run(&once(&slices[holder], &names[holder])) {
                     ran.insert(holder);
                 }
@@ -461,10 +464,10 @@ fn play(steps: &[(u8, usize)]) -> usize {
 
 #[test]
 fn each_guard_of_the_intent_record_is_needed() {
-    // A holder begins and crashes; its slice is redelivered, and the next holder begins.
+    // A holder begins and crashes. Its slice is redelivered, and the next holder begins.
     detects("begin_respects_the_intent_record", || play(&[(0, 0), (2, 0), (0, 1)]) <= 1);
     detects("begin_writes_the_intent_record", || play(&[(0, 0), (2, 0), (0, 1)]) <= 1);
-    // A holder was considered crashed, but still begins.
+    // A holder seemed to have crashed, but begins after its slice was redelivered.
     detects("begin_guards_the_version", || play(&[(2, 0), (0, 1), (0, 0)]) <= 1);
 }
 
@@ -475,7 +478,8 @@ proptest! {
     }
 }
 
-/// A suspect is marked as started before a call without an intent record runs. No other worker continues with its slice.
+/// A suspect is marked as started before a call without an intent record runs. If the response is lost, the same worker
+/// may repeat the mark. Another attempt on the slice is stale.
 #[test]
 fn a_mark_of_a_suspect_whose_answer_was_lost_is_repeated() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
@@ -486,7 +490,8 @@ fn a_mark_of_a_suspect_whose_answer_was_lost_is_repeated() {
     assert_eq!(store.run(&once(&slice, "n2")).word(), "stale");
 }
 
-/// A call delegates a task, and a turn of the task makes the same call again. If it waited, both would wait for each other.
+/// A call delegates a task, and a turn of the task makes an equal call. If the equal call waited for the first one,
+/// both would wait for each other.
 #[test]
 fn a_call_does_not_wait_for_an_equal_call_that_waits_for_it() {
     let result_below = |delegated_by: &str| {

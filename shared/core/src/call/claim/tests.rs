@@ -64,8 +64,8 @@ fn a_call_that_did_nothing_leaves_the_effect_to_the_next() {
     assert_eq!(claim(&mut store, &claim_of("b")), ClaimResult::Ours);
 }
 
-/// A turn ended without a report of its call, and a new turn receives its ID, with the same content. It is unknown whether
-/// the call took effect, so the new call does not own the claim.
+/// A turn ended without a report of its call, and a new turn receives the same ID with the same content. It is unknown
+/// whether the old call took effect, so the new call does not own the claim.
 #[test]
 fn a_claim_is_not_inherited_by_a_later_turn_with_the_same_id() {
     let mut store = MiniStore::default();
@@ -128,7 +128,7 @@ fn each_guard_of_a_claim_is_needed() {
             |store| drop(claim(store, &b)),
         )
     });
-    // A call whose claim had no effect begins again before another call takes the claim over.
+    // A call that had no effect begins again before another call takes over its claim.
     let again = ClaimEffect { nothing: Some(claimant("a")), ..claim_of("b") };
     detects("claim_guards_that_the_claimant_is_gone", || {
         let mut store = MiniStore::default();
@@ -202,7 +202,7 @@ proptest! {
     }
 }
 
-/// The claim of a call that ended stays, so that no equal call runs.
+/// Large results are dropped, but the claim of an ended call stays, so that no equal call runs.
 #[test]
 fn while_memory_is_short_only_small_results_are_kept() {
     for (bytes, pressure, kept) in [(2_000, false, 2_002), (2_000, true, 0), (10, true, 12)] {

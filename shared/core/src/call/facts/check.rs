@@ -1,7 +1,8 @@
 //! The precondition check of a call: required facts must be set, and forbidden facts must not be.
 //!
-//! If a call under way may still change such a fact, the call waits for it, regardless of the order of their turns. If a
-//! fact is missing, the call also waits for earlier turns that are expected to set it.
+//! If another call under way may still change such a fact, the call waits for that call, regardless of the order of
+//! their turns. If a required fact is missing, the call also waits for earlier turns that are expected to set this
+//! fact.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +21,7 @@ use crate::view::{Query, Undecided, Value, View};
 
 /// Maximum number of calls under way in a session. A further call waits.
 pub(super) const UNDER_WAY_MAX: usize = 256;
-/// Time within which the turn of an expected call is admitted, ms.
+/// Time within which the turn of an expected call should be admitted, ms. After this time, the call counts as gone.
 const ADMITTED_WITHIN_MS: i64 = 10_000;
 
 /// A condition of a call.
@@ -45,9 +46,9 @@ pub enum FactState {
     Perhaps,
     /// The fact was cleared.
     Cleared,
-    /// The fact was set, and has expired.
+    /// The fact was set and has expired.
     Over,
-    /// A call under way may change it, and waits for this call.
+    /// A call under way may change the fact, and waits for this call.
     Undecided,
 }
 
@@ -72,9 +73,9 @@ pub enum Precondition {
         /// Indexes of the unmet conditions in shadow mode.
         shadow: Vec<usize>,
     },
-    /// An earlier check let the call in; it is not checked again.
+    /// The call passed an earlier check, and is not checked again.
     UnderWay,
-    /// The call waits for a call of this turn. If that is the call's own turn, the call checks again later.
+    /// The call waits for a call of this turn. If this is the call's own turn, the call only checks again later.
     Waits {
         /// The turn.
         turn: TurnId,
@@ -90,7 +91,7 @@ pub enum Precondition {
     Full,
 }
 
-/// Section of [`super::super::begin`]: checks a call against the facts of its session, and lets it in.
+/// Section of [`super::super::begin`]: checks a call against the facts of its session, and marks it as under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckFacts {
     /// The session.
@@ -113,7 +114,7 @@ impl Fact {
             (None, Some(perhaps)) => (FactState::Perhaps, Some(perhaps)),
             (None, None) if certain.is_some() => (FactState::Over, certain),
             (None, None) if self.cleared.is_some() => (FactState::Cleared, self.cleared.as_ref()),
-            // An uncertain fact that is over leaves no trace, because it may never have been set.
+            // An uncertain fact that has expired counts as never set, because it may never have been set.
             (None, None) => (FactState::Never, None),
         };
         let until_ms = if state == FactState::Set { perhaps.or(span) } else { span }.map(|span| span.until_ms);
@@ -129,19 +130,19 @@ struct Check<'a, 'v> {
     now_ms: i64,
     /// The number of the call's turn. `None` if the turn is the newest.
     number: Option<u64>,
-    /// Turns to wake, because the call that they wait for is gone.
+    /// Turns to wake, because the call that they may wait for is gone.
     woken: Vec<TurnId>,
 }
 
 /// The result of the search for a call that may change a fact.
 enum Changer {
-    /// No call may change it.
+    /// No call may change the fact.
     None,
-    /// The caller waits for the call of this turn.
+    /// The checked call must wait for a call of this turn.
     Turn(TurnId),
-    /// This call may change the fact, but waits for the caller.
+    /// This call may change the fact, but waits for the checked call.
     Circle(CallName),
-    /// A call was gone: its possible changes are applied, and the fact has to be checked again.
+    /// A call was gone. Its possible changes are applied, and the fact has to be checked again.
     Gone,
 }
 
@@ -198,8 +199,8 @@ impl Check<'_, '_> {
         }
     }
 
-    /// The call of another turn that may set (or clear) a fact. If the fact is missing, this includes calls of earlier turns
-    /// that have not begun.
+    /// Finds a call of another turn that may set a fact, or clear it if `sets` is false. If the fact is missing, calls
+    /// of earlier turns that have not begun are included.
     fn changer(&mut self, fact: &str, sets: bool, is_missing: bool) -> Result<Changer, Undecided> {
         let changes = |entry: &UnderWay| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
         let under_way =
@@ -232,19 +233,19 @@ impl Check<'_, '_> {
         let now_ms = self.now_ms;
         Ok(match self.turns.get(&call.turn)? {
             Some(turn) => turn.position <= call.position,
-            // The turn will be admitted soon, or was refused.
+            // Without a record, the turn will be admitted soon, or was refused.
             None => expected.is_some_and(|since_ms| since_ms + ADMITTED_WITHIN_MS > now_ms),
         })
     }
 
-    /// Removes a call that is gone. If it was under way, all its possible changes may have happened.
+    /// Removes a call that is gone. If the call was under way, all its possible changes may have happened.
     fn drop_gone(&mut self, call: &CallName) {
         let woken = self.session.end_call(call, None, self.now_ms);
         self.woken.extend(woken);
     }
 
-    /// True if the session has room for the facts that a call sets, plus the facts that calls under way may set. Facts that
-    /// are over or cleared make room.
+    /// True if the session has room for the facts that the call may set, plus the facts that calls under way may set.
+    /// If needed, drops facts that have expired or were cleared.
     fn has_room(&mut self, changes: &[MayChange]) -> bool {
         if changes.iter().all(|change| !change.sets || self.session.facts.contains_key(&change.fact)) {
             return true;
@@ -263,7 +264,7 @@ impl Check<'_, '_> {
         facts.len()
     }
 
-    /// True if one more call may be under way. Calls that are gone make room.
+    /// True if the session has room for one more call under way. If needed, removes calls that are gone.
     fn has_place(&mut self) -> Result<bool, Undecided> {
         if self.session.under_way.len() >= UNDER_WAY_MAX {
             self.turns.need(self.session.under_way.keys().map(|call| &call.turn))?;
@@ -283,8 +284,8 @@ enum ConditionResult {
     Unmet(KnownFact),
 }
 
-/// True if turns that were submitted before this one are still undecided: one of them may set the missing fact. A turn that
-/// was redelivered comes after later turns.
+/// True if turns that were submitted before this one are not decided yet. One of them may set the missing fact. A
+/// redelivered turn is behind later turns in the stream.
 fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
     let first = Query::Entries { stream: keys::turns(), after: None, count: 1 };
     let Value::Entries(entries) = view.get(&first)? else { return Ok(false) };
@@ -306,7 +307,7 @@ pub struct CheckResult {
     pub woken: Vec<TurnId>,
 }
 
-/// Checks a call against a session. `own` is the record of its turn.
+/// Checks a call against a session. `own` is the record of the call's turn.
 ///
 /// # Errors
 /// [`Undecided`]: the record of another turn has to be read.
@@ -318,7 +319,7 @@ pub fn check(
     turns: &mut Turns<'_>,
     now_ms: i64,
 ) -> Result<CheckResult, Undecided> {
-    // If this session is not in the turn's record, the entry belongs to an earlier turn with the same ID.
+    // If the turn's record does not name this session, the session's entry belongs to an earlier turn with the same ID.
     let is_let_in = own.session.as_ref() == Some(&asks.session.session) || mutant!("facts_let_in_this_turn");
     if is_let_in && session.under_way.contains_key(call) {
         return Ok(CheckResult { precondition: Precondition::UnderWay, session, woken: Vec::new() });
@@ -368,7 +369,7 @@ impl CheckFacts {
         Ok((before, checked))
     }
 
-    /// Adds guards and, if the call may begin, writes. A refusal is also valid only if these guards hold. `own` is the
+    /// Adds guards and, if the call may begin, writes. A refusal, too, is valid only if these guards hold. `own` is the
     /// record of the call's turn.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ fn enter(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Precondition {
     precondition
 }
 
-/// Parks the turn. Returns the turn that it waits for.
+/// Parks the turn `id`. Returns the turn that it waits for.
 fn wait(store: &mut MiniStore, id: &str, asks: &CheckFacts) -> Option<TurnId> {
     let own = turn();
     let caller = call(id, 0);
@@ -126,11 +126,11 @@ fn each_guard_of_facts_is_needed() {
         sends.add_to(transaction, view, context, &caller, &own)
     };
     let sets = asks(vec![], vec![may("f", true)]);
-    // A call that may set a fact that this call forbids begins at the same time.
+    // Another call begins at the same time. It may set a fact that must not be set for this call.
     detects("facts_guard_the_session", || {
         MiniStore::default().refuses_stale(check, |store| drop(enter(store, "a", &sets)))
     });
-    // The turn of a call under way was absent at the read, and exists at the commit.
+    // The turn of a call under way is absent at the read, and exists at the commit.
     detects("facts_guard_other_turns", || {
         let mut store = MiniStore::default();
         enter(&mut store, "a", &sets);
@@ -193,7 +193,7 @@ fn a_missing_fact_is_waited_for_while_earlier_turns_are_not_admitted() {
     assert_eq!(unmet(&enter(&mut store, "a", &needs)), FactState::Never);
 }
 
-/// The message of an earlier turn was redelivered: it comes after the messages of later turns.
+/// The message of an earlier turn was redelivered, so it is behind the messages of later turns.
 #[test]
 fn a_missing_fact_is_waited_for_while_a_redelivered_turn_is_not_admitted() {
     let mut store = MiniStore::default();
@@ -207,7 +207,7 @@ fn a_missing_fact_is_waited_for_while_a_redelivered_turn_is_not_admitted() {
     detects("early_knows_redelivery", || enter(&mut store.clone(), "a", &needs) == waits("a"));
 }
 
-/// Calls that only clear facts, each a different one.
+/// Each call only clears a fact, and each one clears a different fact.
 #[test]
 fn cleared_facts_do_not_make_a_session_grow() {
     let mut session = Session::default();
@@ -221,7 +221,7 @@ fn cleared_facts_do_not_make_a_session_grow() {
     assert!(session.facts.contains_key("kept"));
 }
 
-/// Calls under way at the same time: each has room on its own, but all of them together do not.
+/// Calls are under way at the same time. The session has room for each call alone, but not for all of them together.
 #[test]
 fn calls_under_way_do_not_fill_a_session_beyond_its_bound() {
     let mut store = MiniStore::default();
@@ -272,7 +272,7 @@ fn work_of_the_own_callers_is_not_waited_for_and_a_circle_is_refused() {
     let needs_g = asks(vec![condition("g", true)], vec![]);
     assert_eq!(enter(&mut store, "a.0.call-1", &needs_g), met(), "its caller ends after it");
     assert_eq!(enter(&mut store, "b", &needs_g), waits("a"));
-    // The inner call waits for an equal call of `b`, so `a` waits for `b`.
+    // The inner call waits for an equal call of `b`. So `a` waits for `b`.
     let equal = WaitReason::EqualCall { turn: turn_id("b") };
     store.put(&name("a.0.call-1").record(), &Turn { state: state(equal), ..turn() });
     assert_eq!(unmet(&enter(&mut store, "b", &needs_g)), FactState::Undecided);
@@ -296,7 +296,7 @@ fn a_turn_that_waits_for_a_permit_of_the_callers_closes_a_circle() {
     assert_eq!(unmet(&enter(&mut store, "b.0.call-1", &needs)), FactState::Undecided);
 }
 
-/// Two turns check at the same time, and begin to wait for each other in two sessions.
+/// Two turns check at the same time, and begin to wait for each other through two sessions.
 #[test]
 fn of_two_turns_that_come_to_wait_for_each_other_the_second_one_sees_it() {
     let mut store = MiniStore::default();
@@ -316,7 +316,7 @@ fn of_two_turns_that_come_to_wait_for_each_other_the_second_one_sees_it() {
     assert_eq!(wait(&mut store, "a", &a_waits), Some(turn_id("b")));
     let reason = WaitReason::Fact { turn: turn_id("b") };
     store.put(&name("a").record(), &Turn { state: State::Waiting { upto: 2, reason, due_ms: 9 }, ..turn() });
-    // `b` decides from a view without that wait.
+    // `b` decides from a view in which `a` does not wait yet.
     let context = store.context();
     let mut transaction = Transaction::new(context.version.clone());
     section.add_to(&mut transaction, &view, &context).unwrap();
@@ -374,7 +374,8 @@ fn an_end_that_the_store_lost_is_reported_again() {
     assert!(!store.run(&restate(Becomes::Cleared, 50)), "a later call set it");
 }
 
-/// The premise of a call: no other call under way may change it, and a required fact is certain.
+/// True if the call's conditions are met: required facts are certain, and no other call under way may change a fact of
+/// the conditions.
 fn begins_by(session: &Session, who: &str, asks: &CheckFacts, now_ms: i64) -> bool {
     asks.conditions.iter().all(|condition| {
         let changers = session.under_way.iter().filter(|(call, entry)| {
@@ -403,7 +404,8 @@ fn call_kinds() -> impl Strategy<Value = CheckFacts> {
 }
 
 proptest! {
-    /// Calls are checked from views of any age. No call begins if another call under way may change its premise.
+    /// Calls are checked from views of any age. No call begins if another call under way may change a fact that it
+    /// depends on.
     #[test]
     fn no_call_begins_by_a_premise_that_another_one_changes(
         kinds in prop::collection::vec(call_kinds(), 4),
@@ -445,7 +447,8 @@ proptest! {
         }
     }
 
-    /// For any report about a fact: the fact ends earlier only if it is cleared for certain, and two spans never contradict.
+    /// For any report about a fact: the fact ends earlier only if it is certainly cleared, and its spans never
+    /// contradict each other.
     #[test]
     fn a_fact_keeps_its_shape(steps in prop::collection::vec((0..4_u8, 1..500_i64, 0..200_i64), 1..30)) {
         let mut fact = Fact::default();

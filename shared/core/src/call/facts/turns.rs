@@ -1,9 +1,9 @@
 //! The records of other turns that a check needs, and the detection of deadlocks.
 //!
-//! A call under way never waits for facts. A circle therefore leads through work that a call waits for (a task, an inner
-//! call, an equal call) or through a throttle queue. Work of the waiting call's own callers does not count: it ends before
-//! they do. In any other circle, the call that would close it does not wait. The check decides from the known facts, or
-//! refuses the call as [`super::FactState::Undecided`].
+//! A call under way never waits for facts. So a circle of waits includes other work that a call waits for (a task, an
+//! inner call, an equal call), or a throttle queue. A turn that only waits for work that includes the checked call
+//! forms no circle, because the checked call ends first. In a circle, the call that would close the circle does not
+//! wait. The check decides from the known facts, or refuses the call as [`super::FactState::Undecided`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::view::{Query, Undecided, View};
 /// Maximum number of turns in a chain of waits that a check follows.
 const CHAIN_MAX: usize = 64;
 
-/// The dependence of a turn's end on a call.
+/// How the end of a turn depends on a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dependence {
     /// The end does not depend on the call.
@@ -42,7 +42,7 @@ pub struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    /// The turns of a tenant. The caller's own turn is known and guarded.
+    /// The turns of a tenant. `own` is the record of the checked call's turn, which the caller has and guards.
     #[must_use]
     pub const fn new(view: &'a View, tenant: &'a TenantId, own_id: &'a TurnId, own: &'a Turn) -> Self {
         Self { view, tenant, own_id, own, read: BTreeMap::new(), unreadable: BTreeSet::new() }
@@ -52,14 +52,15 @@ impl<'a> Turns<'a> {
         self.view
     }
 
-    /// Checks that these turns have been read.
+    /// Requires that the view has these turns.
     pub(super) fn need<'t>(&self, turns: impl IntoIterator<Item = &'t TurnId>) -> Result<(), Undecided> {
         let others = turns.into_iter().filter(|turn| *turn != self.own_id);
         let name = |turn: &TurnId| TurnName { tenant: self.tenant.clone(), turn: turn.clone() };
         Ok(self.view.need(others.map(|turn| Query::Record(name(turn).record())))?)
     }
 
-    /// A turn's record, or `None` if it is absent. An unreadable record affects only its own turn: it counts as gone.
+    /// A turn's record, or `None` if it is absent. An unreadable record must affect only its own turn, so it counts as
+    /// absent.
     pub(super) fn get(&mut self, turn: &TurnId) -> Result<Option<&Turn>, Undecided> {
         if turn == self.own_id {
             return Ok(Some(self.own));
@@ -90,8 +91,8 @@ impl<'a> Turns<'a> {
         }
     }
 
-    /// The call's turn and all turns above it (the calls that made it, and the tasks that it runs under), with their
-    /// permits. The call's own turn returns its permits while it waits.
+    /// The call's own turn and all turns above it: the turns of outer calls, and the tasks. Also returns the permits of
+    /// the turns above. The call's own turn returns its permits while the call waits.
     fn callers(&mut self) -> Result<(BTreeSet<TurnId>, BTreeSet<CounterKey>), Undecided> {
         let mut callers = BTreeSet::new();
         let mut permits = BTreeSet::new();
@@ -110,7 +111,7 @@ impl<'a> Turns<'a> {
         Ok((callers, permits))
     }
 
-    /// The dependence of a turn's end on the caller's call.
+    /// How the end of `turn` depends on the checked call.
     pub(super) fn dependence(&mut self, turn: &TurnId) -> Result<Dependence, Undecided> {
         let (callers, permits) = self.callers()?;
         let mut word = Dependence::Own;

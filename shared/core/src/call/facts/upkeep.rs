@@ -1,4 +1,5 @@
-//! Facts outside of calls: expected calls, and ends that are reported again after a restart of the store.
+//! Changes of sessions outside of begins and settles: expected calls, and ends that are reported again after a restart
+//! of the store.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use crate::mutant;
 use crate::transaction::Transaction;
 use crate::view::{Query, Undecided, View};
 
-/// Maximum number of expected calls in a session. Checks do not wait for further calls.
+/// Maximum number of expected calls in a session. Further calls are not recorded, and no check waits for them.
 const EXPECTED_MAX: usize = 128;
 
 /// A call that may set facts, of a turn that will be admitted soon.
@@ -24,11 +25,12 @@ pub struct ExpectedCall {
     pub position: usize,
     /// The deadline of the turn, ms.
     pub deadline_ms: i64,
-    /// The facts that it may set.
+    /// The facts that the call may set.
     pub sets: Vec<String>,
 }
 
-/// Records expected calls of one session: a call that needs one of their facts waits for them. No guarantee depends on it.
+/// Records expected calls of one session. A call that needs one of their facts waits for them. No guarantee depends on
+/// this record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expect {
     /// The session.
@@ -52,8 +54,8 @@ impl Session {
         true
     }
 
-    /// Reports the end of a call again, if the session does not have it. Later reports stay: in that case this end makes no
-    /// fact certain. Returns the number of changes that were lost.
+    /// Reports the end of a call again, if the session lacks this end. A later report about a fact stays in force: this
+    /// end then only makes the fact uncertain. Returns the number of changes that were lost.
     pub fn restate(&mut self, end: &Restatement, now_ms: i64) -> usize {
         let mut lost = 0;
         let mut begun = BTreeSet::new();
@@ -64,7 +66,7 @@ impl Session {
             if let Some(last) = last {
                 let certain = fact.and_then(|fact| fact.certain.as_ref()).unwrap_or(last);
                 let is_known = last.by == end.call || certain.by == end.call || certain.since_ms > end.ended_ms;
-                // If this call cleared a fact and set it again, that is one end.
+                // If this call changed the same fact twice, the first change does not make the second one known.
                 if is_known && !begun.contains(&changed.fact) {
                     continue;
                 }
@@ -72,8 +74,8 @@ impl Session {
                     changed.becomes = perhaps(changed.becomes);
                 }
             }
-            // The change counts from the time of the end: if the store also lost later ends, they are reported again
-            // afterwards.
+            // The change counts from the time of the call's end. If the store also lost later ends, they are reported
+            // again after this one.
             if self.change(&changed, &end.call, end.ended_ms.min(now_ms), now_ms) {
                 begun.insert(changed.fact);
                 lost += 1;
@@ -112,11 +114,11 @@ pub struct Restatement {
     pub call: CallName,
     /// The changes of the call, each with its remaining lifetime, ms.
     pub changes: Vec<Changed>,
-    /// When it ended, ms.
+    /// When the call ended, ms.
     pub ended_ms: i64,
 }
 
-/// Reports ends of calls of one session again, because the store may have lost them with its last writes.
+/// Reports ends of calls of one session again, because the store may have lost these ends with its last writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restate {
     /// The session.

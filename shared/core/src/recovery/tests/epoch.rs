@@ -78,7 +78,7 @@ fn a_mark_is_made_for_the_record_that_was_read() {
     assert_eq!(mutants::with("assert_guards_the_turn", marked_late), Asserted::Marked);
 }
 
-/// A canceled turn ends with its holder, while another worker reports a call that it began before the restart.
+/// The holder ends a canceled turn. At the same time, another worker reports a call that it began before the restart.
 #[test]
 fn a_call_that_another_worker_began_is_never_settled_as_not_run() {
     let settled = |epoch: u64| {

@@ -66,7 +66,7 @@ impl Fleet {
             }
         }
         if is_poison {
-            // The others had not begun: they count no crash.
+            // The other suspects had not begun, so no crash counts against them.
             let before: Vec<_> = others.iter().map(|name| self.trial.turn(name).unwrap().value.suspect).collect();
             self.crash(consumer);
             let after: Vec<_> = others.iter().map(|name| self.trial.turn(name).unwrap().value.suspect).collect();
@@ -79,7 +79,7 @@ impl Fleet {
                 self.settled.insert(slice.name.clone());
             }
         }
-        // The worker releases the others, which this test models as a stop.
+        // The worker releases the suspects that it does not run. This test models the release as a stop of the worker.
         reap(&mut self.trial, consumer, &self.bounds);
         true
     }
@@ -116,6 +116,6 @@ fn innocents_of_a_killed_worker_are_back_in_two_rounds_of_each_priority() {
     let mut fleet = Fleet::new(32, []);
     fleet.run_all();
     assert_eq!((fleet.settled.len(), fleet.crashes), (32, 1));
-    // 26 slices of one priority in groups of 16, and 6 of another.
+    // 26 slices of one priority in groups of 16, and 6 slices of another priority.
     assert_eq!(fleet.groups, 3);
 }

@@ -55,7 +55,7 @@ fn a_poison_message_is_found_alone_and_answered_unread() {
         let dead = reaped.iter().filter(|one| **one == Reaped::Removed { dead: 1 }).count();
         assert_eq!(dead, usize::from(round == 3));
     }
-    // The other message was never read alone, so its redeliveries are unbounded.
+    // The other message was never recorded as the suspect, so no further crash counts against it.
     let left = trial.take(&keys::turns(), "s9", 9);
     assert_eq!((left.len(), messages::crashes(&left[0].1)), (1, 1));
     let reply = String::from_utf8(trial.inboxes["acme:box"][0].to_vec()).unwrap();
@@ -95,7 +95,7 @@ fn a_message_is_redelivered_once() {
         let mut trial = inbound_trial(&["{}"]);
         let before = trial.clone();
         reap_inbound(&mut trial, "s1");
-        // Another scheduler decided at the same time.
+        // Another scheduler reaped the entry at the same time.
         let mut entry = before.holds(&keys::turns(), "s1");
         let fields = before.fields(&keys::turns(), &entry[0]).unwrap();
         let entry = HeldEntry { queue: keys::turns(), entry: entry.remove(0), fields };

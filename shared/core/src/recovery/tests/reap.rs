@@ -22,7 +22,7 @@ fn slices_of_a_crashed_worker_come_back_in_two_groups() {
     assert_ne!(before.version, after.version);
     assert_eq!(after.value.suspect, Some(Suspect { group_max: 3, lone_crashes: 0 }));
     assert_eq!((after.value.crashes, &after.value.state), (1, &State::Ready { upto: 2 }));
-    // A group's members are consecutive on the queue of suspects, and each has everything a worker needs.
+    // A group's members are consecutive on the queue of suspects, and each slice has everything that a worker needs.
     let slices = trial.slices(&keys::suspect(Priority::Normal), "w2", 9);
     let names: Vec<String> = slices.iter().map(|slice| slice.name.turn.to_string()).collect();
     assert_eq!(names, ["t0", "t1", "t2", "t3", "t4"]);
@@ -233,7 +233,7 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
                 trial.run_with(&Reap { consumer: consumer.into(), lease, held, bounds: &bounds }, &mut view);
             }
         }
-        // Each unfinished turn is on exactly one queue, held by one consumer, or about to end.
+        // Each unfinished turn has exactly one slice, on a queue or held by a consumer, or is about to end.
         let fields = trial.queues.values().flat_map(|queue| queue.entries.values()).flatten();
         let names: Vec<&[u8]> =
             fields.filter(|(field, _)| &**field == slice_fields::NAME).map(|(_, name)| &name[..]).collect();

@@ -40,7 +40,7 @@ struct Worker {
     consumer: String,
     journal: Journal<()>,
     slice: Option<Slice>,
-    /// The attempt that runs, or has ended.
+    /// The attempt that is running or has ended.
     by: Option<String>,
     epoch: u64,
 }
@@ -48,7 +48,7 @@ struct Worker {
 impl Worker {
     fn new(serial: &mut u32) -> Self {
         *serial += 1;
-        // Kept longer than any game lasts, so that the journal drops nothing.
+        // The retention is longer than any run of this test, so the journal drops nothing.
         let journal = Journal::new(1_000_000, 1_000);
         Self { consumer: format!("w{serial}"), journal, slice: None, by: None, epoch: 1 }
     }
@@ -74,7 +74,7 @@ impl Play {
         Self { trial, past: Vec::new(), workers, serial, effects: BTreeMap::new() }
     }
 
-    /// The begin of a `once` call: its own transaction with the intent record.
+    /// Begins a `once` call: a transaction of its own writes the intent record.
     fn begin(&mut self, at: usize) {
         let worker = &mut self.workers[at];
         let Some(slice) = worker.slice.as_ref().filter(|_| worker.by.is_none()) else { return };
@@ -110,7 +110,7 @@ impl Play {
         }
     }
 
-    /// After a restart each live worker reports its journal.
+    /// Restarts the store without its last `lost` writes. Then each live worker reports its journal.
     fn restart(&mut self, lost: usize) {
         let now_ms = self.trial.now_ms;
         let epoch = self.trial.epoch + 1;
@@ -190,14 +190,15 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    /// If a worker dies in the restart that loses its begin, no journal has the call: only durable begins cover this. So
-    /// workers in this test crash between restarts, and their begins are older than the writes that the next restart loses.
+    /// If a worker dies in the same restart that loses its begin, no journal has the call. Only durable begins prevent
+    /// this. So workers in this test crash only between restarts, and their begins are older than the writes that the
+    /// next restart loses.
     #[test]
     fn no_once_call_takes_effect_twice(acts in prop::collection::vec(act(), 1..50)) {
         let mut safe = Vec::new();
         for act in acts {
             if let Act::Crash(_) = act {
-                // Six acts that change nothing, so that no restart loses the acts before them.
+                // Six acts that only pass time, so that no restart loses the acts before them.
                 safe.extend(std::iter::repeat_n(Act::Pass(1), 6));
             }
             safe.push(act);
@@ -209,7 +210,8 @@ proptest! {
 #[test]
 fn without_marks_a_call_takes_effect_twice() {
     use Act::{Begin, Crash, Pass, Restart, Take};
-    // The begin is lost; its live worker reports it. A crash of the first worker moves the slice to another one.
+    // The begin is lost, and the worker, which is alive, reports it. Then the first worker crashes, and its slice moves
+    // to another worker.
     let mut lost = vec![Take(2), Take(0), Begin(0), Restart(2), Pass(11_000)];
     lost.extend([Crash(0), Take(1), Begin(1)]);
     assert!(play(&lost).is_ok());

@@ -30,7 +30,7 @@ fn a_cancel_that_comes_first_is_bounded() {
         let many = (0..tickfleet_model::limits::EARLY_CANCELS_MAX).map(|at| (format!("x{at}").as_str().into(), 100));
         trial.sets.insert(keys::early(&tenant), many.collect());
         let full = cancel(&mut trial, "k1", &bounds);
-        // Expired cancels make room.
+        // Expired early cancels are removed to make room.
         trial.now_ms = 100;
         (full, cancel(&mut trial, "k1", &bounds))
     };
@@ -76,7 +76,7 @@ fn an_early_cancel_meets_its_task_whichever_comes_first() {
 }
 
 proptest! {
-    /// A forest of tasks and turns: some have completed, and workers hold some.
+    /// A random forest of tasks and turns. Some of them have completed, and workers hold others.
     #[test]
     fn after_cancel_and_cascade_nothing_below_runs_on(
         parents in prop::collection::vec(prop::option::of(0_usize..8), 1..40),
@@ -187,7 +187,7 @@ fn what_a_canceled_task_still_begins_ends_with_it() {
         trial.run(&task("k1", &bounds));
         cancel(&mut trial, "k1", &bounds);
         cascade_all(&mut trial, &bounds);
-        // The worker that holds the task submits one more turn before it receives the cancel notice.
+        // Before the worker that holds the task receives the cancel notice, it submits one more turn.
         trial.dispatch(&named("t1"), admitted(1));
         trial.sets.entry(named("k1").descendants()).or_default().insert("t1".into(), 1);
         end(&mut trial, "k1");

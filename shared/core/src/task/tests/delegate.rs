@@ -36,7 +36,7 @@ fn an_inbound_task_is_decided_once() {
         let given = trial.stored::<GivenId>(&named("k1").given()).unwrap().value;
         assert_eq!(given.state, GivenState::Admitted);
         let left = trial.holds(&keys::tasks(), "s1").len();
-        // The task ended, and all its records have expired. Another scheduler reads the entry that it had read before.
+        // The task has ended, and all its records have expired. A scheduler decides again about the same inbound entry.
         end(&mut trial, "k1");
         for key in [named("k1").finished(), named("k1").given()] {
             trial.records.remove(&key);
@@ -162,7 +162,7 @@ fn a_child_has_no_more_than_its_parent_has_left() {
     assert_eq!(trial.run(&child("k6", "k1", 1, &bounds)), Delegated::Refused(Refusal::ParentEnded));
 }
 
-/// A child outlives its parent: its remaining budget does not recreate the parent's counter.
+/// A child ends after its parent. The child's remaining budget must not recreate the parent's counter.
 #[test]
 fn a_budget_is_not_returned_to_a_parent_that_has_ended() {
     let mut trial = Trial::at(5);
@@ -176,7 +176,7 @@ fn a_budget_is_not_returned_to_a_parent_that_has_ended() {
 
 #[test]
 fn nothing_is_delegated_by_what_is_over() {
-    // The parent is canceled, or ends, after the scheduler has read it.
+    // The parent is canceled or ends after the scheduler has read its record.
     let late = |cancel: bool| {
         let mut trial = Trial::at(5);
         let bounds = bounds();
@@ -246,7 +246,7 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
     let mut trial = Trial::at(5);
     let bounds = bounds();
     let mut stale = View::default();
-    // By root task: its granted budget, and the spending below it.
+    // By root task: the granted budget, and the calls made below the task.
     let mut root_of: BTreeMap<String, String> = BTreeMap::new();
     let (mut granted, mut spent): (BTreeMap<String, u64>, BTreeMap<String, u64>) = Default::default();
     let mut serial = 0;
@@ -330,7 +330,7 @@ fn lists_do_not_outlive_their_members() {
     assert_eq!(trial.members(&lists()), ["children:acme:k1", "tasks:acme"]);
     assert!(!trial.run(&ExpireList));
     trial.now_ms += tickfleet_model::limits::TASKS_LISTED_MS;
-    // A task is added between the decision and its commit: its list stays.
+    // A task is added to the list between the decision and its commit. The list stays.
     let mut view = View::default();
     for query in [
         Query::First { set: lists(), upto: Some(trial.now_ms.unsigned_abs()), count: 1 },

@@ -68,7 +68,7 @@ fn a_canceled_task_of_a_runtime_ends_with_its_lease() {
     lapse(&mut trial, "k1", &bounds);
     cancel(&mut trial, "k1", &bounds);
     cancel(&mut trial, "k2", &bounds);
-    // No runtime has taken the second one.
+    // No runtime has taken the second task.
     assert_eq!(lapse(&mut trial, "k2", &bounds), Lapsed::Ends);
     assert_eq!(trial.turn(&named("k2")).unwrap().value.fate(0), Fate::NotRun);
     assert_eq!(trial.run(&Touch { name: named("k1"), entry }), Touched::Over);

@@ -75,7 +75,7 @@ fn inbound<'a>(trial: &mut Trial, name: &str, bounds: &'a Bounds) -> Delegate<'a
     Delegate { source: Source::Inbound(entry), given: true, ..task(name, bounds) }
 }
 
-/// Ends a task that has no holder, or that its holder ends.
+/// Ends a task, as its holder or its timer would.
 struct End {
     name: TurnName,
     failed: bool,

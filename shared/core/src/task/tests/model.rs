@@ -1,4 +1,4 @@
-//! The history and the spending of tasks that a model runs.
+//! The history and the model usage of tasks that a model runs.
 
 use super::*;
 
@@ -99,7 +99,7 @@ fn a_request_is_debited_before_it_is_sent_and_corrected_after() {
     decision.spent = Some(spent("r1", 10, 5));
     assert!(matches!(trial.run(&decision), Stepped::Ok(_)));
     assert_eq!(trial.used(&tokens()), 15);
-    // The same response again, without entries: it is counted once.
+    // The same response again, without entries. It must be counted only once.
     let mut again = steps(&entry, 1, &[], &bounds);
     again.spent = Some(spent("r1", 10, 5));
     trial.run(&again);
@@ -114,13 +114,13 @@ fn a_request_is_debited_before_it_is_sent_and_corrected_after() {
     assert_eq!((trial.used(&tokens()), again.version), (15, trial.turn(&named("k1")).unwrap().version));
 }
 
-/// A holder has sent a request and crashed. The next holder sends it again: both requests are paid.
+/// A holder sends a request and crashes. The next holder sends the request again. Both requests are debited.
 #[test]
 fn a_request_is_debited_for_each_holder() {
     let debited = || {
         let ((mut trial, entry), bounds) = (model_task(), bounds());
         assert!(matches!(trial.run(&reserve(&entry, "r1", 40)), Reserved::Ok(_)));
-        // The holder has counted a useless response.
+        // The holder counts the usage of a response without entries.
         let mut useless = steps(&entry, 0, &[], &bounds);
         useless.spent = Some(spent("r1", 3, 0));
         let mut before = trial.clone();
@@ -182,7 +182,7 @@ fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
     trial.commit(&transaction)
 }
 
-/// Room returns while a task is about to wait for it. In either order of the commits, the task checks again.
+/// A budget gets room while a task is about to wait for room. In either order of the commits, the task checks again.
 #[test]
 fn no_task_waits_for_room_that_is_there() {
     let wait = BudgetWait { name: named("k2"), counter: tokens(), place: 1 };
@@ -198,7 +198,7 @@ fn no_task_waits_for_room_that_is_there() {
         view.insert(query.clone(), trial.answer(&query));
         if joins_in_between {
             join(&mut trial, &wait).unwrap();
-            // The task has checked once more, and now waits to be woken.
+            // The task has checked again, and now waits until it is woken.
             trial.timers.insert(timer.as_str().into(), 9_000);
             join(&mut trial, &wait).unwrap();
             trial.run_with(&decision, &mut view);
@@ -211,7 +211,7 @@ fn no_task_waits_for_room_that_is_there() {
     assert!(returned(true) && returned(false));
     assert!(!mutants::with("wake_knows_all_that_wait", || returned(true)));
     assert!(!mutants::with("budget_wait_looks_again", || returned(false)));
-    // The task was in the queue, and wakes before it parks again.
+    // The task was already in the queue, and is woken before it parks again.
     let mut trial = Trial::at(5);
     join(&mut trial, &wait).unwrap();
     let context = trial.context();

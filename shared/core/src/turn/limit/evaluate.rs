@@ -1,7 +1,7 @@
-//! How many of a turn's next calls fit all counters, and whether the next one waits or ends.
+//! Computes how many of a turn's next calls fit all counters, and whether the call after them waits or ends.
 //!
-//! If a counter's state is unknown, room is assumed. The store checks again and returns the state in a conflict, and the
-//! next attempt uses it.
+//! If a counter's state is unknown, room is assumed. The store checks the room again, and returns the counter's state
+//! in a conflict. The next attempt uses this state.
 
 use tickfleet_model::limit::OnReach;
 
@@ -12,16 +12,17 @@ use crate::transaction::{Conflict, CounterKey, CounterState, Room, Window};
 use crate::turn::state::EndReason;
 use crate::view::{Undecided, View};
 
-/// A returned permit wakes its waiters. They also check again after this long, ms.
+/// A returned permit wakes turns that wait for one. Without a wake-up, they check again after this time, ms.
 pub const PERMIT_LOOK_MS: i64 = 5_000;
-/// Delay before a turn that waits for one of its tenant's slices to end is checked again, ms.
+/// If a turn waits until one of its tenant's slices ends, it is checked again after this time, ms.
 pub const OUT_LOOK_MS: i64 = 250;
-/// Longest delay before a turn that waits for a window is checked again, ms. A window may be long, and its limit may be
-/// raised meanwhile.
+/// Longest delay before a turn that waits for a window is checked again, ms. Windows can be long, and an operator may
+/// raise the limit in the meantime.
 pub const WINDOW_LOOK_MS: i64 = 300_000;
-/// Conflicts about one counter after which it counts as full, because concurrent decisions take its room faster.
+/// After this number of conflicts about a counter, the counter counts as full: concurrent decisions take its room
+/// faster.
 const CONTENDED: usize = 3;
-/// Conflicts after which the remaining calls wait for the next decision.
+/// After this number of conflicts, no more calls are refused in this decision. The remaining calls wait.
 const CONFLICTS_MAX: usize = 10;
 
 /// Compares one turn's debits with the counters.
@@ -31,15 +32,16 @@ pub struct Evaluator<'a> {
     pub view: &'a View,
     /// Time and conflicts.
     pub context: &'a Context,
-    /// For a waiting turn, its counter and its place there. `None` for a new turn, which comes after all waiters.
+    /// For a waiting turn: the counter that it waits for, and its place in the counter's queue. `None` for a new turn,
+    /// which comes after all waiting turns.
     pub waits: Option<(&'a CounterKey, u64)>,
-    /// True if nothing has changed the counters of the view since. Otherwise only a conflict says how many permits are taken,
-    /// and whether turns wait.
+    /// True if the view's counters are known to be current. If false, the number of taken permits and the existence of
+    /// waiting turns are known only from conflicts.
     pub is_exact: bool,
     /// True if the calls were debited before and only take their permits again.
     pub permits_only: bool,
-    /// When the lease after a restart of the store ends, ms. No call ends earlier, because a worker may still report that it
-    /// ran.
+    /// When the first lease after a restart of the store ends, ms. No call is refused before this time, because a
+    /// worker may still report that the call ran. `None` if there is no such lease.
     pub lease_ends_ms: Option<i64>,
 }
 
@@ -48,18 +50,18 @@ pub struct Evaluator<'a> {
 pub struct Fit {
     /// The number of calls that fit, from the first.
     pub calls: usize,
-    /// Index of the debit that stops the next call.
+    /// Index of the debit that has no room for the next call.
     pub stop: Option<usize>,
 }
 
 /// Calls that end without running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The number of calls, from the first.
+    /// The number of calls that end, counted from the first one that is left.
     pub calls: usize,
     /// The reason.
     pub reason: EndReason,
-    /// When the reason stops being valid, ms; `None` if it stays valid.
+    /// When the reason is no longer valid, ms. `None` if it stays valid.
     pub until_ms: Option<i64>,
 }
 
@@ -79,11 +81,11 @@ pub struct Wait {
 pub enum Planned {
     /// No calls are left.
     Over,
-    /// Calls are dispatched; the guards debit their counters.
+    /// Calls are dispatched.
     Dispatch {
         /// Number of calls.
         calls: usize,
-        /// The guards.
+        /// The guards that debit the counters.
         rooms: Vec<Room>,
     },
     /// The calls wait.
@@ -104,7 +106,7 @@ pub struct Plan {
 }
 
 impl Evaluator<'_> {
-    /// Evaluates `calls` calls. `rules` returns the debits of the calls from an index on.
+    /// Evaluates `calls` calls. `rules` returns the debits of the calls from the given index on.
     ///
     /// # Errors
     /// [`Undecided`]: a throttle queue must be read first.
@@ -145,10 +147,10 @@ impl Evaluator<'_> {
         }
     }
 
-    /// How many of the first `calls` fit all counters, and the debit that stops the next one.
+    /// How many of the first `calls` calls fit all counters, and the debit that has no room for the next one.
     ///
     /// # Errors
-    /// As [`Self::plan`].
+    /// [`Undecided`]: a throttle queue must be read first.
     pub fn fit(&self, debits: &[Debit], calls: usize) -> Result<Fit, Undecided> {
         let mut fit = Fit { calls, stop: None };
         for (at, debit) in debits.iter().enumerate().filter(|(_, debit)| !debit.row.is_shadow()) {
@@ -168,7 +170,7 @@ impl Evaluator<'_> {
         Ok(fit)
     }
 
-    /// The guards that debit the first `calls`.
+    /// The guards that debit the first `calls` calls.
     fn rooms(&self, debits: &[Debit], calls: usize) -> Result<Vec<Room>, Undecided> {
         let mut rooms = Vec::with_capacity(debits.len());
         for debit in debits {
@@ -194,10 +196,11 @@ impl Evaluator<'_> {
         self.context.conflicts.iter().filter(about).count()
     }
 
-    /// The known state of a debit's counter in its current window, if any.
+    /// The state of a debit's counter in the current window, if it is known well enough.
     ///
-    /// A view may be stale. Window usage stays valid until the window ends. Permits may have been returned and queues
-    /// emptied meanwhile, so for those only a conflict of this decision counts.
+    /// A view may be stale. The usage in a window can only grow until the window ends, so it counts. Permits may have
+    /// been returned and queues may have become empty, so these count only if a conflict of this decision reported
+    /// them.
     fn known(&self, debit: &Debit) -> Option<CounterState> {
         let mut state = self.view.counter(&debit.counter)?;
         if !self.is_exact && self.conflicts(debit) == 0 {
@@ -212,8 +215,8 @@ impl Evaluator<'_> {
         Some(state)
     }
 
-    /// True if the debit has no room while other turns wait for its counter. The waiter admitted first is behind no other
-    /// turn: otherwise turns that need several counters would yield to each other forever.
+    /// True if other turns that wait for the debit's counter come first. A turn never yields to turns that were
+    /// admitted later. Otherwise turns that need several counters would yield to each other forever.
     fn is_behind_queue(&self, debit: &Debit) -> Result<bool, Undecided> {
         if debit.row.is_shadow() {
             return Ok(false);
@@ -229,7 +232,8 @@ impl Evaluator<'_> {
         Ok(first.first().is_some_and(|(_, first)| *first < place))
     }
 
-    /// The calls that end because `stop` has no room; `None` if they wait. Calls that only take permits again always wait.
+    /// The calls that end because `stop` has no room for them. `None` if they wait. Calls that only take permits again
+    /// always wait.
     fn refusal(&self, stop: &Debit, calls: usize) -> Result<Option<Refusal>, Undecided> {
         if self.permits_only {
             return Ok(None);
@@ -256,8 +260,9 @@ impl Evaluator<'_> {
         Ok(Some(refusal))
     }
 
-    /// True if calls end when `stop` has no room for them. They wait if other turns are queued for the counter, or if only
-    /// concurrent decisions take its room.
+    /// True if a call with this amount ends, because `stop` has no room for it. The call waits instead in three cases:
+    /// the limit makes calls wait, other turns in the counter's queue come first, or the counter has room that only
+    /// concurrent decisions take.
     fn is_rejected(&self, stop: &Debit, amount: u64) -> Result<bool, Undecided> {
         if stop.row.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.row.max {
             return Ok(false);
@@ -270,7 +275,8 @@ impl Evaluator<'_> {
         self.known(debit).map_or(0, |state| state.used)
     }
 
-    /// When a full window ends, ms; `None` for a counter without a window.
+    /// When the counter of `stop` gets room again, that is, when its window ends, ms. `None` for a counter without a
+    /// window.
     fn room_ms(&self, stop: &Debit) -> Option<i64> {
         let known = self.known(stop).map(|state| state.ends_ms).filter(|ends_ms| *ends_ms > 0);
         match stop.row.window.at(self.context.now_ms, stop.stagger_ms) {
@@ -288,7 +294,8 @@ impl Evaluator<'_> {
         let due_ms = match (stop.row.window, self.room_ms(stop)) {
             (WindowKind::Total, _) => now_ms + OUT_LOOK_MS,
             (_, Some(ends_ms)) if is_full => ends_ms.min(now_ms + WINDOW_LOOK_MS),
-            // Other turns are ahead, or a permit is being returned before there is a timer to wake.
+            // Check again at once: other turns come first, or a permit may have been returned before the queue's timer
+            // existed.
             _ => now_ms,
         };
         Wait { counter: stop.counter.clone(), due_ms, woken: stop.row.window == WindowKind::Held }
@@ -383,7 +390,7 @@ mod tests {
         assert_eq!(calls(&plan(&view, &context, None, &debits)), 0, "a new turn is behind all");
     }
 
-    /// Concurrent decisions take a day's room faster than this one: the calls that still fit are not refused.
+    /// Concurrent decisions take the day's room faster than this decision. Calls that still fit must not be refused.
     #[test]
     fn calls_that_a_counter_has_room_for_are_not_refused() {
         let mut view = View::default();

@@ -1,8 +1,8 @@
-//! Limits on calls and amounts. Caps are limits too: an agent's tick and day, a tenant's day, a task's budget and a tenant's
-//! slices out are rows of the same table as the configured limits.
+//! Limits on calls and amounts. Built-in limits have the same form as configured ones: an agent's tick and day, a
+//! tenant's day, a task's budget, and a tenant's slices out.
 //!
-//! A [`LimitRow`] allows an amount for each of its counters. A [`Debit`] names one counter of a row and the amount of each
-//! call of a turn. [`evaluate`] compares debits with the counters in a view.
+//! A [`LimitRow`] allows an amount for each of its counters. A [`Debit`] names one counter of a row and the amount of
+//! each call of a turn. [`evaluate`] compares debits with the counters in a view.
 
 pub mod evaluate;
 
@@ -32,20 +32,20 @@ pub enum WindowKind {
         /// The zone.
         zone: Tz,
     },
-    /// At most the maximum within any period of this length, ms.
+    /// At most the maximum within any period of `length_ms`.
     Rolling {
         /// Length, ms.
         length_ms: i64,
     },
     /// Concurrency permits, which slices return.
     Held,
-    /// No window: a task's budget, a tenant's slices out.
+    /// No window, as for a task's budget or a tenant's slices out.
     Total,
 }
 
 impl WindowKind {
-    /// The window that contains `now_ms`. Windows begin `stagger_ms` after each multiple of their length, so that counters
-    /// do not all open at the same time.
+    /// The window that contains `now_ms`. A fixed window begins `stagger_ms` after a multiple of its length. So the
+    /// windows of different counters do not all open at the same time.
     #[must_use]
     pub fn at(self, now_ms: i64, stagger_ms: i64) -> Window {
         match self {
@@ -68,22 +68,22 @@ impl WindowKind {
 /// A limit as applied by one shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitRow {
-    /// Its name. A name that begins with `_` is one of [`limits`].
+    /// The limit's name. A name that begins with `_` is one of [`limits`].
     pub name: Arc<str>,
     /// The maximum per counter.
     pub max: u64,
-    /// How its counters regain room.
+    /// How the limit's counters get room again.
     pub window: WindowKind,
     /// Whether calls without room wait or end.
     pub on_reach: OnReach,
-    /// In shadow mode the limit counts but stops no call.
+    /// In shadow mode, the limit counts calls, but stops none.
     pub mode: LimitMode,
-    /// The maximum number of counters; not applied to permits.
+    /// The maximum number of counters. Limits on permits ignore it.
     pub counters_max: u64,
 }
 
 impl LimitRow {
-    /// The row of a limit of `policy` in shard `shard` of `shards`, for counters of the tenant that `owner` declares.
+    /// The row of a configured limit in shard `shard` of `shards`, for counters of the tenant with the policy `owner`.
     #[must_use]
     pub fn configured(policy: &Declared, owner: &TenantPolicy, limit: &Limit, (shard, shards): (u32, u32)) -> Self {
         let limit = owner.limit(limit);
@@ -92,7 +92,7 @@ impl LimitRow {
             (Every::Held, _) => WindowKind::Held,
             (Every::Rolling(length_ms), _) => WindowKind::Rolling { length_ms },
             (_, Some(length_ms)) => WindowKind::Fixed { length_ms },
-            // The configuration has checked the zone.
+            // The configuration has validated the zone.
             (_, None) => WindowKind::Day { zone: zone(time_zone).unwrap_or(Tz::UTC) },
         };
         Self {
@@ -105,7 +105,7 @@ impl LimitRow {
         }
     }
 
-    /// A row of a limit built into each fleet.
+    /// The row of a built-in limit.
     fn built_in(name: &str, max: u64, window: WindowKind, on_reach: OnReach) -> Self {
         Self { name: name.into(), max, window, on_reach, mode: LimitMode::Enforce, counters_max: u64::MAX }
     }
@@ -140,25 +140,25 @@ pub struct Debit {
     pub counter: CounterKey,
     /// Offset of the counter's windows within their length, ms.
     pub stagger_ms: i64,
-    /// One per call, in order: 0 for a call that the limit does not count, `None` for a call without the amount that the
-    /// limit sums up.
+    /// The amount of each call, in order. 0 for a call that the limit does not count. `None` for a call without the
+    /// amount that the limit sums up.
     pub amounts: Vec<Option<u64>>,
 }
 
 impl Debit {
-    /// A debit of 1 for each of `calls`.
+    /// A debit of 1 for each of `calls` calls.
     fn of_each(row: &Arc<LimitRow>, counter: &str, stagger_ms: i64, calls: usize) -> Self {
         let counter = CounterKey::new(&row.name, counter);
         Self { row: Arc::clone(row), counter, stagger_ms, amounts: vec![Some(1); calls] }
     }
 
-    /// The total debit of the first `calls`.
+    /// The total debit of the first `calls` calls.
     #[must_use]
     pub fn sum(&self, calls: usize) -> u64 {
         self.amounts.iter().take(calls).flatten().fold(0, |sum, amount| sum.saturating_add(*amount))
     }
 
-    /// The guard that makes this debit for the first `calls`; `None` if they debit nothing.
+    /// The guard that makes this debit for the first `calls` calls. `None` if they debit nothing.
     #[must_use]
     pub fn room(&self, calls: usize, behind_queue: bool, now_ms: i64) -> Option<Room> {
         let amount = self.sum(calls);
@@ -170,7 +170,8 @@ impl Debit {
             window: self.row.window.at(now_ms, self.stagger_ms),
             behind_queue,
             shadow: self.row.is_shadow(),
-            // Permits must return to the counter that they came from, not to one shared by further keys.
+            // Permits must be returned to the counter that they came from. So counters of permits never share
+            // [`Room::OTHERS`].
             counters_max: if held { u64::MAX } else { self.row.counters_max },
         })
     }
@@ -213,7 +214,7 @@ impl CapRows {
         }
     }
 
-    /// The debits of `calls` calls of an agent with ticks that begin at `stagger_ms`.
+    /// The debits of `calls` calls of an agent. `stagger_ms` is the offset of the agent's ticks.
     #[must_use]
     pub fn debits(&self, tenant: &TenantId, agent: &AgentId, stagger_ms: i64, calls: usize) -> Vec<Debit> {
         let of_agent = format!("{tenant}:{agent}");
@@ -231,7 +232,7 @@ pub fn task_debit(tenant: &TenantId, task: &TaskId, budget: u64, calls: usize) -
     Debit::of_each(&Arc::new(row), &format!("{tenant}:{task}"), 0, calls)
 }
 
-/// The debit of a slice of `calls` calls from the tenant's slices out: one, regardless of the number of calls.
+/// The debit of a slice from the tenant's slices out. It is 1, regardless of the number of calls.
 #[must_use]
 pub fn out_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
     let row = LimitRow::built_in(limits::OUT, max, WindowKind::Total, OnReach::Wait);
@@ -240,7 +241,7 @@ pub fn out_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
     debit
 }
 
-/// The policy for a turn's next calls.
+/// What the policy says about a turn's next calls.
 #[derive(Debug, Clone)]
 pub enum Rules {
     /// The calls make these debits: caps first ([`CapRows::debits`]), then configured limits.

@@ -63,7 +63,7 @@ fn a_tenant_with_too_many_slices_out_waits() {
     assert_eq!(fire(&mut trial), Fired::Later(NOW + 1_500));
 }
 
-/// The timer was read before a worker took the slice, or before a cancel came.
+/// A scheduler reads the turn before a worker takes the slice, or before a cancel arrives.
 #[test]
 fn a_timer_that_was_read_before_decides_again() {
     let stale = |trial: &Trial| {
@@ -94,7 +94,7 @@ fn a_timer_that_was_read_before_decides_again() {
     assert_eq!(mutants::with("due_guards_the_cancellation", lost), Fired::Later(1_000_000), "the cancel is lost");
 }
 
-/// A scheduler with a clock ahead of the store's does not end a turn before its deadline.
+/// A scheduler with a clock that is ahead of the store's clock does not end a turn before its deadline.
 #[test]
 fn a_deadline_comes_by_the_time_of_the_store() {
     let commit = || {
@@ -113,7 +113,7 @@ fn a_deadline_comes_by_the_time_of_the_store() {
     assert_eq!(mutants::with("due_guards_the_time", commit), Ok(()));
 }
 
-/// A scheduler with a stale epoch does not end a turn that a worker may still report results for.
+/// A scheduler with a stale epoch does not end a turn while a worker may still report results.
 #[test]
 fn a_turn_ends_in_the_epoch_that_is_known() {
     let commit = || {
@@ -133,7 +133,7 @@ fn a_turn_ends_in_the_epoch_that_is_known() {
     assert_eq!(mutants::with("end_guards_the_epoch", commit), Ok(()));
 }
 
-/// The entry is taken twice because the store lost the first take: the second holder decides by the record.
+/// The entry is taken twice, because the store lost the first take. The second holder decides by the record.
 #[test]
 fn an_entry_that_two_consumers_have_is_returned_by_the_record() {
     for unreadable in [false, true] {
@@ -164,7 +164,7 @@ fn a_slice_whose_take_was_lost_may_have_run() {
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:may_have_run\"]}");
 }
 
-/// The holder returned the slice in between, and no worker has read the record's current entry.
+/// The holder returned the slice between the read and the decision, and no worker has read the record's current entry.
 #[test]
 fn a_slice_that_was_returned_in_between_did_not_run() {
     let (mut trial, slice) = held(admitted(1));
@@ -193,7 +193,7 @@ fn a_slice_that_was_returned_in_between_did_not_run() {
     assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\"]}");
 }
 
-/// The store lost that the slice was out, and its holder reported results: the end of the turn includes them.
+/// The store lost that the slice was out. Its holder reported results, and the end of the turn includes them.
 #[test]
 fn what_was_reported_after_a_restart_is_not_told_as_not_run() {
     struct NoPolicy;
@@ -233,7 +233,7 @@ fn a_call_that_failed_before_a_crash_may_have_run_again() {
     assert_eq!((turn(0).fate(0), turn(1).fate(0)), (Fate::Tried(1), Fate::MayHaveRun));
 }
 
-/// The turn was first in its throttle queue, so the next one may have room at once.
+/// The first turn in a throttle queue leaves, so the next turn may have room at once.
 #[test]
 fn who_leaves_a_throttle_queue_wakes_the_next() {
     let tick = CounterKey::new(limits::TICK, "acme:kelly");

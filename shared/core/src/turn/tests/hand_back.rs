@@ -33,7 +33,7 @@ fn a_slice_that_its_holder_does_not_know_may_have_run_before_a_restart() {
     assert_eq!(record(&trial).fate(0), Fate::MayHaveRun);
 }
 
-/// The holder has not heard of a restart yet.
+/// The holder does not know about a restart yet.
 #[test]
 fn a_restart_during_the_return_of_an_unknown_slice_is_noticed() {
     let returned = || {
@@ -92,7 +92,7 @@ fn an_entry_that_is_no_slice_goes_to_the_dead_letters() {
     assert!(letters.contains("it names no turn") && !letters.contains("secret"));
 }
 
-/// Only the first entry of a slice has the admission's debits.
+/// Only the first entry of a slice has the counters' states after the admission.
 #[test]
 fn what_was_debited_stays_known() {
     let mut trial = Trial::at(NOW);

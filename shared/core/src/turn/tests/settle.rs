@@ -156,7 +156,7 @@ fn earlier_results_keep_their_messages_and_audits() {
     assert_eq!(&*parts::result(0), "r0");
 }
 
-/// The response to a commit was lost, and the decision runs again under a new version: the holder keeps its slice.
+/// The response to a commit was lost, and the decision runs again under a new version. The holder keeps its slice.
 #[test]
 fn a_holder_whose_answer_was_lost_goes_on_with_its_slice() {
     let (mut trial, slice) = held(admitted(3));
@@ -173,8 +173,8 @@ fn a_holder_whose_answer_was_lost_goes_on_with_its_slice() {
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Stale);
 }
 
-/// A worker ran the reads before call 2, began call 2 and crashed. Whatever happens to the earlier calls, call 2 stays
-/// begun.
+/// A worker ran the reads before call 2, began call 2, and crashed. Call 2 stays begun, regardless of what happens to
+/// the earlier calls.
 #[test]
 fn a_later_call_that_was_begun_stays_begun() {
     let begun = || Some(Begun::new(2, "n1"));
@@ -217,7 +217,7 @@ impl EndSection for Torn {
     }
 }
 
-/// An unreadable session or claim loses no results, and does not keep its turns from ending.
+/// If a session or claim is unreadable, no results are lost, and its turns can still end.
 #[test]
 fn a_section_that_cannot_be_read_holds_up_no_result() {
     let (mut trial, slice) = held(admitted(1));
