@@ -14,8 +14,7 @@
 --        then for each transaction: 1 (committed) · 2 (already committed) · an entry (committed; enqueued this entry) ·
 --        {'committed', entries, shadowed counters} · a conflict: {word, …}
 
--- Guards and writes by word. Each takes the index of its first argument. Returns the next word's index, and a conflict
--- or nil.
+-- Guards and writes by word. Input: index of the first argument. Returns the next word's index, and a conflict or nil.
 local words = {}
 -- A library is loaded once, and sees only `redis` at that time. So each batch sets these variables.
 local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
@@ -27,14 +26,14 @@ local function in_parts(command, key, list, from, last)
   for k = from, last, MANY do try(command, key, unpack(list, k, min_of(k + MANY - 1, last))) end
 end
 
----- The shard. Its clock never steps back; each run of the server has an epoch. Users of weak roles may not write either.
+---- The shard. Its clock never steps back; a run of the server is an epoch. Users of weak roles may not write either.
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
 -- Checked before each write: the server would log a refused command with every batch.
 local function may_set_meta() return not acl_check or acl_check('HSET', META, 'state', '') end
 local function set_meta(field, value) return may_set_meta() and try('HSET', META, field, value) end
 -- `state` is the text of all these variables except the time. It seldom changes: a batch only parses a changed text.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
--- An epoch's number has a count in its upper bits, a time in its lower bits: a server that has lost data repeats a count.
+-- An epoch's number has a count in its upper bits, a time in the lower: a server that has lost data repeats a count.
 local EPOCH = 2 ^ 32
 -- 200 years, ms. Shard time that is further ahead of the server's clock is damaged.
 local AHEAD_MAX = 6311520000000
@@ -94,7 +93,7 @@ local ADD, ADD_SIZE = '<I4dd', 20
 local NO_BOUND = 2 ^ 53
 -- The batch's counters by number. `touch` is the number of the last transaction that changed the counter.
 local counters, present
--- By the key of a limit's counters: the counter `~`, which replaces counters beyond the limit's bound; number of others.
+-- By the key of a limit's counters: the counter `~`, used for counters beyond the limit's bound; number of others.
 local shared, sizes
 -- Seven values of each counter from before its first change in the current transaction. Later batches reuse the list.
 local before, noted = {}, 0
@@ -186,8 +185,8 @@ local function open_window(c, window, from, upto, length)
   -- The length has changed: one longer window begins now, and includes the whole next window.
   else c.used, c.ends, c.began = 0, upto + length, now end
 end
--- The current transaction: its version and a blank, its proof's key, the last and all entries that it has enqueued, whether its
--- records and entries get the stamp, the stamp (new amounts of counters), and the counters in shadow mode that had no room.
+-- The current transaction: its version and a blank, its proof's key, the last and all entries that it has enqueued,
+-- whether records and entries get the stamp, the stamp (new amounts of counters), the shadowed counters without room.
 local version, proof, entry, entries, stamped, stamp, shadowed
 -- Debits the counters of a list of rooms.
 function words.room(i)
@@ -231,7 +230,7 @@ function words.room(i)
   end
   return i + 1
 end
--- Adds amounts to counters. In a rolling counter, this changes the amount that leaves at `ends_ms`, or for -1 the last one.
+-- Adds amounts to counters. A rolling counter changes the amount that leaves at `ends_ms`, or its last one if -1.
 function words.add(i)
   local amounts = ARGV[i]
   for at = 1, #amounts, ADD_SIZE do
