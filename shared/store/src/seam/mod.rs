@@ -178,9 +178,8 @@ pub trait Store: Send + Sync {
     /// Trims a log or an inbox. Returns the number of removed entries.
     async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError>;
 
-    /// Finds delivered entries of a queue whose consumer was deleted, and assigns them to `consumer`. Assigns at most
-    /// `count` entries, and only some of the queue's oldest. Returns the number of assigned entries. A store in memory
-    /// never has such entries.
+    /// Finds delivered entries whose consumer was deleted, among the oldest entries of a queue. Assigns at most `count`
+    /// of them to `consumer`, and returns their number. A store in memory never has such entries.
     async fn adopt_lost(&self, _queue: &StreamKey, _consumer: &str, _count: usize) -> Result<usize, StoreError> {
         Ok(0)
     }
