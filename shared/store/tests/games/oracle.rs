@@ -102,7 +102,8 @@ impl Oracle {
         }
     }
 
-    /// Executions that began within a lease of a loss of writes, and that their worker did not report in time.
+    /// Executions from a lease before lost writes to a lease after the restart, if their worker did not report its
+    /// journal in time.
     pub fn excused(&self) -> BTreeSet<u64> {
         let is_excused = |one: &&Execution| {
             self.losses.iter().any(|loss| {
