@@ -216,7 +216,7 @@ impl Store {
     /// Like [`Self::decide_all`], but starts with a view that the caller has filled.
     ///
     /// # Errors
-    /// As [`Self::decide_all`].
+    /// The same as [`Self::decide_all`].
     pub async fn decide_with<D: Decision>(
         &self,
         view: &mut View,
@@ -231,7 +231,7 @@ impl Store {
     /// Like [`Self::decide_with`], but also waits up to `at_most` until the commits have this durability.
     ///
     /// # Errors
-    /// As [`Self::decide_all`].
+    /// The same as [`Self::decide_all`].
     pub async fn decide_durably<D: Decision>(
         &self,
         view: &mut View,

@@ -79,7 +79,7 @@ pub use tickfleet_core::keys::TurnName;
 pub struct CounterName {
     /// The limit's name.
     pub limit: String,
-    /// The counter among those of the limit.
+    /// The counter's name within the limit.
     pub counter: String,
 }
 

@@ -197,7 +197,7 @@ impl Store {
     /// Opens all shards, in order. On a cluster, the shards share their views of the nodes.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// The same as [`Self::open`].
     pub fn open_all(url: &str, options: &Arc<StoreOptions>) -> Result<Vec<Self>, StoreError> {
         let shards = 0..options.shards.max(1);
         if url.starts_with(socket::SCHEME) {

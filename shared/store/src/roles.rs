@@ -163,7 +163,7 @@ const EXPORTER: &[Selector] = &[
 
 /// Permissions of gateways on streams that they only append to.
 const GATEWAY: &[Selector] = &[Selector { keys: &["%W~audit"], commands: &["xadd"] }];
-/// Keys that gateways write: those of turns, tasks, sessions, approvals and inboxes, and the settings of operators.
+/// Keys that gateways write: keys of turns, tasks, sessions, approvals and inboxes, and of operators' settings.
 const GATEWAY_WRITES: &[&str] = &[
     "",
     "meta",

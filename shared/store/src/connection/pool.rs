@@ -148,7 +148,7 @@ impl Pool {
     /// Runs a pipeline in one round trip. `what` names it in errors.
     ///
     /// # Errors
-    /// As [`Self::query`].
+    /// The same as [`Self::query`].
     pub(crate) async fn pipeline<T: FromRedisValue>(
         &self,
         what: &'static str,

@@ -119,7 +119,7 @@ impl Server {
     /// The server at `info`, without connecting yet.
     ///
     /// # Errors
-    /// As [`TlsFiles::client`].
+    /// The same as [`TlsFiles::client`].
     pub(super) fn new(info: ConnectionInfo, tls: TlsFiles) -> RedisResult<Self> {
         // Reports a missing file at the start, and not at the first connection.
         tls.client(info.clone())?;

@@ -57,7 +57,7 @@ pub(crate) fn target_of(url: &str) -> Result<Target, StoreError> {
 /// Parses `url` for commands on any key. Does not connect yet.
 ///
 /// # Errors
-/// As [`target_of`].
+/// The same as [`target_of`].
 pub(super) fn dial_to(url: &str) -> Result<Arc<dyn Dial>, StoreError> {
     Ok(target_of(url)?.dial(None))
 }

@@ -15,9 +15,9 @@ const STEP: usize = 1_000;
 pub struct Used {
     /// Number of requests that models have answered.
     pub requests: u64,
-    /// Input tokens: those of requests.
+    /// Input tokens (of requests).
     pub input_tokens: u64,
-    /// Output tokens: those of responses.
+    /// Output tokens (of responses).
     pub output_tokens: u64,
     /// Cost, in millionths of the currency.
     pub cost: u64,

@@ -34,8 +34,9 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// The function of `verb` with this text. Loaded as a library, the text registers itself as `NAME`; as a script, it
-    /// runs at once. The first line of the text is only for the script; a library has another first line.
+    /// The function of `verb` with this text. If the text is loaded as a library, it registers itself as `NAME`. If it
+    /// is run as a script, it takes effect at once. The first line of the text is only for the script: a library has
+    /// another first line.
     pub(crate) fn new(verb: &'static str, text: &str) -> Self {
         let script = Script::new(verb, text.to_owned());
         let name = format!("tickfleet_{verb}_{}", script.digest);

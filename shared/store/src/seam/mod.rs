@@ -330,7 +330,7 @@ pub async fn run<D: Decision>(
 /// Like [`run`], but starts with a view that the caller has filled, for example with a record that it has just written.
 ///
 /// # Errors
-/// As [`run`].
+/// The same as [`run`].
 pub async fn run_with<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
@@ -345,7 +345,7 @@ pub async fn run_with<D: Decision>(
 /// Like [`run_with`], but with durable commits: see [`Store::commit_durably`].
 ///
 /// # Errors
-/// As [`run`].
+/// The same as [`run`].
 pub async fn run_durably<D: Decision>(
     store: &dyn Store,
     versions: &Versions,

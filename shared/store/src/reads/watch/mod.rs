@@ -46,7 +46,7 @@ pub struct Watch {
     /// Number of audit entries that were read and are not about a call.
     not_calls: u64,
     cursor: u64,
-    /// Timers of throttle queues that the current scan has found so far, and those that the previous scan found.
+    /// Throttle queues with their timers: found by the current scan so far, and found by the previous scan.
     found: BTreeMap<CounterKey, i64>,
     known: Option<BTreeMap<CounterKey, i64>>,
 }

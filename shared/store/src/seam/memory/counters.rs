@@ -3,8 +3,8 @@
 use tickfleet_core::record::Debited;
 use tickfleet_core::{CounterState, Room, Window};
 
-/// After a restart, a fixed window of at most this length has no room, because its last debits may be lost. A longer
-/// window is used again nevertheless: otherwise calls would wait up to a day for it.
+/// A fixed window of at most this length that began before a restart has no room, because its last debits may be lost.
+/// A longer window is used again nevertheless: otherwise calls would wait up to a day for it.
 const LOST_WINDOW_MAX_MS: i64 = 60_000;
 
 /// Amounts of a rolling counter by the time at which they expire, ms, the earliest first.
