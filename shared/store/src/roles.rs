@@ -91,7 +91,7 @@ struct Selector {
 /// which never exists. In a cluster, it is used to ask nodes for the owner of the slot.
 const LENT_FUNCTION: Selector = Selector { keys: &["~"], commands: &["fcall", "evalsha", "exists"] };
 
-/// The permissions of producers, for the function and for their other commands. Each command is allowed only on the
+/// The permissions of producers. The function and their other commands need them. Each command is allowed only on the
 /// keys that it needs.
 const PRODUCER: &[Selector] = &[
     LENT_FUNCTION,

@@ -122,7 +122,7 @@ impl StoreError {
     }
 }
 
-/// What a failure is about. This decides what can help.
+/// The subject of a failure. It determines which remedy can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FaultSource {
     /// The input of a script, or the data that a command met. Repeating cannot help.

@@ -20,7 +20,7 @@ const SCHEMES: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+
 /// URL schemes for clusters, each with the scheme of the nodes.
 const CLUSTER_SCHEMES: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
-/// What a URL names.
+/// The server or cluster that a URL names.
 pub(crate) enum Target {
     /// One primary with all keys. It is found by its address or through sentinels.
     One(Arc<dyn Dial>),

@@ -41,7 +41,7 @@ pub fn entry_ms(id: &str) -> Option<i64> {
     id.split_once('-')?.0.parse().ok()
 }
 
-/// Age of an entry, ms; 0 if there is no entry.
+/// Age of an entry, ms; 0 if `entry` is `None`.
 pub(crate) fn age(entry: Option<&EntryId>, clock_ms: i64) -> i64 {
     entry.and_then(|entry| entry_ms(entry.as_str())).map_or(0, |at| (clock_ms - at).max(0))
 }

@@ -23,7 +23,7 @@ pub struct ServerFacts {
     pub mode: String,
     /// `master` or `slave`.
     pub role: String,
-    /// What the server does when memory is full. Only `noeviction` loses nothing.
+    /// The server's policy for full memory. Only `noeviction` loses nothing.
     pub maxmemory_policy: String,
     /// Bytes in use.
     pub used_memory: u64,
@@ -58,7 +58,7 @@ pub enum DefaultUser {
     NotAllowed,
     /// The user `default` may run these commands.
     Loads,
-    /// The user `default` may not run these commands, for this reason.
+    /// The user `default` may not run these commands. The text is the reason.
     Refuses(String),
 }
 

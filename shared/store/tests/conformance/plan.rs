@@ -89,7 +89,7 @@ pub enum Pick {
     Foreign,
 }
 
-/// What a decision's view contains about a record.
+/// The state of a record in a decision's view.
 #[derive(Debug, Clone, Copy)]
 pub enum Belief {
     /// The current version.

@@ -32,7 +32,8 @@ impl Store {
         self.dead_letters_back("+", "-", count).await
     }
 
-    /// Returns, for each of these entries of the audit log, whether an operator has replayed or dropped its call.
+    /// Returns one value for each of these entries of the audit log: true if an operator has replayed or dropped its
+    /// call.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -125,7 +125,7 @@ impl Store {
         Ok(self.sealing().await?.map(|sealing| sealing.keys).unwrap_or_default())
     }
 
-    /// The last seal whose chain heads were copied to external storage; `None` if there is no copy.
+    /// The last seal whose chain heads were copied to external storage; `None` without such a copy.
     ///
     /// # Errors
     /// [`StoreError`].

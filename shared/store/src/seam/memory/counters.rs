@@ -19,7 +19,7 @@ pub struct Counter {
     pub buckets: Option<Buckets>,
 }
 
-/// What the decision about a debit depends on, besides the counter itself.
+/// The inputs of the decision about a debit, in addition to the counter itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     /// Shard time, ms.
@@ -117,8 +117,8 @@ impl Counter {
         leaves_ms
     }
 
-    /// Adds an amount, or subtracts it if it is negative. There is no upper bound. If `ends_ms` is given, changes only
-    /// the window or bucket that ends then.
+    /// Adds an amount, or subtracts it if it is negative. The result has no upper bound. If `ends_ms` is given, changes
+    /// only the window or bucket that ends then.
     pub fn add(&mut self, amount: i64, ends_ms: Option<i64>) {
         let added = |used: u64| used.saturating_add_signed(amount);
         if let Some(buckets) = &mut self.buckets {

@@ -199,7 +199,7 @@ effects! {
         /// The number.
         added: u64,
     }
-    /// A stream was removed, with its group and, for an inbox, the number of its last reply.
+    /// A stream was removed, with its group. If the stream is an inbox, the number of its last reply was removed, too.
     22 DropStream {
         /// The stream.
         stream: StreamKey,

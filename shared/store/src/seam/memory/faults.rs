@@ -16,7 +16,7 @@ use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState,
 use crate::seam::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
-/// The faults of calls. By default there are none.
+/// The faults of calls. By default, calls have no faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
     /// Latency before a call is applied, and again before its reply is returned, ms.

@@ -47,7 +47,7 @@ impl RedisStore {
     pub(super) async fn consumers_of(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("CONSUMERS").arg(self.key(queue)).arg(GROUP);
-        // If the stream or group does not exist, there are no consumers.
+        // If the stream or group does not exist, the list is empty.
         let reply = self.connection.replies(RedisCommand::Held, &ask).await?.pop().and_then(Result::ok);
         let consumer = |about: Vec<Value>| {
             let held = field(&about, "pending").as_ref().and_then(number_of)?;

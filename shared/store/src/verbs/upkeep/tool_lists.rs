@@ -40,7 +40,7 @@ pub struct ToolLists {
     pub names: BTreeMap<String, String>,
 }
 
-/// What the published lists were made from.
+/// The sources of the published lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolListsMark {
     /// Fingerprint of the policy and tools.
@@ -50,7 +50,7 @@ pub struct ToolListsMark {
 }
 
 impl Store {
-    /// Reads what the published lists were made from. `None` if the lists have to be written again.
+    /// Reads the sources of the published lists. `None` if the lists have to be written again.
     ///
     /// # Errors
     /// [`StoreError`].

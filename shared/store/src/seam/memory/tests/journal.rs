@@ -268,7 +268,7 @@ proptest! {
             // A damaged log stays cut after it is opened, and a copy of it is kept.
             let cut = MemoryStore::open_dir(bench.dir.path(), FsyncPolicy::Never, options).unwrap();
             assert_eq!(without_time(cut.lock().shard.contents.clone()), before);
-            // Without changes there is no frame, so then no log was damaged.
+            // If the writes change nothing, no frame is written, and no log is damaged.
             assert_eq!(bench.dir.path().join("damaged-log").exists(), whole < frames.len());
             assert!(!log.exists());
         });
