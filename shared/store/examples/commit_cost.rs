@@ -1,18 +1,19 @@
-//! CPU time of Redis for a turn with one call: commits of the store, compared with the same commands without a script,
-//! and with only the writes among them.
+//! Measures Redis's CPU time for a turn with one call. Compares the store's commits with the same commands without a
+//! script, and with only the writes among these commands.
 //!
 //! ```text
 //! cargo run --example commit_cost -p tickfleet-store [redis-server]
 //! cargo run --example commit_cost -p tickfleet-store instructions
 //! ```
 //!
-//! The optional second argument selects one batch size, the third one way: `commit_cost instructions 100 store`.
+//! The optional second argument selects one batch size. The third selects one way: `commit_cost instructions 100
+//! store`.
 //!
-//! With `instructions`, the server runs in valgrind, and results are thousands of instructions per turn. They do not
-//! depend on the load of the machine.
+//! With `instructions`, the server runs in valgrind, and results are thousands of instructions per turn. Such results
+//! do not depend on the load of the machine.
 //!
-//! A turn is added to the inbound stream, taken, admitted, taken as a slice, and settled. All ways do this with turns
-//! on one server. Results are medians, in microseconds per turn.
+//! In all ways, each turn is added to the inbound stream, taken, admitted, taken as a slice, and settled, on one
+//! server. Results are medians, in microseconds per turn.
 
 #![allow(
     clippy::unwrap_used,
@@ -37,7 +38,7 @@ use tickfleet_store::seam::{Store as _, TakeRequest};
 
 const REPETITIONS: usize = 5;
 const INSTRUCTIONS: &str = "instructions";
-/// Agents of the turns, in rotation.
+/// Number of agents, which the turns use in rotation.
 const AGENTS: usize = 30_000;
 const WAYS: [Way; 3] = [Way::Store, Way::Same, Way::Writes];
 
@@ -51,7 +52,7 @@ enum Way {
     Writes,
 }
 
-/// The texts of a turn, as large as those of a call with 150 bytes of arguments and a result of the same size.
+/// The texts of a turn. They are as large as those of a call with 150 bytes of arguments and a result of the same size.
 struct Texts {
     turn: String,
     record: String,
@@ -91,7 +92,7 @@ struct Bench {
     store: RedisStore,
     raw: MultiplexedConnection,
     prefix: String,
-    /// The server's process, if its instructions are counted.
+    /// The server's process ID, if instructions are counted.
     counted: Option<u32>,
     next: usize,
 }
@@ -167,7 +168,8 @@ impl Bench {
     async fn measure(&mut self, way: Way, batch: usize, rounds: usize) -> f64 {
         let _: () = cmd("FLUSHALL").query_async(&mut self.raw).await.unwrap();
         self.store.ensure_queues(&[StreamKey::new("turns"), StreamKey::new("ready:normal")]).await.unwrap();
-        // More counters and timers than fit Redis's compact encoding, which has a different lookup cost.
+        // Adds more counters and timers than fit in Redis's compact encoding: lookups in that encoding have a different
+        // cost.
         let mut set = cmd("ZADD").arg(self.key("timers")).to_owned();
         for n in 0..200 {
             set.arg(1_995_306_210_410_i64).arg(format!("turn:t:other{n}"));
@@ -183,7 +185,7 @@ impl Bench {
         (self.cost().await - before) / (rounds * batch) as f64
     }
 
-    /// Microseconds of CPU time, or thousands of instructions, that the server has used.
+    /// CPU time that the server has used, in microseconds, or thousands of instructions.
     async fn cost(&mut self) -> f64 {
         if let Some(pid) = self.counted {
             let told = Command::new("callgrind_control").args(["-e", &pid.to_string()]).output().unwrap().stdout;

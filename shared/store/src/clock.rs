@@ -1,12 +1,12 @@
-//! Shard time between heartbeats, without asking Redis each time.
+//! Estimates of shard time between replies of Redis.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::{Store, StoreError};
 
-/// Estimates shard time from the last reply of Redis and the process's monotonic clock. Scripts never rely on it: they
-/// read the shard's clock themselves.
+/// Estimates shard time from the last reply of Redis and the process's monotonic clock. Scripts do not use the
+/// estimate: they read the shard's clock themselves.
 #[derive(Debug)]
 pub struct ShardClock {
     started: Instant,
@@ -34,13 +34,13 @@ impl ShardClock {
         self.base_ms.store(now_ms - self.elapsed_ms(), Ordering::Relaxed);
     }
 
-    /// Estimated shard time, ms since the epoch; about one network round trip behind.
+    /// Estimated shard time, ms since the epoch. It is behind by about one network round trip.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
         self.base_ms.load(Ordering::Relaxed) + self.elapsed_ms()
     }
 
-    /// Time left until `at_ms`; zero if it has passed.
+    /// Time until `at_ms`; zero if that time has passed.
     #[must_use]
     pub fn until(&self, at_ms: i64) -> Duration {
         Duration::from_millis((at_ms - self.now_ms()).max(0).unsigned_abs())

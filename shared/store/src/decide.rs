@@ -21,7 +21,7 @@ use crate::{Confirmed, ShardClock, Store, StoreError};
 pub(crate) enum Backend {
     /// Redis.
     Redis(Arc<RedisStore>),
-    /// Memory of this process, perhaps with faults.
+    /// A store without Redis: in this process's memory, behind another process's socket, or with injected faults.
     Memory(Arc<dyn seam::Store>),
 }
 
@@ -41,7 +41,8 @@ pub(crate) struct ShardCache {
     state: Mutex<ShardState>,
     clock: ShardClock,
     inbound: [Mutex<InboundCheck>; 2],
-    /// The largest jump of shard time ahead of this process's clock since the last read of this value, ms.
+    /// The largest amount by which a returned shard time was ahead of this process's estimate, ms.
+    /// [`Store::take_jump_ms`] resets it.
     ahead_ms: AtomicI64,
 }
 
@@ -84,7 +85,7 @@ impl Store {
         }
     }
 
-    /// True if this shard is in the memory of this process.
+    /// True if this process does not use Redis for this shard.
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {
         matches!(self.backend, Backend::Memory(_))
@@ -111,8 +112,8 @@ impl Store {
         }
     }
 
-    /// The bounds for new messages of an inbound stream. While the stream has too many bytes, it has room for none: an
-    /// ID that was accepted before is still recognized.
+    /// The bounds for new messages of an inbound stream. While the stream has too many bytes, `turns_max` is 0, so the
+    /// stream accepts no new message. IDs that were accepted before are still recognized.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -134,7 +135,7 @@ impl Store {
         Ok(if inbound.is_full { Bounds { turns_max: 0, ..bounds } } else { bounds })
     }
 
-    /// An operator's entry for the audit log; no entry is written if `text` is empty.
+    /// An operator's entry for the audit log. If `text` is empty, no entry is written.
     #[must_use]
     pub fn audit_entry(&self, text: &str) -> AuditEntry {
         AuditEntry { text: Bytes::copy_from_slice(text.as_bytes()), entries_max: self.options().audit_entries_max }
@@ -146,7 +147,7 @@ impl Store {
         &self.known.versions
     }
 
-    /// The shard's state as the last commit returned it, with an estimate of the shard's time.
+    /// The shard's state as the last commit returned it, with the current estimate of shard time.
     #[must_use]
     pub fn state(&self) -> ShardState {
         let state = *self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,16 +170,16 @@ impl Store {
         Ok(self.state())
     }
 
-    /// The largest jump of shard time ahead of this process's clock since the last call, ms.
+    /// The largest amount by which a returned shard time was ahead of this process's estimate since the last call, ms.
     #[must_use]
     pub fn take_jump_ms(&self) -> i64 {
         self.known.ahead_ms.swap(0, Ordering::Relaxed)
     }
 
-    /// Stores the state that a commit has returned.
+    /// Stores the state that a commit returned.
     pub(crate) fn learn(&self, state: ShardState) {
         let mut known = self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Replies may overtake each other.
+        // Replies may arrive in another order than their commits.
         if state.now_ms >= known.now_ms {
             if known.now_ms > 0 {
                 self.known.ahead_ms.fetch_max(state.now_ms - self.known.clock.now_ms(), Ordering::Relaxed);
@@ -188,7 +189,7 @@ impl Store {
         }
     }
 
-    /// Makes one decision: reads what it needs, decides, and commits, again after a conflict.
+    /// Makes one decision: reads what it needs, decides, and commits. Starts again after a conflict.
     ///
     /// # Errors
     /// [`RunError`].
@@ -200,8 +201,8 @@ impl Store {
     /// Makes a batch of decisions: one round trip for all reads, and one for all commits.
     ///
     /// # Errors
-    /// [`StoreError`] if the store failed. Then the outcome of the last commit is unknown, and the same decisions may
-    /// run again.
+    /// [`StoreError`] if the store failed. Then the outcome of the last commit is unknown. The caller may run the same
+    /// decisions again.
     pub async fn decide_all<D: Decision>(
         &self,
         decisions: &[D],
@@ -212,10 +213,10 @@ impl Store {
         Ok(results)
     }
 
-    /// As [`Self::decide_all`], with a view that the caller has already filled.
+    /// Like [`Self::decide_all`], but starts with a view that the caller has filled.
     ///
     /// # Errors
-    /// As [`Self::decide_all`].
+    /// The same as [`Self::decide_all`].
     pub async fn decide_with<D: Decision>(
         &self,
         view: &mut View,
@@ -227,10 +228,10 @@ impl Store {
         Ok(results)
     }
 
-    /// As [`Self::decide_with`], and waits up to `at_most` until the commits have this durability.
+    /// Like [`Self::decide_with`], but also waits up to `at_most` until the commits have this durability.
     ///
     /// # Errors
-    /// As [`Self::decide_all`].
+    /// The same as [`Self::decide_all`].
     pub async fn decide_durably<D: Decision>(
         &self,
         view: &mut View,

@@ -1,4 +1,4 @@
-//! Entry points of the fuzz targets: stored records, which may have been changed by hand.
+//! Entry points of the fuzz targets. They parse stored records, which may have been changed by hand.
 
 use tickfleet_core::Record;
 use tickfleet_core::settings::read_tenant;
@@ -8,7 +8,7 @@ use tickfleet_model::policy::TenantPolicy;
 
 use crate::{AdmissionNote, FailedAttempt};
 
-/// The record of an unfinished turn, with the notes that people see.
+/// Parses the record of an unfinished turn, and the notes that are shown to people.
 #[must_use]
 pub fn turn(content: &[u8]) -> Option<(Turn, Vec<AdmissionNote>, Vec<FailedAttempt>)> {
     let turn = Turn::decode(content).ok()?;
@@ -17,16 +17,16 @@ pub fn turn(content: &[u8]) -> Option<(Turn, Vec<AdmissionNote>, Vec<FailedAttem
     Some((turn, admissions, tries))
 }
 
-/// The record of a finished turn.
+/// Parses the record of a finished turn.
 #[must_use]
 pub fn finished(content: &[u8]) -> Option<Finished> {
     Finished::decode(content).ok()
 }
 
-/// A tenant that was declared at run time.
+/// Parses a tenant that was declared at run time.
 ///
 /// # Errors
-/// The problem with its declaration.
+/// The problem with the declaration.
 pub fn tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     read_tenant(declaration)
 }

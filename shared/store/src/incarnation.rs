@@ -1,12 +1,12 @@
-//! Names of consumers, one for each start of each process.
+//! Names of consumers. Each start of a process gets a new name.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tickfleet_model::ConsumerId;
 
-/// A new consumer name from the kind of process, its name, and its start. No name is used twice: if two processes
-/// shared a name, the death of one would go unnoticed.
+/// Creates a consumer name from the kind of process, its name, and its start. No name is used twice. If two processes
+/// shared a name, the death of one would not be detected.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "the edge: the start's time makes the name of an incarnation unique")]
 pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
@@ -21,8 +21,8 @@ pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
     id.or_else(|_| ConsumerId::new(format!("{kind}-{since:x}-{start}"))).unwrap_or_else(|_| unreachable_name())
 }
 
-/// The worker of a consumer name: the part that all starts of a process share, in all shards. `None` for a consumer
-/// that is not a worker.
+/// The worker's name in a consumer name. All starts of the same process share it, in all shards. `None` if the consumer
+/// is not a worker.
 #[must_use]
 pub fn worker_of(consumer: &str) -> Option<&str> {
     let (rest, start) = consumer.rsplit_once('-')?;

@@ -1,4 +1,4 @@
-//! Names of keys. All keys of a shard begin with one prefix that is also their hash tag.
+//! Names of keys. All keys of a shard begin with the same prefix, which is also their hash tag.
 
 use std::fmt;
 
@@ -23,19 +23,19 @@ impl Keys {
         &self.prefix
     }
 
-    /// Any key of the shard by its suffix (`turns`, `meta`, `ready:normal`).
+    /// Any key of the shard, by the part after the prefix (`turns`, `meta`, `ready:normal`).
     #[must_use]
     pub fn key(&self, suffix: impl fmt::Display) -> String {
         format!("{}{suffix}", self.prefix)
     }
 
-    /// The live record of a turn or task.
+    /// The record of an unfinished turn or task.
     #[must_use]
     pub fn turn(&self, name: &TurnName) -> String {
         self.key(format_args!("turn:{name}"))
     }
 
-    /// The finished record of a turn or task.
+    /// The record of a finished turn or task.
     #[must_use]
     pub fn done(&self, name: &TurnName) -> String {
         self.key(format_args!("done:{name}"))
@@ -53,7 +53,7 @@ impl Keys {
         self.key(format_args!("tasks:{tenant}"))
     }
 
-    /// The tasks that were delegated from a task.
+    /// The tasks that a task has delegated.
     #[must_use]
     pub fn children(&self, task: &TurnName) -> String {
         self.key(format_args!("children:{task}"))
@@ -79,7 +79,7 @@ pub use tickfleet_core::keys::TurnName;
 pub struct CounterName {
     /// The limit's name.
     pub limit: String,
-    /// The counter among those of the limit.
+    /// The counter's name within the limit.
     pub counter: String,
 }
 
@@ -89,20 +89,20 @@ impl fmt::Display for CounterName {
     }
 }
 
-/// A queue on which slices wait to be leased.
+/// A queue of slices.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Queue {
     /// A `ready` stream, read by workers.
     Ready(Priority),
-    /// Slices of this priority whose holder has crashed. Workers run them in a slot of their own, one at a time (rule
-    /// 23).
+    /// Slices of this priority whose holder has crashed. Each worker runs one such slice at a time, in a separate slot
+    /// (rule 23).
     Suspect(Priority),
     /// The stream of an agent's external runtime.
     External(TenantId, AgentId),
 }
 
 impl Queue {
-    /// Its priority. The queue of an external runtime has normal priority.
+    /// The queue's priority. The queue of an external runtime has normal priority.
     #[must_use]
     pub const fn priority(&self) -> Priority {
         match self {
@@ -111,12 +111,12 @@ impl Queue {
         }
     }
 
-    /// All queues of workers, most urgent first, suspects last.
+    /// All queues of workers: ready queues first, then suspect queues, each from the most urgent priority.
     pub fn of_workers() -> impl Iterator<Item = Self> {
         Priority::ALL.into_iter().map(Self::Ready).chain(Priority::ALL.into_iter().map(Self::Suspect))
     }
 
-    /// Reads a queue's name as [`fmt::Display`] writes it.
+    /// Parses a queue's name in the format of [`fmt::Display`].
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(priority) = text.strip_prefix("ready:suspect:") {

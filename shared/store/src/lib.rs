@@ -1,8 +1,8 @@
-//! The store: the [`seam`] with its two implementations, and the only crate that speaks Redis.
+//! The store: the [`seam`] with its two implementations. This is the only crate that speaks Redis.
 //!
-//! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. A
-//! decision that lost a race returns this as its output, not as an error. A [`StoreError`] means that the store may
-//! not have committed. The same decision can be repeated: the store recognizes a transaction that it has committed.
+//! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. If a
+//! decision lost a race, its output says so; this is not an error. After a [`StoreError`], the transaction may or may
+//! not be committed. The caller may then repeat the decision: the store recognizes a transaction that it has committed.
 
 mod clock;
 mod connection;
@@ -100,15 +100,15 @@ pub enum TimeSource {
 pub struct StoreOptions {
     /// Prefix of all keys, before the shard's number.
     pub namespace: String,
-    /// The number of shards; every process must agree.
+    /// The number of shards. All processes must use the same number.
     pub shards: u32,
-    /// A consumer whose last heartbeat is older counts as dead, ms.
+    /// Age of a consumer's last heartbeat at which the consumer counts as dead, ms.
     pub lease_ms: i64,
-    /// An end of a turn that was taken and not settled is offered again after this time, ms.
+    /// After this time, an end of a turn that was taken but not settled is offered again, ms.
     pub ending_lease_ms: i64,
     /// Time that the record of a finished turn is kept, ms.
     pub retain_ms: i64,
-    /// Time that a producer's ID is kept after the end of its turn, ms.
+    /// Time that an ID from a producer is kept after the end of its turn, ms.
     pub dedupe_ms: i64,
     /// Time that replies are kept, ms.
     pub reply_retain_ms: i64,
@@ -134,7 +134,7 @@ pub struct StoreOptions {
     pub inbox_unread_max: u64,
     /// Maximum number of inboxes of a tenant.
     pub inboxes_max: u64,
-    /// Crashes after which a slice is quarantined.
+    /// Number of crashes after which a slice is quarantined.
     pub crashes_max: u32,
 }
 
@@ -178,9 +178,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens shard `shard` of the Redis at `url` (`redis://`, `rediss://`, `unix://`), of the primary that sentinels
-    /// report (`redis+sentinel://`, `rediss+sentinel://`), of a cluster (`redis+cluster://`, `rediss+cluster://`), or
-    /// of the process that serves its own store at a socket (`tickfleet+unix://`). Connects lazily.
+    /// Opens shard `shard` of the Redis at `url`. Connects lazily. The scheme selects the server:
+    ///
+    /// - `redis://`, `rediss://`, `unix://`: this server
+    /// - `redis+sentinel://`, `rediss+sentinel://`: the primary that sentinels report
+    /// - `redis+cluster://`, `rediss+cluster://`: a cluster
+    /// - `tickfleet+unix://`: another process, which serves its own store at a socket
     ///
     /// # Errors
     /// [`StoreError::Url`] if the URL is invalid.
@@ -191,10 +194,10 @@ impl Store {
         }
     }
 
-    /// Opens all shards, in order. On a cluster, they share the views of the nodes.
+    /// Opens all shards, in order. On a cluster, the shards share their views of the nodes.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// The same as [`Self::open`].
     pub fn open_all(url: &str, options: &Arc<StoreOptions>) -> Result<Vec<Self>, StoreError> {
         let shards = 0..options.shards.max(1);
         if url.starts_with(socket::SCHEME) {
@@ -279,7 +282,7 @@ impl Store {
         &self.options
     }
 
-    /// The underlying connection. The store's own commands and reads use it.
+    /// The underlying connection, which the store's own commands and reads use.
     #[must_use]
     pub const fn connection(&self) -> &Connection {
         &self.connection

@@ -1,6 +1,6 @@
-//! The Redis permissions of each role of a fleet: the ACL rules of a user with just these permissions.
+//! The Redis permissions of each role of a fleet, as the ACL rules of a user for that role.
 //!
-//! Most commands are called by the commit function. The other commands are listed here.
+//! The commit function calls most commands. This module lists the other commands.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub const DEFAULT_USER: &str = "off ~* &* +@all";
 /// A role that uses Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Scheduler, worker and operator in one, for `tickfleet dev`.
+    /// Scheduler, worker and operator in one user, for `tickfleet dev`.
     Tickfleet,
     /// Admits turns.
     Scheduler,
@@ -28,12 +28,12 @@ pub enum Role {
     Producer,
     /// Only reads.
     Onlooker,
-    /// Reads, and stores its own progress: exports the audit log, and delivers notifications of approvals.
+    /// Reads, and stores its own progress. Exports the audit log, and delivers notifications of approvals.
     Exporter,
 }
 
-/// Commands of every connection, about the server and its place in a cluster. For workers, the category of `waitaof`
-/// is named instead of the command: a server that does not know a command refuses a rule that names it.
+/// Commands of every connection, about the server and its place in a cluster. Rules for workers name the category of
+/// `waitaof` and not the command: a server rejects a rule that names a command it does not know.
 const CONNECTING: &[&str] = &["ping", "select", "info", "role", "time", "cluster|shards", "cluster|slots"];
 /// Commands that call the commit function, and load it if the server does not know it.
 const COMMITTING: &[&str] = &["fcall", "function|load", "evalsha", "script|load"];
@@ -68,8 +68,8 @@ const READS: &[&str] = &[
     "zscan",
     "zscore",
 ];
-/// Commands about the server for operators: its settings, and whether the user `default` may load the append-only
-/// file.
+/// Commands about the server for operators. They read its settings, and check whether the user `default` may load the
+/// append-only file.
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
 /// Commands that take entries from queues, and create missing queues.
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
@@ -80,23 +80,25 @@ const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
 /// Waits until an intent record is durable.
 const WAITING: &[&str] = &["@blocking", "wait"];
 
-/// Commands, and the keys that they may be used on: a selector of a user. Keys are rules without their namespace.
+/// A selector of a user: commands, and the keys on which the user may run them. The keys are rules without the
+/// namespace.
 struct Selector {
     keys: &'static [&'static str],
     commands: &'static [&'static str],
 }
 
-/// Calls the function that schedulers have loaded, and cannot load one. The key is the bare prefix, which never
-/// exists. In a cluster, nodes are asked for the owner of its slot with it.
+/// Calls the function that schedulers have loaded, but cannot load one. The only key is the bare prefix of a shard,
+/// which never exists. In a cluster, it is used to ask nodes for the owner of the slot.
 const LENT_FUNCTION: Selector = Selector { keys: &["~"], commands: &["fcall", "evalsha", "exists"] };
 
-/// The permissions of producers, with or without the function: each command only on the keys that it needs.
+/// The permissions of producers. The function and their other commands need them. Each command is allowed only on the
+/// keys that it needs.
 const PRODUCER: &[Selector] = &[
     LENT_FUNCTION,
     Selector { keys: &["%W~turns", "%W~tasks"], commands: &["xadd"] },
     Selector { keys: &["%W~id:*"], commands: &["set"] },
     Selector { keys: &["%W~inboxes:*"], commands: &["zadd", "zrem"] },
-    // Replies that were read are removed, and with them an inbox that was created for one question.
+    // Producers remove replies that they have read, and an inbox that they created for one question.
     Selector { keys: &["%W~replies:*"], commands: &["xdel", "xtrim", "del"] },
     Selector { keys: &["%W~seqs:*"], commands: &["hdel"] },
     Selector {
@@ -155,13 +157,13 @@ const EXPORTER: &[Selector] = &[
         keys: &["%W~parts:follow:*", "%W~parts:notified:*"],
         commands: &["hset", "hdel", "pexpire", "pexpireat", "persist", "del"],
     },
-    // The bare prefix: checks whether Redis accepts writes.
+    // The bare prefix of the shard: the exporter checks whether Redis accepts writes.
     Selector { keys: &["%W~"], commands: &["set"] },
 ];
 
 /// Permissions of gateways on streams that they only append to.
 const GATEWAY: &[Selector] = &[Selector { keys: &["%W~audit"], commands: &["xadd"] }];
-/// Keys that gateways write: those of turns, tasks, sessions, approvals and inboxes, and the settings of operators.
+/// Keys that gateways write: keys of turns, tasks, sessions, approvals and inboxes, and of operators' settings.
 const GATEWAY_WRITES: &[&str] = &[
     "",
     "meta",
@@ -219,16 +221,16 @@ impl Role {
         ("exporter", Self::Exporter),
     ];
 
-    /// True if it has all commands of a commit on all its keys.
+    /// True if the role has all commands of a commit, on all its keys.
     const fn commits(self) -> bool {
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => true,
-            // The commands of their commits are in selectors, each with its keys.
+            // These roles have the commands of their commits in selectors, each with its keys.
             Self::Producer | Self::Onlooker | Self::Exporter => false,
         }
     }
 
-    /// Commands without the function, in addition to [`CONNECTING`].
+    /// Commands that the role runs without the function, in addition to [`CONNECTING`].
     fn plain(self) -> Vec<&'static [&'static str]> {
         match self {
             Self::Tickfleet => vec![READS, COMMITTING, TAKING, ADOPTING, TRIMMING, WAITING, OPERATING],
@@ -251,7 +253,7 @@ impl Role {
         }
     }
 
-    /// The commands that it may use on all its keys, as in rules.
+    /// The commands that the role may use on all its keys, in the format of rules.
     fn commands(self) -> BTreeSet<String> {
         let mut commands = BTreeSet::new();
         if self.commits() {
@@ -263,13 +265,13 @@ impl Role {
         commands
     }
 
-    /// The keys on which it may use all its commands, as in rules.
+    /// The keys on which the role may use all its commands, in the format of rules.
     fn keys(self, namespace: &str) -> Vec<String> {
         let key = |mode: &str, suffix: &str| format!("{mode}~{{{namespace}:*}}:{suffix}");
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator => vec![key("", "*")],
-            // It cancels turns, decides approvals, and changes settings. It cannot write the audit log, its seals, the
-            // policy, documents and grants.
+            // A gateway cancels turns, decides approvals, and changes settings. It cannot write seals, the policy,
+            // documents and grants. It can append to the audit log (see `GATEWAY`), but not change it.
             Self::Gateway => {
                 let written = GATEWAY_WRITES.iter().map(|suffix| key("", suffix));
                 written.chain([key("%R", "*")]).collect()
@@ -359,7 +361,7 @@ mod tests {
     fn a_worker_may_wait_until_a_begin_is_durable() {
         for role in [Role::Worker, Role::Tickfleet] {
             let commands = role.commands();
-            // `WAIT` is in this category since Redis 7.2, `WAITAOF` has always been.
+            // `WAIT` is in this category since Redis 7.2; `WAITAOF` has always been in it.
             assert!(commands.contains("wait") && commands.contains("@blocking"), "{role:?}");
         }
     }
@@ -406,10 +408,10 @@ mod tests {
         let hidden: Vec<&str> = code
             .filter(|line| [" call(", " try("].iter().any(|start| line.contains(start)))
             .filter(|line| !line.contains("call('") && !line.contains("try('"))
-            // A command of `CALLED`.
+            // A line that runs a command of `CALLED`.
             .filter(|line| !line.contains("call(unpack(ARGV"))
             .collect();
-        // The command for a list that is too long for one call.
+        // The line that runs a command in parts, because a list is too long for one call.
         assert!(
             matches!(hidden[..], [one] if one.contains("try(command, key, unpack(")),
             "which command is it? {hidden:?}"

@@ -1,12 +1,12 @@
 //! One suite for both stores: plays random transactions on the store in memory and on a real server, and compares all
 //! results and contents.
 //!
-//! A game is a plan ([`plan`]) over few names ([`universe`]). During the game, versions, entries and times are filled
-//! in ([`resolve`]), and both stores get the same calls ([`play`]). The game sets the server's wall clock
-//! ([`server`]), so that entry IDs and times agree exactly.
+//! A game is a plan ([`plan`]) that uses few names ([`universe`]). During the game, the plan is completed with
+//! versions, entries and times ([`resolve`]), and both stores get the same calls ([`play`]). The game sets the server's
+//! wall clock ([`server`]), so that entry IDs and times are equal.
 //!
-//! Environment: `TICKFLEET_CONFORMANCE_GAMES` is the number of games, `TICKFLEET_CONFORMANCE_SEED` repeats a run, and
-//! `TICKFLEET_REDIS_SERVER` names another server.
+//! Environment: `TICKFLEET_CONFORMANCE_GAMES` is the number of games. `TICKFLEET_CONFORMANCE_SEED` is the seed; set it
+//! to repeat a run. `TICKFLEET_REDIS_SERVER` is the program of the server.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod conformance {
@@ -36,7 +36,7 @@ use conformance::play::{Differs, Seen, Subject, Table};
 use conformance::server::Server;
 use conformance::subjects::{InMemory, OnRedis, OverSocket};
 
-/// Games of a run in CI: about 20 s on two processors.
+/// Number of games of a run in CI: about 20 s on two processors.
 const GAMES: u32 = 400;
 /// Minimum count of each expected event in a run of [`GAMES`] games.
 const OFTEN: usize = 10;
@@ -45,7 +45,7 @@ const STEPS: usize = 40;
 /// Start time of a game, ms.
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
-/// Events that must occur in a run of [`GAMES`] games. Otherwise the suite does not compare them.
+/// Events that must occur in a run of [`GAMES`] games. The suite does not compare behavior that never occurs.
 const EXPECTED: &[&str] = &[
     "is committed",
     "is refused",
@@ -110,7 +110,7 @@ fn play_games(games: u32, play: impl Fn(&[Step]) -> (Seen, Result<(), Differs>))
         max_shrink_iters: 4_000,
         ..Config::default()
     };
-    // Counts events up to and including the first failed game.
+    // Stops counting events after the first failed game.
     let seen = RefCell::new(Seen::default());
     let played = Cell::new(0);
     let has_failed = Cell::new(false);
@@ -193,7 +193,7 @@ async fn waits(subject: &impl Subject) {
     let mut transaction = Transaction::new(Version::new("v1"));
     transaction.write(Write::Enqueue(StreamKey::new("other"), vec![("t".into(), "1".into())]));
     let enqueue = async {
-        // Lets the take wait before an entry arrives.
+        // Gives the take time to block before an entry arrives.
         tokio::time::sleep(Duration::from_millis(50)).await;
         store.commit(&[transaction]).await.unwrap()
     };
@@ -226,7 +226,7 @@ async fn follows(subject: &impl Subject) {
     };
     let follow = FollowRequest { log: log.clone(), after: None, count: 3, wait_ms: 60_000 };
     let send = async {
-        // Lets the reader wait before a reply arrives.
+        // Gives the reader time to block before a reply arrives.
         tokio::time::sleep(Duration::from_millis(50)).await;
         store.commit(&[reply("v1")]).await.unwrap()
     };
@@ -237,7 +237,7 @@ async fn follows(subject: &impl Subject) {
         fields.iter().find(|(name, _)| &**name == "seq").map(|(_, number)| number.clone())
     };
     assert_eq!(number(&fields), Some("1".into()));
-    // The server's clock is stopped, so it would wait forever.
+    // The server's clock is stopped, so a blocking read would wait forever.
     let nothing = FollowRequest { after: Some(entry), wait_ms: 0, ..follow.clone() };
     assert!(store.follow(&nothing).await.unwrap().is_empty());
     store.drop_stream(&log).await.unwrap();

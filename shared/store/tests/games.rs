@@ -1,5 +1,5 @@
-//! Games: a whole fleet on the store in memory, with crashes at every await, paused holders, lost replies and lost
-//! writes. An oracle that observes only the seam and the tools checks the guarantees.
+//! Games: a whole fleet runs on the store in memory. Processes crash at any await, holders are paused, replies are
+//! lost, and writes are lost. An oracle that observes only the seam and the tools checks the guarantees.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -60,7 +60,7 @@ fn play(seeds: std::ops::Range<u64>, plan: Plan) {
     );
 }
 
-/// Games per test. `TICKFLEET_GAMES` overrides it.
+/// Number of games per test. `TICKFLEET_GAMES` overrides it.
 fn games(usual: u64) -> u64 {
     std::env::var("TICKFLEET_GAMES").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
@@ -190,14 +190,14 @@ fn find_mutants() {
     }
 }
 
-/// Maximum number of games to detect that a guard is missing.
+/// Maximum number of games until the removal of a guard is detected.
 const DETECTED_WITHIN: u64 = 40;
 
 /// A guard of the core, a plan, and the seed of the first game that fails without the guard.
 type Detected = (&'static str, fn() -> Plan, u64);
 
-/// Guards, the plan whose games fail without them, and the seed of the first such game. The seed changes with every
-/// change of a decision; `find_mutants` finds it.
+/// Guards, the plan whose games fail without the guard, and the seed of the first such game. This seed may change with
+/// every change of a decision; run `find_mutants` to find the new one.
 const MUTANTS: &[Detected] = &[
     ("limits_guard_the_room", crashes, 0),
     ("due_guards_the_version", crashes, 0),
@@ -215,7 +215,7 @@ const MUTANTS: &[Detected] = &[
 #[test]
 fn games_detect_each_guard_that_is_missing() {
     let hook = std::panic::take_hook();
-    // A game without a guard may also fail by a panic.
+    // Without a guard, a game may also fail by a panic.
     std::panic::set_hook(Box::new(|_| {}));
     let undetected: Vec<&str> = MUTANTS
         .iter()

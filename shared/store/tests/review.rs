@@ -1,4 +1,4 @@
-//! Interleavings that broke a promise, on the memory store.
+//! Interleavings that once violated a guarantee, on the store in memory.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use tickfleet_core::{Context, Decision, Query, Record, RecordKey, SetKey, Step, 
 use tickfleet_store::seam::memory::{ManualClock, MemoryOptions, MemoryStore};
 use tickfleet_store::seam::{RunError, Store, Versions, run};
 
-/// Joins a set, or reads without end.
+/// Joins a set. If `endless`, requests reads without end.
 struct Joins {
     endless: bool,
 }
@@ -42,7 +42,7 @@ async fn a_decision_that_reads_without_end_fails_alone() {
     assert!(matches!(results.get(1), Some(Ok(receipt)) if receipt.committed.is_some()));
 }
 
-/// Writes a record that others write at the same time.
+/// Writes a record that other decisions write at the same time.
 struct Adds;
 
 impl Decision for Adds {
@@ -68,7 +68,7 @@ impl Record for Hot {
     const SCHEMA: u32 = 1;
 }
 
-/// The calls of a session begin and end in many workers at once.
+/// Calls of one session begin and end in many workers at once.
 #[tokio::test]
 async fn decisions_about_a_hot_record_are_all_committed() {
     let clock = Arc::new(ManualClock::new(1_000));

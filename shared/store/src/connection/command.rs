@@ -1,9 +1,9 @@
-//! Commands to Redis besides the verbs: names for errors and metrics.
+//! Commands to Redis that run without a script, with their names for errors and metrics.
 
-/// Generates an enum from the list; its variants have these words.
+/// Generates an enum from a list of variants and their words.
 macro_rules! redis_commands {
     ($($(#[$doc:meta])* $variant:ident: $word:literal),* $(,)?) => {
-        /// A command to Redis that needs no script.
+        /// A command to Redis that runs without a script.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum RedisCommand {
             $($(#[$doc])* $variant,)*
@@ -25,30 +25,30 @@ macro_rules! redis_commands {
 }
 
 redis_commands! {
-    /// A consumer reads its streams.
+    /// A consumer reads entries from its streams.
     Read: "read",
-    /// The state of turns.
+    /// Reads the state of turns.
     Look: "look",
-    /// Whether the server runs scripts and accepts writes.
+    /// Checks whether the server runs scripts and accepts writes.
     Probe: "probe",
-    /// The shard time.
+    /// Reads the shard time.
     Now: "now",
-    /// The amount of waiting work, by place.
+    /// Reads the number of waiting items, by place.
     Backlog: "backlog",
-    /// The check that turns under way have a timer.
+    /// Checks that unfinished turns have a timer.
     Sweep: "sweep",
-    /// Trimming of the audit log and the dead stream.
+    /// Trims the audit log and the dead stream.
     Housekeep: "housekeep",
-    /// The entries that a consumer holds.
+    /// Reads the entries that a consumer holds.
     Held: "held",
-    /// One entry of a queue.
+    /// Reads one entry of a queue.
     Entry: "entry",
-    /// The wait until writes would survive.
+    /// Waits until writes would survive a failure.
     Confirm: "confirm",
-    /// A view of a shard for `top`.
+    /// Reads a shard for `top`.
     Watch: "watch",
-    /// The newest entries of the audit log.
+    /// Reads the newest entries of the audit log.
     AuditLog: "audit_log",
-    /// The removal of an inbox.
+    /// Removes an inbox.
     ForgetInbox: "forget_inbox",
 }

@@ -1,8 +1,8 @@
-//! Waits until writes would survive a failure: on the primary's disk, or in a replica's memory.
+//! Waits until writes would survive a failure: until they are on the primary's disk, or in a replica's memory.
 //!
-//! `WAIT` and `WAITAOF` cover the writes of their own connection, and block all later commands on it. So writes that
-//! need confirmation have a connection of their own. Replication is one stream, so earlier writes to the server
-//! through other connections are confirmed, too.
+//! `WAIT` and `WAITAOF` cover the writes of their own connection, and block all later commands on that connection. So
+//! writes that need confirmation use a separate connection. Replication is one stream, so a confirmation also covers
+//! earlier writes to the server over other connections.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use super::{Connection, OpenConnection, is_of_this_connection};
 use crate::StoreError;
 use crate::script::Function;
 
-/// Whether the writes would survive.
+/// Whether writes would survive a failure.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Confirmed {
-    /// They would.
+    /// The writes would survive.
     Yes,
     /// No confirmation arrived in time.
     NotInTime,
-    /// The server cannot confirm writes, or does not permit the command; its message.
+    /// The server cannot confirm writes, or does not permit the command. The text is the server's message.
     CannotTell(String),
 }
 
-/// The connection for writes that need confirmation; made when first used.
+/// The connection for writes that need confirmation. It is opened on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Confirming {
     /// The connection, and the count of `Connection::moves` when it was made.
@@ -40,11 +40,12 @@ impl std::fmt::Debug for OpenConnection {
 }
 
 impl Connection {
-    /// Runs a function on the connection of `confirming`, and waits up to `at_most` until its writes would survive.
-    /// `read` reads the reply, and returns whether the function wrote anything.
+    /// Runs a function on the connection of `confirming`. Then waits up to `at_most` until the function's writes would
+    /// survive a failure. `read` reads the reply, and also returns whether the function wrote anything.
     ///
     /// # Errors
-    /// As for a function. Its writes may have happened unconfirmed; it may be repeated.
+    /// The errors of [`Connection::run_function`]. The writes may have happened, but are not confirmed. The caller may
+    /// repeat the call.
     pub(crate) async fn run_function_confirmed<T>(
         &self,
         confirming: &Confirming,
@@ -53,8 +54,7 @@ impl Connection {
         read: impl FnOnce(Value) -> Result<(T, bool), StoreError>,
     ) -> Result<(T, Confirmed), StoreError> {
         let mut kept = confirming.kept.lock().await;
-        // During a command, the future owns the connection. If the future is dropped, the connection is not used
-        // again.
+        // During a command, the future owns the connection. If the future is dropped, its connection is dropped, too.
         let live = match kept.take().filter(|(_, moves)| *moves == self.moves()) {
             Some(live) => live,
             None => {

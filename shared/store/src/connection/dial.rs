@@ -1,4 +1,4 @@
-//! The source of connections to Redis: the network, or memory in a simulation.
+//! Opens connections to Redis: over the network, or in memory in a simulation.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisError, RedisResult};
 
-/// Makes connections to one Redis server.
+/// Opens connections to one Redis server.
 #[async_trait]
 pub trait Dial: fmt::Debug + Send + Sync {
-    /// A new connection with the timeouts of `config`.
+    /// Opens a connection with the timeouts of `config`.
     ///
     /// # Errors
     /// The server cannot be reached in time, or refuses the login.
     async fn dial(&self, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection>;
 
-    /// Host and port, or socket path, or the nodes that report them. Never a password.
+    /// Host and port, or socket path. For sentinels or a cluster, the nodes that report the address. Never a password.
     fn address(&self) -> String;
 
-    /// Address of the primary at the last search, or why it was not found. `None` if the address is fixed, or before
+    /// Address of the primary at the last search, or why the search failed. `None` if the address is fixed, or before
     /// the first search.
     fn primary(&self) -> Option<Result<String, String>> {
         None
@@ -30,12 +30,12 @@ pub trait Dial: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns true if another server than `from` is now reported as the primary, and confirms it.
+    /// Returns true if a server other than `from` is now reported as the primary, and confirms that it is.
     async fn has_moved(&self, _from: &str) -> bool {
         false
     }
 
-    /// The redirection for a slot that is moving, or has moved, to another node of the cluster: its missing keys have
+    /// Returns the redirection if the slot is moving or has moved to another node of the cluster: its missing keys have
     /// moved and are not lost. `None` if the server has all keys that exist.
     async fn is_on_its_way(&self, _connection: &mut MultiplexedConnection) -> Option<RedisError> {
         None
@@ -52,6 +52,6 @@ pub trait Dial: fmt::Debug + Send + Sync {
 pub struct SentinelReport {
     /// Its host and port.
     pub sentinel: String,
-    /// Host and port of the primary, or why it reports none.
+    /// Host and port of the primary, or why the sentinel reports none.
     pub primary: Result<String, String>,
 }

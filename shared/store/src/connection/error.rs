@@ -1,4 +1,4 @@
-//! The failures that Redis can cause, and what each one is about.
+//! The failures that Redis can cause, and their classification.
 
 /// An error of the store.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum StoreError {
         /// Why.
         source: redis::RedisError,
     },
-    /// A verb failed. If the connection broke, it may have been applied; it may be repeated.
+    /// A verb failed. If the connection broke, Redis may have applied the verb. The caller may repeat it.
     #[error("{verb} failed in Redis: {source}")]
     Verb {
         /// The verb.
@@ -22,8 +22,8 @@ pub enum StoreError {
         /// Why.
         source: redis::RedisError,
     },
-    /// The streams or groups of the shard are missing (after a flush). They are created again, but their content is
-    /// lost.
+    /// The streams or groups of the shard are missing (after a flush). The fleet creates them again, but their content
+    /// is lost.
     #[error("the shard's streams or groups are missing: {0}")]
     StateLost(String),
     /// The data was written with another number of shards.
@@ -31,9 +31,9 @@ pub enum StoreError {
         "this process has {ours} shards, the data was written with {stored}; all processes must have the same number"
     )]
     Shards {
-        /// The number of this process.
+        /// The number of shards in this process's settings.
         ours: u32,
-        /// The stored number.
+        /// The number of shards in the stored data.
         stored: String,
     },
     /// A reply that no version of the script returns.
@@ -62,13 +62,13 @@ pub enum StoreError {
     DataDamaged {
         /// The file.
         path: std::path::PathBuf,
-        /// Readable bytes at the start of the file.
+        /// Number of readable bytes at the start of the file.
         at: u64,
     },
     /// A failure that a test injects. The call may have been applied.
     #[error("the store did not answer: {0}")]
     Unanswered(&'static str),
-    /// A decision has no result: a record cannot be read, or it kept changing. Nothing was written.
+    /// A decision has no result: a record cannot be read, or too many commits conflicted. Nothing was written.
     #[error("{0}")]
     Undecided(String),
     /// The process that owns the store does not answer. The call may have been applied.
@@ -82,16 +82,17 @@ pub enum StoreError {
     /// The error of the process that owns the store.
     #[error("{0}")]
     Lent(String),
-    /// The state of this fleet is in memory, and the command is about Redis.
+    /// The fleet's state is in memory, but the command needs Redis.
     #[error("this fleet has no Redis: its state is in the memory of one process")]
     NoRedis,
 }
 
 impl StoreError {
-    /// Returns true if a script failed because of its input (a bug or foreign data), or a command met a key of another
-    /// type, so that repeating the same batch cannot help. Everything else that Redis refuses is about the connection,
-    /// the state of Redis or its permissions, and not about the waiting items. It is retried until it passes (rule
-    /// 24).
+    /// Returns true if repeating the same batch cannot help. Examples: a script failed because of its input (a bug or
+    /// foreign data), or a command met a key of another type.
+    ///
+    /// Every other refusal by Redis is about the connection, the state of Redis or its permissions, and not about the
+    /// items of the batch. The batch is then retried until it succeeds (rule 24).
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
@@ -121,20 +122,20 @@ impl StoreError {
     }
 }
 
-/// The subject of a failure, which decides what helps.
+/// The subject of a failure. It determines which remedy can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FaultSource {
     /// The input of a script, or the data that a command met. Repeating cannot help.
     Data,
-    /// The connection: it is broken, leads to a server that is not or no longer a primary, or has lost its login.
-    /// Another connection may help.
+    /// The connection is broken, leads to a server that is not a primary (any more), or has lost its login. Another
+    /// connection may help.
     Connection,
     /// The state of the server, or its permissions. Waiting helps, or an operator must fix it.
     Server,
 }
 
-/// The subject of the failure. If several commands of a pipeline failed, an error about the connection takes
-/// precedence, because another connection may return different replies to all of them.
+/// Classifies a failure. If several commands of a pipeline failed, an error about the connection takes precedence,
+/// because all commands may succeed on another connection.
 pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
     if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_unrecoverable_error() {
         return FaultSource::Connection;
@@ -150,10 +151,10 @@ pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
         .unwrap_or(FaultSource::Server)
 }
 
-/// The subject of one error reply, by its first word and the rest.
+/// Classifies one error reply by its first word and the rest of its text.
 fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
-    // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in this list: the slot is migrating, and
-    // meanwhile neither server has all keys of a shard, so a script must wait for `MOVED`.
+    // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in this list. It means that the slot is
+    // migrating. During the migration, neither server has all keys of a shard, so a script must wait for `MOVED`.
     const ELSEWHERE: [&str; 6] = ["READONLY", "MOVED", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
     const NOT_ALLOWED: [&str; 3] =
         ["The user executing the script", "ACL failure in script", "Unknown Redis command called from script"];
@@ -161,9 +162,9 @@ fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
         _ if ELSEWHERE.contains(&code) => FaultSource::Connection,
         // A key of another type is an error of the data for every reader.
         "WRONGTYPE" => FaultSource::Data,
-        // Raised by Lua itself, or by a command because of the data that it met. Redis reports the position in the
-        // script for both. It also does so for a command that the script is not permitted to run, which is not about
-        // the data.
+        // Lua itself raised the error, or a command raised it because of the data that it met. For both, Redis reports
+        // the position in the script. It also reports the position if the script is not permitted to run a command.
+        // Such an error is not about the data.
         "ERR" if said.contains("user_script:") && !NOT_ALLOWED.iter().any(|why| said.contains(why)) => {
             FaultSource::Data
         }
@@ -176,24 +177,25 @@ pub(super) fn is_of_this_connection(error: &redis::RedisError) -> bool {
     fault_source(error) == FaultSource::Connection
 }
 
-/// Whether a server does not know the command.
+/// Returns true if the server does not know the command.
 pub(super) fn is_unknown_command(error: &redis::RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
 }
 
-/// The error replies of a server that is not responsible, or not ready; labels of metrics.
+/// The first words of error replies from servers that are not responsible, or not ready. They are also labels of
+/// metrics.
 pub(crate) const ANSWERS: [&str; 8] =
     ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "UNBLOCKED"];
 
-/// The reply of this list that the error is, or contains.
+/// The word of [`ANSWERS`] that begins the error, or an error reply in it.
 pub(super) fn answer_of(error: &redis::RedisError) -> Option<&'static str> {
     let replies = error.clone().into_server_errors();
     let replies = replies.as_deref().unwrap_or_default();
     ANSWERS.into_iter().find(|answer| replies.iter().any(|(_, reply)| reply.code() == *answer))
 }
 
-/// The replies of a pipeline if the server is responsible for all of its keys; otherwise the first redirection or
-/// similar error.
+/// Returns the replies of a pipeline if the server is responsible for all keys. Otherwise returns the first redirection
+/// or similar error.
 pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisResult<super::PipelineReplies> {
     let sent_away = |answer: &redis::RedisResult<_>| matches!(answer, Err(error) if answer_of(error).is_some());
     match answers.iter().position(sent_away) {
@@ -202,7 +204,8 @@ pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisRes
     }
 }
 
-/// Returns true if a server refused a script before it began, because the slot is elsewhere or currently unavailable.
+/// Returns true if a server refused a script before running it, because the slot is on another server or is
+/// unavailable.
 pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"))
         && !error.detail().is_some_and(|said| said.contains("user_script"))
@@ -215,7 +218,7 @@ mod tests {
     use super::FaultSource::{Connection, Data, Server};
     use super::*;
 
-    /// Replies of Redis and Valkey, word for word, and their subjects.
+    /// Error replies of Redis and Valkey, word for word, and their classification.
     const REPLIES: [(&str, FaultSource); 26] = [
         // The shard has another primary, or this server is no longer a primary.
         ("MOVED 866 10.0.0.7:6379", Connection),
@@ -232,7 +235,7 @@ mod tests {
         ("TRYAGAIN Multiple keys request during rehashing of slot", Server),
         ("CLUSTERDOWN The cluster is down", Server),
         ("CROSSSLOT Keys in request don't hash to the same slot", Server),
-        // The server is not ready, or refuses for a while.
+        // The server is not ready, or refuses commands for a while.
         ("LOADING Redis is loading the dataset in memory", Server),
         ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", Server),
         ("OOM command not allowed when used memory > 'maxmemory'. script: 5f3, on @user_script:9.", Server),

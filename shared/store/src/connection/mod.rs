@@ -1,6 +1,6 @@
-//! Connections to Redis: one multiplexed connection that reconnects, and dedicated ones for blocking reads.
+//! Connections to Redis: one multiplexed connection that reconnects, and dedicated connections for blocking reads.
 //!
-//! The reconnect helper: apart from `model/retry`, only this module names `backoff`.
+//! Also the reconnect helper. Apart from `model/retry`, only this module uses the crate `backoff`.
 
 pub(crate) mod cluster;
 pub(crate) mod command;
@@ -36,31 +36,31 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest time for retries of a command while servers redirect it or are not ready.
 const TURNED_AWAY_MAX: Duration = Duration::from_secs(1);
-/// How late the reply to a blocking read may be.
+/// How much later than its timeout the reply to a blocking read may arrive.
 const BLOCK_MARGIN: Duration = Duration::from_secs(5);
 
 /// Observes all commands to Redis, for metrics.
 pub trait Observer: Send + Sync {
-    /// Redis replied to `verb` after `took`; `None` for a read that waits on purpose.
+    /// Redis replied to `verb` after `took`. `took` is `None` for a blocking read.
     fn answered(&self, verb: &'static str, took: Option<Duration>);
     /// `verb` failed: no connection, no reply in time, or an error.
     fn failed(&self, verb: &'static str);
-    /// A connection was opened through nodes that report the primary of `what`; `found` is its address, `None` if it
-    /// was not found.
+    /// The primary of `what` was searched for a new connection, with sentinels or cluster nodes. `found` is the
+    /// primary's address, or `None` if the search failed.
     fn sought_primary(&self, what: &str, found: Option<&str>);
-    /// A server replied that it is not responsible, or not ready: the first word of its reply.
+    /// A server replied that it is not responsible, or not ready. `answer` is the first word of the reply.
     fn turned_away(&self, answer: &'static str);
 }
 
-/// A multiplexed connection that is made when first used, and again after it broke. Never used for blocking commands,
-/// because they delay all later commands.
+/// A multiplexed connection. It is opened on first use, and again after it broke. It never runs blocking commands,
+/// because they would delay all later commands.
 #[derive(Clone)]
 pub struct Connection {
     dial: Arc<dyn Dial>,
     current: Arc<Mutex<Option<OpenConnection>>>,
-    /// The primary of the last connection, if sentinels or a cluster reported it.
+    /// Address of the primary that the last connection leads to, if sentinels or a cluster reported it.
     led_to: Arc<Mutex<Option<String>>>,
-    /// Number of changes of the primary. Earlier dedicated connections lead to the old one.
+    /// Number of changes of the primary. Dedicated connections from before a change lead to the old primary.
     moves: Arc<AtomicU64>,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -69,10 +69,10 @@ pub struct Connection {
 #[derive(Clone)]
 struct OpenConnection {
     connection: MultiplexedConnection,
-    /// The run ID of the Redis at its other end, once read. A restart of Redis closes the connection, so the ID is
-    /// valid as long as the connection.
+    /// The run ID of the server at the other end, once it was read. A restart of Redis closes the connection, so the ID
+    /// is valid as long as the connection.
     run_id: Arc<OnceCell<String>>,
-    /// True if its user may not use functions, or the server has none.
+    /// True if the connection's user may not use functions, or if the server does not support functions.
     without_functions: Arc<AtomicBool>,
 }
 
@@ -81,7 +81,8 @@ impl OpenConnection {
         Self { connection, run_id: Arc::default(), without_functions: Arc::default() }
     }
 
-    /// The `run_id` of the Redis at the other end; empty if Redis does not report it: then scripts read it themselves.
+    /// Returns the `run_id` of the server. If Redis does not report it, returns an empty text, and scripts read the ID
+    /// themselves.
     async fn run_id(&self) -> Result<&str, redis::RedisError> {
         let ask = || async {
             let info = redis::cmd("INFO").arg("server").query_async::<String>(&mut self.connection.clone()).await?;
@@ -123,10 +124,10 @@ impl Connection {
         Self { observer: Some(observer), ..self }
     }
 
-    /// Waits for the reply to `verb`, and reports it to the observer. `timed` is false for reads that wait on purpose.
+    /// Waits for the reply to `verb`, and reports it to the observer. `timed` is false for blocking reads.
     ///
-    /// The future is boxed: a round trip is a future of 3 kB, which would make every caller as large and be copied on
-    /// each move.
+    /// The future is boxed. A round trip is a future of 3 kB. Unboxed, it would make every caller's future as large,
+    /// and each move would copy it.
     pub(crate) fn observe<T>(
         &self,
         verb: &'static str,
@@ -152,14 +153,14 @@ impl Connection {
         self.dial.address()
     }
 
-    /// Address of the primary at the last search, or why it was not found. `None` if the address is fixed, or before
+    /// Address of the primary at the last search, or why the search failed. `None` if the address is fixed, or before
     /// the first search.
     #[must_use]
     pub fn primary(&self) -> Option<Result<String, String>> {
         self.dial.primary()
     }
 
-    /// The open connection; opens one if necessary.
+    /// Returns the open connection. Opens one if necessary.
     ///
     /// # Errors
     /// [`StoreError::Connect`].
@@ -184,8 +185,8 @@ impl Connection {
         Ok(made)
     }
 
-    /// While `made` is in use, checks periodically whether it still leads to the primary, and drops it otherwise. A
-    /// replaced primary that does not know it answers as before.
+    /// While `made` is in use, checks periodically whether it still leads to the primary. If not, drops it. A replaced
+    /// primary that was not notified yet replies as before, so commands do not detect the change.
     fn watch(&self, made: &OpenConnection, primary: String) {
         let Some(every) = self.dial.looks_every() else { return };
         let dial = Arc::clone(&self.dial);
@@ -216,8 +217,9 @@ impl Connection {
         self.moves.load(Ordering::Relaxed)
     }
 
-    /// A new connection for blocking reads of up to `block`. Its response timeout is longer: the library's default of
-    /// 500 ms would cut every blocking read short, and the entry would be delivered to a connection without a reader.
+    /// A new connection for blocking reads of up to `block`. Its response timeout is longer than `block`. With the
+    /// library's default of 500 ms, blocking reads would time out, and entries would be delivered to a connection
+    /// without a reader.
     ///
     /// # Errors
     /// [`StoreError::Connect`].
@@ -236,8 +238,8 @@ impl Connection {
         made.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
-    /// Drops the connection that `error` came from, if a new one may help. A connection that was opened meanwhile
-    /// stays: otherwise each caller that failed on the old one would reopen it.
+    /// Drops the connection that `error` came from, if a new connection may help. If another caller has already opened
+    /// a new connection, keeps it: otherwise each caller that failed on the old one would reopen it.
     async fn look_at(&self, from: &OpenConnection, error: &redis::RedisError) {
         self.tell_of(error);
         if !is_of_this_connection(error) {
@@ -249,8 +251,8 @@ impl Connection {
         }
     }
 
-    /// Drops the connection if a dedicated one reported that its server is no longer a primary. Blocked readers are
-    /// notified first (`UNBLOCKED`); connections that only read may never be.
+    /// Drops the connection if a dedicated connection reported that its server is no longer a primary. A server
+    /// notifies blocked readers first (`UNBLOCKED`). It may never notify connections that only read.
     pub(crate) async fn heard_by_a_reader(&self, error: &redis::RedisError) {
         self.tell_of(error);
         if is_of_this_connection(error) && !error.is_io_error() {
@@ -265,14 +267,15 @@ impl Connection {
         }
     }
 
-    /// If keys that a reader expects on `connection` are missing: the redirection, if they have moved to another
-    /// server and are not lost.
+    /// For a reader that misses expected keys on `connection`: returns the redirection if the keys have moved to
+    /// another server. `None` if the keys are lost.
     pub(crate) async fn is_on_its_way(&self, connection: &mut MultiplexedConnection) -> Option<redis::RedisError> {
         self.dial.is_on_its_way(connection).await
     }
 
-    /// Runs a function. Retries for a while if the server only redirected, or no server is responsible at the moment.
-    /// `arguments` adds the arguments to a command, given the run ID of the server.
+    /// Runs a function. If the server redirects the call, or no server is responsible at the moment, retries for up to
+    /// `TURNED_AWAY_MAX`. `arguments` receives a command and the run ID of the server, and adds the arguments to the
+    /// command.
     pub(crate) async fn run_function(
         &self,
         function: &Function,
@@ -305,9 +308,9 @@ impl Connection {
         self.observe(verb, true, run).await
     }
 
-    /// Calls a function, and loads it if Redis does not know it. If functions may not be loaded or called, runs the
-    /// text as a script. A user without the permission to load either calls the function again, which works once
-    /// another process has loaded it.
+    /// Calls a function. If Redis does not know the function, loads it. If the function cannot be loaded or called,
+    /// runs its text as a script. If the user may load neither function nor script, the next call tries the function
+    /// again. It succeeds once another process has loaded the function.
     async fn call(
         &self,
         live: &OpenConnection,
@@ -331,7 +334,8 @@ impl Connection {
                 };
             }
             match answer {
-                // The next call may find enough memory, or the function.
+                // The next call tries the function again: by then, memory may suffice or another process may have
+                // loaded it.
                 Err(error) if error.code() == Some("OOM") || !may_load => {}
                 Err(error) if error.code() == Some("NOPERM") || is_unknown_command(&error) => live.refuse_functions(),
                 answer => return self.check_reply(function.script.verb, live, answer).await,
@@ -346,7 +350,8 @@ impl Connection {
         answer
     }
 
-    /// Runs a script with the command that names its digest, and loads it if Redis does not know it.
+    /// Runs `command`, which names a script by its digest. If Redis does not know the script, loads it and runs the
+    /// command again.
     async fn evaluate(
         &self,
         live: &OpenConnection,
@@ -367,7 +372,7 @@ impl Connection {
         self.check_reply(script.verb, live, answer).await
     }
 
-    /// Adds the verb to an error, and drops the connection `from` if the error says that it is broken.
+    /// Adds the verb to an error. If the error says that the connection `from` is broken, drops the connection.
     async fn check_reply<T>(
         &self,
         verb: &'static str,
@@ -383,7 +388,7 @@ impl Connection {
         }
     }
 
-    /// Runs any command. For reads.
+    /// Runs any command that only reads.
     ///
     /// # Errors
     /// [`StoreError::Verb`] with the name of the command.
@@ -400,7 +405,7 @@ impl Connection {
         self.observe(name.as_str(), true, ask).await
     }
 
-    /// Runs a pipeline. For reads, and for one-time setup.
+    /// Runs a pipeline of reads, or of one-time setup.
     ///
     /// # Errors
     /// [`StoreError::Verb`] with the name of the command.
@@ -417,9 +422,9 @@ impl Connection {
         self.observe(name.as_str(), true, ask).await
     }
 
-    /// Runs a pipeline, and returns a result for each command: a key of another type affects only its own result (rule
-    /// 18). If a server is not responsible for a key at the moment, because its slot is migrating, the whole pipeline
-    /// fails: otherwise the key would seem to be missing.
+    /// Runs a pipeline, and returns a result for each command. A key of the wrong type affects only the result of its
+    /// own command (rule 18). If a server is not responsible for a key at the moment, because its slot is migrating,
+    /// the whole pipeline fails. Otherwise the key would seem to be missing.
     ///
     /// # Errors
     /// [`StoreError::Verb`] with the name of the command.

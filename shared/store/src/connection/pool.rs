@@ -1,5 +1,5 @@
-//! A small connection pool for occasional commands: the CLI, checks, administration. Hot paths use the store's own
-//! multiplexed connection, because every checkout here costs an extra round trip.
+//! A small connection pool for occasional commands: the CLI, checks, administration. Frequent operations use the
+//! store's own multiplexed connection, because each checkout from this pool costs an extra round trip.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::{Keys, StoreError};
 
 /// Longest wait for the network to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait for an open or free connection, including all lookups.
+/// Longest wait for a connection, new or pooled, including the search for the primary.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for a pooled connection to confirm that it still leads to a primary.
 const RECYCLE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -52,13 +52,13 @@ impl managed::Manager for Manager {
     }
 
     async fn recycle(&self, pooled: &mut PooledConnection, _: &Metrics) -> managed::RecycleResult<RedisError> {
-        // A replaced primary that was not notified yet still reports the role of a primary.
+        // A replaced primary that was not notified yet still reports that it is a primary.
         if let Some(primary) = &pooled.primary
             && self.dial.has_moved(primary).await
         {
             return Err(managed::RecycleError::message("another server is the primary"));
         }
-        // A demoted primary answers PING and reads as before.
+        // A demoted primary still replies to PING and reads.
         match role(&mut pooled.connection).await? {
             Role::Other(role) => Err(managed::RecycleError::message(format!("the server has become a {role}"))),
             Role::Primary | Role::Unreported => Ok(()),
@@ -72,7 +72,7 @@ pub struct Pool {
     pool: managed::Pool<Manager>,
     dial: Arc<dyn Dial>,
     target: Arc<Target>,
-    /// For a cluster: the pools of slots in use.
+    /// For a cluster: the pools of the slots in use.
     slots: Arc<Mutex<HashMap<u16, Self>>>,
 }
 
@@ -93,7 +93,7 @@ impl Pool {
         Ok(Self { pool: pool_of(&dial, size)?, dial, target: Arc::new(target), slots: Arc::default() })
     }
 
-    /// The pool for these keys: the whole pool, or for a cluster, the pool of the primary of their slot.
+    /// The pool for these keys. In a cluster, this is the pool of connections to the primary of their slot.
     ///
     /// # Errors
     /// The pool cannot be made.
@@ -113,7 +113,7 @@ impl Pool {
         Ok(found)
     }
 
-    /// The cluster as its nodes report it, and the placement of these keys on it; `None` without a cluster.
+    /// The cluster as its nodes report it, and the placement of these keys on it. `None` if the URL names no cluster.
     pub async fn cluster(&self, keys: &[Keys]) -> Option<ClusterView> {
         let Target::Cluster(cluster) = &*self.target else { return None };
         let prefixes: Vec<String> = keys.iter().map(|keys| keys.prefix().to_owned()).collect();
@@ -134,7 +134,7 @@ impl Pool {
     /// Runs one command. `what` names it in errors.
     ///
     /// # Errors
-    /// [`StoreError::Connect`] without a connection, [`StoreError::Verb`] if the command fails.
+    /// [`StoreError::Connect`] if no connection can be made, [`StoreError::Verb`] if the command fails.
     pub(crate) async fn query<T: FromRedisValue>(
         &self,
         what: &'static str,
@@ -148,7 +148,7 @@ impl Pool {
     /// Runs a pipeline in one round trip. `what` names it in errors.
     ///
     /// # Errors
-    /// As [`Self::query`].
+    /// The same as [`Self::query`].
     pub(crate) async fn pipeline<T: FromRedisValue>(
         &self,
         what: &'static str,
@@ -181,7 +181,7 @@ fn pool_of(dial: &Arc<dyn Dial>, size: usize) -> Result<managed::Pool<Manager>, 
         .map_err(|error| StoreError::Connect { address: dial.address(), source: io_error(&error.to_string()) })
 }
 
-/// Adds the command to an error, and removes the connection from the pool if another one may help.
+/// Adds the name of the command to an error. If another connection may help, removes this one from the pool.
 fn failed(connection: managed::Object<Manager>, what: &'static str, source: RedisError) -> StoreError {
     if is_of_this_connection(&source) {
         drop(managed::Object::take(connection));

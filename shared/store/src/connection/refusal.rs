@@ -7,23 +7,23 @@ use crate::StoreError;
 /// Why a reachable Redis refuses commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// It cannot write to its disk (`MISCONF`).
+    /// The server cannot write to its disk (`MISCONF`).
     Disk,
-    /// It is a replica (`READONLY`).
+    /// The server is a replica (`READONLY`).
     Replica,
-    /// Too few replicas follow it (`NOREPLICAS`).
+    /// The server has too few replicas (`NOREPLICAS`).
     Replicas,
-    /// The user lacks a right (`NOPERM`).
+    /// The user lacks a permission (`NOPERM`).
     Rights,
     /// The login is missing or wrong (`NOAUTH`, `WRONGPASS`).
     Login,
-    /// Its memory is full (`OOM`).
+    /// The server's memory is full (`OOM`).
     Memory,
-    /// It is still loading its files (`LOADING`, `MASTERDOWN`).
+    /// The server is still loading its files (`LOADING`, `MASTERDOWN`).
     Loading,
     /// A script is running for too long (`BUSY`).
     Busy,
-    /// It is a node of a cluster that is not responsible for the key (`MOVED`, `CLUSTERDOWN`).
+    /// The server is a node of a cluster and is not responsible for the key (`MOVED`, `CLUSTERDOWN`).
     Cluster,
 }
 
@@ -41,7 +41,7 @@ impl Refusal {
         Self::Cluster,
     ];
 
-    /// The word in metrics: the code of Redis's reply, in lower case.
+    /// The label in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -88,7 +88,7 @@ impl Refusal {
             "LOADING" | "MASTERDOWN" => Self::Loading,
             "BUSY" => Self::Busy,
             "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "CROSSSLOT" => Self::Cluster,
-            // A command in a script that the user may not run: the first text is Redis 7.0's, the second Valkey's.
+            // The user may not run a command in a script. The first text is from Redis 7.0, the second from Valkey.
             _ if details.contains("The user executing the script") || details.contains("ACL failure in script") => {
                 Self::Rights
             }
@@ -116,7 +116,7 @@ pub fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<Refusal> 
 }
 
 fn of_error(error: &RedisError) -> Option<Refusal> {
-    // The library logs in while it connects, and drops the code of the reply.
+    // The library logs in while it connects, and does not keep the code of the reply.
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
         return Some(Refusal::Login);
     }

@@ -1,4 +1,5 @@
-//! The role that a server reports: a demoted primary answers reads like any other server.
+//! The role that a server reports. A check is necessary because a demoted primary replies to reads like any other
+//! server.
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
@@ -9,15 +10,15 @@ use crate::script::reply::text_of;
 /// The role that a server reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It accepts writes.
+    /// The server is a primary and accepts writes.
     Primary,
-    /// A replica or a sentinel, which accept no writes; its own word.
+    /// The server is a replica or a sentinel, so it does not accept writes. The text is the server's word for its role.
     Other(String),
-    /// Unknown: the user may not ask, or the server does not have the command.
+    /// The role is unknown: the user may not run the command, or the server does not have it.
     Unreported,
 }
 
-/// Asks the server of `connection` for its role.
+/// Reads the role of the server that `connection` leads to.
 ///
 /// # Errors
 /// The connection is broken, or has lost its login.

@@ -1,7 +1,7 @@
-//! Connections to the primary that sentinels report. All sentinels are asked for each connection, and the reported
-//! server must confirm that it is the primary: after a failover, a sentinel may be out of date, and so may the server
-//! that it reports. A sentinel that is cut off from the others stays out of date, and so does a primary that is cut
-//! off with it. So the newest configuration counts (`config-epoch`), as it does among sentinels themselves.
+//! Connections to the primary that sentinels report. For each connection, all sentinels are asked, and the reported
+//! server must confirm that it is the primary. After a failover, a sentinel may be out of date, and the server that it
+//! reports may be, too. A sentinel and a primary that are cut off together stay out of date. So the newest
+//! configuration (`config-epoch`) decides, as it does among sentinels themselves.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,11 +22,11 @@ use super::tls::{Server, TlsFiles};
 
 /// Longest time for one sentinel to accept a connection and reply.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Additional time for the other sentinels once most have replied, so that an unavailable sentinel causes little
+/// Additional wait for the remaining sentinels once most have replied, so that an unavailable sentinel causes little
 /// delay.
 const GRACE: Duration = Duration::from_millis(250);
-/// Interval of checks whether the primary has changed. An old primary that was not notified yet accepts writes, and
-/// loses them once it is demoted. This process writes to it for at most this long.
+/// Interval of checks whether the primary has changed. An old primary that was not notified yet accepts writes. When it
+/// is demoted, these writes are lost. This process writes to it for at most this long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for the reported server to accept a connection and confirm that it is the primary.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -47,10 +47,10 @@ pub(super) struct Sentinels {
     found: watch::Sender<Option<Result<String, String>>>,
 }
 
-/// A connection to a sentinel that is reused for the next question.
+/// A connection to a sentinel that later queries reuse.
 type ReusedConnection = Mutex<Option<MultiplexedConnection>>;
 
-/// A question to a sentinel. If it fails or is dropped, its connection is dropped.
+/// A query to a sentinel. If the query fails or is dropped, its connection is dropped, too.
 struct SentinelQuery<'a> {
     kept: &'a ReusedConnection,
     was_answered: bool,
@@ -73,15 +73,15 @@ fn locked(kept: &ReusedConnection) -> MutexGuard<'_, Option<MultiplexedConnectio
 struct ReportedPrimary {
     host: String,
     port: u16,
-    /// The epoch of its configuration, which increases with each failover. 0 if the sentinel does not report it.
+    /// The epoch of the primary's configuration. It increases with each failover. 0 if the sentinel does not report it.
     epoch: u64,
 }
 
 /// The report of each sentinel, or the reason for its failure.
 type PrimaryReports = Vec<Result<ReportedPrimary, String>>;
 
-/// The reported servers, without duplicates: those of the newest configuration first, then servers that most sentinels
-/// report.
+/// The reported servers, without duplicates. Servers of the newest configuration come first. Within a configuration,
+/// the servers that most sentinels report come first.
 fn ranked(answers: &PrimaryReports) -> Vec<(String, u16)> {
     let mut found: Vec<(u64, usize, (String, u16))> = Vec::new();
     for named in answers.iter().flatten() {
@@ -91,7 +91,7 @@ fn ranked(answers: &PrimaryReports) -> Vec<(String, u16)> {
             None => found.push((named.epoch, 1, place)),
         }
     }
-    // The sort is stable: otherwise equal servers keep the order of the URL.
+    // The sort is stable, so equal servers keep the order of the URL.
     found.sort_by_key(|(epoch, count, _)| std::cmp::Reverse((*epoch, *count)));
     found.into_iter().map(|(.., place)| place).collect()
 }
@@ -118,12 +118,12 @@ impl Sentinels {
         Self { sentinels, name, primary, tls, kept, found: watch::Sender::new(None) }
     }
 
-    /// Asks all sentinels. Once most have replied, the others have `grace` left.
+    /// Asks all sentinels. Once most have replied, waits at most `grace` for the others.
     async fn ask_all(&self, grace: Duration) -> PrimaryReports {
         let mut answers: PrimaryReports = self.sentinels.iter().map(|_| Err(silent())).collect();
         let ask = |index: usize| async move { (index, self.ask(index).await) };
         let mut asked: FuturesUnordered<_> = (0..self.sentinels.len()).map(ask).collect();
-        // Each question has its own time limit.
+        // Each query also has its own time limit.
         let mut until = Instant::now() + 2 * ASK_TIMEOUT;
         let mut heard = 0;
         while let Ok(Some((index, answer))) = timeout_at(until, asked.next()).await {
@@ -151,7 +151,7 @@ impl Sentinels {
             {
                 return Ok(named);
             }
-            // The time limit is on the whole exchange, not on each step.
+            // The time limit applies to the whole exchange, not to each step.
             let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
             let connection = sentinel.dial(config).await.map_err(|error| error.to_string())?;
             *locked(kept) = Some(connection.clone());
@@ -162,7 +162,7 @@ impl Sentinels {
         said
     }
 
-    /// As [`Self::ask`], over this connection to the sentinel.
+    /// Asks for the primary over this connection to the sentinel.
     async fn ask_over(&self, connection: MultiplexedConnection) -> Result<ReportedPrimary, String> {
         let mut place = redis::cmd("SENTINEL");
         let mut state = redis::cmd("SENTINEL");
@@ -176,12 +176,12 @@ impl Sentinels {
         );
         let (host, port) =
             place.map_err(|error| error.to_string())?.ok_or_else(|| format!("it does not monitor {:?}", self.name))?;
-        // Most users may not run this command. Then the epoch counts as 0.
+        // Most users are not permitted to run this command. Then the epoch counts as 0.
         let epoch = state.ok().and_then(|state| state.get("config-epoch")?.parse().ok());
         Ok(ReportedPrimary { host, port, epoch: epoch.unwrap_or(0) })
     }
 
-    /// A connection to the server at this place if it confirms that it is the primary; otherwise the reason.
+    /// A connection to the server at this address, if it confirms that it is the primary; otherwise the reason.
     async fn connect(
         &self,
         place: ConnectionAddr,
@@ -212,7 +212,8 @@ impl Sentinels {
         }
     }
 
-    /// A connection to the primary that the sentinels report, and its address; otherwise the reason for each sentinel.
+    /// A connection to the primary that the sentinels report, and its address. If none is found, the reason of each
+    /// sentinel.
     async fn find(&self, config: &AsyncConnectionConfig) -> Result<(MultiplexedConnection, String), String> {
         let answers = self.ask_all(GRACE).await;
         let mut refused = HashMap::new();

@@ -1,5 +1,5 @@
-//! The files with which a TLS connection authenticates itself and verifies the server. They are part of the URL, so
-//! that every connection has them. They are read for each connection, so that a renewed certificate needs no restart.
+//! The files with which a TLS connection authenticates itself and verifies the server. The URL names these files, so
+//! every connection uses them. They are read for each connection, so a renewed certificate needs no restart.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,13 @@ pub(super) struct TlsFiles {
     cert: Option<PathBuf>,
     /// The key of the client certificate.
     key: Option<PathBuf>,
-    /// The certificate authorities for the server, instead of the system's.
+    /// The certificate authorities that verify the server; they replace the system's.
     ca: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// Takes the pairs `tls_cert`, `tls_key` and `tls_ca` out of a URL's query. Returns the rest of the query.
+    /// Removes the pairs `tls_cert`, `tls_key` and `tls_ca` from a URL's query. Returns the files, and the rest of the
+    /// query.
     pub(super) fn take(query: &str) -> RedisResult<(Self, String)> {
         let mut files = Self::default();
         let mut rest = Vec::new();
@@ -56,7 +57,7 @@ impl TlsFiles {
         *self == Self::default()
     }
 
-    /// A client of the server at `info` that uses the current content of the files.
+    /// A client of the server at `info`. It uses the current content of the files.
     ///
     /// # Errors
     /// A file cannot be read or has the wrong content, or the URL does not use TLS. The message contains neither the
@@ -84,13 +85,13 @@ impl TlsFiles {
     }
 }
 
-/// A file of certificates: a few KiB per connection, not worth another thread.
+/// Reads a file of certificates. This blocks: a few KiB per connection are not worth another thread.
 fn certificates(name: &'static str, path: &Path) -> RedisResult<Vec<u8>> {
     let told = |why: &str| refused("a file of certificates", &format!("{name}={}: {why}", path.display()));
     let text = std::fs::read(path).map_err(|error| told(&error.to_string()))?;
     match String::from_utf8_lossy(&text).contains(CERTIFICATE) {
         true => Ok(text),
-        // The library would read it as an empty list.
+        // The library would read such a file as an empty list.
         false => Err(told("it holds no certificate in PEM")),
     }
 }
@@ -115,12 +116,12 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// The server at `info`. Does not connect yet.
+    /// The server at `info`, without connecting yet.
     ///
     /// # Errors
-    /// As [`TlsFiles::client`].
+    /// The same as [`TlsFiles::client`].
     pub(super) fn new(info: ConnectionInfo, tls: TlsFiles) -> RedisResult<Self> {
-        // A missing file is reported at the start, not by the first connection.
+        // Reports a missing file at the start, and not at the first connection.
         tls.client(info.clone())?;
         Ok(Self { info, tls })
     }

@@ -2,26 +2,26 @@
 
 use crate::StoreError;
 
-/// Why a TLS handshake with a server fails. A server without TLS does not reply at all.
+/// Why a TLS handshake with a server fails. If the server does not use TLS, it does not reply at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsFault {
-    /// The certificate's authority is not trusted.
+    /// The authority of the server's certificate is not trusted.
     UnknownIssuer,
-    /// Its certificate has expired.
+    /// The server's certificate has expired.
     Expired,
-    /// Its certificate is not valid yet.
+    /// The server's certificate is not valid yet.
     NotYetValid,
-    /// The certificate is for another name.
+    /// The server's certificate is for another name.
     WrongName,
-    /// The certificate is invalid for another reason.
+    /// The server's certificate is invalid for another reason.
     Invalid,
-    /// The server does not accept the client certificate, or requires one.
+    /// The server does not accept this client's certificate, or requires one.
     OurCertificate,
 }
 
 impl TlsFault {
-    /// Each fault, and a part of its message. The messages come from rustls; the layers in between keep only the text.
-    /// The first match counts.
+    /// Each fault, with a part of its error message. The messages come from rustls; the libraries in between only pass
+    /// on the text. The first match counts.
     const MESSAGES: [(Self, &str); 12] = [
         (Self::UnknownIssuer, "invalid peer certificate: UnknownIssuer"),
         (Self::Expired, "invalid peer certificate: certificate expired"),
@@ -37,13 +37,13 @@ impl TlsFault {
         (Self::OurCertificate, "received fatal alert: CertificateExpired"),
     ];
 
-    /// The fault in an error message; `None` for any other error.
+    /// The fault that an error message describes; `None` for any other error.
     #[must_use]
     pub fn of(message: &str) -> Option<Self> {
         Self::MESSAGES.iter().find(|(_, text)| message.contains(text)).map(|(fault, _)| *fault)
     }
 
-    /// The remedy.
+    /// How to fix the fault.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl TlsFault {
 }
 
 impl StoreError {
-    /// The remedy, if the cause is known: Redis refuses, or the TLS connection fails.
+    /// The remedy, if the cause is known: Redis refuses commands, or the TLS connection fails.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         let of_tls = || match self {

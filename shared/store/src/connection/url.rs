@@ -14,22 +14,22 @@ use super::tls::{Server, TlsFiles};
 const SENTINEL_PORT: u16 = 26379;
 /// Default port of a cluster node.
 const NODE_PORT: u16 = 6379;
-/// Schemes of URLs with sentinels, and the schemes of the servers that sentinels report.
+/// URL schemes for sentinels, each with the scheme of the servers that the sentinels report.
 const SCHEMES: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
 
-/// Schemes of URLs with cluster nodes, and the schemes of the nodes.
+/// URL schemes for clusters, each with the scheme of the nodes.
 const CLUSTER_SCHEMES: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
-/// The target of a URL.
+/// The server or cluster that a URL names.
 pub(crate) enum Target {
-    /// One primary with all keys, found by address or through sentinels.
+    /// One primary with all keys. It is found by its address or through sentinels.
     One(Arc<dyn Dial>),
     /// Primaries that share the keys.
     Cluster(Arc<Cluster>),
 }
 
 impl Target {
-    /// Connects to the primary of a key, or to any primary without a key.
+    /// Connects to the primary of `key`. If `key` is `None`, connects to any primary.
     pub(crate) fn dial(&self, key: Option<&str>) -> Arc<dyn Dial> {
         match self {
             Self::One(dial) => Arc::clone(dial),
@@ -38,7 +38,7 @@ impl Target {
     }
 }
 
-/// The target of `url`. Does not connect yet.
+/// Parses `url`. Does not connect yet.
 ///
 /// # Errors
 /// [`StoreError::Url`] if the URL is invalid.
@@ -54,20 +54,20 @@ pub(crate) fn target_of(url: &str) -> Result<Target, StoreError> {
     target.map_err(StoreError::Url)
 }
 
-/// The connections to `url`, for commands on any key.
+/// Parses `url` for commands on any key. Does not connect yet.
 ///
 /// # Errors
-/// As [`target_of`].
+/// The same as [`target_of`].
 pub(super) fn dial_to(url: &str) -> Result<Arc<dyn Dial>, StoreError> {
     Ok(target_of(url)?.dial(None))
 }
 
-/// Reads a URL of the library, with this crate's TLS files in its query.
+/// Parses a URL of the redis library. This crate's TLS files are in the query.
 fn server_of(url: &str) -> RedisResult<Server> {
     let (place, query) = url.rsplit_once('?').unwrap_or((url, ""));
     let (files, rest) = TlsFiles::take(query)?;
     let kept = match rest.as_str() {
-        // A `?` may be part of a password that should have been escaped. The library checks that.
+        // The `?` may be part of a password that should have been escaped. The library checks that.
         _ if files.is_empty() => url.to_owned(),
         "" => place.to_owned(),
         rest => format!("{place}?{rest}"),
@@ -75,8 +75,8 @@ fn server_of(url: &str) -> RedisResult<Server> {
     Server::new(kept.into_connection_info()?, files)
 }
 
-/// Reads `[user:password@]host[:port],…/name[/db][?query]`. Escapes are left to the library: each part becomes an
-/// ordinary URL.
+/// Parses `[user:password@]host[:port],…/name[/db][?query]`. The library decodes escapes: each part becomes an ordinary
+/// URL.
 fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = place.split_once('/').ok_or_else(|| refused("the primary's name is missing"))?;
@@ -112,12 +112,12 @@ fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     };
     let sentinels: Vec<Server> = hosts.split(',').map(sentinel).collect::<RedisResult<_>>()?;
     let login = if login.is_empty() { String::new() } else { format!("{login}@") };
-    // A placeholder host. It is replaced by the host that the sentinels report.
+    // The host is a placeholder: the host that the sentinels report replaces it.
     let primary = format!("{scheme}{login}primary.invalid/{db}{protocol}").into_connection_info()?;
     Ok(Sentinels::new(sentinels, name.to_owned(), primary, files))
 }
 
-/// Reads `[user:password@]host[:port],…[/0][?query]`, with each part as in [`sentinels_of`].
+/// Parses `[user:password@]host[:port],…[/0][?query]`. The parts have the same meaning as in [`sentinels_of`].
 fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (login, place) = place.rsplit_once('@').unwrap_or(("", place));
@@ -134,7 +134,7 @@ fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
     let login = if login.is_empty() { String::new() } else { format!("{login}@") };
     let seed = |host: &str| {
         let info = format!("{scheme}{login}{}/{protocol}", with_port(host, NODE_PORT)).into_connection_info()?;
-        // Missing TLS files are reported at the start.
+        // Reports missing TLS files at the start, and not at the first connection.
         Server::new(info.clone(), files.clone())?;
         match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -221,7 +221,7 @@ mod tests {
             ("rediss+cluster://u:p%40ss@[::1],[::2]:7?protocol=resp3", "any slot (cluster ::1:6379, ::2:7)"),
         ] {
             let told = dial_to(url).unwrap().address();
-            // The first node that is asked depends on the process, but the displayed address does not.
+            // The first node to be asked depends on the process ID. The displayed address must not depend on it.
             assert_eq!(told, address, "{url}");
         }
         let Ok(Target::Cluster(cluster)) = target_of("rediss+cluster://u:p%40%2Fss@a:1,b") else { unreachable!() };

@@ -1,6 +1,6 @@
-//! Searches the audit log for the entries of one turn. The log has no index by turn, because that would cost every
-//! call a write. Its entries are numbered by the time of their writing, so a bounded search around the right times
-//! finds them.
+//! Searches the audit log for the entries of one turn. The log has no index by turn, because an index would cost a
+//! write for every call. The IDs of entries contain the time when they were written. So a search in a few likely time
+//! ranges finds them.
 
 mod dead_letters;
 pub(crate) mod seals;
@@ -20,17 +20,18 @@ const PAGE: usize = 1_000;
 /// Where and what to search.
 #[derive(Debug, Clone)]
 pub struct AuditSearch {
-    /// From this time on, ms by the store's clock.
+    /// Earliest time of an entry, ms by the store's clock.
     pub from_ms: i64,
-    /// Up to this time, ms by the store's clock.
+    /// Latest time of an entry, ms by the store's clock.
     pub until_ms: i64,
-    /// Times after which entries are likely: the search continues from each of them.
+    /// Times after which entries are likely, in order. The search reads forward from each of them.
     pub likely_ms: Vec<i64>,
-    /// True if the end of the range is likely, too: the last entry of a turn is committed with its end.
+    /// True to search backward from the end of the range first: the last entry of a turn is committed with the turn's
+    /// end.
     pub from_the_end: bool,
-    /// The position of the call, if only its entry is wanted.
+    /// The position of the call, if only the entry of one call is wanted.
     pub position: Option<usize>,
-    /// The number of entries that exist; `None` if unknown.
+    /// The number of entries that exist for the turn or call; `None` if unknown.
     pub expected: Option<usize>,
     /// Maximum number of entries that are read.
     pub read_max: usize,
@@ -41,7 +42,7 @@ pub struct AuditSearch {
 pub struct AuditSearchResult {
     /// The entries, JSON, in the order in which they were written.
     pub entries: Vec<String>,
-    /// True if these are all entries.
+    /// True if no entry is missing.
     pub complete: bool,
     /// Number of entries that were read.
     pub read: usize,
@@ -59,14 +60,14 @@ struct Search<'a> {
 /// The result of a search in one direction.
 #[derive(PartialEq, Eq)]
 enum SearchEnd {
-    /// Everything is found, or there is nothing left to read.
+    /// All entries are found, or there is nothing left to read in this direction.
     Complete,
-    /// The maximum number of entries was read.
+    /// The maximum number of entries was read before the search was complete.
     ReadMax,
 }
 
 impl Store {
-    /// The audit entries of a turn, as far as a bounded search finds them.
+    /// The audit entries of a turn that a bounded search finds.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -95,10 +96,10 @@ impl Search<'_> {
         if wanted.from_the_end && self.backwards(&begin, end.clone(), share).await? == SearchEnd::Complete {
             return Ok(true);
         }
-        // If the first range begins at the start and has no gap, the whole time was searched.
+        // If the first range starts at the earliest time and no range was cut short, the whole time was searched.
         let mut whole = likely.first().is_some_and(|first| *first <= wanted.from_ms.max(0));
         for (at, start) in likely.iter().enumerate() {
-            // The entries after the next likely time are read from there.
+            // A range ends at the next likely time, because the next range starts there.
             let next = likely.get(at + 1).filter(|next| *next > start).map(|next| upto_ms(*next));
             let next = next.as_ref().unwrap_or(&end);
             whole &= self.forwards(from_ms(*start), next, share).await? == SearchEnd::Complete;
@@ -160,17 +161,17 @@ impl Search<'_> {
     }
 }
 
-/// The first entry at a time.
+/// The bound for entries from a time on, ms.
 fn from_ms(at_ms: i64) -> Bound<EntryId> {
     Bound::Included(EntryId::new(format!("{}-0", at_ms.max(0))))
 }
 
-/// The last entry at a time.
+/// The bound for entries up to and including a time, ms.
 fn upto_ms(at_ms: i64) -> Bound<EntryId> {
     Bound::Included(EntryId::new(format!("{}-{}", at_ms.max(0), u64::MAX)))
 }
 
-/// The range of two texts, each an ID, a time in ms, `-` or `+`; `(` before an ID excludes it.
+/// The range between two texts. Each is an ID, a time in ms, `-` or `+`. `(` before an ID excludes that entry.
 fn range_of(from: &str, until: &str, count: usize) -> Range {
     let bound = |text: &str, sequence: u64| {
         let id =
@@ -186,7 +187,7 @@ fn range_of(from: &str, until: &str, count: usize) -> Range {
     Range { from: bound(from, 0), upto: bound(until, u64::MAX), ..Range::oldest(count) }
 }
 
-/// An ID as numbers: the time, and the sequence within it.
+/// An ID as numbers: the time in ms, and the sequence number within the millisecond.
 fn number(id: &str) -> (u64, u64) {
     let (ms, seq) = id.split_once('-').unwrap_or((id, "0"));
     (ms.parse().unwrap_or_default(), seq.parse().unwrap_or_default())

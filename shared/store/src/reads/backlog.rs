@@ -1,4 +1,4 @@
-//! The amount of waiting work, by place. The gauges of a scrape and `doctor` use it.
+//! The number of waiting turns, slices and other items, by place. The gauges of a scrape and `doctor` use it.
 
 use tickfleet_core::call::approval;
 use tickfleet_core::keys::{self, limits};
@@ -13,17 +13,18 @@ use crate::{Store, StoreError, TurnName};
 
 /// Tenants per round trip.
 const TENANTS_MAX: usize = 1_000;
-/// Timers whose throttle queues are sampled for the age of their first turn.
+/// Number of timers that are read to find throttle queues. The first turns of these queues are sampled for their age.
 const TIMERS_SAMPLED: usize = 256;
 
-/// The amount of waiting work, by place. Ages of entries are by the store's clock, which numbers the entries.
+/// The number of waiting items, by place. Ages of entries are by the store's clock, which numbers the entries.
 #[derive(Debug, Clone, Default)]
 pub struct ShardBacklog {
     /// Undecided turns on the inbound stream: unread, or held by a scheduler.
     pub inbound: u64,
     /// Undecided task messages.
     pub tasks: u64,
-    /// Unread slices, and turns that wait for their tenant's share of the slots. More slots would start them.
+    /// Unread slices, and turns that wait for their tenant's share of the slots. If there were more slots, these would
+    /// start.
     pub ready: u64,
     /// Unread slices whose earlier holder crashed. Each worker runs one of them at a time.
     pub suspect: u64,
@@ -33,10 +34,9 @@ pub struct ShardBacklog {
     pub delayed: u64,
     /// Turns that are parked until their next call is approved or denied.
     pub approval: u64,
-    /// Turns of the requested tenants in throttle queues, including turns whose end waits for the lease after a
-    /// restart.
+    /// Turns of the requested tenants that wait in throttle queues, or whose end waits for the lease after a restart.
     pub parked: u64,
-    /// Throttle queues and turns with a timer.
+    /// Timers: each belongs to a throttle queue or a turn.
     pub timers: u64,
     /// Dead entries.
     pub dead: u64,
@@ -50,7 +50,7 @@ pub struct ShardBacklog {
     pub oldest_suspect_ms: i64,
     /// Age of the oldest held slice, ms since its dispatch.
     pub oldest_pending_ms: i64,
-    /// Age of the oldest turn in a sample of throttle queues, ms since its admission.
+    /// Age of the oldest turn in a sample of throttle queues, ms since the turn's admission.
     pub oldest_parked_ms: i64,
     /// Longest time that a turn has been parked until a retry, ms.
     pub oldest_delayed_ms: i64,
@@ -69,9 +69,9 @@ pub struct ShardBacklog {
 }
 
 impl Store {
-    /// Reads the amount of waiting work, in a few round trips that read only counters and ends of streams. Throttled
-    /// turns are counted for `tenants`, whose counters have the numbers. Turns in the queues of the limits `shares`,
-    /// which divide the slots, count as ready.
+    /// Reads the waiting items, in a few round trips. Only counters and the ends of streams are read. Throttled turns
+    /// are counted only for `tenants`, from their counters. The limits `shares` divide the slots between tenants: turns
+    /// in the queues of these limits count as ready.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -102,7 +102,7 @@ impl Store {
         Ok(backlog)
     }
 
-    /// Adds timers, parked turns and waiting approvals.
+    /// Adds timers, turns parked until a retry, and waiting approvals.
     async fn add_sets(&self, backlog: &mut ShardBacklog) -> Result<(), StoreError> {
         let sets = [keys::timers(), keys::parked(), approval::waiting()];
         let query = |set: SetKey| [Query::Size(set.clone()), Query::First { set, upto: None, count: 1 }];
@@ -119,8 +119,8 @@ impl Store {
         Ok(())
     }
 
-    /// The number of unfinished turns and tasks of these tenants without a slice out, the number of turns in throttle
-    /// queues of `shares`, and these queues.
+    /// Returns the number of these tenants' unfinished turns and tasks without a dispatched slice, the number of turns
+    /// in the throttle queues of `shares`, and the names of these queues.
     async fn unfinished_and_not_out(
         &self,
         tenants: &[TenantId],
@@ -153,7 +153,7 @@ impl Store {
         Ok((waiting, turns_for_slots, for_slots))
     }
 
-    /// The throttle queues among the earliest timers, without those `for_slots`.
+    /// The throttle queues among the earliest timers, without the queues in `for_slots`.
     async fn sampled_queues(&self, for_slots: &[SetKey]) -> Result<Vec<SetKey>, StoreError> {
         let timers = Query::First { set: keys::timers(), upto: None, count: TIMERS_SAMPLED };
         let found = self.values(&[timers]).await?.flat_map(|value| members(Some(value)));
@@ -162,7 +162,7 @@ impl Store {
         Ok(queues.filter(|queue| !for_slots.contains(queue)).collect())
     }
 
-    /// When the oldest first turn of these throttle queues was admitted, ms of shard time.
+    /// When the oldest of the first turns in these throttle queues was admitted, ms of shard time.
     async fn oldest_in(&self, queues: &[SetKey]) -> Result<Option<i64>, StoreError> {
         let mut oldest: Option<i64> = None;
         for some in queues.chunks(TENANTS_MAX) {
@@ -172,7 +172,7 @@ impl Store {
             let records: Vec<_> = turns.map(|name| name.record()).collect();
             let queries: Vec<Query> = records.iter().map(|record| Query::Record(record.clone())).collect();
             let found = self.values(&queries).await?;
-            // A turn that was dispatched since then is counted elsewhere. An unreadable one is omitted.
+            // A turn that was dispatched after the queue was read is counted elsewhere. An unreadable turn is omitted.
             let since = records.iter().zip(found).filter_map(|(record, value)| {
                 let stored: Option<Stored<Turn>> = super::stored(record, Some(value)).ok()?;
                 Some(stored?.value.admitted_ms)

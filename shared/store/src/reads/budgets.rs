@@ -6,14 +6,14 @@ use tickfleet_core::{CounterKey, CounterState, Query};
 use super::counter;
 use crate::{Store, StoreError};
 
-/// The usage of an agent. A counter is invalid once its window has ended.
+/// The usage of an agent. The usage of a window is only valid until the window ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentBudget {
-    /// Calls of the tick.
+    /// Calls used in the tick.
     pub tick_used: i64,
     /// When the tick ends, ms of shard time.
     pub tick_ends_ms: i64,
-    /// Calls of the day.
+    /// Calls used in the day.
     pub day_used: i64,
     /// When the day ends, ms of shard time.
     pub day_ends_ms: i64,
@@ -34,7 +34,7 @@ impl AgentBudget {
     }
 }
 
-/// The queries for [`AgentBudget::of`]; `agent` is `<tenant>:<agent>`.
+/// The queries for the arguments of [`AgentBudget::of`]; `agent` is `<tenant>:<agent>`.
 pub(crate) fn of_agent(agent: &str) -> [Query; 2] {
     [limits::TICK, limits::DAY].map(|limit| Query::Counter(CounterKey::new(limit, agent)))
 }
@@ -44,37 +44,37 @@ pub(crate) fn amount(used: u64) -> i64 {
     i64::try_from(used).unwrap_or(i64::MAX)
 }
 
-/// The usage of an agent and its tenant, and the throttle queue of a turn.
+/// The usage of an agent and its tenant, and a turn's position in its throttle queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetFacts {
     /// Calls of the tick.
     pub tick_used: i64,
     /// When the tick ends, ms of shard time.
     pub tick_ends_ms: i64,
-    /// True if the store has restarted since the tick began: no more calls are admitted in it.
+    /// True if the store has restarted since the tick began. Then no more calls are admitted in this tick.
     pub tick_is_closed: bool,
     /// Calls of the day.
     pub day_used: i64,
     /// When the day ends, ms of shard time.
     pub day_ends_ms: i64,
-    /// Calls of all agents of the tenant in its day.
+    /// Calls used by all agents of the tenant in the tenant's day.
     pub tenant_day_used: i64,
     /// When the tenant's day ends, ms of shard time.
     pub tenant_day_ends_ms: i64,
-    /// Turns before this one in its throttle queue. `None` if the turn is in none.
+    /// Number of turns before this turn in its throttle queue. `None` if the turn is in no throttle queue.
     pub ahead_on_lane: Option<u64>,
-    /// The counter of its throttle queue.
+    /// The counter that the throttle queue waits for.
     pub counter: Option<CounterFacts>,
 }
 
 /// The state of a counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CounterFacts {
-    /// The amount used in the window: calls, or millionths.
+    /// The amount used in the window: calls, or millionths of a unit.
     pub used: u64,
     /// When the window ends, ms of shard time.
     pub ends_ms: i64,
-    /// Permits that calls hold, if the counter has no window.
+    /// Permits in use, if the counter has no window.
     pub held: u64,
 }
 
@@ -89,7 +89,7 @@ impl From<CounterState> for CounterFacts {
 }
 
 impl Store {
-    /// The usage of an agent and its tenant, and the place of the agent's turn in the throttle queue of `waits`.
+    /// The usage of an agent and its tenant, and the position of the agent's turn in the throttle queue of `waits`.
     ///
     /// # Errors
     /// [`StoreError`].

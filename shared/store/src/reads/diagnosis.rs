@@ -1,4 +1,4 @@
-//! A shard from outside: its settings, processes and failures. For `doctor` and `explain`.
+//! The settings, processes and failures of a shard. For `doctor` and `explain`.
 
 use std::collections::HashMap;
 
@@ -25,15 +25,16 @@ pub struct ShardFacts {
     pub policy_digest: String,
     /// Number of shards that the data was written with.
     pub shards: Option<u32>,
-    /// Shard time less the store's clock, ms.
+    /// Shard time minus the store's clock, ms.
     pub offset_ms: i64,
-    /// Number of times that the store's clock stepped back, and the last step, ms.
+    /// Number of times that the store's clock stepped back, and the size of the last step, ms.
     pub steps: (u64, i64),
     /// True if new work is refused because memory is short.
     pub pressure: bool,
-    /// The processes that sent a heartbeat and have not left, each with the end of its lease, ms of shard time.
+    /// The processes that have sent a heartbeat and not signed off. The value is the end of the lease, ms of shard
+    /// time.
     pub beats: HashMap<String, i64>,
-    /// Prefix of the digest of each process's policy.
+    /// By process: a prefix of the digest of its policy.
     pub policies: HashMap<String, String>,
     /// Tools that are switched off at run time.
     pub tools_off: Vec<String>,
@@ -71,17 +72,17 @@ pub struct DeadLetter {
     pub at_ms: i64,
     /// The stream of origin.
     pub from: String,
-    /// The entry there.
+    /// The ID of the entry in that stream.
     pub entry: String,
     /// The reason, a stable word.
     pub reason: String,
-    /// Its tenant, if that is known.
+    /// The tenant of the entry, if known.
     pub tenant: String,
-    /// The beginning of its message.
+    /// The beginning of the entry's message.
     pub raw: String,
 }
 
-/// The progress of the turn with an ID that a producer gave.
+/// The progress of a turn whose ID was given by a producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GivenIdProgress {
     /// It waits for a scheduler.
@@ -156,7 +157,7 @@ impl Store {
         Ok(consumers.into_iter().map(consumer).collect())
     }
 
-    /// The runtimes that have taken from a queue of external tasks.
+    /// The runtimes that have taken entries from a queue of external tasks.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -164,12 +165,12 @@ impl Store {
         self.consumers_of(&StreamKey::new(queue)).await
     }
 
-    /// Returns true if an inbound entry is still there: no scheduler has decided about it.
+    /// Returns true if an inbound entry still exists. Then no scheduler has decided about it.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn is_inbound(&self, from: Inbound, entry: &str) -> Result<bool, StoreError> {
-        // A text without the form of an ID is on no stream.
+        // A text that is not an entry ID matches no entry.
         if entry_ms(entry).is_none() {
             return Ok(false);
         }
@@ -177,7 +178,7 @@ impl Store {
         Ok(matches!(found, Value::Entry(Some(_))))
     }
 
-    /// The progress of the turn with an ID that a producer gave. `None` for an unknown or forgotten ID.
+    /// The progress of a turn whose ID was given by a producer. `None` if the ID is unknown or no longer kept.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -198,7 +199,7 @@ impl Store {
         Ok(self.seam().vitals().await?.shard.pressure)
     }
 
-    /// Shard time less the store's clock, ms.
+    /// Shard time minus the store's clock, ms.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,8 +1,8 @@
-//! A producer's side of its replies: reads an inbox, and removes the replies that were read.
+//! A producer's access to its replies: reads an inbox, and removes the replies that were read.
 //!
-//! An inbox is a log with one reader, which keeps its position. The position can become wrong: if a store has lost its
-//! last writes, and its clock is behind, it numbers new entries below entries that were already read. So if a reader
-//! receives nothing, or replies are missing, it reads again from the start. It removes replies by their entries.
+//! An inbox is a log with one reader, which keeps its own position. A store that has lost its last writes, and whose
+//! clock is behind, gives new entries IDs below the position. So if the reader receives nothing, or replies are
+//! missing, it reads the inbox again from the start. Replies are removed by the IDs of their entries.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const REMOVED_MAX: usize = 256;
 pub struct InboxEntry {
     /// Its entry.
     pub id: String,
-    /// Its number within the inbox, from 1 without gaps; 0 if it has none.
+    /// The reply's number within the inbox, from 1 without gaps; 0 if the reply has no number.
     pub seq: u64,
     /// The reply, JSON.
     pub reply: String,
@@ -39,16 +39,16 @@ pub struct InboxReader {
     inbox: StreamKey,
     /// The last entry that was read. `None` before the first one.
     last: Option<EntryId>,
-    /// Its number.
+    /// The number of the last reply that was read.
     seq: u64,
-    /// Entries that were read and are not removed, each with its number.
+    /// Entries that were read and are not yet removed, each with its number.
     kept: BTreeSet<(String, u64)>,
     /// True while the inbox is read again from its start.
     looks_back: bool,
 }
 
 impl Store {
-    /// A reader of an inbox, from the oldest reply on.
+    /// A reader of an inbox that starts with the oldest reply.
     #[must_use]
     pub fn inbox(&self, tenant: &TenantId, inbox: &InboxName) -> InboxReader {
         let store = self.clone();
@@ -56,8 +56,8 @@ impl Store {
         InboxReader { store, inbox, last: None, seq: 0, kept: BTreeSet::new(), looks_back: false }
     }
 
-    /// Removes an inbox with its replies: for an inbox that was made for one question. A later reply creates it again,
-    /// until it expires.
+    /// Removes an inbox with its replies. Callers use this for an inbox that they created for one question. A later
+    /// reply creates the inbox again; it then stays until it expires.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -78,8 +78,8 @@ fn stream_of(tenant: &TenantId, inbox: &InboxName) -> StreamKey {
 }
 
 impl InboxReader {
-    /// Waits for new replies, at most for `block`, and at most five seconds. Returns an empty list if none arrived,
-    /// possibly before the time is over.
+    /// Waits for new replies: for at most `block`, and never longer than five seconds. May return an empty list before
+    /// the time is over.
     ///
     /// # Errors
     /// [`StoreError`]; the next read continues without a gap.
@@ -93,13 +93,13 @@ impl InboxReader {
         Ok(self.unread(found))
     }
 
-    /// True if the newest entry is unread, although no entry follows the last one that was read.
+    /// True if the newest entry is unread. The caller has found no entry after its position, so the position is wrong.
     async fn is_behind(&self) -> Result<bool, StoreError> {
         let newest = self.store.seam().entries(&self.inbox, &Range::newest(1)).await?;
         Ok(newest.iter().any(|(id, _)| !self.kept.iter().any(|(kept, _)| kept == id.as_str())))
     }
 
-    /// The entries that were not read yet. They count as read from now on.
+    /// Returns the entries that were not read before, and marks them as read.
     fn unread(&mut self, found: Vec<InboxEntry>) -> Vec<InboxEntry> {
         let Some(newest) = found.last() else { return found };
         self.last = Some(EntryId::new(&newest.id));
@@ -113,18 +113,18 @@ impl InboxReader {
         if self.looks_back {
             self.looks_back = !is_end;
         } else if !follows {
-            // The missing replies may be before the entries that were read.
+            // The missing replies may be before the position, so the inbox is read again from its start.
             (self.last, self.looks_back) = (None, true);
         }
         self.seq = fresh.last().map_or(self.seq, |entry| entry.seq);
         fresh
     }
 
-    /// Removes replies from the inbox. Unread replies count toward a bound, above which new turns for the inbox are
-    /// refused.
+    /// Removes replies from the inbox. Replies that are not removed count as unread. If an inbox has too many unread
+    /// replies, new turns that reply to it are refused.
     ///
     /// # Errors
-    /// [`StoreError`]; replies that were not removed expire.
+    /// [`StoreError`]; replies that were not removed expire later.
     pub async fn remove(&mut self, ids: &[String]) -> Result<(), StoreError> {
         for ids in ids.chunks(REMOVED_MAX) {
             let mut transaction = Transaction::new(self.store.versions().draw());

@@ -11,16 +11,16 @@ use super::{field, passages};
 use crate::seam::inspect::Range;
 use crate::{Store, StoreError, TurnName};
 
-/// Generations and sizes. If a generation is unchanged, so are the contents.
+/// Generations and sizes of an agent's knowledge. If a generation is unchanged, the contents are unchanged, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KnowledgeState {
     /// The generation of the tenant's documents; 0 if it never had any.
     pub documents: u64,
-    /// Their bytes.
+    /// Size of the documents, bytes.
     pub bytes: u64,
     /// The generation of the agent's memories.
     pub memories: u64,
-    /// Their bytes.
+    /// Size of the memories, bytes.
     pub memory_bytes: u64,
 }
 
@@ -29,7 +29,7 @@ pub struct KnowledgeState {
 pub struct AuditEntry {
     /// Its ID in the log.
     pub id: String,
-    /// JSON.
+    /// The entry, JSON.
     pub json: String,
 }
 
@@ -62,7 +62,7 @@ impl Store {
         })
     }
 
-    /// All documents of a tenant, without their texts. An unreadable one is omitted.
+    /// All documents of a tenant, without their texts. An unreadable document is omitted.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -77,8 +77,8 @@ impl Store {
         Ok(parts.into_iter().filter_map(read).collect())
     }
 
-    /// The passages of these documents, in order; `None` for a removed document. Request few at a time: each may have
-    /// some megabytes.
+    /// The passages of these documents, in order; `None` for a removed document. Request few documents at a time,
+    /// because each may have several megabytes.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -107,8 +107,8 @@ impl Store {
         Ok(memories)
     }
 
-    /// Entries of the audit log, the newest first: older than the entry `before`, and newer than the entry `after`, if
-    /// given.
+    /// Entries of the audit log, the newest first. If `before` is given, only older entries. If `after` is given, only
+    /// newer entries.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -121,14 +121,14 @@ impl Store {
         let bound = |id: Option<&str>| id.map_or(Bound::Unbounded, |id| Bound::Excluded(EntryId::new(id)));
         let range = Range { from: bound(after), upto: bound(before), ..Range::newest(count) };
         let page = self.seam().entries(&keys::audit(), &range).await?;
-        // An entry without text keeps its place, because callers continue from it.
+        // An entry without text is included, because callers continue from the last entry.
         Ok(page
             .into_iter()
             .map(|(id, fields)| AuditEntry { id: id.to_string(), json: field(&fields, "audit") })
             .collect())
     }
 
-    /// Returns for each of these turns and tasks whether it has not ended.
+    /// Returns for each of these turns and tasks whether it is unfinished.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -15,12 +15,12 @@ use crate::{Store, StoreError, TurnName};
 /// Approximate number of counters per round trip.
 const PAGE: usize = 500;
 
-/// The counters of a limit in a shard, as far as they were read.
+/// The counters of a limit in a shard, or some of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenCounters {
     /// By name.
     pub counters: BTreeMap<String, CounterFacts>,
-    /// True if these are all.
+    /// True if these are all counters of the limit.
     pub complete: bool,
 }
 
@@ -31,17 +31,17 @@ pub struct TaskBudget {
     pub task: String,
     /// The agent that runs it.
     pub agent: String,
-    /// Calls used, or given to tasks that were delegated from it.
+    /// Calls that the task has used, or has given to tasks that it delegated.
     pub used: i64,
-    /// Calls given to it.
+    /// Calls that the task was given.
     pub allowed: i64,
     /// Its deadline, ms of shard time.
     pub deadline_ms: i64,
 }
 
 impl Store {
-    /// Reads the counters of a limit, page by page, until it has all of them or `seen_max`; the last page may exceed
-    /// it. For a limit of permits (`is_held`), returns only counters with permits in use.
+    /// Reads the counters of a limit page by page, until it has all counters or at least `seen_max`. For a limit of
+    /// permits (`is_held`), returns only counters with permits in use.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -70,7 +70,8 @@ impl Store {
         Ok((seen, false))
     }
 
-    /// The usage of agents by name (`tenant:agent`), and true if these are all. The last page may exceed `seen_max`.
+    /// The usage of agents by name (`tenant:agent`). The flag is true if these are all agents. The last page may exceed
+    /// `seen_max`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -84,7 +85,7 @@ impl Store {
         Ok((ticks.keys().chain(days.keys()).map(budget).collect(), all_ticks && all_days))
     }
 
-    /// The usage of these agents. An agent that never called anything is omitted.
+    /// The usage of these agents. An agent that has never made a call is omitted.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -103,7 +104,7 @@ impl Store {
         Ok(seen)
     }
 
-    /// The calls of each of these tenants' days, and when the days end, ms of shard time.
+    /// For each of these tenants: the calls of its day, and when the day ends, ms of shard time.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -117,8 +118,8 @@ impl Store {
         Ok(days)
     }
 
-    /// The budgets of unfinished tasks among the newest `of_tenant` of each of these tenants, the number of tasks that
-    /// were read, and true if these are all.
+    /// The budgets of unfinished tasks, among the newest `of_tenant` tasks of each tenant. Also returns the number of
+    /// tasks that were read, and true if these were all tasks.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -144,7 +145,7 @@ impl Store {
             for task in page {
                 let record = found.next();
                 let used = counter(found.next()).used;
-                // A task that has ended has no such record. An unreadable one is omitted.
+                // A task that has ended has no such record. An unreadable record is omitted.
                 let Ok(Some(Stored::<Turn> { value: turn, .. })) = super::stored(&task.record(), record) else {
                     continue;
                 };

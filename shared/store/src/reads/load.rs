@@ -1,4 +1,4 @@
-//! The workers of a fleet, their slots, and the slices for them: the basis of limits of slots.
+//! The workers of a fleet, their slots, and the slices for them. Limits on slots are based on these numbers.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{Store, StoreError, worker_of};
 pub struct FleetLoad {
     /// Slots of all workers with a lease.
     pub slots: u64,
-    /// Slices on queues or with workers.
+    /// Slices that wait on queues or that workers hold.
     pub out: u64,
     /// Number of slices that workers have ever taken.
     pub read: Option<u64>,
@@ -29,14 +29,15 @@ pub struct FleetLoad {
 pub struct ShardWorkers {
     /// Consumers of workers that are alive, or stopped minutes ago, by name.
     pub consumers: Vec<NodeView>,
-    /// The operator and reason of each drained worker, by the worker's name. Some may be gone.
+    /// The operator and reason of each drained worker, by the worker's name. Some of these workers may not exist any
+    /// more.
     pub drained: BTreeMap<String, Pause>,
     /// Shard time, ms.
     pub now_ms: i64,
 }
 
 impl Store {
-    /// Counts the slots of workers with a lease, and the slices for them.
+    /// Counts the slots of workers with a lease, and the slices for these workers.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -67,7 +68,7 @@ impl Store {
             match stored.map(|stored| stored.map(|stored| stored.value)) {
                 Ok(Some(DrainFlag::Drained { note })) => Some((worker.to_owned(), note)),
                 Ok(Some(DrainFlag::Lifted { .. }) | None) => None,
-                // An unreadable flag drains all the same.
+                // If the flag is unreadable, the worker is still drained.
                 Err(_) => Some((worker.to_owned(), Pause::default())),
             }
         };

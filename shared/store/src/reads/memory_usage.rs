@@ -1,6 +1,6 @@
-//! The fill level of Redis's memory.
+//! How full Redis's memory is.
 
-/// Redis's memory, as it reports it.
+/// Redis's memory use, as the server reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryUsage {
     /// Bytes in use.
@@ -10,14 +10,15 @@ pub struct MemoryUsage {
 }
 
 impl MemoryUsage {
-    /// Rule 13: from 80 % of `maxmemory` on, no new work is admitted, so that admitted work can be finished.
+    /// Rule 13: if at least 80 % of `maxmemory` is in use, no new work is admitted, so that admitted work can be
+    /// finished.
     #[must_use]
     pub const fn is_tight(self) -> bool {
         self.max > 0 && self.used / 4 >= self.max / 5
     }
 }
 
-/// Reads the text of `INFO memory`.
+/// Parses the reply to `INFO memory`.
 pub(crate) fn memory_of(info: &str) -> MemoryUsage {
     let read = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

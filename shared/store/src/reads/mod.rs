@@ -1,4 +1,4 @@
-//! Reads for people, exporters and metrics. They change nothing, and need no permission to commit.
+//! Reads for people, exporters and metrics. Reads change nothing, and need no permission to commit.
 
 pub(crate) mod audit;
 pub(crate) mod backlog;
@@ -24,29 +24,29 @@ use tickfleet_model::Priority;
 
 use crate::{Store, StoreError};
 
-/// The queues of workers, most urgent first, suspects last.
+/// The queues of workers: ready queues first, then suspect queues, each from the most urgent priority.
 pub(crate) fn worker_queues() -> impl Iterator<Item = StreamKey> {
     let suspects = Priority::ALL.into_iter().map(keys::suspect);
     Priority::ALL.into_iter().map(keys::ready).chain(suspects)
 }
 
-/// All queues of a shard: the inbound streams, and those of workers.
+/// All queues of a shard: the inbound streams and the queues of workers.
 pub(crate) fn queues() -> Vec<StreamKey> {
     [keys::turns(), keys::tasks()].into_iter().chain(worker_queues()).collect()
 }
 
-/// Time of an entry, ms by the store's clock, which numbers entries. `None` if the text is not the ID of an entry.
+/// When an entry was written, ms by the store's clock, which numbers entries. `None` if the text is not an entry ID.
 #[must_use]
 pub fn entry_ms(id: &str) -> Option<i64> {
     id.split_once('-')?.0.parse().ok()
 }
 
-/// Age of an entry, ms; 0 without an entry.
+/// Age of an entry, ms; 0 if `entry` is `None`.
 pub(crate) fn age(entry: Option<&EntryId>, clock_ms: i64) -> i64 {
     entry.and_then(|entry| entry_ms(entry.as_str())).map_or(0, |at| (clock_ms - at).max(0))
 }
 
-/// Shard time of a place, ms.
+/// Shard time that a place stands for, ms.
 pub(crate) fn place_ms(place: u64) -> i64 {
     i64::try_from(place).unwrap_or(i64::MAX)
 }
@@ -58,7 +58,7 @@ impl Store {
     }
 }
 
-/// Reads a record from a value.
+/// Reads a record from the value of a query.
 ///
 /// # Errors
 /// [`StoreError::Undecided`] if the record cannot be read.
@@ -71,27 +71,27 @@ pub(crate) fn stored<T: Record>(key: &RecordKey, value: Option<Value>) -> Result
     }
 }
 
-/// A number of members.
+/// The number of members in a value.
 pub(crate) fn size(value: Option<Value>) -> u64 {
     if let Some(Value::Size(size)) = value { size } else { 0 }
 }
 
-/// Shard time of a member's place, ms.
+/// The place of a member, as shard time, ms.
 pub(crate) fn place(value: Option<Value>) -> Option<i64> {
     if let Some(Value::Place(place)) = value { place.map(place_ms) } else { None }
 }
 
-/// Members with their places.
+/// The members in a value, with their places.
 pub(crate) fn members(value: Option<Value>) -> Vec<(std::sync::Arc<str>, u64)> {
     if let Some(Value::Members(members)) = value { members } else { Vec::new() }
 }
 
-/// A counter; all zero if it does not exist.
+/// The counter in a value; all zero if the counter does not exist.
 pub(crate) fn counter(value: Option<Value>) -> tickfleet_core::CounterState {
     if let Some(Value::Counter(Some(state))) = value { state } else { tickfleet_core::CounterState::default() }
 }
 
-/// Text of bytes. Invalid characters are replaced.
+/// Converts bytes to text. Invalid characters are replaced.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

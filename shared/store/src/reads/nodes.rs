@@ -1,4 +1,4 @@
-//! Schedulers and workers, as their heartbeats describe them.
+//! Schedulers and workers, as described by their heartbeats.
 
 use tickfleet_core::workers::{self, Consumer, Role};
 use tickfleet_core::{Query, Stored};
@@ -10,7 +10,7 @@ pub use tickfleet_core::workers::Slots;
 
 /// Maximum number of consumers per read.
 const CONSUMERS_MAX: usize = 10_000;
-/// Consumers whose lease ended longer ago are omitted, ms.
+/// A consumer is omitted if its lease ended longer ago than this, ms.
 const GONE_MS_MAX: i64 = 300_000;
 
 /// A scheduler or worker of the shard.
@@ -20,7 +20,7 @@ pub struct NodeView {
     pub name: String,
     /// Time since its last heartbeat, ms.
     pub beat_age_ms: Option<i64>,
-    /// The rest of its lease, ms; negative after its end.
+    /// Remaining time of its lease, ms; negative after the end of the lease.
     pub lease_left_ms: i64,
     /// Its slots; `None` for a scheduler.
     pub slots: Option<Slots>,
@@ -45,7 +45,7 @@ impl NodeView {
 }
 
 impl Store {
-    /// The consumers that have sent a heartbeat and have not left, by name. Unreadable records are omitted.
+    /// The consumers that have sent a heartbeat and not signed off, by name. Unreadable records are omitted.
     pub(crate) async fn consumer_records(&self) -> Result<Vec<(String, Consumer)>, StoreError> {
         let sets = [workers::consumers(), workers::silent()];
         let queries = sets.map(|set| Query::First { set, upto: None, count: CONSUMERS_MAX });
@@ -63,7 +63,8 @@ impl Store {
         Ok(names.into_iter().zip(found).filter_map(read).collect())
     }
 
-    /// The schedulers and workers of the shard, by name. Those that stopped minutes ago are omitted.
+    /// The schedulers and workers of the shard, by name. Nodes whose lease ended more than five minutes ago are
+    /// omitted.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -72,7 +73,7 @@ impl Store {
     }
 }
 
-/// The nodes of these consumers.
+/// The nodes of these consumers, without those whose lease ended too long ago.
 pub(crate) fn nodes(consumers: &[(String, Consumer)], now_ms: i64) -> Vec<NodeView> {
     let nodes = consumers.iter().map(|(name, consumer)| NodeView::of(name, consumer, now_ms));
     nodes.filter(|node| node.lease_left_ms > -GONE_MS_MAX).collect()

@@ -1,4 +1,4 @@
-//! A turn's history, as `explain` shows it.
+//! A turn's history, as shown by `explain`.
 
 pub use tickfleet_model::AdmissionNote;
 
@@ -12,30 +12,30 @@ pub struct FailedAttempt {
     pub at_ms: i64,
     /// The call's position.
     pub position: usize,
-    /// The attempt, from 1; 0 for an outcome query about a call that stays begun.
+    /// The number of the attempt, from 1. 0 for an outcome query about a call whose outcome is unknown.
     pub attempt: u32,
     /// The delay before the next attempt, ms.
     pub delay_ms: i64,
-    /// The cause.
+    /// Why the attempt failed.
     pub cause: String,
 }
 
 /// Consecutive waits of a call for a circuit breaker or a paused tool.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct BreakerWait {
-    /// Since when, ms of shard time.
+    /// When the first wait began, ms of shard time.
     pub at_ms: i64,
     /// The call's position.
     pub position: usize,
     /// Number of consecutive waits.
     pub times: u32,
-    /// Until when, ms of shard time.
+    /// When the last wait ends, ms of shard time.
     pub until_ms: i64,
-    /// The cause.
+    /// Why the call waits.
     pub why: String,
 }
 
-/// The admissions of a turn, with the caps of its agent. A cap that did not apply is 0.
+/// The admissions of a turn, with the caps of its agent. If a cap did not apply, it is 0.
 #[must_use]
 pub fn admissions(notes: &[Note]) -> Vec<AdmissionNote> {
     notes.iter().filter_map(admission).collect()
@@ -77,7 +77,7 @@ pub fn breaker_waits(notes: &[Note]) -> Vec<BreakerWait> {
     notes.iter().filter_map(breaker_wait).collect()
 }
 
-/// The wait that is the last event of a turn, if any.
+/// The wait of a turn for a circuit breaker or paused tool, if this is the turn's last event.
 #[must_use]
 pub fn current_breaker_wait(notes: &[Note]) -> Option<BreakerWait> {
     notes.last().and_then(breaker_wait)

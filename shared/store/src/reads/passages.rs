@@ -1,5 +1,5 @@
-//! The stored format of a document's passages: a line of JSON, then the vectors one after the other, one byte per
-//! number.
+//! The stored format of a document's passages: one line of JSON, then the vectors, one after the other. Each number of
+//! a vector is one byte.
 
 use tickfleet_model::knowledge::{Passage, Passages};
 use tickfleet_model::limits;
@@ -7,15 +7,15 @@ use tickfleet_model::limits;
 /// Writes the stored format.
 pub(crate) fn write(passages: &Passages) -> Vec<u8> {
     let mut bytes = serde_json::to_vec(&passages.passages).unwrap_or_default();
-    // JSON has no line break outside its texts, where it is escaped.
+    // In JSON, line breaks within texts are escaped, so the first line break ends the JSON.
     bytes.push(b'\n');
     let numbers = passages.vectors.iter().flatten();
     bytes.extend(numbers.map(|number| number.cast_unsigned()));
     bytes
 }
 
-/// Reads the stored format; `None` if it is invalid. Vectors of the wrong size are dropped, because words can be found
-/// without them.
+/// Parses the stored format; `None` if it is invalid. If the vectors have the wrong size, they are dropped: a search by
+/// words works without them.
 pub(crate) fn read(bytes: &[u8]) -> Option<Passages> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let passages: Vec<Passage> = serde_json::from_slice(&bytes[..end]).ok()?;

@@ -7,14 +7,15 @@ use crate::connection::pool::Pool;
 use crate::connection::refusal::Refusal;
 use crate::{Store, StoreError};
 
-/// Products with Redis's protocol, and the field that identifies them.
+/// Other products that use Redis's protocol, and the field of `INFO` that identifies each.
 const STAND_INS: [(&str, &str); 3] =
     [("Valkey", "valkey_version"), ("Dragonfly", "dragonfly_version"), ("Kvrocks", "kvrocks_version")];
 
-/// The report of a server. A value that it does not report is `None`; managed services hide some.
+/// The report of a server. If the server does not report a value, the value is `None`; managed services hide some
+/// values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerFacts {
-    /// `Redis`, `Valkey`, or another product that replaces them.
+    /// `Redis`, `Valkey`, or another compatible product.
     pub product: String,
     /// Its version, `7.0.15`.
     pub version: String,
@@ -22,27 +23,27 @@ pub struct ServerFacts {
     pub mode: String,
     /// `master` or `slave`.
     pub role: String,
-    /// Its policy for full memory. Only `noeviction` loses nothing.
+    /// The server's policy for full memory. Only `noeviction` loses nothing.
     pub maxmemory_policy: String,
     /// Bytes in use.
     pub used_memory: u64,
     /// Bytes allowed; 0 means unlimited.
     pub maxmemory: u64,
-    /// True if it writes an append-only file; `None` if it does not report this.
+    /// True if the server writes an append-only file; `None` if it does not report this.
     pub aof: Option<bool>,
-    /// When that file reaches the disk: `always`, `everysec` or `no`.
+    /// When the append-only file is synced to disk: `always`, `everysec` or `no`.
     pub fsync: Option<String>,
-    /// True if its last write of that file succeeded.
+    /// True if the server's last write to the append-only file succeeded.
     pub aof_write_ok: bool,
-    /// When it saves snapshots (`3600 1 300 100`); empty means never.
+    /// When the server saves snapshots (`3600 1 300 100`); empty means never.
     pub save: Option<String>,
-    /// Number of its replicas; `None` if it does not report this.
+    /// Number of the server's replicas; `None` if it does not report this.
     pub replicas: Option<u64>,
     /// Its clock, ms since the epoch.
     pub time_ms: i64,
     /// Whether the user `default` may run the commands of the append-only file; see [`Pool::default_user`].
     pub default_user: DefaultUser,
-    /// Commands about the server that it refused, each with its reply.
+    /// Commands about the server that the server refused, each with its reply.
     pub refused: Vec<String>,
 }
 
@@ -53,11 +54,11 @@ pub enum DefaultUser {
     /// The server does not have the command that checks it.
     #[default]
     Untold,
-    /// The user of this connection may not check it.
+    /// The user of this connection is not permitted to check this.
     NotAllowed,
-    /// It may run them.
+    /// The user `default` may run these commands.
     Loads,
-    /// It may not, with the reason.
+    /// The user `default` may not run these commands. The text is the reason.
     Refuses(String),
 }
 
@@ -71,7 +72,7 @@ impl ServerFacts {
 }
 
 impl Pool {
-    /// Asks the server about itself.
+    /// Reads the server's report about itself.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -100,9 +101,9 @@ impl Pool {
     /// Whether the user `default` may run the commands that scripts write to an append-only file.
     ///
     /// # Errors
-    /// The connection is broken, or has no login.
+    /// [`StoreError`] if the connection is broken, or has no login.
     pub async fn default_user(&self) -> Result<DefaultUser, StoreError> {
-        // A key that no fleet uses. Nothing is written: Redis only reports whether it would be permitted.
+        // A key that no fleet uses. Nothing is written: Redis only reports whether the command would be permitted.
         const KEY: &str = "{tickfleet-doctor}:dry-run";
         const LOGGED: [&[&str]; 9] = [
             &["MULTI"],
@@ -155,9 +156,9 @@ impl Pool {
 }
 
 impl Store {
-    /// Checks that the primary of the shard answers, and accepts writes and commits. Only the shard's time is written:
-    /// the other write is to the bare prefix of the shard, a key that never exists. Full memory does not count as a
-    /// failure, because accepted work still runs.
+    /// Checks that the primary of the shard replies, and accepts writes and commits. The only effect is that shard time
+    /// advances. The test write is a `SET` of the shard's bare prefix, only if that key exists, and it never does. Full
+    /// memory does not count as a failure, because accepted work still runs.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::refusal`] has the reason of a refusal.
@@ -174,11 +175,11 @@ impl Store {
     }
 }
 
-/// The reply to a command about the server; `None` and a line in `refused` if the server refuses the command: managed
-/// services rename or forbid some, and users may lack the permission.
+/// Returns the reply to a command about the server. If the server refuses the command, returns `None` and adds a line
+/// to `refused`. Managed services rename or forbid some commands, and users may lack permissions.
 ///
 /// # Errors
-/// The connection is broken, or has no login.
+/// [`StoreError`] if the connection is broken, or has no login.
 fn if_allowed<T>(
     command: &str,
     answer: Result<T, StoreError>,

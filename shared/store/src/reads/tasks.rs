@@ -15,27 +15,27 @@ const STEPS_READ: usize = 32;
 /// The progress of a task, for callers that poll it.
 #[derive(Debug, Clone, Default)]
 pub struct TaskSteps {
-    /// Entries of its history from the requested one on, about 32 at most.
+    /// Entries of its history, beginning with the requested entry: at most about 32.
     pub steps: Vec<String>,
-    /// Its record. `None` if it has ended, or is unknown.
+    /// The record of the task. `None` if the task has ended, or is unknown.
     pub live: Option<Turn>,
     /// When its timer is due, ms of shard time.
     pub timer_ms: Option<i64>,
-    /// True if it has ended, and its record is kept.
+    /// True if the task has ended, and its record is kept.
     pub ended: bool,
 }
 
-/// An unfinished turn, and the wait for its throttle queue.
+/// An unfinished turn, and the next evaluation of its throttle queue.
 #[derive(Debug, Clone)]
 pub struct ThrottledTurn {
     /// Its record.
     pub turn: Turn,
-    /// When its throttle queue is evaluated next, ms of shard time. `None` if it is in none.
+    /// When its throttle queue is evaluated next, ms of shard time. `None` if the turn is in no throttle queue.
     pub due_ms: Option<i64>,
 }
 
 impl Store {
-    /// The IDs of a tenant's tasks, the newest first: `count` of them after the first `skip`.
+    /// The IDs of a tenant's tasks, the newest first. Skips the first `skip`, and returns up to `count`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -44,7 +44,7 @@ impl Store {
         Ok(found.iter().filter_map(|(id, _)| TaskId::new(&**id).ok()).collect())
     }
 
-    /// The number of the tenant's tasks that are newer than this one. `None` if it is not listed, or no longer.
+    /// The number of the tenant's tasks that are newer than this one. `None` if the task is not (or no longer) listed.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -55,7 +55,7 @@ impl Store {
         Ok(older.map(|older| usize::try_from(all.saturating_sub(older + 1)).unwrap_or(usize::MAX)))
     }
 
-    /// The tasks that were delegated from a task, the oldest first.
+    /// The tasks that a task has delegated, the oldest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -65,14 +65,14 @@ impl Store {
         Ok(found.iter().filter_map(|(id, _)| TaskId::new(&**id).ok()).collect())
     }
 
-    /// The progress of a task, with its history from entry `from` on.
+    /// The progress of a task, with its history beginning with entry `from`.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn task_steps(&self, task: &TurnName, from: usize) -> Result<TaskSteps, StoreError> {
         let names = (from..from.saturating_add(STEPS_READ)).map(|number| part(number as u64)).collect();
         let queries = [
-            // Read first, so that entries that were written before the record was removed are included.
+            // The record is read first: then all entries written before its removal are included.
             Query::Record(task.record()),
             Query::Place(keys::timers(), task.timer().into()),
             Query::Record(task.finished()),
@@ -87,7 +87,8 @@ impl Store {
         Ok(TaskSteps { steps, live, timer_ms, ended })
     }
 
-    /// The record of an unfinished turn, and the wait for its throttle queue. `None` if it is not under way.
+    /// The record of an unfinished turn, and the next evaluation of its throttle queue. `None` if there is no such
+    /// turn.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -15,18 +15,18 @@ pub struct TenantUsage {
     pub now_ms: i64,
     /// Unfinished turns and tasks.
     pub unfinished: u64,
-    /// Slices on queues or with workers.
+    /// Slices that wait on queues or that workers hold.
     pub out: u64,
-    /// Calls of all its agents in the current day; 0 if the last one has ended.
+    /// Calls of all the tenant's agents in its current day; 0 if the last day with calls has ended.
     pub day_used: u64,
-    /// When that day ends, ms of shard time. `None` if no call was counted in it.
+    /// When the current day ends, ms of shard time. `None` if no call was counted in it.
     pub day_ends_ms: Option<i64>,
-    /// The usage of the requested agents, in their order. All zero for an agent that never called anything.
+    /// The usage of the requested agents, in their order. All zero for an agent that has never made a call.
     pub agents: Vec<AgentBudget>,
 }
 
 impl Store {
-    /// Reads the usage of a tenant and some of its agents. The caller bounds the number of agents.
+    /// Reads the usage of a tenant and of these agents. The caller must limit the number of agents.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -25,7 +25,7 @@ pub struct LiveTurn {
     pub turn: Turn,
     /// The reason of its cancellation, if one was requested.
     pub canceled: Option<String>,
-    /// The entry of its slice, while the slice is on a queue or held.
+    /// The entry of its slice, while the slice is waiting on a queue or held by a consumer.
     pub entry: Option<EntryId>,
     /// The known calls, JSON, by position.
     pub calls: Vec<Option<String>>,
@@ -33,11 +33,11 @@ pub struct LiveTurn {
     pub results: Vec<String>,
     /// When its timer is due, ms of shard time.
     pub timer_ms: Option<i64>,
-    /// When its throttle queue is evaluated next, ms of shard time.
+    /// When its throttle queue is evaluated next, ms of shard time. `None` if the turn is in no throttle queue.
     pub throttle_due_ms: Option<i64>,
-    /// The consumer that holds its slice.
+    /// The consumer that holds its slice, if any.
     pub holder: Option<String>,
-    /// Time since the consumer took it, ms.
+    /// Time since the consumer took the slice, ms.
     pub held_ms: Option<i64>,
 }
 
@@ -61,7 +61,7 @@ impl LiveTurn {
         calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
     }
 
-    /// The queue of its slices, ignoring crashes, as shown to people.
+    /// The queue of its slices, as shown to people. The other queue, for redelivery after a crash, is ignored.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> String {
         match self.turn.destination {
@@ -97,8 +97,8 @@ impl Store {
         Ok(view)
     }
 
-    /// The record of a turn or task, in one round trip: as [`Self::turn_view`], but without its holder, its throttle
-    /// queue, and the calls of its dispatched slice.
+    /// The record of a turn or task, read in one round trip. Unlike [`Self::turn_view`], the result has no holder, no
+    /// time of the throttle queue's next evaluation, and no calls of the dispatched slice.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -157,7 +157,8 @@ impl Store {
             (live.holder, live.held_ms) = (Some(consumer.to_string()), Some(held_ms));
         }
         if let Value::Entry(Some(fields)) = self.query(Query::Entry(queue, entry)).await? {
-            // The last call of the entry is that before `upto`: the holder has settled earlier ones.
+            // The last call of the entry is at position `upto - 1`. The first calls may be settled, so calls are
+            // counted back from there.
             let in_slice: Vec<&Bytes> = calls_of(&fields).collect();
             for (back, call) in in_slice.into_iter().rev().enumerate() {
                 let slot = upto.checked_sub(back + 1).and_then(|at| live.calls.get_mut(at));
@@ -179,7 +180,7 @@ impl Store {
         Ok(task.and_then(|_| Some((head.agent, head.task?.1, head.deadline_ms))))
     }
 
-    /// Why an unfinished turn or task was canceled. `None` if it was not.
+    /// Why the cancellation of an unfinished turn or task was requested. `None` if none was requested.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -190,8 +191,8 @@ impl Store {
         Ok(stored.value.canceled.or(asked))
     }
 
-    /// True if a message has named this tenant within the last minute, and the tenant is not configured. Such a tenant
-    /// has no inbox for the rejection.
+    /// True if a message named this tenant within the last minute, although the tenant is not configured. Such a tenant
+    /// has no inbox to receive the rejection.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -199,7 +200,7 @@ impl Store {
         Ok(self.record_of::<AbsentTenant>(&absent_tenant(tenant)).await?.is_some())
     }
 
-    /// Counts the calls of these turns that their first admissions dispatched.
+    /// The number of calls that the first admissions of these turns dispatched.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -218,7 +219,8 @@ impl Store {
         Ok(calls)
     }
 
-    /// One step of a scan for unfinished turns and tasks: the cursor of the next step (0 at the end), and the names.
+    /// One step of a scan for unfinished turns and tasks. Returns the cursor of the next step (0 at the end) and the
+    /// names.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -230,7 +232,7 @@ impl Store {
     }
 }
 
-/// The record of a turn. An admission whose counters only the store knows is completed with them.
+/// The record of a turn. If only the store knows the counters of its last admission, they are added to the record.
 pub(super) fn read_turn(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<Turn>>, StoreError> {
     let mut stored: Option<Stored<Turn>> = super::stored(key, value)?;
     if let Some(stored) = &mut stored

@@ -10,14 +10,14 @@ use crate::{Store, StoreError};
 /// Approximate number of counters per step of a scan.
 const STEP: usize = 1_000;
 
-/// Usage.
+/// The model usage of a tenant or agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Used {
     /// Number of requests that models have answered.
     pub requests: u64,
-    /// Tokens of requests.
+    /// Input tokens (of requests).
     pub input_tokens: u64,
-    /// Tokens of responses.
+    /// Output tokens (of responses).
     pub output_tokens: u64,
     /// Cost, in millionths of the currency.
     pub cost: u64,
@@ -28,9 +28,9 @@ pub struct Used {
 pub struct DayUsage {
     /// The start of the day, ms of shard time.
     pub day_ms: i64,
-    /// The sum.
+    /// The sum over all agents.
     pub total: Used,
-    /// By agent. Agents beyond the daily maximum share the name `~`.
+    /// The usage by agent. If a day has more agents than the maximum, the others share the name `~`.
     pub agents: BTreeMap<String, Used>,
 }
 
@@ -47,8 +47,8 @@ impl Used {
 }
 
 impl Store {
-    /// The model usage of a tenant in these days, each by its start, ms of shard time
-    /// ([`day_bounds`](tickfleet_model::day::day_bounds) of the tenant's time zone). A day without any is all zero.
+    /// The model usage of a tenant in these days. A day is given by its start, ms of shard time
+    /// ([`day_bounds`](tickfleet_model::day::day_bounds) of the tenant's time zone). A day without usage is all zero.
     ///
     /// # Errors
     /// [`StoreError`].

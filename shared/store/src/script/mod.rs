@@ -9,7 +9,7 @@ pub(crate) struct Script {
     pub(crate) verb: &'static str,
     /// Its text.
     pub(crate) source: String,
-    /// The digest that identifies it in Redis.
+    /// The digest that identifies the script in Redis.
     pub(crate) digest: String,
 }
 
@@ -21,7 +21,7 @@ impl Script {
     }
 }
 
-/// A function of Redis, and a script with the same text for servers and users without functions.
+/// A Redis function, and a script with the same text. The script is for servers and users without functions.
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
     /// The name of the function and of its library. It contains the text's digest, so that several releases can
@@ -29,13 +29,14 @@ pub(crate) struct Function {
     pub(crate) name: String,
     /// The text of the library.
     pub(crate) source: String,
-    /// The script.
+    /// The script with the same text.
     pub(crate) script: Script,
 }
 
 impl Function {
-    /// The function of `verb` with this script. The text registers itself as `NAME` in a library, and otherwise runs
-    /// at once. A library has its own first line.
+    /// The function of `verb` with this text. If the text is loaded as a library, it registers itself as `NAME`. If it
+    /// is run as a script, it takes effect at once. The first line of the text is only for the script: a library has
+    /// another first line.
     pub(crate) fn new(verb: &'static str, text: &str) -> Self {
         let script = Script::new(verb, text.to_owned());
         let name = format!("tickfleet_{verb}_{}", script.digest);

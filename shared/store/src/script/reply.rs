@@ -4,7 +4,7 @@ use redis::Value;
 
 use crate::StoreError;
 
-/// A text, in any form of reply.
+/// A text from any kind of reply.
 pub(crate) fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -15,7 +15,7 @@ pub(crate) fn text_of(value: &Value) -> Option<String> {
     }
 }
 
-/// A text moved out of its value, without a copy if it is UTF-8, as everything that the fleet writes is.
+/// Moves the text out of a value. Valid UTF-8 is not copied, and everything that the fleet writes is valid UTF-8.
 pub(crate) fn into_text(value: Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => {
@@ -25,7 +25,7 @@ pub(crate) fn into_text(value: Value) -> Option<String> {
     }
 }
 
-/// A number, in any form of reply.
+/// A number from any kind of reply.
 pub(crate) fn number_of(value: &Value) -> Option<i64> {
     match value {
         Value::Int(n) => Some(*n),
@@ -34,7 +34,7 @@ pub(crate) fn number_of(value: &Value) -> Option<i64> {
     }
 }
 
-/// The error for a reply that no version of the script returns.
+/// The error for an unexpected reply: no version of the script returns such a reply.
 pub(crate) fn unexpected(verb: &'static str, value: &Value) -> StoreError {
     let mut found = format!("{value:?}");
     if found.len() > 200 {

@@ -14,13 +14,13 @@ pub type Entry = (EntryId, Fields);
 /// A range of a stream's entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
-    /// The oldest entry.
+    /// The lower bound: the oldest entry of the range.
     pub from: Bound<EntryId>,
-    /// The newest entry.
+    /// The upper bound: the newest entry of the range.
     pub upto: Bound<EntryId>,
     /// Maximum number of entries.
     pub count: usize,
-    /// True to begin with the newest entry.
+    /// True to return the newest entry first.
     pub newest_first: bool,
 }
 
@@ -49,7 +49,7 @@ impl Range {
 pub struct StreamState {
     /// Number of entries that were ever appended.
     pub added: u64,
-    /// Number of entries.
+    /// Number of entries now.
     pub length: u64,
     /// The oldest entry.
     pub first: Option<EntryId>,
@@ -77,7 +77,7 @@ pub struct QueueState {
 pub struct FollowRequest {
     /// The log or inbox.
     pub log: tickfleet_core::StreamKey,
-    /// The last known entry. `None` reads from the start.
+    /// The last entry that the caller has read. `None` reads from the start.
     pub after: Option<EntryId>,
     /// Maximum number of entries.
     pub count: usize,
@@ -85,18 +85,18 @@ pub struct FollowRequest {
     pub wait_ms: u64,
 }
 
-/// The vital signs of a store. Reading them changes nothing.
+/// The vital signs of a store: shard state, clock and memory. Reading them changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Vitals {
     /// The shard's state.
     pub shard: ShardState,
     /// The store's own clock, which numbers the entries, ms.
     pub clock_ms: i64,
-    /// Shard time less the store's clock, ms.
+    /// Shard time minus the store's clock, ms.
     pub offset_ms: i64,
     /// Number of times that the store's clock has stepped back.
     pub steps: u64,
-    /// Size of the last step, ms.
+    /// Size of the last step back, ms.
     pub step_ms: i64,
     /// Memory in use, bytes.
     pub memory_bytes: u64,

@@ -1,10 +1,10 @@
 //! The seam between decisions and a store: `read`, `commit`, `take`, and the upkeep of streams.
 //!
-//! Two stores implement it: [`memory`] and [`redis`]; [`socket`] lends either to another process. Code above the seam
-//! does not depend on the choice. A conformance suite (`tests/conformance.rs`) plays random transactions on both, and
-//! compares results and contents.
+//! Two stores implement it: [`memory`] and [`redis`]. [`socket`] serves either store to other processes. Code above the
+//! seam does not depend on which store is used. A conformance suite (`tests/conformance.rs`) plays random transactions
+//! on both stores, and compares results and contents.
 //!
-//! [`run`] is the loop of every decision: read, decide, commit, and decide again after a conflict.
+//! [`run`] is the loop of every decision: read, decide, commit. After a conflict, the loop starts again.
 
 pub mod inspect;
 pub mod memory;
@@ -39,13 +39,13 @@ pub struct ShardState {
     pub now_ms: i64,
     /// Number of the restart epoch.
     pub epoch: u64,
-    /// When the epoch began, ms; 0 for the first one.
+    /// When the epoch began, ms of shard time; 0 for the first epoch.
     pub epoch_began_ms: i64,
     /// Generation of the policy.
     pub policy: u64,
     /// Generation of the run-time settings.
     pub settings: u64,
-    /// True if memory is short, by the last sample.
+    /// True if memory was short at the last sample.
     pub pressure: bool,
 }
 
@@ -76,9 +76,9 @@ pub struct BatchResult {
 /// A blocking read of queues.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TakeRequest {
-    /// The consumer. It holds the entries until a transaction acknowledges them.
+    /// The name of the consumer. The consumer holds the entries until a transaction acknowledges them.
     pub consumer: Arc<str>,
-    /// The queues, the preferred one first.
+    /// The queues, in order of preference.
     pub queues: Vec<StreamKey>,
     /// Maximum number of entries, over all queues.
     pub count: usize,
@@ -113,39 +113,40 @@ pub struct Consumer {
     pub name: Arc<str>,
     /// Entries that it holds.
     pub held: u64,
-    /// Time since its last take, ms. A store in memory counts from its start at the earliest.
+    /// Time since the consumer's last take, ms. If a store in memory has seen no take since its start, this is the time
+    /// since its start.
     pub idle_ms: i64,
 }
 
 /// The bounds of a log or inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TrimBounds {
-    /// Maximum age of entries, ms, by the clock that numbered them; 0 means unlimited.
+    /// Maximum age of entries, ms, by the store's clock, which numbers them; 0 means unlimited.
     pub age_ms: i64,
     /// Maximum number of entries; the oldest are removed first; 0 means unlimited.
     pub entries: u64,
-    /// Entries up to and including this one are removed, because the readers have confirmed it: `<ms> << 64 |
-    /// <sequence>`. If the stream has never reached this ID, the store has lost entries, and the present ones are new
-    /// to the readers: none is removed.
+    /// The ID of the last entry that the readers have confirmed, as `<ms> << 64 | <sequence>`. Entries up to this ID
+    /// are removed. If the stream has never reached this ID, the store has lost entries, and the present entries are
+    /// new to the readers. Then no entry is removed because of this bound.
     pub read_upto: Option<u128>,
 }
 
 /// A shard of a store.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Answers queries, in order, in one round trip. Reads run no script, and are not isolated from each other: guards
-    /// detect changes in between.
+    /// Answers queries, in order, in one round trip. Reads run no script, and are not isolated from each other. The
+    /// guards of a later commit detect changes between the reads.
     async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError>;
 
     /// Commits a batch in one round trip. Each transaction is atomic, and sees the earlier ones.
     ///
     /// # Errors
-    /// [`StoreError`] if the outcome of the batch is unknown. The batch may be repeated: a transaction with a proof is
-    /// then reported as [`Committed::already`].
+    /// [`StoreError`] if the outcome of the batch is unknown. The caller may commit the batch again. If a transaction
+    /// with a proof was already committed, its result is then [`Committed::already`].
     async fn commit(&self, batch: &[Transaction]) -> Result<BatchResult, StoreError>;
 
-    /// As [`Self::commit`], and waits up to `at_most` until the batch, and everything that was committed before, has
-    /// this durability.
+    /// Like [`Self::commit`], but also waits up to `at_most` until this batch and all earlier commits have this
+    /// durability.
     async fn commit_durably(
         &self,
         batch: &[Transaction],
@@ -153,10 +154,10 @@ pub trait Store: Send + Sync {
         at_most: Duration,
     ) -> Result<(BatchResult, Confirmed), StoreError>;
 
-    /// Takes entries from queues. They stay with the consumer until a transaction acknowledges them.
+    /// Takes entries from queues. The consumer holds the entries until a transaction acknowledges them.
     async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError>;
 
-    /// The shard's state. It also advances the shard's clock.
+    /// Returns the shard's state. The call also advances the shard's clock.
     async fn shard(&self) -> Result<ShardState, StoreError> {
         Ok(self.commit(&[]).await?.shard)
     }
@@ -170,20 +171,22 @@ pub trait Store: Send + Sync {
     /// The consumers of a queue, by name. Consumers without entries may be omitted.
     async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError>;
 
-    /// Removes a consumer without entries. Returns false if it holds some, and true if it does not exist.
+    /// Removes a consumer that holds no entries. Returns false if the consumer holds entries, and true if it does not
+    /// exist.
     async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError>;
 
     /// Trims a log or an inbox. Returns the number of removed entries.
     async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError>;
 
-    /// Assigns to `consumer` delivered entries of a queue whose consumer was deleted: at most `count`, and only among
-    /// the oldest entries. Returns their number. A store in memory never has such entries.
+    /// Finds delivered entries whose consumer was deleted, among the oldest entries of a queue. Assigns at most `count`
+    /// of them to `consumer`, and returns their number. A store in memory never has such entries.
     async fn adopt_lost(&self, _queue: &StreamKey, _consumer: &str, _count: usize) -> Result<usize, StoreError> {
         Ok(0)
     }
 
-    /// The last entry of an inbox up to which all consumer groups of its readers have acknowledged all entries, in the
-    /// form of [`TrimBounds::read_upto`]. `None` without such groups. A store in memory never has them.
+    /// Returns the ID up to which all consumer groups of an inbox's readers have acknowledged all entries, in the
+    /// format of [`TrimBounds::read_upto`]. `None` if the inbox has no such groups. A store in memory never has such
+    /// groups.
     async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
         Ok(None)
     }
@@ -195,11 +198,11 @@ pub trait Store: Send + Sync {
     /// Approximate size of a stream, bytes.
     async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError>;
 
-    /// A page of about `count` records whose keys begin with `prefix`, and the cursor of the next page. Cursor 0
-    /// begins and ends a scan.
+    /// A page of about `count` records whose keys begin with `prefix`, and the cursor of the next page. Cursor 0 begins
+    /// a scan. If the returned cursor is 0, the scan is complete.
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError>;
 
-    /// A page of about `count` counters of a limit, as [`Self::scan`].
+    /// A page of about `count` counters of a limit. Cursors are those of [`Self::scan`].
     async fn scan_counters(
         &self,
         limit: &str,
@@ -207,7 +210,7 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, tickfleet_core::CounterState)>, u64), StoreError>;
 
-    /// A page of about `count` members of a set whose names begin with `prefix`, as [`Self::scan`].
+    /// A page of about `count` members of a set whose names begin with `prefix`. Cursors are those of [`Self::scan`].
     async fn scan_members(
         &self,
         set: &SetKey,
@@ -216,35 +219,36 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError>;
 
-    /// The last members of a set, the last one first: `count` of them, after the first `skip`.
+    /// Members of a set in reverse order: skips the last `skip` members, and returns up to `count` members before them.
     async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError>;
 
-    /// The number of members before this one. `None` if the set does not have it.
+    /// The number of members of the set before `member`. `None` if `member` is not in the set.
     async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError>;
 
     /// Entries of a stream.
     async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError>;
 
-    /// Entries of a stream, and its counts at the same moment.
+    /// Entries of a stream, and the stream's counts at the same moment.
     async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError>;
 
-    /// Waits for entries of a log or inbox. The entries stay.
+    /// Waits for entries of a log or inbox, and returns them. The entries stay in the stream.
     async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError>;
 
     /// The counts of queues, in their order.
     async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError>;
 
-    /// The consumer that holds an entry, and for how long, ms. A store in memory counts from its start at the earliest.
+    /// The consumer that holds an entry, and the time since it took the entry, ms. A store in memory that has restarted
+    /// since then returns the time since its restart.
     async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError>;
 
-    /// The vital signs of the store.
+    /// The vital signs of the store: shard state, clock and memory.
     async fn vitals(&self) -> Result<Vitals, StoreError>;
 
-    /// Removes a stream with its entries and its group, and an inbox with the number of its last reply.
+    /// Removes a stream with its entries and its group. For an inbox, also removes the number of its last reply.
     async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError>;
 }
 
-/// Draws versions. They are globally unique, because each process draws a random prefix.
+/// Generates the versions of records. They are globally unique, because each process uses a random prefix.
 #[derive(Debug)]
 pub struct Versions {
     prefix: String,
@@ -252,7 +256,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Versions with this prefix. A process draws it at random; tests set it.
+    /// A generator with this prefix. A process uses a random prefix; tests set a fixed one.
     #[must_use]
     pub fn new(prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), next: AtomicU64::new(1) }
@@ -281,15 +285,15 @@ pub enum RunError {
     /// The store could not apply the transaction.
     #[error("the store refused the transaction: {0}")]
     Failed(String),
-    /// Each attempt conflicted with other commits, or needed one more read.
+    /// The decision was abandoned after too many conflicts or reads. The field is their number.
     #[error("no result after {0} conflicts or reads")]
     Contended(usize),
 }
 
-/// Conflicts after which a decision fails, apart from those with a record.
+/// Maximum number of conflicts of a decision. Conflicts with records are not counted.
 const CONFLICTS_MAX: usize = 16;
-/// Conflicts with records after which a decision fails. Each one means that another decision was committed, so the
-/// number of processes that write one record bounds them.
+/// Maximum number of conflicts with records. Each such conflict means that another decision was committed. So their
+/// number depends on the number of processes that write one record.
 const RECORD_CONFLICTS_MAX: usize = 1_024;
 /// Reads of an unreadable record before the decision fails.
 const REREADS_MAX: usize = 3;
@@ -299,7 +303,7 @@ struct Pending<'a, D: Decision> {
     decision: &'a D,
     context: Context,
     conflicts: usize,
-    /// Conflicts with a record that had changed, of `conflicts`.
+    /// How many of `conflicts` occurred because a record had changed.
     overtaken: usize,
     rereads: usize,
     outcome: Option<Result<Receipt<D::Output>, RunError>>,
@@ -309,8 +313,8 @@ struct Pending<'a, D: Decision> {
 /// trip, and so are all reads. Results are in the order of the decisions.
 ///
 /// # Errors
-/// [`StoreError`] if the store failed. Then the outcome of the last batch is unknown, and the same decisions may run
-/// again.
+/// [`StoreError`] if the store failed. Then the outcome of the last batch is unknown. The caller may run the same
+/// decisions again.
 pub async fn run<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
@@ -323,10 +327,10 @@ pub async fn run<D: Decision>(
     run_with(store, versions, shard, &mut view, decisions).await
 }
 
-/// As [`run`], with a view that the caller has filled, for example with a record that it has just written.
+/// Like [`run`], but starts with a view that the caller has filled, for example with a record that it has just written.
 ///
 /// # Errors
-/// As [`run`].
+/// The same as [`run`].
 pub async fn run_with<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
@@ -338,10 +342,10 @@ pub async fn run_with<D: Decision>(
     run_by(&mut committer, versions, shard, view, decisions).await
 }
 
-/// As [`run_with`], with durable commits: see [`Store::commit_durably`].
+/// Like [`run_with`], but with durable commits: see [`Store::commit_durably`].
 ///
 /// # Errors
-/// As [`run`].
+/// The same as [`run`].
 pub async fn run_durably<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
@@ -358,7 +362,7 @@ pub async fn run_durably<D: Decision>(
 struct Committer<'a> {
     store: &'a dyn Store,
     durably: Option<(Durability, Duration)>,
-    /// Whether the last batch with a commit, and all batches before it, would survive.
+    /// Whether the last batch with a commit, and all earlier batches, have the requested durability.
     confirmed: Confirmed,
 }
 
@@ -420,7 +424,7 @@ async fn run_by<D: Decision>(
                     } else if is_contended {
                         item.outcome = Some(Err(RunError::Contended(item.conflicts)));
                     } else {
-                        // For each record, only the latest conflict counts.
+                        // For each record, only the latest conflict is kept.
                         item.context.conflicts.retain(|earlier| !is_of_same_record(earlier, &conflict));
                         item.context.conflicts.push(conflict);
                     }
@@ -428,7 +432,8 @@ async fn run_by<D: Decision>(
             }
         }
         for item in pending.iter_mut().filter(|item| item.outcome.is_none()) {
-            // A version identifies one content, and the next attempt may write different content.
+            // A version identifies one content. The next attempt may write different content, so it needs a new
+            // version.
             item.context.version = versions.draw();
             item.context.now_ms = shard.now_ms;
             item.context.epoch = shard.epoch;
@@ -460,7 +465,7 @@ async fn decide_all<D: Decision>(
             match item.decision.decide(view, &item.context) {
                 Ok(Step::Commit(transaction, output)) => steps.push((index, (transaction, output))),
                 Ok(Step::Return(result)) => item.outcome = Some(Ok(Receipt { result, committed: None })),
-                // Fails only this decision: the others are committed.
+                // Only this decision fails; the others are committed.
                 Err(Undecided::Missing(_)) if reads == READS_MAX => {
                     item.outcome = Some(Err(RunError::Contended(READS_MAX)));
                 }
@@ -468,7 +473,7 @@ async fn decide_all<D: Decision>(
                 Err(Undecided::Unreadable { key, why }) if item.rereads >= REREADS_MAX || reads == READS_MAX => {
                     item.outcome = Some(Err(RunError::Unreadable { key, why }));
                 }
-                // The record may have changed between the reads of the record and of its parts.
+                // The record may have changed between the read of the record and the reads of its parts.
                 Err(Undecided::Unreadable { key, .. }) => {
                     item.rereads += 1;
                     view.forget(&key);

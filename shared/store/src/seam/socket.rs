@@ -1,10 +1,11 @@
 //! A store that another process on this machine serves over a Unix socket.
 //!
-//! `tickfleet dev` has its fleet in memory and serves it here, so that commands in other terminals can use it as they
-//! use Redis. Both processes must have the same version, because they share the types of the messages.
+//! `tickfleet dev` keeps its fleet in memory and serves it here. So commands in other terminals can use the fleet as if
+//! it were on Redis. Both processes must have the same version, because they share the message types.
 //!
-//! After a greeting, a connection carries one request at a time: a frame with the shard's number and a
-//! `SocketRequest`, then a frame with the reply. A frame is its length (4 bytes, little endian) and a postcard message.
+//! After a greeting from the server, a connection carries one request at a time. A request is a frame with the shard's
+//! number and a `SocketRequest`. The reply is one frame. A frame is its length (4 bytes, little endian) and a postcard
+//! message.
 
 use std::fs::Permissions;
 use std::io;
@@ -63,7 +64,7 @@ enum SocketRequest {
     DropStream(StreamKey),
 }
 
-/// Serves shards on a socket, to processes of the same user.
+/// Serves shards on a socket. Only processes of the same user may connect.
 #[derive(Debug)]
 pub struct SocketServer {
     listener: UnixListener,
@@ -76,7 +77,7 @@ impl SocketServer {
     /// Listens on a socket at `path`. Replaces a leftover socket.
     ///
     /// # Errors
-    /// Another process serves it ([`io::ErrorKind::AddrInUse`]), or the socket cannot be created.
+    /// [`io::ErrorKind::AddrInUse`] if another process serves the socket. Other errors if the socket cannot be created.
     pub fn bind(path: &Path) -> io::Result<Self> {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -119,12 +120,12 @@ impl SocketServer {
 
 impl Drop for SocketServer {
     fn drop(&mut self) {
-        // A leftover socket is replaced at the next start.
+        // If this fails, the next start replaces the leftover socket.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Handles a connection's requests. If the client disconnects, its request is dropped.
+/// Handles the requests of one connection. If the client disconnects, drops the request in progress.
 async fn lend(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()> {
     write_frame(&mut stream, GREETING.as_bytes()).await?;
     let (mut from, mut to) = stream.split();
@@ -133,7 +134,7 @@ async fn lend(mut stream: UnixStream, shards: &[crate::Store]) -> io::Result<()>
         let answer = match shards.get(shard) {
             Some(store) => tokio::select! {
                 answer = answer(store.seam(), ask) => answer,
-                // A client sends nothing while it waits, so this read means that it has disconnected.
+                // A client sends nothing while it waits for a reply. So if this read ends, the client has disconnected.
                 _ = from.read_u8() => return Ok(()),
             },
             None => encoded::<()>(Err(StoreError::Shards {
@@ -203,7 +204,7 @@ async fn write_frame(to: &mut (impl AsyncWriteExt + Unpin), frame: &[u8]) -> io:
     to.flush().await
 }
 
-/// A shard of another process.
+/// A shard that another process serves.
 #[derive(Debug)]
 pub struct SocketStore {
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! Operations of producers, schedulers and operators on a shard: methods of [`Store`](crate::Store) over decisions of
-//! the core.
+//! Operations of producers, schedulers and operators on a shard: methods of [`Store`](crate::Store) that run decisions
+//! of the core.
 
 /// Turns: submission, lookup and cancellation.
 pub(crate) mod turns {
@@ -31,7 +31,7 @@ pub(crate) mod tasks {
     pub use touch::*;
 }
 
-/// Messages: of people and agents in sessions, and between agents.
+/// Messages: between people and agents in sessions, and between agents.
 pub(crate) mod conversations {
     mod messages;
     mod sessions;
@@ -40,7 +40,7 @@ pub(crate) mod conversations {
     pub use sessions::*;
 }
 
-/// Drained workers, and missing queues.
+/// Drained workers and missing queues.
 pub(crate) mod recovery {
     mod drain;
     mod ensure_groups;
@@ -78,7 +78,7 @@ pub(crate) mod dead {
     pub use replay::*;
 }
 
-/// Progress of processes that follow the audit log, and daily counts.
+/// Progress of processes that follow the audit log, and counts per day.
 pub(crate) mod audit {
     mod checkpoint;
     mod roll_up;

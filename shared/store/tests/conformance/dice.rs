@@ -1,4 +1,4 @@
-//! Random draws, and the shrinking of failed games.
+//! Random draws, and the reduction of failed games to smaller ones.
 
 use proptest::prelude::Rng;
 use proptest::strategy::{NewTree, Strategy, ValueTree};
@@ -6,7 +6,7 @@ use proptest::test_runner::TestRunner;
 
 use super::plan::{Draft, Step, game};
 
-/// Draws from a seeded source.
+/// Draws random values from a seeded source.
 pub struct Dice<'a>(&'a mut dyn Rng);
 
 impl Dice<'_> {
@@ -25,7 +25,7 @@ impl Dice<'_> {
         self.below(100) < percent
     }
 
-    /// An index, drawn by these weights.
+    /// An index, drawn with these weights.
     pub fn weighted(&mut self, weights: &[usize]) -> usize {
         let mut drawn = self.below(weights.iter().sum());
         for (index, weight) in weights.iter().enumerate() {
@@ -37,17 +37,17 @@ impl Dice<'_> {
         0
     }
 
-    /// From `least` to `most` items.
+    /// A list of `least` to `most` items.
     pub fn list<T>(&mut self, least: usize, most: usize, item: impl Fn(&mut Self) -> T) -> Vec<T> {
         let count = least + self.below(most - least + 1);
         (0..count).map(|_| item(self)).collect()
     }
 }
 
-/// Games of up to this many steps.
+/// Generates games of up to this many steps.
 ///
-/// Generic strategies spend more time preparing to shrink such a plan than both stores spend playing it. A game
-/// shrinks only by removals: of steps, transactions, guards, writes and queries.
+/// Generic strategies need more time to prepare such a plan for shrinking than both stores need to play it. So a game
+/// is shrunk only by removing steps, transactions, guards, writes and queries.
 #[derive(Debug)]
 pub struct Games(pub usize);
 
@@ -61,14 +61,14 @@ impl Strategy for Games {
     }
 }
 
-/// A failed game, and the smaller game that is tried.
+/// A failed game, and the smaller game that is tried next.
 #[derive(Debug)]
 pub struct SmallerGames {
     failing: Vec<Step>,
     current: Vec<Step>,
     /// The next removal to try.
     removal: usize,
-    /// True if a removal of this round has left a game that still fails.
+    /// True if, in this round, a game still failed after a removal.
     has_shrunk: bool,
 }
 
@@ -95,7 +95,7 @@ impl ValueTree for SmallerGames {
         self.current.clone()
     }
 
-    /// The current game fails. The first one is complete.
+    /// The current game fails. The first current game is the complete game.
     fn simplify(&mut self) -> bool {
         self.has_shrunk |= self.current.len() < self.failing.len() || size(&self.current) < size(&self.failing);
         self.failing = self.current.clone();
@@ -118,7 +118,7 @@ fn size(steps: &[Step]) -> usize {
     steps.iter().map(parts).sum()
 }
 
-/// The game after the removal with this number. `None` if there are fewer removals.
+/// The game after the removal with this number. `None` if there is no such removal.
 fn without(steps: &[Step], removal: usize) -> Option<Vec<Step>> {
     let mut left = removal;
     // Try halves first, single steps last.
@@ -170,7 +170,8 @@ fn remove_of_batch(drafts: &[Draft], left: &mut usize) -> Option<Vec<Draft>> {
     None
 }
 
-/// The list without the item at index `left`. If the list is shorter, subtracts its length from `left`.
+/// The list without the item at index `left`. If the list is too short, returns `None` and subtracts its length from
+/// `left`.
 fn remove<T: Clone>(items: &[T], left: &mut usize) -> Option<Vec<T>> {
     if *left >= items.len() {
         *left -= items.len();

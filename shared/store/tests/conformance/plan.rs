@@ -1,4 +1,5 @@
-//! A game as a plan, without versions, entry IDs and times. So a failed game can be shrunk by removing parts of it.
+//! A game as a plan without versions, entry IDs and times. So a failed game can be reduced by removing parts of the
+//! plan.
 
 use super::dice::Dice;
 use super::universe::{
@@ -11,7 +12,7 @@ use super::universe::{
 pub enum Step {
     /// Commits a batch.
     Commit(Vec<Draft>),
-    /// Commits an earlier batch again, counted backward.
+    /// Commits an earlier batch again: this many batches back.
     Repeat(usize),
     /// Takes entries of queues.
     Take { consumer: usize, queues: Vec<usize>, count: usize },
@@ -19,7 +20,7 @@ pub enum Step {
     Read(Vec<QueryDraft>),
     /// Moves the clock, ms.
     Clock(i64),
-    /// Moves the clock to the end of a running window, rounded down to an even millisecond.
+    /// Moves the clock to the end of a current window, rounded down to an even millisecond.
     ClockToEnd(usize),
     /// Restarts the store.
     Restart,
@@ -33,37 +34,37 @@ pub enum Step {
     RemoveConsumer { queue: usize, consumer: usize },
     /// Creates queues.
     Ensure(Vec<usize>),
-    /// Scans records, by prefix.
+    /// Scans the records that begin with a prefix.
     Scan { prefix: usize, count: usize },
     /// Scans counters of a limit.
     ScanCounters { limit: usize, count: usize },
 }
 
-/// The memory at a sample.
+/// The memory use at a sample.
 #[derive(Debug, Clone, Copy)]
 pub enum MemoryLevel {
     /// No bound.
     Plenty,
     /// Memory in use is close to the bound.
     Short,
-    /// Memory in use exceeds the bound: a server refuses to write.
+    /// Memory in use exceeds the bound, so a server refuses to write.
     Full,
 }
 
-/// Bound on the age of entries.
+/// The age bound of a trim.
 #[derive(Debug, Clone, Copy)]
 pub enum Age {
     Ms(i64),
-    /// The age of an entry, the newest first, plus this many milliseconds.
+    /// The age of an entry, counted from the newest, plus this number of milliseconds.
     OfEntry(usize, i64),
 }
 
-/// The confirmed position of a log's readers.
+/// The position of a log's readers in a trim.
 #[derive(Debug, Clone, Copy)]
 pub enum ReadUpto {
     /// An entry.
     Entry(Pick),
-    /// An entry that the store never had, or lost in a restart: later than all existing ones.
+    /// An entry later than all existing ones: the store never had it, or lost it in a restart.
     Lost,
 }
 
@@ -80,9 +81,9 @@ pub struct Draft {
 /// An entry of a stream.
 #[derive(Debug, Clone, Copy)]
 pub enum Pick {
-    /// A taken entry that the game believes held, the newest first.
+    /// A taken entry that the game believes to be held, counted from the newest.
     Held(usize),
-    /// An enqueued or appended entry, the newest first.
+    /// An enqueued or appended entry, counted from the newest.
     Known(usize),
     /// An entry that does not exist.
     Foreign,
@@ -91,11 +92,11 @@ pub enum Pick {
 /// The state of a record in a decision's view.
 #[derive(Debug, Clone, Copy)]
 pub enum Belief {
-    /// The current one.
+    /// The current version.
     Right,
-    /// Absent.
+    /// No record.
     Absent,
-    /// Another version: the current one without its last character, or with one more.
+    /// A wrong version: the current version without its last character, or with one more character.
     Shorter,
     Longer,
 }
@@ -106,10 +107,10 @@ pub enum GuardDraft {
     Record(usize, Belief),
     Present(usize),
     Room(RoomDraft),
-    /// Relative to shard time, ms.
+    /// A time relative to shard time, ms.
     Before(i64),
     Since(i64),
-    /// Relative to the current ones.
+    /// Relative to the current generations.
     Generation {
         policy: i64,
         settings: i64,
@@ -141,14 +142,14 @@ pub enum GuardDraft {
 pub struct RoomDraft {
     pub limit: usize,
     pub counter: usize,
-    /// The kind of the window, by the variant's number. Each limit has its own until its settings change.
+    /// The kind of the window, by the variant's number. Each limit starts with its own kind; its settings may change.
     pub kind: usize,
     pub amount: u64,
     pub max: u64,
-    /// Selects the window's length and begin, because settings and time zones change.
+    /// Selects the window's length and begin. They vary because settings and time zones change.
     pub length: usize,
     pub phase: i64,
-    /// Number of windows by which the decision was too late or too early.
+    /// Number of windows by which the decision is too early or too late.
     pub shift: i64,
     pub behind_queue: bool,
     pub shadow: bool,
@@ -173,7 +174,7 @@ pub enum WriteDraft {
     Enqueue(usize, usize),
     Remove(usize, Pick),
     DropQueue(usize),
-    /// Due relative to shard time.
+    /// The due time is relative to shard time.
     Timer {
         timer: usize,
         due: i64,
@@ -189,7 +190,7 @@ pub enum WriteDraft {
         set: usize,
         member: usize,
     },
-    /// The window: none, the current one, or another.
+    /// The window of the amount: none, the current one, or another.
     Add {
         limit: usize,
         counter: usize,
@@ -226,7 +227,7 @@ pub enum QueryDraft {
     Parts(usize, Vec<usize>),
     AllParts(usize),
     Counter(usize, usize),
-    /// Members of a set, or timers; for timers `upto` is relative to shard time.
+    /// Members of a set, or timers if `set` is `None`. For timers, `upto` is relative to shard time.
     First {
         set: Option<usize>,
         upto: Option<i64>,
@@ -289,8 +290,8 @@ fn step(dice: &mut Dice<'_>) -> Step {
     }
 }
 
-/// Mostly small steps, sometimes an hour forward or back. Always even, while lifetimes are odd: in the millisecond in
-/// which a lifetime ends, a server already removes new parts, but still has the record.
+/// Mostly small steps, sometimes an hour forward or back. Steps are always even, and lifetimes are odd. This avoids the
+/// millisecond in which a lifetime ends: a server then already removes new parts, but still has the record.
 fn clock(dice: &mut Dice<'_>) -> i64 {
     2 * match dice.weighted(&[6, 6, 2, 1, 2, 1, 1]) {
         0 => dice.within(0, 20),
@@ -303,7 +304,7 @@ fn clock(dice: &mut Dice<'_>) -> i64 {
     }
 }
 
-/// Fewer guards more often than many, so that about half of the transactions are committed.
+/// Few guards are more frequent than many, so that about half of the transactions are committed.
 fn draft(dice: &mut Dice<'_>) -> Draft {
     let (least, most) = [(0, 1), (1, 3), (3, 5)][dice.weighted(&[2, 3, 1])];
     Draft {
@@ -360,7 +361,7 @@ fn room(dice: &mut Dice<'_>) -> RoomDraft {
     let limit = dice.below(LIMITS.len());
     RoomDraft {
         limit,
-        // One counter more often than the others, so that windows meet again.
+        // One counter is more frequent than the others, so that several debits use the same window.
         counter: dice.weighted(&[3, 1, 1, 1]),
         kind: if dice.chance(94) { limit } else { dice.below(LIMITS.len()) },
         amount: dice.below(4) as u64,

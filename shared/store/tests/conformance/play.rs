@@ -1,4 +1,4 @@
-//! Plays a game on two stores, and compares all answers.
+//! Plays a game on two stores, and compares all results.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
@@ -27,7 +27,7 @@ pub trait Subject {
     async fn set_clock(&mut self, now_ms: i64);
     /// Restarts the store. Its contents stay.
     async fn restart(&mut self);
-    /// Samples the memory. Afterwards memory is not short.
+    /// Samples the memory at this level. After the sample, memory is not short any more.
     async fn sample_memory(&mut self, memory: MemoryLevel) -> Result<(), StoreError>;
 }
 
@@ -42,13 +42,13 @@ pub struct Table<'a, A, B> {
     known: StoreModel,
     /// The epoch of the second store. The stores number their epochs differently, so only the counts are compared.
     second_epoch: u64,
-    /// Committed batches, for repetition.
+    /// Committed batches, so that steps can repeat them.
     batches: Vec<Vec<Transaction>>,
     /// The events so far.
     pub seen: Seen,
 }
 
-/// Counts of events: `Put` was committed, `Room` held, `Full` was the conflict.
+/// Counts of events, for example: `Put` was written, `Room` held, `Full` was the conflict.
 #[derive(Debug, Default)]
 pub struct Seen(BTreeMap<String, usize>);
 
@@ -73,7 +73,7 @@ impl Seen {
     }
 }
 
-/// Calls both stores, and compares the results. Fails if a store fails.
+/// Calls both stores, and compares the results. A failing store fails the game.
 macro_rules! both {
     ($table:expr, $what:expr, $store:ident => $call:expr) => {{
         let first = {
@@ -103,7 +103,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     pub async fn play(&mut self, steps: &[Step]) -> Result<(), Differs> {
         let queues: Vec<_> = (0..QUEUES.len()).map(queue).collect();
         both!(self, "ensure_queues", store => store.ensure_queues(&queues[..2]));
-        // Fills the memory, so that it can be short.
+        // Uses some memory, so that a sample can report that memory is short.
         let mut ballast = Transaction::new(Version::new("ballast"));
         ballast.write(Write::Put { key: RecordKey::new("ballast"), content: Bytes::from_static(b"1{}"), ttl_ms: None });
         self.commit(vec![ballast]).await?;
@@ -112,7 +112,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
             self.compare_contents().await.map_err(|differs| format!("after step {index}: {differs}"))?;
         }
         self.compare_lists().await.map_err(|differs| format!("at the end: {differs}"))?;
-        // Ends all lifetimes and windows.
+        // Advances the clock until all lifetimes and windows have ended.
         for ahead in [50, 500, 10_000] {
             self.clock(ahead).await?;
             self.compare_contents().await.map_err(|differs| format!("{ahead} ms after the end: {differs}"))?;
@@ -193,7 +193,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         self.clock_ms += by_ms;
         self.first.set_clock(self.clock_ms).await;
         self.second.set_clock(self.clock_ms).await;
-        // A scan removes expired records, so that they stay removed if the clock steps back.
+        // A scan removes expired records, so that they do not reappear if the clock steps back.
         self.scan("", 100).await?;
         self.commit(Vec::new()).await
     }
@@ -235,7 +235,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
                 && let Some(held) = self.known.held.get_mut(queue)
                 && held.len() > 2
             {
-                // Keep some acknowledged entries, so that the game acknowledges them again.
+                // Some acknowledged entries stay in this list, so that the game tries to acknowledge them again.
                 held.retain(|other| other != entry);
             }
         }
@@ -305,8 +305,8 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         for queue in (0..QUEUES.len()).map(queue) {
             both!(self, format!("backlog of {queue}"), store => store.backlog(&queue));
             both!(self, format!("consumers of {queue}"), store => async {
-                // Stores may list a consumer without entries or omit it. Redis counts a read that returns nothing as
-                // idle time.
+                // Stores may list a consumer without entries, or omit it. Idle times are not compared, because on Redis
+                // a read that returns nothing does not end the idle time.
                 let held = store.consumers(&queue).await?.into_iter().filter(|one| one.held > 0);
                 Ok::<_, StoreError>(held.map(|one| Consumer { idle_ms: 0, ..one }).collect::<Vec<Consumer>>())
             });
@@ -345,7 +345,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         self.read(&queries).await
     }
 
-    /// Compares lists that take several round trips.
+    /// Compares contents that take several round trips to read.
     async fn compare_lists(&mut self) -> Result<(), Differs> {
         self.compare_queues().await?;
         for limit in LIMITS {
@@ -408,7 +408,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     }
 }
 
-/// A batch without store-specific texts and numbers.
+/// A batch result without texts and numbers that differ between stores.
 fn comparable(batch: &BatchResult) -> BatchResult {
     let mut batch = batch.clone();
     batch.shard = comparable_shard(batch.shard);
@@ -426,12 +426,12 @@ fn comparable_shard(shard: ShardState) -> ShardState {
     ShardState { epoch: count_of(shard.epoch), ..shard }
 }
 
-/// The count in an epoch number. On Redis, the lower bits are a time.
+/// The count in an epoch number. On Redis, it is in the upper bits, and the lower bits are a time.
 fn count_of(epoch: u64) -> u64 {
     if epoch >> 32 == 0 { epoch } else { epoch >> 32 }
 }
 
-/// A batch whose epoch guards have the store's own number of the current epoch.
+/// A copy of a batch whose epoch guards use this store's number of the current epoch.
 fn with_epoch(batch: &[Transaction], epoch: u64) -> Vec<Transaction> {
     let mut batch = batch.to_vec();
     for guard in batch.iter_mut().flat_map(|transaction| &mut transaction.guards) {

@@ -1,4 +1,4 @@
-//! Resolves a plan to transactions and queries: fills in versions, entries and times from the game's knowledge.
+//! Turns a plan into transactions and queries: fills in versions, entries and times from the game's knowledge.
 
 use std::collections::HashMap;
 
@@ -25,16 +25,16 @@ pub struct StoreModel {
     pub enqueued: HashMap<StreamKey, Vec<EntryId>>,
     /// Entries that were taken and not acknowledged, by queue.
     pub held: HashMap<StreamKey, Vec<EntryId>>,
-    /// Versions that were drawn.
+    /// Number of versions that were drawn so far.
     pub drawn: usize,
-    /// Versions of the records.
+    /// The current versions of the records.
     versions: HashMap<RecordKey, Version>,
-    /// Contents of the counters.
+    /// The current contents of the counters.
     counters: HashMap<CounterKey, CounterState>,
 }
 
 impl StoreModel {
-    /// Reads the state that plans refer to: versions, counters, entries of logs and inboxes.
+    /// Reads the state that plans refer to: versions, counters, and the entries of logs and inboxes.
     pub async fn refresh(&mut self, store: &dyn Store) {
         let records = (0..RECORDS.len()).map(record);
         let counters: Vec<_> =
@@ -54,7 +54,7 @@ impl StoreModel {
                     self.counters.insert(key, state);
                 }
                 (Query::Entries { stream, .. }, Value::Entries(entries)) if !entries.is_empty() => {
-                    // Removed entries stay in the list.
+                    // The list also keeps entries that were removed.
                     let known = self.enqueued.entry(stream).or_default();
                     known.extend(entries.into_iter().map(|(entry, _)| entry));
                     known.sort_by_key(number);
@@ -65,7 +65,7 @@ impl StoreModel {
         }
     }
 
-    /// The end of a running window, ms.
+    /// The end of one of the current windows, ms.
     pub fn end_of_window(&self, number: usize) -> Option<i64> {
         let ends = self.counters.values().map(|state| state.ends_ms);
         let mut ends: Vec<i64> = ends.filter(|end_ms| *end_ms > self.shard.now_ms).collect();
@@ -78,7 +78,7 @@ impl StoreModel {
         self.counters.get(counter).map_or(0, |state| state.ends_ms)
     }
 
-    /// The transactions of a batch. Later ones assume that the earlier ones are committed.
+    /// The transactions of a batch. Later transactions assume that the earlier ones are committed.
     pub fn transactions(&mut self, drafts: &[Draft]) -> Vec<Transaction> {
         drafts.iter().map(|draft| self.transaction(draft)).collect()
     }
@@ -145,7 +145,7 @@ impl StoreModel {
             }
             GuardDraft::Unread(index, entry) => Guard::Unread(queue(*index), self.entry(&queue(*index), *entry)),
             GuardDraft::Held(index, entry) => {
-                // A held entry of any queue, if one exists.
+                // If the draft needs a held entry, uses a queue that has one, if any does.
                 let queue = (*index..index + QUEUES.len())
                     .map(|index| queue(index % QUEUES.len()))
                     .find(|queue| matches!(entry, Pick::Held(back) if self.held.get(queue).is_some_and(|held| held.len() > *back)))
@@ -241,7 +241,7 @@ impl StoreModel {
         }
     }
 
-    /// The query of a question.
+    /// The query of a draft.
     pub fn query(&self, question: &QueryDraft) -> Query {
         let set_of = |index: &Option<usize>| index.map_or_else(timers, |index| set(index).0);
         match question {
@@ -274,7 +274,7 @@ impl StoreModel {
         }
     }
 
-    /// An entry of a stream. If the game knows no matching entry, an entry that does not exist.
+    /// An entry of a stream. If the game knows no matching entry, returns an entry that does not exist.
     pub fn entry(&self, stream: &StreamKey, pick: Pick) -> EntryId {
         let newest = |entries: &HashMap<StreamKey, Vec<EntryId>>, back: usize| {
             entries.get(stream).and_then(|entries| entries.iter().rev().nth(back)).cloned()
@@ -288,7 +288,7 @@ impl StoreModel {
     }
 }
 
-/// An entry's number: `<ms> << 64 | <sequence>`.
+/// An entry's ID as a number: `<ms> << 64 | <sequence>`.
 pub fn number(entry: &EntryId) -> u128 {
     let (ms, sequence) = entry.as_str().split_once('-').expect("an entry's ID");
     ms.parse::<u128>().unwrap() << 64 | sequence.parse::<u128>().unwrap()

@@ -1,4 +1,4 @@
-//! A real server with a wall clock that the game sets, so that times and entry IDs can be compared exactly.
+//! A real server whose wall clock is set by the game, so that times and entry IDs can be compared exactly.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
-/// Source of the stopped wall clock.
+/// Source of the library that stops the wall clock.
 const SOURCE: &str = include_str!("clock.c");
-/// Environment variable with the server's program, as in all tests of the project.
+/// Environment variable with the path of the server's program, as in all tests of the project.
 const PROGRAM: &str = "TICKFLEET_REDIS_SERVER";
 
 /// A server in its own directory. Dropping it ends the server and removes the directory.
@@ -49,7 +49,7 @@ impl Server {
             ["--save", ""],
             ["--appendonly", "no"],
             ["--logfile", "log"],
-            // Makes approximate trimming exact.
+            // With one entry per node, approximate trimming is exact.
             ["--stream-node-max-entries", "1"],
         ];
         Command::new(program)
@@ -71,7 +71,7 @@ impl Server {
             {
                 return connection;
             }
-            // A server does not report readiness.
+            // A server does not report readiness, so this polls.
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
@@ -92,7 +92,7 @@ impl Server {
         self.connection.clone()
     }
 
-    /// Sets the clock, and waits until the server uses it: Valkey reads the clock once a millisecond.
+    /// Sets the clock, and waits until the server uses the new time: Valkey reads the clock once a millisecond.
     pub async fn set_clock(&mut self, now_ms: i64) {
         self.clock.write_all_at(&now_ms.to_ne_bytes(), 0).unwrap();
         loop {
@@ -104,7 +104,7 @@ impl Server {
         }
     }
 
-    /// Stops the server, which saves its data, and starts it with this data.
+    /// Stops the server, which saves its data. Then starts it with this data.
     pub async fn restart(&mut self) {
         let _ended: redis::RedisResult<()> = redis::cmd("SHUTDOWN").arg("SAVE").query_async(&mut self.connection).await;
         self.child.wait().unwrap();

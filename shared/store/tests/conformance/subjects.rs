@@ -48,7 +48,7 @@ fn open(dir: &TempDir, clock: &Arc<ManualClock>) -> MemoryStore {
     loop {
         match MemoryStore::open_dir(dir.path(), FsyncPolicy::Never, options(clock)) {
             Ok(store) => return store,
-            // A server that another test forks at this moment inherits the lock until its exec.
+            // If another test starts a server at this moment, the child process inherits the lock until its exec.
             Err(StoreError::DataInUse(_)) => std::thread::yield_now(),
             Err(error) => panic!("{error}"),
         }
@@ -67,7 +67,7 @@ impl Subject for InMemory {
 
     async fn restart(&mut self) {
         let Some(dir) = &self.dir else { return self.store.restart().await.unwrap() };
-        // The directory has one owner, so drop the old store first.
+        // Only one store can have the directory open, so this drops the old store first.
         self.store = MemoryStore::default();
         self.store = open(dir, &self.clock);
     }
@@ -86,7 +86,7 @@ impl Subject for InMemory {
     }
 }
 
-/// A store in memory that is reached over a socket, as from another process.
+/// A store in memory that is used over a socket, as if by another process.
 pub struct OverSocket {
     memory: InMemory,
     store: SocketStore,
@@ -131,7 +131,7 @@ impl Subject for OverSocket {
     }
 }
 
-/// A store on a server.
+/// A store on a Redis server.
 pub struct OnRedis<'a> {
     store: RedisStore,
     server: &'a mut Server,
@@ -139,7 +139,7 @@ pub struct OnRedis<'a> {
 }
 
 impl<'a> OnRedis<'a> {
-    /// An empty store. Removes all data of the server.
+    /// An empty store. Removes all data from the server.
     pub async fn new(server: &'a mut Server, now_ms: i64) -> Self {
         server.set_clock(now_ms).await;
         let mut connection = server.connection();
@@ -168,7 +168,7 @@ impl Subject for OnRedis<'_> {
     async fn restart(&mut self) {
         self.server.restart().await;
         self.connection = self.server.connection();
-        // The first command finds the old connection closed.
+        // The first commands may fail, because the old connection is closed.
         for _ in 0..100 {
             if self.store.shard().await.is_ok() {
                 return;

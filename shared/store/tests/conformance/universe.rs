@@ -1,4 +1,4 @@
-//! The names of a game: few, so that transactions conflict.
+//! The names that games use. There are few of each kind, so that transactions conflict.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use tickfleet_core::keys::throttle_queue;
 use tickfleet_core::view::Fields;
 use tickfleet_core::{CounterKey, InboxKey, RecordKey, SetKey, StreamKey};
 
-/// Records: unfinished turns of three tenants, and finished ones.
+/// Records: unfinished turns of three tenants, and finished turns.
 pub const RECORDS: [&str; 8] =
     ["turn:a:1", "turn:b:2", "turn:c:3", "turn:a:4", "turn:b:5", "turn:c:6", "done:a:1", "done:b:2"];
-/// Prefixes that scans look for.
+/// Prefixes of scans.
 pub const PREFIXES: [&str; 4] = ["turn:", "turn:b:", "done:", "nothing:"];
 /// Parts of a record.
 pub const PARTS: [&str; 3] = ["call:1", "call:2", "result"];
@@ -31,11 +31,11 @@ pub const MEMBERS: [&str; 4] = ["a:1", "b:2", "c:3", "a:4"];
 /// Consumers of queues.
 pub const CONSUMERS: [&str; 2] = ["worker-1", "worker-2"];
 
-/// Sets: two indexes, the inboxes of two tenants, then the throttle queues of some counters.
+/// Number of sets: two indexes, the inboxes of two tenants, then the throttle queues of some counters.
 pub const SETS: usize = 8;
-/// Queues, then logs, then inboxes.
+/// Number of streams: queues, then logs, then inboxes.
 pub const STREAMS: usize = QUEUES.len() + LOGS.len() + INBOXES.len();
-/// Contents of records, parts and messages.
+/// Number of contents of records, parts and messages.
 pub const CONTENTS: usize = 6;
 
 /// A record.
@@ -53,7 +53,7 @@ pub fn counter(limit: usize, counter: usize) -> CounterKey {
     CounterKey::new(LIMITS[limit], COUNTERS[counter])
 }
 
-/// A set, and the counter whose throttle queue it is.
+/// A set. If it is a throttle queue, also returns its counter.
 pub fn set(index: usize) -> (SetKey, Option<CounterKey>) {
     match index {
         0 => (SetKey::new("under:a:1"), None),
@@ -95,7 +95,7 @@ pub fn stream(index: usize) -> StreamKey {
     }
 }
 
-/// A content. Some are empty, contain blanks, are not text, or look like a number.
+/// The content with this index. Some contents are empty, contain blanks, are not text, or look like a number.
 pub fn content(index: usize) -> Bytes {
     let contents: [&'static [u8]; CONTENTS] =
         [b"1{\"n\":1}", b"1{\"n\":2}", b"", b"a b  c\r\n", b"\x00\xff\xfe", b"007"];

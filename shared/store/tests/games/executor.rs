@@ -1,5 +1,5 @@
-//! A deterministic executor: polls one actor at a time, chosen by a seeded generator. A crash drops an actor at its
-//! current await; a pause leaves it there while the others run.
+//! A deterministic executor. It polls one actor at a time, chosen by a seeded generator. A crash drops an actor at its
+//! current await. A pause keeps it there while the others run.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Suspends an actor once, so that others run in between.
+/// Suspends an actor once, so that others can run.
 pub struct Yield(bool);
 
 /// The future of [`Yield`].
@@ -50,14 +50,14 @@ impl VirtualClock {
 
 type Body = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Starts an actor; `incarnation` counts its starts.
+/// Starts an actor. The argument is the number of its starts so far.
 pub type Start = Box<dyn Fn(u32) -> Body>;
 
 struct Actor {
     start: Start,
     body: Option<Body>,
     incarnation: u32,
-    /// It is not polled before this time, ms.
+    /// The actor is not polled before this time, ms.
     paused_until_ms: i64,
     can_crash: bool,
 }
@@ -91,7 +91,7 @@ impl Executor {
         self.actors.push(Actor { start, body, incarnation: 0, paused_until_ms: 0, can_crash });
     }
 
-    /// Polls one actor. An actor that has returned starts again.
+    /// Polls one actor. If the actor has returned or crashed, starts it again.
     pub fn step(&mut self, chances: Chances) {
         self.polls += 1;
         if self.rng.random_range(0..10_000) < chances.advance {
@@ -107,7 +107,7 @@ impl Executor {
             actor.body = None;
             self.crashes += 1;
         } else if actor.can_crash && self.rng.random_range(0..10_000) < chances.pause {
-            // Half of the pauses are short: views become stale, but no lease ends.
+            // Half of the pauses are short: views become stale, but leases do not end.
             let most_ms = chances.pause_max_ms / if self.rng.random_range(0..2) == 0 { 16 } else { 1 };
             actor.paused_until_ms = now_ms + self.rng.random_range(1..=most_ms.max(1));
             return;

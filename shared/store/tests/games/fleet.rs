@@ -41,23 +41,24 @@ use crate::watched::Watched;
 pub const LEASE_MS: i64 = 800;
 pub const TICK_MS: i64 = 500;
 pub const CALLS_PER_TICK: u32 = 3;
-/// Maximum number of payments within the limit's window.
+/// Maximum number of payments within the window of their limit.
 pub const PAYMENTS_MAX: u64 = 4;
 pub const PAYMENTS_MS: i64 = 2_000;
-/// Maximum time that a restart of the store loses, ms.
+/// Maximum time whose writes a restart of the store loses, ms.
 pub const LOST_MS_MAX: i64 = 600;
 /// Retention of confirmed entries in workers' journals, ms.
 const KEPT_MS: i64 = 4_000;
 /// Maximum step of the store's clock, ms.
 const STEP_MS_MAX: i64 = 3_000;
-/// Polls without faults after which a game fails: longer than a deadline.
+/// Maximum number of polls without faults; if turns are unfinished then, the game fails. This lasts longer than a
+/// deadline.
 const POLLS_MAX: u64 = 150_000;
 pub const DEADLINE_MS: i64 = 60_000;
 const BEGIN_MS: i64 = 1_000_000_000;
 const AGENTS: [&str; 3] = ["kelly", "robin", "sam"];
 const TOOLS: [&str; 3] = ["look", "note", "pay"];
 
-/// The parameters of a game. Chances are per 10,000 polls, those of the store per 1,000 calls.
+/// The parameters of a game. Chances of events are per 10,000 polls. Chances of store faults are per 1,000 calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub turns: usize,
@@ -67,17 +68,17 @@ pub struct Plan {
     pub pause: u32,
     /// Percentage of turns that are canceled at submission.
     pub cancel: u32,
-    /// Cancels of any turn, per 1,000 polls of the producer.
+    /// Cancels of any submitted turn, per 1,000 polls of the producer.
     pub cancel_later: u32,
     pub refused: u64,
     pub unanswered: u64,
     /// Restarts of the store that lose its last writes.
     pub lose: u32,
-    /// Time passes, at most 10 ms.
+    /// Chance that time passes, by at most 10 ms.
     pub advance: u32,
-    /// The store's clock steps forward or back.
+    /// Chance that the store's clock steps forward or back.
     pub step: u32,
-    /// Memory becomes short, or stops being short.
+    /// Chance that memory becomes short, or stops being short.
     pub short: u32,
     /// True if half of the calls are governed.
     pub governed: bool,
@@ -207,13 +208,13 @@ pub struct Process {
     pub shard: ShardState,
     pub beaten_ms: i64,
     pub rng: StdRng,
-    /// The reports after a restart of the store.
+    /// The calls that the process reports after a restart of the store.
     pub journal: Journal<()>,
-    /// The restart epoch to which it has reported its whole journal.
+    /// The restart epoch in which the process has reported its whole journal.
     pub epoch: u64,
 }
 
-/// The process ends: its store failed, or it lost its lease.
+/// The process ends, because its store failed or it lost its lease.
 pub struct ProcessEnded;
 
 impl From<StoreError> for ProcessEnded {
@@ -288,7 +289,7 @@ async fn produce(shared: Arc<Shared>, incarnation: u32, seed: u64, plan: Plan) {
     while process.produce(seed, plan).await.is_ok() {}
 }
 
-/// The content of the turn with this number. Independent of crashes of the producer.
+/// The content of the turn with this number. It does not depend on crashes of the producer.
 fn message_of(seed: u64, number: usize, governed: bool) -> Message {
     let mut rng = StdRng::seed_from_u64(seed ^ 0x5eed ^ number as u64);
     let calls = rng.random_range(1..=4);
@@ -301,7 +302,8 @@ fn message_of(seed: u64, number: usize, governed: bool) -> Message {
 }
 
 impl Process {
-    /// Submits turns that are not accepted yet; after a restart of the store, also accepted turns, which may be lost.
+    /// Submits the turns that are not accepted yet. After a restart of the store, also submits accepted turns again,
+    /// because the store may have lost them.
     async fn produce(&mut self, seed: u64, plan: Plan) -> Result<(), ProcessEnded> {
         let all_accepted = self.shared.oracle.lock().unwrap().accepted.len() == plan.turns;
         let numbers = if all_accepted { 0..0 } else { 0..plan.turns };
@@ -340,7 +342,7 @@ impl Process {
     }
 }
 
-/// True for a tool that must not run twice.
+/// True for a tool that must not run twice for one call.
 pub fn is_once(tool: &str) -> bool {
     !["look", "note"].contains(&tool)
 }
@@ -360,7 +362,7 @@ impl Process {
     async fn schedule_once(&mut self) -> Result<(), ProcessEnded> {
         self.beat(false).await?;
         self.intake().await?;
-        // A long pause between two requests would count as an outage of the store.
+        // A longer pause between two requests would count as an outage of the store.
         self.may_reap(LEASE_MS / 8).await?;
         self.timers().await?;
         if self.rng.random_range(0..8) == 0 {
@@ -501,7 +503,7 @@ impl Process {
         Ok(())
     }
 
-    /// Lists consumers that took entries after the reaper removed them.
+    /// Lists consumers that took entries after the reaper had removed them.
     async fn list_holders(&mut self) -> Result<(), ProcessEnded> {
         for queue in [keys::turns(), keys::ready(Priority::Normal), keys::suspect(Priority::Normal)] {
             let consumers = self.shared.store.consumers(&queue).await?;
@@ -546,7 +548,7 @@ impl Process {
         Ok(())
     }
 
-    /// The entries of queues that a consumer holds.
+    /// The entries of `queues` that a consumer holds.
     pub async fn held(&self, queues: &[StreamKey], consumer: &str) -> Result<Vec<HeldEntry>, ProcessEnded> {
         let holds = |stream: &StreamKey| {
             let stream = stream.clone();
@@ -585,11 +587,11 @@ pub struct Game {
     shared: Arc<Shared>,
     manual: Arc<ManualClock>,
     plan: Plan,
-    /// Results by word.
+    /// Number of results by word.
     pub words: BTreeMap<String, u64>,
-    /// Calls that no guarantee covers, because two faults coincided.
+    /// Number of calls that no guarantee covers, because two faults coincided.
     pub excused: u64,
-    /// Offset of the store's clock to the other clocks, ms.
+    /// The store's clock minus the other clocks, ms.
     offset_ms: i64,
 }
 
@@ -672,7 +674,7 @@ impl Game {
         chance > 0 && self.executor.rng.random_range(0..10_000) < chance
     }
 
-    /// The store restarts without its last writes, once the lease after the previous restart has ended.
+    /// Restarts the store without its last writes, if the lease after the previous restart has ended.
     fn lose(&mut self) {
         let now_ms = self.executor.clock.now_ms();
         let lost_ms = self.executor.rng.random_range(0..=LOST_MS_MAX);
@@ -715,7 +717,7 @@ impl Game {
             let text = tickfleet_core::record::RecordText::parse(&stored).unwrap();
             let finished = Finished::decode(&text.content).unwrap();
             let of_turn = replies.get(turn).cloned().unwrap_or_default();
-            // While memory is short, only the inbox has the reply.
+            // The reply is in the inbox. If the turn ended while memory was short, the finished record has none.
             let [reply] = of_turn.as_slice() else {
                 violations.push(format!("{turn}: replies {of_turn:?}, finished {}", finished.reply));
                 continue;
@@ -732,14 +734,14 @@ impl Game {
                 let ran = executions.get(&(turn.clone(), position)).cloned().unwrap_or_default();
                 let word = result.as_str().unwrap();
                 let is_once = ran.first().is_some_and(|one| is_once(&one.tool));
-                // A worker that crashed, or did not report in time, lost its journal.
+                // The journal of a worker is lost if the worker crashed, or did not report in time.
                 if ran.iter().any(|one| excused.contains(&one.number)) {
                     self.excused += 1;
                     continue;
                 }
                 let fits = match word {
                     "ok" => !ran.is_empty(),
-                    // Calls wait only for future events, so `late` requires a clock step.
+                    // Calls wait only for future events, so `late` can only occur after a clock step.
                     "late" => ran.is_empty() && self.plan.step > 0,
                     "not_run" | "refused" | "same" => ran.is_empty(),
                     "tried" | "failed" => !is_once || ran.is_empty(),
@@ -785,7 +787,7 @@ impl Game {
         violations
     }
 
-    /// A summary of the remaining contents, for debugging.
+    /// A summary of the contents that remain in the store, for debugging.
     pub fn left(&self) -> String {
         let store = self.shared.store.inner.inner();
         let of = |queue: StreamKey| {

@@ -1,5 +1,5 @@
-//! Governed calls: a purchase needs a quote (facts), equal charges of any caller happen once (claims), and people
-//! approve.
+//! Governed calls. A purchase needs a quote (facts). Equal charges by any callers happen only once (claims). People
+//! approve some calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::fleet::{DEADLINE_MS, Process, ProcessEnded, Shared};
 
 /// The governed tools.
 pub const TOOLS: [&str; 8] = ["quote", "quote", "buy", "sign", "sign", "charge0", "charge1", "charge2"];
-/// Retention of facts and claims: longer than a game.
+/// Retention of facts and claims, ms: longer than a game.
 const KEPT_MS: i64 = 3_600_000;
 
 pub fn tenant() -> TenantId {
@@ -53,7 +53,7 @@ impl Governed {
             governed.facts = Some(CheckFacts { session, conditions: Vec::new(), changes: changes(true) });
         } else if tool == "buy" {
             let quoted = Condition { fact: "quoted".into(), required: true, shadow: false };
-            // The conditions of a retried call held before.
+            // On a retry, the conditions are not evaluated again.
             let conditions = if slice.turn.attempts > 0 { Vec::new() } else { vec![quoted] };
             governed.facts = Some(CheckFacts { session, conditions, changes: changes(false) });
         } else if tool == "sign" {
@@ -67,7 +67,7 @@ impl Governed {
         governed
     }
 
-    /// The changes of facts and claims at the end of the call. `ran` is `None` if unknown.
+    /// The changes of facts and claims at the end of a call. `ran` is `None` if it is unknown whether the call ran.
     pub fn ends(&self, slice: &Slice, ran: Option<bool>, result: &str) -> Vec<Box<dyn Section>> {
         let mut sections: Vec<Box<dyn Section>> = Vec::new();
         if let Some(facts) = &self.facts {
@@ -117,7 +117,7 @@ impl Governed {
     }
 }
 
-/// The changes for an unreported call when a worker ends its turn.
+/// The changes for a call without a reported result when a worker ends its turn.
 pub fn unreported(slice: &Slice) -> Vec<Box<dyn Section>> {
     let mut sections: Vec<Box<dyn Section>> = Vec::new();
     if let Some(ends) = EndCalls::unreported(&tenant(), &slice.name.turn, &slice.turn) {
@@ -143,7 +143,7 @@ impl Section for VoidSection {
 }
 
 impl Process {
-    /// Parks a waiting call. The awaited event wakes it, or its turn expires.
+    /// Parks a call that waits. Either the event that it waits for wakes it, or its turn expires.
     pub async fn wait(
         &mut self,
         slice: &Slice,
@@ -172,16 +172,16 @@ impl Process {
     }
 }
 
-/// Decisions of people by call, and the store's replies.
+/// The approvers' decisions by call, and the store's replies.
 #[derive(Default)]
 pub struct ApproverDecisions {
-    /// Calls that they tried to approve.
+    /// Calls that an approver tried to approve.
     pub meant: BTreeSet<String>,
     /// Calls that the store reported as denied.
     pub denied: BTreeSet<String>,
 }
 
-/// A person who approves most requests, and sometimes denies one, even after an approval.
+/// An approver. Approves most requests, and sometimes denies one, even after it was approved.
 pub async fn approve(shared: Arc<Shared>, incarnation: u32, seed: u64) {
     let mut process = Process::new(&shared, "a", 0, incarnation, seed);
     loop {
@@ -229,7 +229,7 @@ impl Process {
     }
 }
 
-/// Checks governed calls from the tools' executions in order: turn, position, tool, agent.
+/// Checks governed calls. `executions` are the tools' executions in order: turn, position, tool, agent.
 pub fn check(executions: &[(String, usize, String, String)], people: &ApproverDecisions) -> Vec<String> {
     let mut violations = Vec::new();
     let mut charged: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();

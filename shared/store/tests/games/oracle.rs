@@ -1,5 +1,5 @@
-//! The invariants of every game, checked from traffic over the seam and from tools, independently of the decisions'
-//! views.
+//! The invariants of every game. They are checked from the traffic over the seam and from the tools, independently of
+//! the views that decisions use.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Execution {
 pub struct Loss {
     pub at_ms: i64,
     lost_ms: i64,
-    /// Workers that reported their journal within a lease.
+    /// Workers that reported their journal within a lease after the restart.
     reported: BTreeSet<String>,
 }
 
@@ -41,16 +41,17 @@ pub struct Oracle {
     number: u64,
     pub people: crate::governed::ApproverDecisions,
     known: BTreeSet<(String, usize)>,
-    /// Each call's first dispatch to a queue, with its agent and tool.
+    /// The first dispatch of each call to a queue: time, agent and tool.
     dispatches: Vec<(i64, String, String)>,
     pub commits: u64,
-    /// Batches without an answer. They may have dispatched calls, which are then seen only when they are redelivered.
+    /// Number of batches whose reply was lost. They may have dispatched calls that the oracle only sees when they are
+    /// redelivered.
     pub unseen: u64,
     pub conflicts: u64,
     pub debits: HashMap<CounterKey, Vec<Debit>>,
     /// By turn and position.
     pub executions: BTreeMap<(String, usize), Vec<Execution>>,
-    /// Turns that were reported as accepted to a producer, with their number of calls.
+    /// Turns whose acceptance was reported to a producer, with the number of their calls.
     pub accepted: BTreeMap<String, usize>,
     pub violations: Vec<String>,
 }
@@ -78,20 +79,20 @@ impl Oracle {
         }
     }
 
-    /// Records that a producer's turn was accepted. `losses` is the number of restarts of the store at the request.
+    /// Records that a producer's turn was accepted. `losses` is the number of restarts of the store before the request.
     pub fn accepted(&mut self, turn: String, calls: usize, losses: usize) {
         if losses == self.losses.len() {
             self.accepted.insert(turn, calls);
         }
     }
 
-    /// Records a restart of the store. Accepted turns may be lost, so producers submit them again.
+    /// Records a restart of the store. Accepted turns may be lost, so producers submit all turns again.
     pub fn lost(&mut self, at_ms: i64, lost_ms: i64) {
         self.accepted.clear();
         self.losses.push(Loss { at_ms, lost_ms, reported: BTreeSet::new() });
     }
 
-    /// Records that a worker has reported its journal. `losses` is the number of restarts of the store.
+    /// Records that a worker has reported its journal. `losses` is the number of restarts before the report.
     pub fn reported(&mut self, by: &str, losses: usize, at_ms: i64) {
         let Some(at) = losses.checked_sub(1) else { return };
         for loss in self.losses.iter_mut().take(at + 1).skip(at) {
@@ -101,8 +102,8 @@ impl Oracle {
         }
     }
 
-    /// Executions that began during a loss of writes, or later before their worker noticed it, and that no worker
-    /// reported.
+    /// Executions from a lease before lost writes to a lease after the restart, if their worker did not report its
+    /// journal in time.
     pub fn excused(&self) -> BTreeSet<u64> {
         let is_excused = |one: &&Execution| {
             self.losses.iter().any(|loss| {
@@ -122,8 +123,8 @@ impl Oracle {
         }
     }
 
-    /// Checks caps by the dispatches: within the length of a tick, at most the calls of two ticks; within the length
-    /// of the payment limit, at most its number of payments.
+    /// Checks caps by the first dispatches. Within the length of a tick, an agent has at most the calls of two ticks.
+    /// Within the length of the payment limit, there are at most that limit's number of payments.
     fn check_dispatches(&mut self) {
         for (at_ms, agent, tool) in &self.dispatches {
             let within = |length_ms: i64| {
@@ -142,14 +143,15 @@ impl Oracle {
         }
     }
 
-    /// Checks that no fixed window, day or rolling length has more debits than its bound.
+    /// Checks that no fixed window, day or length of a rolling window has more debits than its bound.
     pub fn check_caps(&mut self) {
         self.check_dispatches();
         for (counter, debits) in &self.debits {
             for debit in debits {
                 let (from, to) = match debit.window {
                     Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } => (start_ms, end_ms),
-                    // A restart only blocks windows of at most 60 s.
+                    // A restart blocks only fixed windows of at most 60 s. After one, a rolling window may exceed its
+                    // bound.
                     Window::Rolling { .. } if !self.losses.is_empty() => continue,
                     Window::Rolling { length_ms } => (debit.at_ms - length_ms + 1, debit.at_ms + 1),
                     Window::Held | Window::Total => continue,
@@ -181,7 +183,7 @@ impl Oracle {
         executions.len() - 1
     }
 
-    /// All executions in order: turn, position, tool, agent.
+    /// All executions in the order in which they ran: turn, position, tool, agent.
     pub fn in_order(&self) -> Vec<(String, usize, String, String)> {
         let all = self.executions.iter().flat_map(|(call, all)| all.iter().map(move |one| (one.number, call, one)));
         let mut all: Vec<_> = all.collect();

@@ -1,5 +1,5 @@
-//! Workers: they send heartbeats, take slices, begin calls, run tools and settle. They have one journal, and report it
-//! after a restart of the store.
+//! Workers: they send heartbeats, take slices, begin calls, run tools and settle. Each worker has one journal, and
+//! reports it after a restart of the store.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::executor::yield_now;
 use crate::fleet::{DEADLINE_MS, LEASE_MS, Process, ProcessEnded, Shared, TestRenderer, is_once, rendered};
 use crate::governed::{Governed, unreported};
 
-/// A worker. If it loses its lease or its store, it continues under another name, with its journal.
+/// A worker. If it loses its lease or the store fails, it continues under another name, with the same journal.
 pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64) {
     let mut process = Process::new(&shared, "w", index, incarnation, seed);
     for again in 1.. {
@@ -35,7 +35,7 @@ pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64
 /// The next step of a call that a worker is about to run.
 enum Next {
     Run(Box<Slice>),
-    /// The result, and whether the call ran; `None` if unknown.
+    /// The call ends with this result. The flag is true if the call ran, and `None` if that is unknown.
     Result(RenderedCall, Option<bool>),
     Waits(WaitReason),
     /// An equal call ended without effect.
@@ -66,8 +66,8 @@ impl Process {
         Ok(())
     }
 
-    /// Returns slices that the store assigns to this worker although the worker holds none: the store has lost their
-    /// end.
+    /// Returns slices that the store assigns to this worker although the worker does not run them. The store has lost
+    /// the end of these slices in a restart.
     async fn give_back_strays(&mut self) -> Result<(), ProcessEnded> {
         let queues = [keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         for entry in self.held(&queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty()) {
@@ -94,7 +94,7 @@ impl Process {
         Ok(())
     }
 
-    /// The process name. The process has several consumer names over time.
+    /// The name of the process, which has several consumer names over time.
     fn worker(&self) -> String {
         self.consumer.split_once('-').unwrap_or_default().1.to_owned()
     }
@@ -110,7 +110,7 @@ impl Process {
                 return self.end(slice, results, EndReason::Canceled).await;
             }
             if !self.is_leased() {
-                // Uncommitted results can be produced again: the reaper redelivers the slice.
+                // The results are not committed, but can be produced again: the reaper redelivers the slice.
                 return Err(ProcessEnded);
             }
             if self.epoch != taken_epoch {
@@ -172,7 +172,7 @@ impl Process {
                 return Err(ProcessEnded);
             }
             if !self.execute(&slice, position, &call).await {
-                // The payment was refused before it took place.
+                // The service refused the payment before making it.
                 self.journal.undo(&slice.name, position);
                 let Some(next) = self.retry(&slice, &results, &governed).await? else { return Ok(()) };
                 slice = next;
@@ -194,8 +194,8 @@ impl Process {
         Ok(())
     }
 
-    /// Begins a call. The journal records every call first, with any effect type. Otherwise, a read that ran would be
-    /// reported as not run if the store lost its result.
+    /// Begins a call. The journal first records every call, whatever its type of effect. Otherwise, if the store lost
+    /// the result of a read that ran, the read would be reported as not run.
     async fn begin(
         &mut self,
         slice: &Slice,
@@ -252,7 +252,7 @@ impl Process {
         next
     }
 
-    /// Handles the end of an equal call. If it may have taken effect, this call ends with its result.
+    /// Handles the end of an equal call. If the equal call may have taken effect, this call ends with the same result.
     async fn take_over(
         &mut self,
         governed: &Governed,
@@ -270,7 +270,7 @@ impl Process {
         Ok(Next::Again(None))
     }
 
-    /// Runs the tool. Returns false if it failed and certainly did nothing.
+    /// Runs the tool. Returns false if the tool failed and certainly had no effect.
     async fn execute(&mut self, slice: &Slice, position: usize, call: &Call) -> bool {
         yield_now().await;
         if self.rng.random_range(0..100) < 15 {
@@ -292,7 +292,7 @@ impl Process {
         true
     }
 
-    /// Parks the call, or ends it after its last attempt. Returns the slice if it has calls left.
+    /// Parks the call for a retry. After its last attempt, ends the call. Returns the slice if calls are left.
     async fn retry(
         &mut self,
         slice: &Slice,
@@ -320,7 +320,7 @@ impl Process {
         Ok(None)
     }
 
-    /// Settles the calls that ran, and ends the others. Asks first whether another worker began one of them.
+    /// Settles the calls that ran, and ends the others. First reads whether another worker has begun one of the others.
     async fn end(&mut self, slice: Slice, mut results: Vec<RenderedCall>, why: EndReason) -> Result<(), ProcessEnded> {
         let ran = results.len();
         loop {
@@ -371,7 +371,7 @@ impl Process {
         self.settle_with(slice, results, reason, &[]).await
     }
 
-    /// As [`Self::settled`]. Returns the remaining slice.
+    /// Like [`Self::settled`], but returns the remaining slice.
     async fn settle_with(
         &mut self,
         slice: &Slice,
@@ -414,7 +414,7 @@ impl Process {
                 }
                 Ok(None) => return Err(ProcessEnded),
                 Err(ProcessEnded) => {
-                    // The store failed: settle the same results again.
+                    // The store failed, so this settles the same results again.
                     yield_now().await;
                 }
             }

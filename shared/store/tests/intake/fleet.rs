@@ -1,4 +1,4 @@
-//! A small fleet on the store in memory: producers, two schedulers with views that may be stale, and a worker.
+//! A small fleet on the store in memory: producers, two schedulers whose views may be stale, and a worker.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use tickfleet_store::seam::{RunError, ShardState, Store, TakeRequest, Versions, 
 pub const BEGIN_MS: i64 = 1_000_000_000;
 pub const TICK_MS: i64 = 5_000;
 
-/// The rules of the test: caps, and limits that count the calls of the tool with the same name.
+/// The rules of the test: caps and limits. Each limit counts the calls of the tool with the same name.
 pub struct Table {
     pub caps: Caps,
     pub rows: Vec<Arc<LimitRow>>,
     pub generations: Generations,
-    /// The result of every evaluation, if set.
+    /// If set, every evaluation returns this.
     pub fixed: Option<Rules>,
 }
 
@@ -107,7 +107,7 @@ pub struct Fleet {
     pub shard: ShardState,
     pub bounds: Bounds,
     pub table: Arc<Table>,
-    /// Each scheduler's last known counters.
+    /// The counters as each scheduler last read them.
     pub beliefs: [Vec<(CounterKey, CounterState)>; 2],
     pub dispatched: Vec<Dispatched>,
     /// The agents of all turns.
@@ -149,7 +149,7 @@ impl Fleet {
         }
     }
 
-    /// Runs decisions. `by` is the scheduler, whose known counters may be stale.
+    /// Runs decisions. If `by` is given, uses that scheduler's last known counters, which may be stale.
     pub async fn run<D: Decision>(&mut self, by: Option<usize>, decisions: &[D]) -> Vec<(D::Output, i64)> {
         self.try_run(by, decisions).await.into_iter().map(Result::unwrap).collect()
     }
@@ -237,7 +237,7 @@ impl Fleet {
         results.into_iter().map(|(admitted, _)| admitted).collect()
     }
 
-    /// A scheduler releases all throttle queues that are due. Returns the turns' outcomes in order.
+    /// A scheduler releases all throttle queues that are due. Returns the outcome of each turn, in order.
     pub async fn release(&mut self, by: usize) -> Vec<(TurnName, Released)> {
         let mut all = Vec::new();
         self.shard = self.store.shard().await.unwrap();
@@ -281,7 +281,7 @@ impl Fleet {
         }
     }
 
-    /// A worker takes slices, and ends them.
+    /// A worker takes up to `count` slices, and ends them.
     pub async fn work(&mut self, count: usize) {
         let queues = Priority::ALL.map(keys::ready).to_vec();
         let take = TakeRequest { consumer: "w".into(), queues, count, wait_ms: 0 };
@@ -301,7 +301,7 @@ impl Fleet {
         }
     }
 
-    /// A worker takes a slice and parks it: its call waits for an approval, and its permits are returned.
+    /// A worker takes a slice and parks it. The call waits for an approval, and its permits are returned.
     pub async fn park(&mut self, most_ms: i64) {
         let queues = Priority::ALL.map(keys::ready).to_vec();
         let take = TakeRequest { consumer: "w".into(), queues, count: 1, wait_ms: 0 };
@@ -314,7 +314,7 @@ impl Fleet {
         }
     }
 
-    /// Fires the timers of turns that are due.
+    /// Fires all timers of turns that are due.
     pub async fn fire(&mut self) {
         self.shard = self.store.shard().await.unwrap();
         let upto = u64::try_from(self.shard.now_ms).unwrap();
@@ -408,7 +408,7 @@ impl Fleet {
     }
 }
 
-/// Checks that a slice has each counter's usage at its admission, in the order of the limits in its last note.
+/// Checks the stamp of a slice: it has a usage for each limit in the last note, and no usage exceeds its bound.
 fn check_stamp(slice: &Slice) {
     let Some(Note::Admitted { limits, .. }) = slice.turn.notes.last() else { return };
     if slice.debited.is_empty() {
@@ -428,7 +428,7 @@ pub fn ended(admitted: &Admitted) -> Option<&EndReason> {
     }
 }
 
-/// The place of a turn that was admitted under its entry's name.
+/// The place in the throttle queue of a turn whose name is derived from its entry.
 pub fn place(name: &TurnName) -> u64 {
     place_of(&EntryId::new(name.turn.as_str().trim_start_matches('t')))
 }

@@ -1,4 +1,4 @@
-//! Random games, and the mutants that they detect.
+//! Random games, and the mutants (removed guards) that they detect.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +17,7 @@ use tickfleet_model::limit::{LimitMode, OnReach};
 use crate::block_on;
 use crate::fleet::{BEGIN_MS, Dispatched, Fleet, TICK_MS, Table, call, head, place, turn_name};
 
-/// Small numbers from a seed.
+/// Draws small random numbers from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -99,7 +99,7 @@ impl Game {
             let calls: Vec<&str> = (0..1 + self.dice.roll(6)).map(|_| tools[self.dice.roll(4) as usize]).collect();
             self.turns.push((turn_name(&format!("t{entry}")), calls.clone()));
             let calls = calls.iter().map(|tool| call(tool, "")).collect();
-            // Some expire while they wait.
+            // Some turns expire while they wait.
             let lasts_ms = if self.dice.roll(4) == 0 { self.dice.roll(30_000) as i64 } else { 1_000_000_000 };
             batch.push((entry, head(agent, BEGIN_MS + lasts_ms), calls));
         }
@@ -116,7 +116,7 @@ impl Game {
         }
     }
 
-    /// The turns that wait, with their counters.
+    /// The turns that wait, each with the counter that it waits for.
     async fn waiting(&self) -> HashMap<TurnName, CounterKey> {
         let mut waiting = HashMap::new();
         for (name, _) in &self.turns {
@@ -131,7 +131,8 @@ impl Game {
         let before = self.waiting().await;
         let from = self.fleet.dispatched.len();
         let released = self.fleet.release(by).await;
-        // Ignore turns that this release moved between queues, because they may return to the first queue.
+        // Ignores turns that this release moved to another queue: they may have returned to the first queue with a new
+        // place.
         let moved = |name: &TurnName| released.iter().any(|(of, released)| of == name && released.has_left());
         let after = self.waiting().await;
         for Dispatched { name, .. } in &self.fleet.dispatched[from..] {
@@ -143,7 +144,7 @@ impl Game {
         }
     }
 
-    /// Checks caps, limits and places.
+    /// Checks caps, limits, and the state of each turn.
     async fn check(&self) {
         let mut ticks: HashMap<(String, i64), usize> = HashMap::new();
         let mut days: HashMap<String, usize> = HashMap::new();
@@ -223,11 +224,11 @@ fn play(seed: u64) {
         for limit in [limits::UNFINISHED, limits::BYTES, limits::OUT] {
             assert_eq!(game.fleet.counter(limit, "acme").await.used, 0, "{limit}");
         }
-        // A queue that was emptied without a release keeps its timer until it fires.
+        // If a queue became empty without a release, its timer stays until it fires.
         game.fleet.clock.step(86_400_000);
         game.fleet.release(0).await;
         let timers = game.fleet.members(keys::timers(), None).await;
-        // This game runs no cascades.
+        // Only timers of cascades may remain, because this game does not run them.
         assert!(timers.iter().all(|timer| timer.starts_with("cascade:")), "{timers:?}");
         let replies = transaction::StreamKey::new("replies:acme:box");
         assert_eq!(game.fleet.entries(replies).await, game.turns.len());
@@ -243,7 +244,7 @@ proptest! {
     }
 }
 
-/// True if a game of one of these seeds fails with this guard disabled.
+/// True if a game of one of these seeds fails when this guard is disabled.
 fn is_detected(mutant: &'static str) -> bool {
     let fails = |seed| catch_unwind(AssertUnwindSafe(|| mutants::with(mutant, || play(seed)))).is_err();
     (0..200).any(fails)

@@ -43,7 +43,7 @@ async fn inbound(fleet: &mut Fleet) -> EntryId {
     fleet.take(0, 1).await.remove(0)
 }
 
-/// Submits a turn with these calls.
+/// A turn with these calls arrives, and a scheduler admits it.
 async fn arrive(fleet: &mut Fleet, head: Head, calls: Vec<Call>) -> (tickfleet_core::keys::TurnName, Admitted) {
     let entry = inbound(fleet).await;
     let name = turn_name(&format!("t{entry}"));
@@ -54,7 +54,7 @@ fn dispatched(calls: usize) -> Admitted {
     Admitted::Advanced(Advanced::Dispatched { calls, resumed: false })
 }
 
-/// The counter that the turn waits for.
+/// The name of the counter that the turn waits for.
 fn waits_for(admitted: &Admitted) -> &str {
     match admitted {
         Admitted::Advanced(Advanced::Throttled { counter, .. }) => &counter.limit,
@@ -163,7 +163,7 @@ fn what_has_expired_does_not_go_out() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let entry = inbound(&mut fleet).await;
-        // The scheduler's view predates the deadline.
+        // The scheduler's view is from before the deadline.
         fleet.clock.step(20);
         let turn = (entry, head("kelly", BEGIN_MS + 10), others(1));
         let admitted = fleet.admit(0, &[turn]).await.remove(0);
@@ -181,7 +181,7 @@ fn nothing_ends_within_the_lease_after_a_restart() {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         let entry = inbound(&mut fleet).await;
         fleet.clock.step(1);
-        // The scheduler's view predates the restart.
+        // The scheduler's view is from before the restart.
         fleet.store.restart().await.unwrap();
         let turn = (entry.clone(), head("kelly", BEGIN_MS), others(1));
         let admitted = fleet.admit(0, &[turn]).await.remove(0);
@@ -200,7 +200,7 @@ fn no_call_is_refused_within_the_lease_after_a_restart() {
         let mut fleet = Fleet::new(table).await;
         let entry = inbound(&mut fleet).await;
         fleet.clock.step(1);
-        // The scheduler's view predates the restart.
+        // The scheduler's view is from before the restart.
         fleet.store.restart().await.unwrap();
         let turn = (entry.clone(), kelly(), vec![call("pay", "much"), call("other", "")]);
         let admitted = fleet.admit(0, &[turn]).await.remove(0);
@@ -392,7 +392,7 @@ fn a_limit_that_rejects_ends_its_calls_and_the_others_go_on() {
             reply_text.contains("[\"ok 0\",\"LimitReached") && reply_text.contains(" 1\",\"ok 2\"]"),
             "{reply_text}"
         );
-        // For a new turn, calls are rejected in the same transaction.
+        // If the turn is new, its calls are rejected in the same transaction.
         let (name, admitted) = arrive(&mut fleet, kelly(), calls[1..].to_vec()).await;
         assert_eq!(admitted, dispatched(1));
         fleet.work(1).await;
@@ -467,7 +467,7 @@ fn calls_that_returned_their_permits_take_them_again_and_debit_nothing_else() {
         table.rows = vec![row("browse", 1, WindowKind::Held, OnReach::Wait)];
         let mut fleet = Fleet::new(table).await;
         let (name, _) = arrive(&mut fleet, kelly(), vec![call("browse", ""), call("other", "")]).await;
-        // Like a parked slice whose call waits for an external event.
+        // Simulates a parked slice whose call waits for an external event.
         let mut turn = fleet.turn(&name).await.unwrap();
         let mut park = Transaction::new(fleet.versions.draw());
         return_permits(&mut park, &turn, BEGIN_MS);
@@ -536,7 +536,7 @@ fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
     });
 }
 
-/// A runtime may hold a canceled task for a lease.
+/// After the cancel of a task, a runtime may still hold the task until its lease ends.
 #[test]
 fn no_turn_begins_under_a_canceled_task() {
     block_on(async {
@@ -684,7 +684,7 @@ fn a_member_that_waits_for_nothing_leaves_the_queue_and_an_empty_queue_has_no_ti
         assert!(fleet.members(set.clone(), None).await.is_empty());
         assert!(fleet.members(keys::timers(), None).await.is_empty());
         assert!(!fleet.counter(limits::TICK, "acme:kelly").await.queued);
-        // A turn joins after a scheduler has read the queue as empty.
+        // A turn joins the queue after a scheduler has read the queue as empty.
         let mut stale = View::default();
         let query = Query::First { set: set.clone(), upto: None, count: 16 };
         stale.insert(query.clone(), fleet.query(query).await);
@@ -771,7 +771,8 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
     });
 }
 
-/// A restart loses the admission of a turn whose calls ran. Then limits of the fleet would refuse it.
+/// A restart loses the admission of a turn whose calls ran. When the turn is admitted again, limits of the fleet would
+/// refuse it.
 fn what_has_begun_is_never_refused() {
     block_on(async {
         for reason in ["bounds", "agent", "task"] {
@@ -786,7 +787,7 @@ fn what_has_begun_is_never_refused() {
             fleet.bounds.tenant_turns_max = u64::from(reason != "bounds");
             fleet.submit(Some(("a", "d")), "{}").await;
             let entry = fleet.take(0, 1).await.remove(0);
-            // The scheduler does not know of the restart yet.
+            // The scheduler has not detected the restart yet.
             fleet.store.restart().await.unwrap();
             let message = (entry.clone(), under, others(1));
             let refused = fleet.admit_as(0, std::slice::from_ref(&message), Some("a")).await.remove(0);

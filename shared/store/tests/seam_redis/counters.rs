@@ -1,4 +1,4 @@
-//! Counters: room, windows, queues, shadow mode, and their state within a batch.
+//! Counters: room, windows, queues, shadow mode, and the counters' state within a batch.
 
 use super::*;
 use tickfleet_core::CounterState;
@@ -55,19 +55,20 @@ async fn windows_open_and_end() {
         assert_eq!(state(&b, "f").await, Some(used));
         let full = Err(Conflict::Room { counter: counter("f"), state: used });
         assert_eq!(b.commit(guarded(running)).await, full);
-        // With another length, the running window stays.
+        // If the decision has another window length, the current window stays.
         assert_eq!(b.commit(guarded(fixed(now - 10, now + 50_000))).await, full);
         assert_eq!(b.commit(guarded(fixed(now - 100, now - 50))).await, full, "as of the window that runs");
         let early = b.commit(guarded(fixed(now + 90_000, now + 95_000))).await;
         assert!(matches!(early, Err(Conflict::Time { .. })), "{early:?}");
-        // The last window ended within the current one.
+        // The counter's last window ended after the begin of the new one, because the length has changed.
         store_counter(&b, "g", 9.0, now - 50, now - 500).await;
         let length = Room { counter: counter("g"), ..fixed(now - 100, now + 99_900) };
         assert!(b.commit(guarded(length)).await.is_ok());
         let state_g = state(&b, "g").await.unwrap();
         assert_eq!((state_g.used, state_g.ends_ms), (1, now + 199_900));
         assert!(state_g.began_ms >= now);
-        // If only the time zone changed, the day continues. Otherwise a new day opens.
+        // Counter `d`: only the time zone changed, so the day continues. Counter `e`: the day has ended, so a new day
+        // opens.
         let day = Window::Day { start_ms: now - 1_000, end_ms: now + 80_000_000 };
         store_counter(&b, "d", 3.0, now - 50, now - 500).await;
         store_counter(&b, "e", 3.0, now - 1_000, now - 5_000).await;
@@ -99,17 +100,17 @@ async fn a_rolling_counter_counts_within_its_length() {
         assert_eq!(first.used, 2);
         let refused = b.commit(guarded(rolling(2))).await;
         assert_eq!(refused, Err(Conflict::Room { counter: counter("r"), state: first }));
-        // The server's clock decides when a bucket ends.
+        // A bucket ends by the server's clock, so the test has to wait.
         tokio::time::sleep(std::time::Duration::from_millis(120)).await;
         assert!(b.commit(guarded(rolling(1))).await.is_ok());
         assert_eq!(state(&b, "r").await.map(|state| (state.used, state.ends_ms)), Some((3, first.ends_ms)));
-        // Amounts return to the bucket of their debit, or to the newest one.
+        // A returned amount goes to the bucket of its debit. Without an end, it goes to the newest bucket.
         let add = |amount, ends_ms| with(vec![], vec![Write::Add { counter: counter("r"), amount, ends_ms }]);
         b.commit(add(-1, Some(first.ends_ms))).await.unwrap();
         b.commit(add(-5, None)).await.unwrap();
         b.commit(add(-1, Some(1))).await.unwrap();
         assert_eq!(b.used("r").await, Some(1));
-        // The server's clock decides when the amounts leave.
+        // The amounts leave by the server's clock, so the test has to wait.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         assert!(b.commit(guarded(rolling(3))).await.is_ok());
     })
@@ -169,7 +170,7 @@ async fn counters_beyond_the_bound_share_one() {
         let found = (b.used("a").await, b.used("b").await, b.used("c").await, b.used("d").await, b.used("~").await);
         assert_eq!(found, (Some(1), Some(1), None, None, Some(3)));
         assert_eq!(b.commit(guarded(limited("e", 1))).await, no_room("e", 3));
-        // Deleting one makes room for another.
+        // Deleting one counter makes room for another one.
         let gone = with(vec![], vec![Write::DeleteCounter(counter("a"))]);
         assert!(b.commit_all(&[gone, guarded(limited("e", 1))]).await.iter().all(Result::is_ok));
         assert_eq!((b.used("a").await, b.used("e").await), (None, Some(1)));
@@ -233,14 +234,14 @@ async fn a_counter_that_cannot_be_read_is_used_up_until_its_window_ends_and_cost
             assert!(b.commit(fixed(name, began_ms, ends_ms)).await.is_err(), "it is used up for the whole window");
         }
         while b.store.shard().await.unwrap().now_ms < now + 1_000 {
-            // The window ends with time alone.
+            // A window ends only by the passage of time.
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
         for name in ["short", "long"] {
             assert!(b.commit(fixed(name, now + 1_000, now + 100_000)).await.is_ok());
             assert_eq!(b.used(name).await, Some(1));
         }
-        // Without a window, nothing is used, and the next change makes it readable.
+        // An unreadable counter without a window counts as unused, and its next change makes it readable.
         let _: u64 = b.command(&["HSET", &b.full("counters:tick"), "total", "foreign"]).await;
         assert!(b.commit(guarded(room("total", 2, 5))).await.is_ok());
         assert_eq!(b.used("total").await, Some(2));

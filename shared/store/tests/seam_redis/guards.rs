@@ -1,4 +1,4 @@
-//! Each guard holds and fails. A transaction is atomic for any failing guard.
+//! Each guard in a case where it holds, and in one where it fails. If any guard fails, the transaction has no effect.
 
 use super::*;
 
@@ -84,13 +84,13 @@ async fn entries_are_unread_held_or_gone() {
         assert_eq!(b.commit(held()).await, Err(Conflict::NotHeld));
         assert_eq!(b.take("q", 5).await, vec![entry.clone()]);
         assert_eq!(b.commit(unread()).await, Err(Conflict::Read));
-        // An entry acknowledged in a batch is gone for the transactions after it.
+        // If an entry is acknowledged in a batch, later transactions of the batch do not find it.
         let results = b.commit_all(&[held(), unread(), with(vec![Guard::Within(queue("q"), 1)], vec![])]).await;
         assert!(results[0].is_ok() && results[2].is_ok(), "{results:?}");
         assert_eq!(results[1], Err(Conflict::Read));
         assert_eq!(b.commit(held()).await, Err(Conflict::NotHeld));
         assert_eq!(b.command::<u64>(&["XLEN", &b.full("q")]).await, 0);
-        // A queue that was not created.
+        // This queue was never created.
         assert_eq!(b.commit(with(vec![Guard::Held(queue("n"), entry.clone())], vec![])).await, Err(Conflict::NotHeld));
         assert_eq!(b.commit(with(vec![Guard::Unread(queue("n"), entry.clone())], vec![])).await, Err(Conflict::Read));
     })

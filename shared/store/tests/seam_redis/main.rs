@@ -119,7 +119,7 @@ impl Bench {
         }
     }
 
-    /// Puts an entry on a queue and takes it.
+    /// Adds an entry to a queue and takes it.
     pub async fn held(&self, name: &str) -> EntryId {
         self.commit(with(vec![], vec![enqueue(name, "x")])).await.unwrap();
         self.take(name, 1).await.pop().unwrap()

@@ -16,7 +16,7 @@ pub struct Server {
     persists: bool,
 }
 
-/// The servers to test: `TICKFLEET_REDIS_SERVERS` (programs separated by `:`), or by default the one in PATH.
+/// The servers to test: `TICKFLEET_REDIS_SERVERS` (programs separated by `:`), or the server in PATH by default.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside it")]
 pub fn programs() -> Vec<PathBuf> {
     let named = std::env::var("TICKFLEET_REDIS_SERVERS").unwrap_or_else(|_| "redis-server".to_owned());
@@ -65,7 +65,7 @@ impl Server {
             {
                 return;
             }
-            // A server does not report that it listens.
+            // A server does not report when it listens, so this polls.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("{} does not start", self.program.display());

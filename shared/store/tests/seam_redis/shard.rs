@@ -14,14 +14,14 @@ async fn a_repeated_transaction_is_recognized() {
         let again = b.commit(settle.clone()).await.unwrap();
         assert!(again.already && again.entries.is_empty());
         assert_eq!(b.used("a").await, Some(1));
-        // Also within a batch, without guards, and if a guard detects the repetition.
+        // A repetition is also recognized within a batch, without guards, and if a guard fails because of it.
         let bare = Transaction { proof: Some(key("x")), ..with(vec![], vec![put("x", "1{}"), enqueue("e", "1")]) };
         let guards = vec![Guard::Absent(key("y"))];
         let told = Transaction { proof: Some(key("y")), ..with(guards, vec![put("y", "1{}")]) };
         let results = b.commit_all(&[bare.clone(), bare, told.clone(), told]).await;
         let already: Vec<_> = results.into_iter().map(|result| result.unwrap().already).collect();
         assert_eq!(already, vec![false, true, false, true]);
-        // Another transaction has written the record since.
+        // Another transaction has written the record in the meantime.
         b.commit(with(vec![], vec![put("done", "1{}")])).await.unwrap();
         assert_eq!(b.commit(settle).await, Err(Conflict::NotHeld));
     })
@@ -71,7 +71,7 @@ async fn a_function_that_is_gone_is_loaded_again() {
 #[tokio::test]
 async fn without_functions_the_text_runs_as_a_script() {
     on_each(false, async |b| {
-        // Memory is too short to load the library, and the user may not load it.
+        // First, memory is too short to load the library. Then the user is not permitted to load it.
         for step in [vec!["CONFIG", "SET", "maxmemory", "1"], vec!["ACL", "SETUSER", "default", "-function|load"]] {
             let _: String = b.command(&step).await;
             for command in [["SCRIPT", "FLUSH"], ["FUNCTION", "FLUSH"]] {
@@ -127,7 +127,7 @@ async fn after_a_restart_counters_wait_for_what_may_be_lost() {
         let lasted = |lease_ms| with(vec![Guard::Epoch { number, lease_ms }], vec![]);
         assert!(b.commit(lasted(0)).await.is_ok());
         assert_eq!(b.commit(lasted(60_000)).await, Err(Conflict::Epoch { number, began_ms }));
-        // The lease has ended.
+        // Simulates that the lease has ended.
         let began = (after.epoch_began_ms - 10_000).to_string();
         change_state(&b, 3, &began).await;
         assert!(b.commit(permit()).await.is_ok());
@@ -149,7 +149,8 @@ async fn a_server_that_lost_all_begins_another_epoch() {
         assert_ne!(after.epoch, before.epoch);
         assert_eq!(after.epoch_began_ms, after.now_ms, "a client that knows another epoch shows that data was lost");
         assert_eq!(b.store.shard().await.unwrap().epoch, after.epoch);
-        // A backup is restored: its next epoch is new, too. The server's clock has to advance.
+        // Simulates that a backup is restored. Its next epoch must be new, too. The server's clock has to advance
+        // first.
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         change_state(&b, 1, "").await;
         change_state(&b, 2, "0").await;
@@ -159,7 +160,7 @@ async fn a_server_that_lost_all_begins_another_epoch() {
     .await;
 }
 
-/// Changes one word of the shard's stored state.
+/// Changes one field of the shard's stored state.
 async fn change_state(b: &Bench, at: usize, value: &str) {
     let state: String = b.command(&["HGET", &b.full("meta"), "state"]).await;
     let mut words: Vec<&str> = state.split(' ').collect();
@@ -171,7 +172,7 @@ async fn change_state(b: &Bench, at: usize, value: &str) {
 async fn shard_time_never_steps_back() {
     on_each(false, async |b| {
         let first = b.store.shard().await.unwrap().now_ms;
-        // Simulates that the server's clock was an hour ahead.
+        // Simulates that the server's clock was an hour ahead until now.
         let ahead = first + 3_600_000;
         let _: i64 = b.command(&["HSET", &b.full("meta"), "last_ms", &ahead.to_string()]).await;
         assert_eq!(b.store.shard().await.unwrap().now_ms, ahead);
@@ -224,7 +225,7 @@ async fn short_memory_is_a_flag_of_the_last_sample() {
         assert_eq!(b.store.sample_memory().await.unwrap().1.to_string(), bound);
         assert_eq!(b.commit(calm()).await, Err(Conflict::Pressure));
         assert!(b.store.shard().await.unwrap().pressure);
-        // Transactions that free memory are committed beyond the bound, too.
+        // Transactions that free memory are committed even if memory exceeds the bound.
         let _: String = b.command(&["CONFIG", "SET", "maxmemory", "1000"]).await;
         assert!(b.commit(with(vec![], vec![put("a", "1{}")])).await.is_ok());
         let _: i64 = b.command(&["HDEL", &b.full("meta"), "state"]).await;

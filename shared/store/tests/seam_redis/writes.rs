@@ -1,4 +1,4 @@
-//! Each write, queues, logs and inboxes.
+//! Each write; also queues, logs and inboxes.
 
 use super::*;
 use tickfleet_core::TimerRule;
@@ -41,7 +41,7 @@ async fn records_and_parts_live_and_expire_together() {
         b.commit(with(vec![], vec![Write::Delete(key("r"))])).await.unwrap();
         assert_eq!(lives("r").await, (-2, -2));
         b.commit(with(vec![], vec![put_for("s", 1)])).await.unwrap();
-        // The server ends lifetimes by its clock.
+        // A lifetime ends by the server's clock, so the test has to wait.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         assert_eq!((b.record("s").await, lives("s").await), (None, (-2, -2)));
     })
@@ -138,10 +138,10 @@ async fn queues_are_taken_in_order_of_preference() {
         assert_eq!(b.read(holds).await, Value::Holds(vec![taken[0].entry.clone(), taken[1].entry.clone()]));
         assert_eq!(b.read(Query::Holder(queue("low"), taken[2].entry.clone())).await, Value::Holder(Some("w".into())));
         assert_eq!(b.store.take(&take(9, 0)).await.unwrap().len(), 1);
-        // A blocked read receives the new entry.
+        // A read that is already blocked receives the new entry.
         let waiting = take(9, 5_000);
         let (taken, ()) = tokio::join!(b.store.take(&waiting), async {
-            // The take has to wait first.
+            // The take has to be blocked before the entry arrives.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             b.commit(with(vec![], vec![enqueue("low", "5")])).await.unwrap();
         });
@@ -194,7 +194,7 @@ async fn logs_are_appended_and_trimmed() {
             b.store.trim(&queue("audit"), TrimBounds { age_ms: 60_000, ..TrimBounds::default() }).await.unwrap(),
             0
         );
-        // Entries get older by the server's clock.
+        // Entries get older by the server's clock, so the test has to wait.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         assert_eq!(b.store.trim(&queue("audit"), TrimBounds { age_ms: 5, ..TrimBounds::default() }).await.unwrap(), 3);
         b.commit(with(vec![], (0..2_000).map(|_| append(100)).collect())).await.unwrap();
@@ -308,7 +308,8 @@ async fn entries_whose_consumer_was_deleted_are_adopted_and_no_others() {
     .await;
 }
 
-/// Many acknowledged entries are deleted by a trim, but never beyond an entry that was lost with a deleted consumer.
+/// Many acknowledged entries are deleted by one trim. The trim must not delete an entry that was lost with a deleted
+/// consumer.
 #[tokio::test]
 async fn a_trim_of_acknowledged_entries_takes_no_lost_ones() {
     on_each(false, async |b| {
@@ -337,7 +338,7 @@ async fn a_trim_of_acknowledged_entries_takes_no_lost_ones() {
     .await;
 }
 
-/// The form of [`TrimBounds::read_upto`].
+/// An entry's ID in the format of [`TrimBounds::read_upto`].
 fn number(id: &str) -> Option<u128> {
     let (ms, sequence) = id.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

@@ -1,9 +1,9 @@
-//! Invariants at any time, and at the end of a game.
+//! Invariants that hold at any time, and invariants at the end of a game.
 
 use super::*;
 
 impl Game {
-    /// Checks the invariants of any time.
+    /// Checks the invariants that hold at any time.
     pub(super) fn check(&self) -> Result<(), TestCaseError> {
         let mut out = 0;
         for turn in 0..self.calls.len() {
@@ -49,7 +49,7 @@ impl Game {
                 }
             }
         }
-        // A worker that still has slices is stale.
+        // If a worker still has slices, they are stale.
         for worker in 0..WORKERS {
             for held in (0..self.workers[worker].len()).rev() {
                 self.settle(worker, held, 4);
@@ -74,8 +74,8 @@ impl Game {
         self.check_replies()
     }
 
-    /// Checks for one reply per turn, and one result and one audit entry per call. No call that ran is reported as not
-    /// run.
+    /// Checks that each turn has one reply, and each call one result and one audit entry. No call that ran is reported
+    /// as not run.
     pub(super) fn check_replies(&self) -> Result<(), TestCaseError> {
         let inbox = tickfleet_core::StreamKey::new("replies:acme:inbox");
         let Value::Entries(replies) = self.read(&Query::Entries { stream: inbox, after: None, count: 100 }) else {

@@ -1,5 +1,5 @@
-//! Games with slices. For any order in which workers settle, park, hand back and crash, timers fire and cancels come:
-//! each call has one result, no call that ran is reported as not run, and no state is left behind.
+//! Games with slices. Workers settle, park, hand back and crash, timers fire and cancels come, in any order. In every
+//! order, each call has one result, no call that ran is reported as not run, and no state is left over.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod checks;
@@ -38,12 +38,12 @@ use tickfleet_store::seam::{ShardState, Store, TakeRequest, Versions, run_with};
 
 const LEASE_MS: i64 = 100;
 const DEADLINE_MS: i64 = 2_000;
-/// Maximum time that a restart of the store loses, ms.
+/// Maximum time whose writes a restart of the store loses, ms.
 const LOST_MS_MAX: i64 = 300;
 const TURNS: usize = 3;
 const WORKERS: usize = 3;
 
-/// Polls once, because a store in memory is ready at once.
+/// Polls a future once, because the futures of a store in memory are ready at once.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
@@ -76,7 +76,7 @@ fn bounds() -> tickfleet_core::bounds::Bounds {
     tickfleet_core::bounds::Bounds { lease_ms: LEASE_MS, ..Default::default() }
 }
 
-/// Every second call is a `once` call.
+/// Every second call is a call of a `once` tool.
 const fn is_once(position: usize) -> bool {
     position % 2 == 1
 }
@@ -113,7 +113,7 @@ fn result(position: usize) -> RenderedCall {
     RenderedCall { result: text.clone().into(), message: Bytes::new(), audit: text.into(), failed: false }
 }
 
-/// A decision of this game: a short form of the record changes of admission, release, begin and recovery.
+/// A decision of this game. It makes the record changes of admission, release, begin or recovery, in a simplified form.
 struct Play<'a, F>(&'a TurnName, F);
 
 impl<F> Decision for Play<'_, F>
@@ -134,7 +134,7 @@ where
     }
 }
 
-/// A worker's slice, and the worker's knowledge of it.
+/// A slice that a worker holds, and the worker's knowledge of it.
 #[derive(Clone)]
 struct HeldSlice {
     slice: Slice,
@@ -142,11 +142,11 @@ struct HeldSlice {
     ran: BTreeSet<usize>,
     /// The begun call, and whether it was sent.
     begun: Option<(usize, bool)>,
-    /// The attempt.
+    /// The nonce of the attempt.
     nonce: String,
     /// The restart epoch in which the worker last confirmed that it owns the slice.
     epoch: u64,
-    /// The restart epoch of the take.
+    /// The restart epoch in which the worker took the slice.
     taken_epoch: u64,
 }
 
@@ -154,12 +154,12 @@ struct Game {
     clock: Arc<ManualClock>,
     store: FaultyStore,
     versions: Versions,
-    /// Stale reads of timers.
+    /// Reads of timers that are stale when they are used.
     stale: BTreeMap<usize, (View, ShardState)>,
     workers: Vec<Vec<HeldSlice>>,
     calls: Vec<usize>,
     ran: BTreeSet<(usize, usize)>,
-    /// The workers' journal: the calls that they ran, with the attempt.
+    /// The workers' journal: the calls that workers ran, each with the attempt's nonce.
     journal: Vec<(usize, usize, String)>,
     /// `once` calls that were sent.
     sent: BTreeSet<(usize, usize)>,
@@ -189,7 +189,8 @@ impl Game {
         for turn in 0..calls.len() {
             game.admit(turn);
         }
-        // No restart may lose an admission: the game covers only turns that were reported as accepted.
+        // Admissions happened long enough ago that no restart loses them: the game covers only turns whose acceptance
+        // was reported.
         game.clock.step(LOST_MS_MAX + 1);
         game
     }
@@ -230,7 +231,7 @@ impl Game {
         view.record::<Turn>(&key).unwrap().map(|stored| stored.value)
     }
 
-    /// Admits a turn without a slice: it waits in the throttle queue of its agent's tick.
+    /// Admits a turn without dispatching a slice: the turn waits in the throttle queue of its agent's tick.
     fn admit(&mut self, turn: usize) {
         let name = name(turn);
         let now_ms = self.shard().now_ms;
@@ -328,7 +329,7 @@ fn each_call_gets_one_result_whatever_the_order() {
     }
 }
 
-/// A worker repeats its commit if the reply is lost.
+/// A worker repeats its commit if the reply was lost.
 #[test]
 fn a_repeated_settle_is_recognized() {
     let mut game = Game::new(&[1, 2, 3]);
@@ -358,7 +359,7 @@ fn a_repeated_settle_is_recognized() {
     game.check().unwrap();
 }
 
-/// Each guard carries an invariant: without it, a game fails.
+/// Each guard protects an invariant: if the guard is removed, a game fails.
 #[test]
 fn a_game_detects_each_guard_that_is_missing() {
     let guards = [

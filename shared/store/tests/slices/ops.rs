@@ -7,7 +7,7 @@ pub(super) enum Op {
     Take {
         worker: usize,
     },
-    /// `pick` selects one of all held slices.
+    /// `pick` selects one of all slices that workers hold.
     HeldSlice {
         pick: usize,
         act: Act,
@@ -58,11 +58,11 @@ pub(super) enum Act {
     },
     Rest,
     HandBack,
-    /// The worker cannot read the slice, or does not know that it has it.
+    /// The worker cannot read the slice, or the store assigns it a slice that it does not know.
     HandBackUntouched {
         unreadable: bool,
     },
-    /// The worker is considered dead, but continues.
+    /// The worker counts as dead, but continues to run.
     Outlive,
 }
 

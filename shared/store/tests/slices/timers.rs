@@ -1,9 +1,10 @@
-//! Operations of schedulers and operators: recovery, timers, cancels; and restarts of the store.
+//! Operations of schedulers and operators: recovery, timers and cancels. Also restarts of the store.
 
 use super::*;
 
 impl Game {
-    /// Redelivers a dead worker's slices. A worker that was only slow continues with its slices, which are stale.
+    /// Redelivers the slices of a dead worker. If the worker was only slow, it continues with its slices, which are
+    /// stale.
     pub(super) fn crash(&mut self, worker: usize) {
         let consumer: Arc<str> = format!("w{worker}").into();
         let heartbeat = RecordKey::new(format!("beat:{consumer}"));
@@ -27,7 +28,7 @@ impl Game {
         }
     }
 
-    /// Reads a turn for its timer, to decide later.
+    /// Reads a turn for its timer. The decision follows later, when the read may be stale.
     pub(super) fn look(&mut self, turn: usize) {
         let name = name(turn);
         let mut view = View::default();
@@ -54,7 +55,7 @@ impl Game {
         }
     }
 
-    /// The store restarts without its last writes. Workers report the calls that they ran.
+    /// Restarts the store without its last writes. Workers then report the calls that they ran.
     pub(super) fn restart(&mut self, lost_ms: i64) {
         self.store.lose(lost_ms);
         for (turn, position, by) in &self.journal {

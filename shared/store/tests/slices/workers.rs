@@ -42,7 +42,7 @@ impl Game {
         self.journal.push((call.0, position, one.nonce.clone()));
     }
 
-    /// Runs the next call, after its begin if it is a `once` call.
+    /// Runs the next call. A `once` call is begun first.
     pub(super) fn run_call(&mut self, worker: usize, held: usize, once: bool, sent: bool) {
         let Some(one) = self.held(worker, held) else { return };
         let slice = &one.slice;
@@ -51,9 +51,10 @@ impl Game {
             return;
         }
         let mut turn = slice.turn.clone();
-        // A call that another worker began is resolved, and not run again.
+        // If another worker began a call, that call is resolved, and not run again.
         let Some(upto) = turn.state.out().filter(|_| turn.begun.is_none()) else { return };
-        // A suspect begins before any of its calls runs, and so does a slice that was taken before a restart.
+        // Two kinds of slices begin before any of their calls runs: redelivered slices, and slices that were taken
+        // before a restart.
         let is_begun = turn.crashes == 0 || matches!(turn.state, State::Running { .. });
         let is_begun = is_begun && one.epoch == self.shard().epoch;
         if !once && is_begun {
@@ -169,7 +170,7 @@ impl Game {
         {
             return;
         }
-        // The turn that a call began is the next one. Its end wakes the call.
+        // If the call began a turn, that turn is the next one by index. Its end wakes the call.
         let turn = name(if begins { Self::index(&one.slice) + 1 } else { for_turn }).turn;
         let reason = if begins { WaitReason::Child { turn } } else { WaitReason::EqualCall { turn } };
         let cause = String::new();

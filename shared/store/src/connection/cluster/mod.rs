@@ -1,9 +1,10 @@
-//! Connections to a Redis Cluster. All keys of a shard are in one slot, which one primary owns. Any node reports the
-//! owner. The reported node must confirm it, because after a failover or a move, views of nodes are out of date.
+//! Connections to a Redis Cluster. All keys of a shard are in one slot, which one primary owns. Any node can report the
+//! owner. The reported node must then confirm that it is the owner, because nodes' views are out of date after a
+//! failover or a move of the slot.
 //!
 //! `ASK` is never followed (rule 24). Scripts declare the bare prefix of a shard, which never exists as a key. While
-//! the slot is migrating, the old primary therefore answers `ASK` to each script, and the new one has only some of the
-//! keys.
+//! the slot is migrating, the old primary therefore replies `ASK` to each script, and the new primary has only some of
+//! the keys.
 
 mod placement;
 mod slot;
@@ -29,14 +30,14 @@ use view::{NodeAddress, View, place_in};
 
 /// Longest time for one node to accept a connection and report the owners of slots.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval of checks whether slots have moved. A primary that was cut off accepts writes until it notices
-/// (`cluster-node-timeout`), and loses them.
+/// Interval of checks whether slots have moved. A primary that was cut off accepts writes until it detects this
+/// (`cluster-node-timeout`). These writes are lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Consecutive checks of the same node. A node that was cut off reports an outdated view forever.
+/// Maximum number of consecutive checks of the same node. A node that was cut off never updates its view.
 const CHECKS_IN_A_ROW: usize = 4;
 /// Longest time for the reported owner to accept a connection and confirm that it owns the slot.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest search in total. In a large cluster, more nodes may be down than can be asked one after the other.
+/// Longest search in total. In a large cluster, too many nodes may be down to ask one after the other.
 const SEARCH_MAX: Duration = Duration::from_secs(8);
 
 /// A cluster. The connections of a process share its views.
@@ -109,7 +110,7 @@ impl Cluster {
         Server::new(info, self.tls.clone())?.dial(config).await
     }
 
-    /// All nodes that can be asked, without duplicates, starting with the one that answered last.
+    /// All nodes that can be asked, without duplicates. The first is the node that answered last.
     fn to_ask(&self) -> Vec<NodeAddress> {
         let known = self.known.read().map(|known| known.clone()).unwrap_or_default();
         let mut all: Vec<NodeAddress> = self.seeds.clone();
@@ -133,9 +134,9 @@ impl Cluster {
         }
     }
 
-    /// The view of the node at this place, or the reason for its failure.
+    /// The view of the node at this address and the connection to it, or the reason for the failure.
     async fn ask(&self, place: &NodeAddress) -> Result<(View, MultiplexedConnection), String> {
-        // The time limit is on the whole exchange, not on each step.
+        // The time limit applies to the whole exchange, not to each step.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let ask = async {
             let mut connection = self.connect(place, config).await.map_err(|error| error.to_string())?;
@@ -144,7 +145,7 @@ impl Cluster {
         timeout(ASK_TIMEOUT, ask).await.unwrap_or_else(|_| Err(format!("no answer within {ASK_TIMEOUT:?}")))
     }
 
-    /// A view that a node reported within the last second; `None` if no node answers.
+    /// A view that a node reported within the last second. `None` if no node replies.
     async fn recent_view(&self) -> Option<Arc<View>> {
         let mut cached = self.cached.lock().await;
         if cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
@@ -177,7 +178,8 @@ impl Cluster {
         cached.view.clone()
     }
 
-    /// The view of the last second, if there is one. Does not wait for a check under way, because nodes may be silent.
+    /// The cached view, if it is at most a second old. Does not wait for a check in progress, because nodes may not
+    /// reply.
     fn seen_just_now(&self) -> Option<Arc<View>> {
         let cached = self.cached.try_lock().ok()?;
         cached.view.clone().filter(|_| cached.at.is_some_and(|at| at.elapsed() < LOOK_EVERY))
@@ -190,10 +192,10 @@ async fn view_over(connection: &mut MultiplexedConnection, host: &str) -> Result
     View::read(&answer.map_err(|error| error.to_string())?, host)
 }
 
-/// Connects to the owner of one slot, or to any primary for commands without a key.
+/// Connects to the owner of one slot. For commands without a key, connects to any primary.
 pub(super) struct Holder {
     cluster: Arc<Cluster>,
-    /// A key of the slot, and the slot.
+    /// A key of the slot, and the slot; `None` for commands without a key.
     key: Option<(String, u16)>,
     /// Address of the owner at the last search, or why it was not found; `None` before the first search.
     found: watch::Sender<Option<Result<String, String>>>,
@@ -205,14 +207,14 @@ impl fmt::Debug for Holder {
     }
 }
 
-/// The result of an attempt.
+/// The result of an attempt to reach the owner.
 enum ReachResult {
     Primary(MultiplexedConnection),
     /// The node reports another owner.
     Moved(NodeAddress),
 }
 
-/// One search for the owner: refused nodes and reasons.
+/// One search for the owner: the nodes that failed, and the reasons.
 #[derive(Default)]
 struct Search {
     reasons: Vec<String>,
@@ -220,12 +222,12 @@ struct Search {
 }
 
 impl Holder {
-    /// Connects to the owner of the slot of `key`, or to any primary without a key.
+    /// Connects to the owner of the slot of `key`. If `key` is `None`, connects to any primary.
     pub(super) fn new(cluster: Arc<Cluster>, key: Option<&str>) -> Self {
         Self { cluster, key: key.map(|key| (key.to_owned(), slot_of(key))), found: watch::Sender::new(None) }
     }
 
-    /// The owners in this view.
+    /// The owner of the slot in this view. Without a key, all primaries.
     fn named(&self, view: &View) -> Result<Vec<NodeAddress>, String> {
         match &self.key {
             Some((_, slot)) => view.primary_of(*slot).map(|place| vec![place.clone()]),
@@ -233,7 +235,7 @@ impl Holder {
         }
     }
 
-    /// A connection to the node at this place if it confirms that it is the owner; otherwise the reason.
+    /// A connection to the node at this address, if the node confirms that it is the owner; otherwise the reason.
     async fn reach(&self, place: &NodeAddress, config: AsyncConnectionConfig) -> Result<ReachResult, String> {
         let connect = async {
             let mut connection = self.cluster.connect(place, config).await.map_err(|error| error.to_string())?;
@@ -257,8 +259,8 @@ impl Holder {
         timeout(PRIMARY_TIMEOUT, connect).await.unwrap_or_else(silent)
     }
 
-    /// A connection to an owner in this view, or to a node that such a node reports. If `None`, `search` has the
-    /// reasons.
+    /// Connects to an owner in this view. If that node reports another owner, tries the reported node. If the result is
+    /// `None`, `search` has the reasons.
     async fn follow(
         &self,
         who: &str,
@@ -306,7 +308,7 @@ impl Holder {
         {
             return Some(connection);
         }
-        // Nodes that failed with the old view are tried again with fresh views.
+        // Nodes that failed with the old view are asked again, this time for fresh views.
         *search = Search::default();
         for place in self.cluster.to_ask() {
             let who = self.cluster.shown(&place);
@@ -360,7 +362,7 @@ impl Dial for Holder {
         let named = self.named(&view).unwrap_or_default();
         let elsewhere = named.iter().find(|_| named.iter().all(|place| self.cluster.shown(place) != from));
         let Some(elsewhere) = elsewhere else { return false };
-        // The view may be out of date, so the reported node must confirm.
+        // The view may be out of date, so the reported node must confirm that it is the owner.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         matches!(self.reach(elsewhere, config).await, Ok(ReachResult::Primary(_)))
     }
@@ -372,7 +374,7 @@ impl Dial for Holder {
     }
 }
 
-/// The new place of the slot, if the error reports one.
+/// The new owner of the slot, if the error reports one.
 fn moved_to(error: &RedisError, asked: &str) -> Option<NodeAddress> {
     if error.code() != Some("MOVED") {
         return None;

@@ -1,4 +1,4 @@
-//! A whole cluster as its nodes report it, for `doctor`.
+//! A whole cluster, as its nodes report it. For `doctor`.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ pub struct ClusterView {
     pub nodes: Vec<NodeReport>,
 }
 
-/// One primary.
+/// A primary that owns slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderView {
     /// Its host and port.
     pub address: String,
-    /// Number of its slots.
+    /// Number of slots that it owns.
     pub slots: u32,
     /// The shards of the fleet in its slots.
     pub shards: Vec<u32>,
@@ -32,12 +32,13 @@ pub struct HolderView {
 pub struct NodeReport {
     /// Its host and port.
     pub node: String,
-    /// For each shard in order: host and port of its primary, if the node reports it; or why the node did not answer.
+    /// For each shard in order: host and port of its primary, or `None` if the node does not report it. The error is
+    /// why the node did not answer.
     pub primaries: Result<Vec<Option<String>>, String>,
 }
 
 impl Cluster {
-    /// Asks every node that can be found, one after the other.
+    /// Asks all known nodes, one after the other.
     pub(crate) async fn view(self: &Arc<Self>, prefixes: &[String]) -> ClusterView {
         let slots: Vec<u16> = prefixes.iter().map(|prefix| slot_of(prefix)).collect();
         let mut nodes: Vec<NodeReport> = Vec::new();

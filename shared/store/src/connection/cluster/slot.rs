@@ -1,9 +1,9 @@
-//! The slot of a key. A cluster divides slots among its primaries.
+//! The slot of a key. A cluster divides its slots among its primaries.
 
 /// Number of slots of every cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: of its hash tag, if it has one.
+/// The slot of a key. If the key has a hash tag, only the tag counts.
 pub(crate) fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);

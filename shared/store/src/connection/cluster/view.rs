@@ -1,11 +1,11 @@
-//! The view of one node: the primaries of a cluster and their slots.
+//! One node's view of the cluster: its primaries and their slots.
 
 use redis::Value;
 
 use super::slot::SLOTS;
 use crate::script::reply::{number_of, text_of};
 
-/// Maximum number of nodes that are recorded; far more than real clusters have.
+/// Maximum number of nodes that are recorded, far above real clusters.
 const NODES_MAX: usize = 2_000;
 
 /// Host and port.
@@ -16,7 +16,7 @@ pub(super) type NodeAddress = (String, u16);
 struct Range {
     first: u16,
     last: u16,
-    /// `None` if the asked node does not report an address.
+    /// `None` if the node that was asked does not report an address.
     primary: Option<NodeAddress>,
     replicas: Vec<NodeAddress>,
 }
@@ -28,10 +28,10 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Reads the reply of the node that was reached at `asked`.
+    /// Parses the reply of the node at address `asked`.
     ///
     /// # Errors
-    /// The reply has another form.
+    /// The reply has an unexpected form.
     pub(super) fn read(answer: &Value, asked: &str) -> Result<Self, String> {
         let Value::Array(items) = answer else { return Err(format!("it answered {answer:?}")) };
         let range = |item: &Value| {
@@ -56,7 +56,7 @@ impl View {
         range.primary.as_ref().ok_or_else(|| format!("does not report the address of the owner of slot {slot}"))
     }
 
-    /// The primaries that own slots, without duplicates, with the number of their slots.
+    /// The primaries that own slots, without duplicates, each with the number of its slots.
     pub(super) fn primaries(&self) -> Vec<(NodeAddress, u32)> {
         let mut found: Vec<(NodeAddress, u32)> = Vec::new();
         for range in self.ranges.iter().take(usize::from(SLOTS)) {
@@ -82,8 +82,8 @@ impl View {
     }
 }
 
-/// A node, `[endpoint, port, id, [more, …]]`; `None` if its address is unknown. If the endpoint is nil or empty, it is
-/// the host that was asked.
+/// Parses a node: `[endpoint, port, id, [more, …]]`. `None` if its address is unknown. If the endpoint is nil or empty,
+/// the node has the host that was asked.
 fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
     let Value::Array(parts) = node else { return None };
     let port = u16::try_from(number_of(parts.get(1)?)?).ok()?;
@@ -91,7 +91,7 @@ fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
         Value::Nil => asked.to_owned(),
         endpoint => match text_of(endpoint)?.as_str() {
             "" => asked.to_owned(),
-            // The node is configured to announce a name, and has no name.
+            // The node is configured to announce a host name, but none is set.
             "?" => match address_in(parts.get(3)?)?.as_str() {
                 "" => asked.to_owned(),
                 address => address.to_owned(),
@@ -102,8 +102,8 @@ fn place(node: &Value, asked: &str) -> Option<NodeAddress> {
     Some((host, port))
 }
 
-/// The IP address in the metadata of a node, which is a list of alternating names and values, or a map. A node may not
-/// know its own IP address.
+/// The IP address in the metadata of a node. The metadata is a list of alternating names and values, or a map. The
+/// address is empty if the node does not know its own IP address.
 fn address_in(more: &Value) -> Option<String> {
     match more {
         Value::Array(parts) => {
@@ -114,7 +114,7 @@ fn address_in(more: &Value) -> Option<String> {
     }
 }
 
-/// The place in a `MOVED` error, `host:port`. An empty host is the host that was asked.
+/// The address in a `MOVED` error, `host:port`. If the host is empty, it is the host that was asked.
 pub(super) fn place_in(redirect: &str, asked: &str) -> Option<NodeAddress> {
     let (host, port) = redirect.rsplit_once(':')?;
     let host = match host {
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// The reply of a server, from its lines as `redis-cli` would send them.
+    /// A server's reply, from its RESP lines.
     fn answer(text: &str) -> Value {
         redis::parse_redis_value(text.replace('\n', "\r\n").as_bytes()).unwrap()
     }

@@ -9,8 +9,8 @@ use crate::seam::inspect::Range;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Dead letters from `until` back to `from`, the newest first. Both are IDs, `-` or `+`; `(` before an ID excludes
-    /// it.
+    /// Dead letters from `until` back to `from`, newest first. Each bound is an ID, `-` or `+`. `(` before an ID
+    /// excludes that entry.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -24,7 +24,7 @@ impl Store {
         Ok(self.seam().entries(&keys::dead(), &range).await?.iter().map(dead_letter).collect())
     }
 
-    /// The newest dead letters, the newest first.
+    /// The newest dead letters, newest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -32,7 +32,8 @@ impl Store {
         self.dead_letters_back("+", "-", count).await
     }
 
-    /// Returns for each of these entries of the audit log whether an operator has replayed or dropped its call.
+    /// Returns one value for each of these entries of the audit log: true if an operator has replayed or dropped its
+    /// call.
     ///
     /// # Errors
     /// [`StoreError`].

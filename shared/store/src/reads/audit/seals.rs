@@ -1,4 +1,4 @@
-//! The audit log and its seals, in order: for exporters, sealers and anchors.
+//! Reads the audit log and its seals in order, for exporters, sealers and anchors.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use crate::script::reply::{into_text, text_of};
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError};
 
-/// Maximum number of heads in a stream, approximate.
+/// Approximate maximum number of chain heads in a stream.
 const ANCHORS_MAX: usize = 100_000;
-/// Heads per command.
+/// Chain heads per command.
 const ANCHORS_PAGE: usize = 1_000;
 
 /// An entry of the audit log.
@@ -23,9 +23,9 @@ const ANCHORS_PAGE: usize = 1_000;
 pub struct LogEntry {
     /// Its ID.
     pub id: String,
-    /// Its text; empty if it has none.
+    /// The entry's text; empty if it has none.
     pub text: String,
-    /// The admission of its call; empty if the entry does not describe it.
+    /// How the entry's call was admitted; empty if the entry has no admission.
     pub admitted: String,
 }
 
@@ -45,16 +45,16 @@ pub struct LogSeal {
 pub struct LogPage {
     /// The entries, in order.
     pub entries: Vec<LogEntry>,
-    /// Number of entries that were ever added.
+    /// Number of entries that were ever added, including removed ones.
     pub added: u64,
-    /// Number of entries.
+    /// Number of entries in the log now.
     pub length: u64,
-    /// The first entry.
+    /// The ID of the oldest entry.
     pub first: Option<String>,
 }
 
 impl Store {
-    /// The first `count` entries of the audit log after `after`.
+    /// The first `count` entries of the audit log after the ID `after`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -69,8 +69,8 @@ impl Store {
         })
     }
 
-    /// Entries of the audit log from `from` to `until`. Both are IDs, times in ms, `-` or `+`; `(` before an ID
-    /// excludes it.
+    /// Entries of the audit log from `from` to `until`. Each bound is an ID, a time in ms, `-` (the oldest entry) or
+    /// `+` (the newest). `(` before an ID excludes that entry.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -78,7 +78,7 @@ impl Store {
         Ok(log_entries(self.seam().entries(&keys::audit(), &range_of(from, until, count)).await?))
     }
 
-    /// As [`Self::log_entries`], the newest first.
+    /// Like [`Self::log_entries`], but with the newest entry first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -87,7 +87,7 @@ impl Store {
         Ok(log_entries(self.seam().entries(&keys::audit(), &range).await?))
     }
 
-    /// The first `count` seals after `after`.
+    /// The first `count` seals after the ID `after`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -96,7 +96,7 @@ impl Store {
         Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
     }
 
-    /// The newest `count` seals, the newest first.
+    /// The newest `count` seals, newest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -105,7 +105,7 @@ impl Store {
         Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
     }
 
-    /// The heads of the chains of these tenants; `None` without a chain.
+    /// The head of each tenant's chain, in the order of `tenants`; `None` for a tenant without a chain.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -125,7 +125,7 @@ impl Store {
         Ok(self.sealing().await?.map(|sealing| sealing.keys).unwrap_or_default())
     }
 
-    /// The last seal whose heads are kept outside; `None` without a copy.
+    /// The last seal whose chain heads were copied to external storage; `None` without such a copy.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -133,7 +133,7 @@ impl Store {
         Ok(self.sealing().await?.map(|sealing| sealing.anchored).filter(|anchored| !anchored.is_empty()))
     }
 
-    /// Age of the oldest entry of the audit log that is not sealed, ms; 0 if all are.
+    /// Age of the oldest unsealed entry of the audit log, ms; 0 if all entries are sealed.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -143,13 +143,13 @@ impl Store {
         let last = state.split(' ').next().filter(|last| !last.is_empty()).unwrap_or("0-0");
         let oldest = self.seam().entries(&keys::audit(), &Range::after(EntryId::new(last), 1)).await?;
         match oldest.first() {
-            // Entries have the time of the store's clock, not that of the shard.
+            // The store's clock numbers entries, so their age is not measured in shard time.
             Some((id, _)) => Ok(age(Some(id), self.seam().vitals().await?.clock_ms)),
             None => Ok(0),
         }
     }
 
-    /// The position of the seals; `None` if the shard was never sealed.
+    /// The position up to which the audit log is sealed; `None` if the shard was never sealed.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -175,9 +175,9 @@ fn log_entries(entries: Vec<Entry>) -> Vec<LogEntry> {
     entries.into_iter().map(entry).collect()
 }
 
-/// Heads of chains in a stream of any Redis.
+/// Streams of chain heads on any Redis server.
 impl Pool {
-    /// Appends heads to a stream that keeps about `ANCHORS_MAX` of them.
+    /// Appends chain heads to a stream. The stream keeps about the newest `ANCHORS_MAX`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -190,7 +190,7 @@ impl Pool {
         self.pipeline::<Reply>("anchors", &pipe).await.map(drop)
     }
 
-    /// The heads of a stream, the oldest first.
+    /// The chain heads in a stream, the oldest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -208,7 +208,7 @@ impl Pool {
     }
 }
 
-/// The entries of a stream, each with its head.
+/// The entries of a stream: the ID of each, and the chain head in it.
 fn anchors_of(found: Reply) -> Vec<(String, Option<String>)> {
     let Reply::Array(entries) = found else { return Vec::new() };
     let read = |entry: Reply| {

@@ -1,4 +1,4 @@
-//! Calls that ended, as the audit log reports them.
+//! Calls that ended, as recorded in the audit log.
 
 use serde::Deserialize;
 
@@ -28,7 +28,7 @@ struct RawAuditMeta {
     duration_ms: u64,
 }
 
-/// Reads an audit entry. The name of an unknown tool is the model's own text, and is not shown.
+/// Parses an audit entry. If a tool is unknown, its name is text from the model, and is not shown.
 pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
     let audit: RawAuditEntry = serde_json::from_slice(audit).ok()?;
     let known = audit.meta.outcome != "unknown_tool";

@@ -1,4 +1,4 @@
-//! The states of many turns, for callers that follow them: a few round trips for all of them.
+//! The states of many turns, for callers that follow them. Takes a few round trips for all turns together.
 
 use tickfleet_core::settings::{self, Setting};
 use tickfleet_core::turn::end::parts;
@@ -10,7 +10,7 @@ use crate::reads::turn_view::read_turn;
 use crate::reads::{place, text};
 use crate::{Store, StoreError, TurnName};
 
-/// Results of one turn per read.
+/// Maximum number of results of one turn per read.
 const RESULTS_READ: usize = 16;
 
 /// The state of an unfinished turn.
@@ -18,27 +18,29 @@ const RESULTS_READ: usize = 16;
 pub struct FollowedTurn {
     /// Its record.
     pub turn: Turn,
-    /// Its results from the requested one on, 16 at most, JSON.
+    /// Its results, JSON, beginning with the requested index: at most 16.
     pub results: Vec<String>,
     /// When its timer is due, ms of shard time.
     pub timer_ms: Option<i64>,
-    /// When its throttle queue is evaluated next, ms of shard time.
+    /// When its throttle queue is evaluated next, ms of shard time. `None` if the turn is in no throttle queue.
     pub due_ms: Option<i64>,
-    /// The pause of its agent or tenant, if it is throttled. An unreadable note is empty; the pause still applies.
+    /// If the turn is throttled: the pause of its agent or tenant. An unreadable note is empty; the pause still
+    /// applies.
     pub pause: Option<Pause>,
     /// True if a consumer holds its slice.
     pub is_held: bool,
 }
 
-/// The state of one turn: `None` if it has ended or is unknown, and an error if its record cannot be read, which
+/// The state of one turn. `None` if the turn has ended or is unknown. An error if its record cannot be read: this
 /// affects only this turn (rule 18).
 type FollowedTurnResult = Result<Option<FollowedTurn>, StoreError>;
 
 impl Store {
-    /// The states of these turns, each with its results from the given index on. For a few hundred turns at once.
+    /// The states of these turns, each with its results beginning with the given index. Suitable for a few hundred
+    /// turns at a time.
     ///
     /// # Errors
-    /// [`StoreError`]; for one turn, if its record cannot be read.
+    /// [`StoreError`]. If the record of one turn cannot be read, only that turn has an error.
     pub async fn followed_turns(&self, turns: &[(TurnName, usize)]) -> Result<Vec<FollowedTurnResult>, StoreError> {
         let mut queries = Vec::with_capacity(3 * turns.len());
         for (name, from) in turns {
@@ -79,7 +81,7 @@ impl Store {
     }
 }
 
-/// The queries about a turn that depend on its state: its holder, or its throttle queue and pauses.
+/// The queries that depend on a turn's state: about its holder, or about its throttle queue and pauses.
 fn state_queries(name: &TurnName, stored: &Stored<Turn>) -> Vec<Query> {
     let turn = &stored.value;
     if let Some(entry) = stored.out_entry() {

@@ -9,11 +9,11 @@ pub struct ServerLoad {
     pub used_memory: u64,
     /// Bytes allowed; 0 means unlimited.
     pub maxmemory: u64,
-    /// Commands per second, averaged by the server.
+    /// Commands per second, as averaged by the server.
     pub ops: u64,
     /// Number of clients.
     pub clients: u64,
-    /// CPU time since its start, seconds.
+    /// CPU time since the server's start, seconds.
     pub cpu_seconds: f64,
 }
 

@@ -1,5 +1,5 @@
-//! A shard as `tickfleet top` watches it. A poll reads counters, ends of streams, the newest audit entries, and a
-//! bounded number of throttle queues. Its cost does not grow with the waiting work.
+//! A shard as `tickfleet top` shows it. A poll reads counters, the ends of streams, the newest audit entries, and a
+//! bounded number of throttle queues. So its cost does not grow with the amount of waiting work.
 
 mod ended;
 mod followed_turns;
@@ -29,11 +29,11 @@ use crate::connection::command::RedisCommand;
 use crate::seam::inspect::{Entry, Range};
 use crate::{Store, StoreError, TurnName};
 
-/// Maximum number of audit entries per poll. Further ones are counted, but their tools are not shown.
+/// Maximum number of audit entries per poll. Further entries are counted, but their tools are not shown.
 const AUDIT_SEEN_MAX: usize = 200;
 /// Number of earliest timers per poll.
 const TIMERS_SEEN: usize = 500;
-/// Approximate number of timers of throttle queues that a poll reads from a slow scan of all timers.
+/// Approximate number of timers per step of a slow scan, which finds throttle queues among all timers.
 const TIMERS_SWEPT: usize = 128;
 /// Maximum number of throttle queues per poll.
 const QUEUES_MAX: usize = 256;
@@ -43,15 +43,15 @@ const QUEUES_MAX: usize = 256;
 pub struct Watch {
     store: Store,
     audit_last: Option<EntryId>,
-    /// Audit entries that were read and are not about a call.
+    /// Number of audit entries that were read and are not about a call.
     not_calls: u64,
     cursor: u64,
-    /// Timers of throttle queues that the current scan has found, and those of the previous scan.
+    /// Throttle queues with their timers: found by the current scan so far, and found by the previous scan.
     found: BTreeMap<CounterKey, i64>,
     known: Option<BTreeMap<CounterKey, i64>>,
 }
 
-/// The first members of the set of timers, and a step of a scan of it.
+/// The first members of the set of timers, and one step of a scan of that set.
 struct Timers {
     earliest: Vec<(std::sync::Arc<str>, u64)>,
     swept: Vec<(std::sync::Arc<str>, u64)>,
@@ -139,8 +139,8 @@ impl Watch {
         let (entries, state) = self.store.seam().page(&keys::audit(), &range).await?;
         view.ended = self.ended(&entries);
         view.calls = state.last.is_some().then(|| state.added.saturating_sub(self.not_calls));
-        // The store may have lost the newest entry that was read, and number the next ones below it. Then none counts
-        // as read.
+        // The store may have lost the newest entry that was read, and may number new entries below it. In that case,
+        // the next poll treats all entries as unread.
         let ms = |entry: &Option<EntryId>| entry.as_ref().and_then(|entry| entry_ms(entry.as_str()));
         if ms(&state.last) < ms(&self.audit_last) {
             self.audit_last = None;
@@ -161,7 +161,7 @@ impl Watch {
         calls
     }
 
-    /// Records the timers that were read. Returns the lateness of the earliest, ms.
+    /// Records the throttle queues among these timers. Returns the lateness of the earliest timer, ms.
     fn sweep(&mut self, timers: Timers, now_ms: i64) -> i64 {
         let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - place_ms(*due)).max(0));
         self.cursor = timers.next;
@@ -177,7 +177,7 @@ impl Watch {
         late_ms
     }
 
-    /// The known throttle queues, each with its next evaluation, the earliest first.
+    /// The known throttle queues, each with the time of its next evaluation, the earliest first.
     fn queues(&self) -> Vec<(CounterKey, i64)> {
         let mut queues = self.known.clone().unwrap_or_default();
         queues.extend(self.found.iter().map(|(counter, due)| (counter.clone(), *due)));
@@ -187,7 +187,7 @@ impl Watch {
         queues
     }
 
-    /// Adds the throttle queues with turns.
+    /// Adds the throttle queues that contain turns.
     async fn add_lanes(&self, view: &mut ShardView) -> Result<(), StoreError> {
         let queues = self.queues();
         let mut queries = Vec::with_capacity(4 * queues.len());
@@ -209,7 +209,7 @@ impl Watch {
                     (tenant.to_owned(), agent.to_owned(), None)
                 }
                 limits::TENANT_DAY => (waits.counter.to_string(), String::new(), None),
-                // A counter may be shared by tenants, or private.
+                // The counter's name is not shown: it may be shared by tenants, or private.
                 limit => (String::new(), String::new(), Some(limit.to_owned())),
             };
             view.throttle_queues.push(ThrottleQueueView {
@@ -228,7 +228,7 @@ impl Watch {
         let queries: Vec<Query> = turns.iter().map(|record| Query::Record(record.clone())).collect();
         let found = self.store.values(&queries).await?;
         for ((queue, record), value) in view.throttle_queues.iter_mut().zip(&turns).zip(found) {
-            // An unreadable record affects only its own line.
+            // An unreadable record affects only the line of its own queue.
             let stored: Option<Stored<Turn>> = super::stored(record, Some(value)).unwrap_or_default();
             queue.oldest_ms = stored.map(|stored| (view.now_ms - stored.value.admitted_ms).max(0));
         }

@@ -20,27 +20,27 @@ pub struct StreamView {
     pub added: Option<u64>,
 }
 
-/// An agent or a counter of a limit, with turns that wait for it.
+/// A throttle queue: the turns that wait for an agent's caps, or for a counter of a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThrottleQueueView {
-    /// The agent's tenant; empty for a counter, which several tenants may share.
+    /// The agent's tenant; empty for the counter of a limit, which several tenants may share.
     pub tenant: String,
-    /// The agent; empty for a counter of a tenant or limit.
+    /// The agent; empty for the counter of a tenant or limit.
     pub agent: String,
-    /// The limit of the counter; `None` for caps of an agent or tenant. The counter itself is not shown: it may be
-    /// private.
+    /// The limit of the counter; `None` for caps of an agent or tenant. The counter's own name is not shown, because it
+    /// may be private.
     pub limit: Option<String>,
     /// The first waiting turn, `tenant:turn`.
     pub first: String,
     /// Number of turns in the throttle queue.
     pub turns: u64,
-    /// Time since the admission of the first turn, ms; `None` if its record is missing.
+    /// Time since the admission of the first turn, ms; `None` if the turn's record is missing.
     pub oldest_ms: Option<i64>,
     /// Time until the next evaluation of the throttle queue, ms; negative if it is late.
     pub due_in_ms: i64,
-    /// Calls used in the agent's tick, as last written.
+    /// Calls used in the agent's tick, according to the last write to the counter.
     pub tick_used: i64,
-    /// Calls used in the agent's day, as last written.
+    /// Calls used in the agent's day, according to the last write to the counter.
     pub day_used: i64,
 }
 
@@ -59,9 +59,10 @@ pub struct ShardView {
     pub streams: Vec<StreamView>,
     /// The nodes of the shard that are alive, or stopped less than five minutes ago.
     pub nodes: Vec<NodeView>,
-    /// Agents and counters with waiting turns, as far as they are known yet.
+    /// The throttle queues that contain turns, as far as they were found.
     pub throttle_queues: Vec<ThrottleQueueView>,
-    /// True if these are all: a scan of all timers takes several polls, and a poll reads at most 256 throttle queues.
+    /// True if these are all throttle queues. A scan of all timers takes several polls, and each poll reads at most 256
+    /// queues.
     pub throttle_queues_whole: bool,
     /// Number of timers: throttle queues, turns under way, retries.
     pub timers: u64,
@@ -73,9 +74,9 @@ pub struct ShardView {
     pub delayed: u64,
     /// Longest wait for a retry, ms.
     pub oldest_delayed_ms: i64,
-    /// Number of calls that have ever ended: audit entries, except known entries of operators. `None`
-    /// without an audit log.
+    /// Number of calls that have ever ended: the number of audit entries ever added, minus the operators' entries that
+    /// this watch has read. `None` without an audit log.
     pub calls: Option<u64>,
-    /// The newest calls that ended since the last poll, at most 200.
+    /// The newest calls that ended since the last poll: at most 200.
     pub ended: Vec<EndedCall>,
 }

@@ -38,7 +38,7 @@ impl ManualClock {
         self.0.store(now_ms, Ordering::SeqCst);
     }
 
-    /// Moves the time, ms. A negative amount steps back.
+    /// Advances the time by this amount, ms. A negative amount sets the time back.
     pub fn step(&self, by_ms: i64) {
         self.0.fetch_add(by_ms, Ordering::SeqCst);
     }

@@ -3,8 +3,8 @@
 use tickfleet_core::record::Debited;
 use tickfleet_core::{CounterState, Room, Window};
 
-/// A fixed window longer than this is used again after a restart, although its last debits may be lost. Otherwise calls
-/// would wait up to a day for it.
+/// A fixed window of at most this length that began before a restart has no room, because its last debits may be lost.
+/// A longer window is used again nevertheless: otherwise calls would wait up to a day for it.
 const LOST_WINDOW_MAX_MS: i64 = 60_000;
 
 /// Amounts of a rolling counter by the time at which they expire, ms, the earliest first.
@@ -19,29 +19,29 @@ pub struct Counter {
     pub buckets: Option<Buckets>,
 }
 
-/// Inputs of a counter's decision, in addition to its state.
+/// The inputs of the decision about a debit, in addition to the counter itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     /// Shard time, ms.
     pub now_ms: i64,
-    /// When the restart epoch began, ms; 0 for the first one.
+    /// When the restart epoch began, ms; 0 for the first epoch.
     pub epoch_began_ms: i64,
     /// The lease of the fleet, ms.
     pub lease_ms: i64,
 }
 
-/// The result of a [`Room`] guard for its counter.
+/// The effect of a [`Room`] guard on its counter.
 pub struct Debit {
     /// The counter after the debit.
     pub counter: Counter,
-    /// The debit as a stamped record reports it.
+    /// The debit in the format of a stamped record.
     pub debited: Debited,
-    /// The state to report without room.
+    /// `None` if the debit has room. Otherwise the state to report.
     pub refused: Option<CounterState>,
 }
 
 impl Counter {
-    /// Debits the counter. Opens its window if needed.
+    /// Returns the counter after the debit. Opens the counter's window if needed.
     pub fn debit(&self, room: &Room, moment: Moment) -> Debit {
         let mut counter = self.opened(&room.window, moment.now_ms);
         let refused = counter.refusal(room, moment);
@@ -51,7 +51,7 @@ impl Counter {
         Debit { debited, counter, refused }
     }
 
-    /// The state to report if the debit has no room.
+    /// `None` if the debit has room. Otherwise the state to report.
     fn refusal(&self, room: &Room, moment: Moment) -> Option<CounterState> {
         let mut state = self.state;
         if let Some(ends_ms) = self.blocked(&room.window, moment) {
@@ -63,7 +63,7 @@ impl Counter {
         (behind || !fits).then_some(state)
     }
 
-    /// When a counter that may have lost debits in a restart has room again. `None` if it lost none.
+    /// When the counter has room again, if a restart may have lost its debits. `None` if the counter is not blocked.
     fn blocked(&self, window: &Window, moment: Moment) -> Option<i64> {
         let began = moment.epoch_began_ms;
         match window {
@@ -75,10 +75,10 @@ impl Counter {
         }
     }
 
-    /// The counter with the current window.
+    /// The counter with its current window opened.
     fn opened(&self, window: &Window, now_ms: i64) -> Self {
         let rolling = matches!(window, Window::Rolling { .. });
-        // The limit has changed its kind, so its counters start again.
+        // The limit has another kind of window now, so its counters start again.
         let again = CounterState { queued: self.state.queued, ..CounterState::default() };
         let state = if rolling == self.buckets.is_some() { self.state } else { again };
         match window {
@@ -95,7 +95,7 @@ impl Counter {
         counter
     }
 
-    /// Adds the guard's amount. Returns when the amount expires, or the end of the window.
+    /// Adds the guard's amount. Returns when the amount expires; without buckets, this is the end of the window.
     fn add_debit(&mut self, room: &Room, now_ms: i64) -> i64 {
         let (Window::Rolling { length_ms }, Some(buckets)) = (&room.window, &mut self.buckets) else {
             self.state.used = self.state.used.saturating_add(room.amount);
@@ -117,7 +117,8 @@ impl Counter {
         leaves_ms
     }
 
-    /// Adds or returns an amount, without a bound. With `ends_ms`, only in the window that ends then.
+    /// Adds an amount, or subtracts it if it is negative. The result has no upper bound. If `ends_ms` is given, changes
+    /// only the window or bucket that ends then.
     pub fn add(&mut self, amount: i64, ends_ms: Option<i64>) {
         let added = |used: u64| used.saturating_add_signed(amount);
         if let Some(buckets) = &mut self.buckets {
@@ -134,8 +135,8 @@ impl Counter {
         }
     }
 
-    /// Takes an amount and begins the window that ends at `ends_ms`. False if the counter has another window, or
-    /// buckets.
+    /// Subtracts an amount, and sets the begin of the window that ends at `ends_ms` to now. Returns false if the
+    /// counter has another window, or is rolling.
     pub fn restart(&mut self, amount: u64, ends_ms: i64, now_ms: i64) -> bool {
         if self.buckets.is_some() || self.state.ends_ms != ends_ms {
             return false;

@@ -1,7 +1,7 @@
 //! The effects that change a shard, and their binary form.
 //!
-//! Commits, takes and upkeep change a shard through effects alone. A journal writes effects and a replica applies
-//! them. So a replayed shard equals the original, even if the decision rules have changed since.
+//! Commits, takes and upkeep change a shard only through effects. A journal stores the effects, and a replica applies
+//! them. A replayed shard therefore equals the original, even if the rules of decisions have changed since then.
 
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ effects! {
         /// Its fields.
         fields: Arc<Fields>,
     }
-    /// An entry was removed, with its holder.
+    /// An entry was removed. No consumer holds it any longer.
     11 DropEntry {
         /// The stream.
         stream: StreamKey,
@@ -136,7 +136,7 @@ effects! {
         /// The consumer.
         consumer: Arc<str>,
     }
-    /// A queue has this consumer, which may hold nothing.
+    /// A queue has this consumer. The consumer does not need to hold entries.
     13 Consumer {
         /// The stream.
         stream: StreamKey,
@@ -150,7 +150,7 @@ effects! {
         /// The consumer.
         consumer: Arc<str>,
     }
-    /// The newest IDs of a stream, which outlast its entries.
+    /// The newest IDs of a stream. They are kept when the entries are removed.
     15 Reached {
         /// The stream.
         stream: StreamKey,
@@ -168,7 +168,7 @@ effects! {
     }
     /// The shard's clock.
     17 Clock {
-        /// Shard time less the store's clock, ms.
+        /// Shard time minus the store's clock, ms.
         offset_ms: i64,
         /// The last shard time, ms.
         last_ms: i64,
@@ -199,7 +199,7 @@ effects! {
         /// The number.
         added: u64,
     }
-    /// A stream was removed, with its group, and the number of the last reply.
+    /// A stream was removed, with its group. If the stream is an inbox, the number of its last reply was removed, too.
     22 DropStream {
         /// The stream.
         stream: StreamKey,
@@ -207,7 +207,7 @@ effects! {
 }
 
 impl Effect {
-    /// Approximate size of its largest field, bytes.
+    /// Approximate size of the effect's largest field, bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Record { text, .. } => text.len(),

@@ -1,4 +1,4 @@
-//! A store in memory that fails like a real one. A seed and the order of calls determine the faults.
+//! A store in memory that fails like a real store. The faults depend only on a seed and the order of calls.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,14 +16,14 @@ use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState,
 use crate::seam::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
-/// The faults of a call. None by default.
+/// The faults of calls. By default, calls have no faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
-    /// Latency before a call is applied, and again before its reply, ms.
+    /// Latency before a call is applied, and again before its reply is returned, ms.
     pub latency_ms: RangeInclusive<u64>,
-    /// Calls of 1000 that fail and are not applied.
+    /// Of 1,000 calls, the number that fail without being applied.
     pub refused_per_mille: u64,
-    /// Calls of 1000 that are applied, but whose reply is lost.
+    /// Of 1,000 calls, the number that are applied, but whose reply is lost.
     pub unanswered_per_mille: u64,
 }
 
@@ -41,7 +41,7 @@ struct CallFaults {
     unanswered: bool,
 }
 
-/// A shard in memory that fails. Cheap to clone; all clones are the same shard, and share a connection.
+/// A shard in memory that fails. Cheap to clone; all clones are the same shard, and share one connection.
 #[derive(Debug, Clone)]
 pub struct FaultyStore {
     store: MemoryStore,
@@ -58,7 +58,7 @@ struct FaultState {
     chance: SplitMix64,
 }
 
-/// Random numbers from a seed: SplitMix64.
+/// A generator of random numbers from a seed: SplitMix64.
 #[derive(Debug)]
 struct SplitMix64(u64);
 
@@ -74,7 +74,7 @@ impl SplitMix64 {
 }
 
 impl FaultyStore {
-    /// An empty shard without faults. [`Self::lose`] can lose up to `history_ms`.
+    /// An empty shard without faults. [`Self::lose`] can lose the writes of at most the last `history_ms`.
     #[must_use]
     pub fn new(options: MemoryOptions, seed: u64, history_ms: i64) -> Self {
         let lease_ms = options.lease_ms;
@@ -94,24 +94,24 @@ impl FaultyStore {
         Self { severed: watch::Sender::new(false), ..self.clone() }
     }
 
-    /// Severs this connection: no call is answered from now on, and calls in progress may have been applied. The
-    /// process behind it is dead, or cut off.
+    /// Severs this connection: from now on, no call gets a reply. Calls in progress may have been applied. This
+    /// simulates that the process on this connection is dead or cut off.
     pub fn sever(&self) {
         self.severed.send_replace(true);
     }
 
-    /// The same shard, without faults.
+    /// The same shard without faults.
     #[must_use]
     pub const fn inner(&self) -> &MemoryStore {
         &self.store
     }
 
-    /// Sets the faults from now on.
+    /// Sets the faults of all later calls.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// Restarts the store without its last `lost_ms`: a crash that lost the last writes, or a failover to a lagging
+    /// Restarts the store without the writes of the last `lost_ms`. This simulates a crash, or a failover to a lagging
     /// replica. A new epoch begins. IDs of lost entries may be reused.
     pub fn lose(&self, lost_ms: i64) {
         let mut kept = self.store.lock();
@@ -126,7 +126,7 @@ impl FaultyStore {
         kept.shard = shard;
     }
 
-    /// Sets the memory pressure that the next sample reports.
+    /// Sets whether the next sample reports that memory is short.
     pub fn set_memory_short(&self, short: bool) {
         self.store.set_bytes_max(u64::from(short));
     }

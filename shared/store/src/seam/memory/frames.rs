@@ -1,12 +1,12 @@
 //! Frames: atomic groups of effects in a file, each with its length and checksum.
 //!
-//! `<length: 4 bytes> <CRC-32 of length and effects: 4 bytes> <effects>`. An incomplete frame is dropped.
+//! Format: `<length: 4 bytes> <CRC-32 of length and effects: 4 bytes> <effects>`. Readers drop an incomplete frame.
 
 use std::io::{self, Read};
 
 use super::effects::{Effect, Wire};
 
-/// Begins every file. A reader rejects other files.
+/// The first bytes of every file. A reader rejects other files.
 pub const MAGIC: &[u8; 8] = b"tickfl01";
 
 /// Size of a frame's header, bytes.
@@ -38,7 +38,7 @@ fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
 /// The frames of a file, up to the first incomplete one.
 pub struct Frames<R> {
     from: R,
-    /// Bytes in complete frames.
+    /// Number of bytes in complete frames so far.
     pub good: u64,
 }
 
@@ -78,7 +78,7 @@ impl<R: Read> Frames<R> {
     }
 }
 
-/// Reads `count` bytes, or fewer at the end.
+/// Reads `count` bytes, or fewer if the file ends before.
 fn read_up_to(from: &mut impl Read, count: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(count as u64).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! Guards are read-only. Their debits and acknowledgments are applied once all of them hold.
+//! Checks guards. Checking changes nothing. The guards' debits and acknowledgments are applied once all guards hold.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use super::streams::Id;
 /// The changes that a transaction's guards make once all of them hold.
 #[derive(Debug, Default)]
 pub struct GuardEffects {
-    /// Counters with their debits.
+    /// Counters, as they are after the debits.
     pub counters: Vec<(CounterKey, Counter)>,
-    /// Their stamps, one for each [`Guard::Room`].
+    /// The stamps of the debits, one for each [`Guard::Room`].
     pub debited: Vec<Debited>,
     /// Counters in shadow mode that had no room.
     pub shadowed: Vec<CounterKey>,
@@ -32,12 +32,12 @@ pub fn inbox_stream(inbox: &InboxKey) -> StreamKey {
     StreamKey::new(format!("replies:{}:{}", inbox.tenant, inbox.inbox))
 }
 
-/// The inboxes of a tenant; a place is the shard time of the last use.
+/// The inboxes of a tenant. The place of an inbox is the shard time of its last use.
 pub fn inboxes(tenant: &str) -> SetKey {
     SetKey::new(format!("inboxes:{tenant}"))
 }
 
-/// True if this stored text has this version.
+/// True if this stored text begins with this version.
 pub fn is_version(text: &Bytes, version: &Version) -> bool {
     text.strip_prefix(version.as_str().as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
 }
@@ -141,7 +141,8 @@ impl Shard {
         Ok(())
     }
 
-    /// The counter that a guard debits: its own, or the shared one if the limit's counters are used up.
+    /// The counter that a guard debits: its own, or the shared counter if the limit already has its maximum number of
+    /// counters.
     fn counter_for(&self, room: &Room, passed: &GuardEffects) -> CounterKey {
         let stored = self.contents.counters.get(&room.counter.limit);
         let is_stored = |name: &Arc<str>| stored.is_some_and(|counters| counters.contains_key(name));

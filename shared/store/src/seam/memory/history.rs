@@ -1,11 +1,11 @@
-//! The recent past of a shard, which a simulated failure loses.
+//! The recent past of a shard. A simulated failure returns to it, and so loses the last writes.
 
 use std::collections::VecDeque;
 
 use super::effects::Effect;
 use super::shard::Contents;
 
-/// Contents at an earlier time, and all effects since.
+/// Contents at an earlier time, and all effects after that time.
 #[derive(Debug)]
 pub struct History {
     keep_ms: i64,
@@ -19,7 +19,7 @@ impl History {
         Self { keep_ms, base: contents, frames: VecDeque::new() }
     }
 
-    /// Adds the effects of one call, at this time of a monotonic clock, ms.
+    /// Adds the effects of one call. `at_ms` is the time of the call by a monotonic clock, ms.
     pub fn push(&mut self, at_ms: i64, effects: Vec<Effect>) {
         if !effects.is_empty() {
             self.frames.push_back((at_ms, effects));
@@ -30,7 +30,7 @@ impl History {
         }
     }
 
-    /// The contents at this time, or at the start of the history.
+    /// The contents at this time. If the history begins later, the contents at its begin.
     pub fn contents_at(&self, at_ms: i64) -> Contents {
         let mut contents = self.base.clone();
         let before = self.frames.iter().take_while(|frame| frame.0 <= at_ms);

@@ -1,12 +1,12 @@
-//! The journal of a shard: a snapshot, and a log of the effects since.
+//! The journal of a shard: a snapshot, and a log of the effects after the snapshot.
 //!
 //! ```text
 //! lock          held by the one process that has the directory open
-//! snapshot-7    the contents when generation 7 began, complete before it has this name
-//! log-7         the effects since, one frame for each batch
+//! snapshot-7    the contents when generation 7 began; the file gets this name once it is complete
+//! log-7         the effects since then, one frame for each batch
 //! ```
 //!
-//! A new generation begins at every start, and when the log has become larger than the snapshot. A reader keeps a log
+//! A new generation begins at every start, and when the log has become larger than the snapshot. A reader applies a log
 //! up to the first torn or damaged frame.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -23,7 +23,7 @@ use super::frames::{Frames, MAGIC, write_frame};
 use super::shard::Contents;
 use crate::StoreError;
 
-/// When a commit is synced to disk.
+/// When a commit is synced to disk, relative to its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FsyncPolicy {
     /// Before the reply.
@@ -31,7 +31,7 @@ pub enum FsyncPolicy {
     /// Within a second: a crash of the machine, not of the process, may lose the last second.
     #[default]
     EverySecond,
-    /// When the operating system writes it.
+    /// No sync: the operating system decides when it writes the commit to disk.
     Never,
 }
 
@@ -46,7 +46,8 @@ struct LogFile {
     file: File,
     path: PathBuf,
     written: AtomicU64,
-    /// Bytes that are synced. The lock is held during an fsync, so that concurrent callers share the next one.
+    /// Number of bytes that are synced. The lock is held during an fsync. Callers that wait for the lock share the next
+    /// fsync.
     synced: Mutex<u64>,
 }
 
@@ -128,7 +129,7 @@ impl Syncing {
     }
 }
 
-/// The contents of a directory when it was opened.
+/// The contents of a directory at the time when it was opened.
 #[derive(Debug)]
 pub struct Opened {
     /// The contents. `None` if the directory was empty.
@@ -157,7 +158,7 @@ impl Opened {
         let snapshot = newest("snapshot-")?;
         let log = newest("log-")?;
         let Some(generation) = snapshot else {
-            // The first snapshot is complete before the first log begins.
+            // The first snapshot is complete before the first log begins. A log without any snapshot means damage.
             return match log {
                 Some(log) => Err(StoreError::DataDamaged { path: dir.join(format!("snapshot-{log}")), at: 0 }),
                 None => Ok(Self { contents: None, lock, generation: 0 }),
@@ -210,7 +211,7 @@ impl Journal {
         &self.log.path
     }
 
-    /// Fails after a failed write.
+    /// Fails if an earlier write failed.
     ///
     /// # Errors
     /// [`StoreError::Data`].
@@ -222,11 +223,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends the effects of one batch; `contents` are the contents after it. Returns the position to sync before the
-    /// reply.
+    /// Appends the effects of one batch. `contents` is the state after the batch. Returns the position to sync before
+    /// the reply.
     ///
     /// # Errors
-    /// [`StoreError::Data`]: after this the journal accepts no writes.
+    /// [`StoreError::Data`]. After this error the journal accepts no writes.
     pub fn append(&mut self, effects: &[Effect], contents: &Contents) -> Result<Option<Position>, StoreError> {
         if !effects.is_empty() {
             let appended = self.write(effects).and_then(|()| self.rotate(contents));
@@ -250,8 +251,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins a new generation once the log is larger than the snapshot, so that snapshots cost at most as much as the
-    /// log.
+    /// Begins a new generation once the log is larger than the snapshot. So writing snapshots costs at most as much as
+    /// writing the log.
     fn rotate(&mut self, contents: &Contents) -> Result<(), StoreError> {
         if self.log.written.load(Ordering::SeqCst) < self.snapshot_bytes.max(self.log_min) {
             return Ok(());
@@ -285,7 +286,7 @@ fn data_error(doing: &'static str, path: &Path, source: io::Error) -> StoreError
     StoreError::Data { doing, path: path.to_owned(), source }
 }
 
-/// The generations of the files of a kind.
+/// The generations of the files whose names begin with `kind`.
 fn generations(dir: &Path, kind: &str) -> io::Result<Vec<u64>> {
     let mut found = Vec::new();
     for file in fs::read_dir(dir)? {
@@ -309,7 +310,7 @@ fn read_snapshot(path: &Path, contents: &mut Contents) -> Result<(), StoreError>
     }
 }
 
-/// Applies a log up to the first incomplete frame. A copy of a damaged log stays in the directory.
+/// Applies a log up to the first incomplete frame. If the log is damaged, keeps a copy of it in the directory.
 fn read_log(path: &Path, contents: &mut Contents) -> Result<(), StoreError> {
     let failed = |error| data_error("read", path, error);
     let file = match File::open(path) {
@@ -339,7 +340,7 @@ fn read_log(path: &Path, contents: &mut Contents) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Writes a snapshot, and names it once it is complete. Returns its size, bytes.
+/// Writes a snapshot to a draft file, and renames the file once it is complete. Returns its size, bytes.
 fn write_snapshot(dir: &Path, generation: u64, contents: &Contents) -> Result<u64, StoreError> {
     let draft = dir.join("snapshot.draft");
     let path = dir.join(format!("snapshot-{generation}"));
@@ -392,7 +393,8 @@ fn create_log(dir: &Path, generation: u64) -> Result<LogFile, StoreError> {
     Ok(LogFile { file, path, written: AtomicU64::new(bytes), synced: Mutex::new(bytes) })
 }
 
-/// Removes the files of older generations. A leftover only costs disk space, because the newest generation is read.
+/// Removes the files of older generations. If a file cannot be removed, it only costs disk space: the newest generation
+/// is read.
 fn remove_older(dir: &Path, generation: u64) {
     for kind in ["snapshot-", "log-"] {
         for old in generations(dir, kind).unwrap_or_default().into_iter().filter(|found| *found < generation) {

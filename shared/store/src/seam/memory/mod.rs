@@ -43,10 +43,10 @@ use crate::{Confirmed, StoreError};
 pub struct MemoryOptions {
     /// The clock that shard time is derived from.
     pub clock: Arc<dyn Clock>,
-    /// The lease of the fleet, ms. No [`tickfleet_core::Window::Held`] has room within this time after a restart.
+    /// The lease of the fleet, ms. Within this time after a restart, [`tickfleet_core::Window::Held`] has no room.
     pub lease_ms: i64,
-    /// Bound on the memory in use, bytes; 0 means unlimited. [`Store::sample_memory`] compares the memory with it.
-    /// Writes that free memory are always accepted.
+    /// Bound on the memory in use, bytes; 0 means unlimited. [`Store::sample_memory`] checks it. The bound never blocks
+    /// a write.
     pub bytes_max: u64,
 }
 
@@ -67,7 +67,7 @@ struct Shared {
     locked: Mutex<Locked>,
     clock: Arc<dyn Clock>,
     bytes_max: AtomicU64,
-    /// Wakes waiting takes when an entry is enqueued.
+    /// Wakes waiting takes when an entry is added to a queue.
     enqueued: Notify,
     /// Wakes readers that follow a log or inbox when an entry is appended.
     appended: Notify,
@@ -84,12 +84,12 @@ struct Locked {
 }
 
 impl Locked {
-    /// Fails if the journal is behind the shard.
+    /// Fails if an earlier write to the journal failed.
     fn check(&self) -> Result<(), StoreError> {
         self.journal.as_ref().map_or(Ok(()), Journal::check)
     }
 
-    /// Writes the effects of a call. Returns the position to sync before the reply.
+    /// Writes the collected effects to the journal. Returns the position to sync before the reply.
     fn persist(&mut self) -> Result<Option<Position>, StoreError> {
         let effects = self.shard.drain();
         let contents = &self.shard.contents;
@@ -111,18 +111,19 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty shard, which is dropped with its last clone.
+    /// An empty shard. Its data is gone when its last clone is dropped.
     #[must_use]
     pub fn new(options: MemoryOptions) -> Self {
         let shard = Shard::new(options.lease_ms);
         Self::of(Locked { shard, journal: None, history: None }, options)
     }
 
-    /// A shard that is persisted in `dir`, and loaded from it. Opening existing data counts as a restart: a new epoch
-    /// begins.
+    /// A shard that is loaded from `dir` and persisted there. Opening existing data counts as a restart, and begins a
+    /// new epoch.
     ///
     /// # Errors
-    /// [`StoreError::DataInUse`] if another process has it open; [`StoreError::DataDamaged`], [`StoreError::Data`].
+    /// [`StoreError::DataInUse`] if another process has the directory open; [`StoreError::DataDamaged`],
+    /// [`StoreError::Data`].
     pub fn open_dir(dir: &Path, policy: FsyncPolicy, options: MemoryOptions) -> Result<Self, StoreError> {
         let mut opened = Opened::read(dir)?;
         let shard = match opened.contents.take() {
@@ -153,7 +154,7 @@ impl MemoryStore {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Number of reads and of commits so far: on Redis, each would be a round trip.
+    /// Number of reads and of commits so far. On Redis, each of them would be a round trip.
     #[must_use]
     pub fn round_trips(&self) -> (u64, u64) {
         (self.shared.reads.load(Ordering::Relaxed), self.shared.commits.load(Ordering::Relaxed))
@@ -164,7 +165,7 @@ impl MemoryStore {
         self.shared.bytes_max.store(bytes, Ordering::SeqCst);
     }
 
-    /// Begins a restart epoch, which reports that the last writes may be lost.
+    /// Begins a restart epoch. A new epoch means that the last writes may be lost.
     ///
     /// # Errors
     /// [`StoreError::Data`].
@@ -172,22 +173,22 @@ impl MemoryStore {
         self.change(Shard::restart).await
     }
 
-    /// Reads the clock under the lock. Otherwise concurrent calls would look like a clock that steps back.
+    /// Reads the clock. The caller holds the lock: otherwise, concurrent calls would look like a clock that steps back.
     fn raw_ms(&self) -> i64 {
         self.shared.clock.now_ms()
     }
 
-    /// Ignores poisoning: changes do not panic half-way, and the shard would still be readable.
+    /// Ignores poisoning: changes do not panic halfway, so the shard is still consistent.
     fn lock(&self) -> MutexGuard<'_, Locked> {
         self.shared.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the shard.
+    /// Reads the contents of the shard.
     fn read_contents<T>(&self, look: impl FnOnce(&Contents) -> T) -> Result<T, StoreError> {
         self.look_at(|shard, _| look(&shard.contents))
     }
 
-    /// Reads the shard, with the store's clock.
+    /// Reads the shard, given the time of the store's clock.
     fn look_at<T>(&self, look: impl FnOnce(&Shard, i64) -> T) -> Result<T, StoreError> {
         let mut locked = self.lock();
         locked.check()?;
@@ -196,7 +197,7 @@ impl MemoryStore {
         Ok(look(&locked.shard, raw_ms))
     }
 
-    /// Changes the shard, and writes the effects before the reply.
+    /// Changes the shard, and persists the effects before the reply.
     async fn change<T>(&self, change: impl FnOnce(&mut Shard, i64) -> T + Send) -> Result<T, StoreError> {
         let (result, position) = {
             let mut locked = self.lock();
@@ -239,7 +240,7 @@ impl Store for MemoryStore {
     ) -> Result<(BatchResult, Confirmed), StoreError> {
         let committed = self.commit(batch).await?;
         let position = self.lock().journal.as_ref().map(Journal::position);
-        // Without a directory, everything that could repeat the batch is lost with it.
+        // Without a directory, a crash loses the caller as well as the data, so there is nothing to wait for.
         let (Some(position), false) = (position, durability == Durability::None) else {
             return Ok((committed, Confirmed::Yes));
         };
@@ -257,7 +258,7 @@ impl Store for MemoryStore {
         loop {
             let enqueued = self.shared.enqueued.notified();
             tokio::pin!(enqueued);
-            // From here on every enqueue wakes this take.
+            // From here on, every enqueue wakes this take.
             enqueued.as_mut().enable();
             let taken = self.change(|shard, raw_ms| shard.take(raw_ms, take)).await?;
             if !taken.is_empty() || take.wait_ms == 0 {
@@ -347,7 +348,7 @@ impl Store for MemoryStore {
         loop {
             let appended = self.shared.appended.notified();
             tokio::pin!(appended);
-            // From here on every append wakes this reader.
+            // From here on, every append wakes this reader.
             appended.as_mut().enable();
             let found = self
                 .read_contents(|contents| contents.entries_after(&follow.log, follow.after.as_ref(), follow.count))?;

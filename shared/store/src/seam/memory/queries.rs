@@ -1,4 +1,4 @@
-//! Answers to the queries of decisions, and pages of records and counters.
+//! Replies to the queries of decisions, and pages of records and counters.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Bound;
@@ -63,7 +63,7 @@ impl Contents {
         held.into_iter().flatten().take(count).map(|id| id.entry()).collect()
     }
 
-    /// Entries of a stream after an entry.
+    /// Up to `count` entries of a stream after the entry `after`.
     pub fn entries_after(&self, stream: &StreamKey, after: Option<&EntryId>, count: usize) -> Vec<(EntryId, Fields)> {
         let begin = match after {
             Some(after) => Id::parse(after).map_or(Bound::Unbounded, Bound::Excluded),
@@ -78,7 +78,7 @@ impl Contents {
     pub fn backlog(&self, queue: &StreamKey) -> QueueCounts {
         let Some(stream) = self.streams.get(queue) else { return QueueCounts::default() };
         let held = stream.group.as_ref().map_or(0, |group| group.holders.len() as u64);
-        // An acknowledged entry is removed, so each entry is either waiting or held.
+        // Acknowledged entries are removed, so each entry is either waiting or held.
         QueueCounts { waiting: (stream.entries.len() as u64).saturating_sub(held), held }
     }
 
@@ -142,7 +142,7 @@ impl Contents {
         members.skip(skip).take(count).map(|(place, member)| (Arc::clone(member), *place)).collect()
     }
 
-    /// The number of members before this one.
+    /// The number of members before this member.
     pub fn rank(&self, set: &SetKey, member: &str) -> Option<u64> {
         let members = self.sets.get(set)?;
         let place = *members.places.get(member)?;
@@ -186,14 +186,14 @@ impl Shard {
         consumers.map(|(name, held)| consumer(name, held.len() as u64)).collect()
     }
 
-    /// The consumer that holds an entry, and for how long, ms.
+    /// The consumer that holds an entry, and the time since it took the entry, ms.
     pub fn holder(&self, raw_ms: i64, queue: &StreamKey, entry: &EntryId) -> Option<(Arc<str>, i64)> {
         let holder = self.contents.holder(queue, entry)?;
         let taken = Id::parse(entry).and_then(|id| self.seen.taken.get(&(queue.clone(), id)).copied());
         Some((holder, (raw_ms - taken.unwrap_or(self.seen.started_ms)).max(0)))
     }
 
-    /// The vital signs of the store.
+    /// The vital signs of the store: shard state, clock and memory.
     pub fn vitals(&self, raw_ms: i64, memory_max: u64) -> Vitals {
         let state = self.state();
         let clock = self.contents.clock;
@@ -209,7 +209,7 @@ impl Shard {
     }
 }
 
-/// True if no ID is within these bounds. A map does not accept them.
+/// True if no ID can be within these bounds. A map would panic for such bounds.
 fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
     match (from, upto) {
         (Bound::Included(from), Bound::Included(upto)) => from > upto,
@@ -218,8 +218,8 @@ fn is_empty(from: Bound<Id>, upto: Bound<Id>) -> bool {
     }
 }
 
-/// A page of items, ordered by the hash of the name. The order is stable while items are added and removed: an item
-/// that exists throughout is on exactly one page. The cursor is the hash of the last item.
+/// A page of items, ordered by the hash of the name. This order does not change while items are added and removed: an
+/// item that exists throughout a scan is on exactly one page. The cursor is the hash of the last item.
 fn page<'a, I: Copy, T>(
     items: impl Iterator<Item = (&'a str, I)>,
     cursor: u64,
@@ -240,7 +240,7 @@ fn page<'a, I: Copy, T>(
     (rest.into_iter().map(|(_, item)| render(item)).collect(), next)
 }
 
-/// A nonzero hash, because cursor 0 begins and ends a scan.
+/// A nonzero hash, because cursor 0 means the start or the end of a scan.
 fn hash(name: &str) -> u64 {
     let mut hasher = FxHasher::default();
     name.hash(&mut hasher);

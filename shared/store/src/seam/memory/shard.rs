@@ -19,20 +19,20 @@ pub struct StoredRecord {
     pub text: Option<Bytes>,
     /// The parts by name.
     pub parts: BTreeMap<Arc<str>, Bytes>,
-    /// The last moment of its lifetime by the store's clock, ms.
+    /// The last moment of the record's lifetime, by the store's clock, ms.
     pub expires_ms: Option<i64>,
 }
 
-/// Members with places.
+/// The members of a sorted set, each with its place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Members {
-    /// Places by member.
+    /// The place of each member.
     pub places: FxHashMap<Arc<str>, u64>,
-    /// The members in order.
+    /// The members in order of their places.
     pub order: BTreeSet<(u64, Arc<str>)>,
 }
 
-/// Shard time: the store's clock and an offset that grows when the clock steps back.
+/// Shard time is the store's clock plus an offset. The offset grows when the store's clock steps back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShardClock {
     /// The offset, ms.
@@ -46,7 +46,7 @@ pub struct ShardClock {
 pub struct Contents {
     /// Records.
     pub records: FxHashMap<RecordKey, StoredRecord>,
-    /// When records expire, in order.
+    /// When records expire, the earliest first.
     pub expiries: BTreeSet<(i64, RecordKey)>,
     /// Sets.
     pub sets: FxHashMap<SetKey, Members>,
@@ -54,13 +54,13 @@ pub struct Contents {
     pub counters: FxHashMap<Arc<str>, FxHashMap<Arc<str>, Counter>>,
     /// Streams.
     pub streams: FxHashMap<StreamKey, Stream>,
-    /// Numbers of the last replies by inbox.
+    /// The number of each inbox's last reply.
     pub numbers: FxHashMap<StreamKey, u64>,
     /// The clock.
     pub clock: ShardClock,
     /// Number of the restart epoch.
     pub epoch: u64,
-    /// When it began, ms; 0 for the first one.
+    /// When the restart epoch began, ms; 0 for the first epoch.
     pub epoch_began_ms: i64,
     /// Generation of the policy.
     pub policy: u64,
@@ -81,7 +81,7 @@ pub struct Shard {
     pub lease_ms: i64,
     /// Effects since the last [`Self::drain`]. `None` if they are not collected.
     tape: Option<Vec<Effect>>,
-    /// The last written clock.
+    /// The clock as it was last added to the tape.
     taped_clock: ShardClock,
     /// Observations that are not persisted.
     pub seen: Seen,
@@ -94,15 +94,15 @@ pub struct Seen {
     pub started_ms: i64,
     /// Number of times that the store's clock has stepped back.
     pub steps: u64,
-    /// Size of the last step, ms.
+    /// Size of the last step back, ms.
     pub step_ms: i64,
-    /// The last take of a consumer, by the store's clock, ms.
+    /// When each consumer last took entries, by the store's clock, ms.
     pub takes: FxHashMap<(StreamKey, Arc<str>), i64>,
     /// When entries were taken, by the store's clock, ms.
     pub taken: FxHashMap<(StreamKey, Id), i64>,
 }
 
-/// Shard time that may pass without being written, ms.
+/// Maximum advance of shard time before the clock itself must be written, ms.
 const CLOCK_TAPE_MS: i64 = 1_000;
 
 impl Shard {
@@ -122,7 +122,7 @@ impl Shard {
         self.tape.get_or_insert_default();
     }
 
-    /// The effects since the last call, with the clock if it has to be written.
+    /// The effects since the last call. Adds the clock if there are other effects, or if the clock must be written.
     pub fn drain(&mut self) -> Vec<Effect> {
         let Some(tape) = &mut self.tape else { return Vec::new() };
         let clock = self.contents.clock;
@@ -148,7 +148,7 @@ impl Shard {
         self.contents.apply(effect);
     }
 
-    /// Advances shard time by the store's clock. It never steps back.
+    /// Advances shard time to the store's clock plus the offset. Shard time never steps back.
     pub fn tick(&mut self, raw_ms: i64) -> i64 {
         let clock = &mut self.contents.clock;
         let advanced_ms = raw_ms.saturating_add(clock.offset_ms);
@@ -179,7 +179,7 @@ impl Shard {
         self.change(Effect::Epoch { number, began_ms });
     }
 
-    /// The inputs of counters at this time.
+    /// The times on which the evaluation of counters depends.
     pub const fn moment(&self) -> Moment {
         Moment {
             now_ms: self.contents.clock.last_ms,

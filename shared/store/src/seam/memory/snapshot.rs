@@ -1,4 +1,4 @@
-//! The contents of a shard as effects. Applied to an empty shard, they restore the contents.
+//! Converts the contents of a shard into effects. Applied to an empty shard, the effects restore the contents.
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ impl Id {
         Some(Self { ms: ms.parse().ok()?, seq: seq.parse().ok()? })
     }
 
-    /// The ID as a number, in the form of [`crate::seam::TrimBounds`].
+    /// The ID as a number, in the format of [`crate::seam::TrimBounds`].
     pub const fn packed(self) -> u128 {
         (self.ms as u128) << 64 | self.seq as u128
     }
@@ -40,14 +40,14 @@ impl fmt::Display for Id {
     }
 }
 
-/// Entries that the consumers of a queue have taken and not acknowledged.
+/// The consumer group of a queue: entries that consumers have taken and not yet acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Group {
     /// The newest entry that was taken.
     pub delivered: Id,
-    /// Entries that are held, with their holders.
+    /// The holder of each entry that is held.
     pub holders: BTreeMap<Id, Arc<str>>,
-    /// Consumers, with their entries.
+    /// The entries that each consumer holds.
     pub consumers: BTreeMap<Arc<str>, BTreeSet<Id>>,
 }
 
@@ -60,12 +60,12 @@ pub struct Stream {
     pub last: Id,
     /// Number of entries that were ever appended.
     pub added: u64,
-    /// Its consumer group. `None` for logs and inboxes.
+    /// The consumer group of a queue. `None` for logs and inboxes.
     pub group: Option<Group>,
 }
 
 impl Stream {
-    /// The ID of an entry that is appended at `raw_ms`: always later than all earlier ones.
+    /// The ID of an entry that is appended at `raw_ms`. It is always greater than all earlier IDs.
     pub fn next_id(&self, raw_ms: i64) -> Id {
         let ms = u64::try_from(raw_ms).unwrap_or(0);
         if ms > self.last.ms { Id { ms, seq: 0 } } else { Id { ms: self.last.ms, seq: self.last.seq + 1 } }

@@ -1,4 +1,4 @@
-//! Commits: guards, then their changes, then the writes in order. Also changes outside transactions.
+//! Commits: guards, then the changes of the guards, then the writes in order. Also changes that are not transactions.
 
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ impl Shard {
         applying.entries.push(id.entry());
     }
 
-    /// Makes a stream a queue.
+    /// Adds the consumer group to a stream, which makes it a queue. Creates the stream if it is missing.
     pub fn ensure_queue(&mut self, queue: &StreamKey) {
         if self.contents.streams.get(queue).is_none_or(|stream| stream.group.is_none()) {
             self.change(Effect::Queue { stream: queue.clone() });
@@ -152,7 +152,7 @@ impl Shard {
         }
     }
 
-    /// The counter that was debited for `key`: the shared one if the limit's counters were used up.
+    /// The counter that a debit for `key` used: if `key` has no counter of its own, the limit's shared counter.
     fn standing_for(&self, key: &CounterKey) -> CounterKey {
         if self.contents.counter(key).is_some() {
             return key.clone();
@@ -161,7 +161,7 @@ impl Shard {
         if self.contents.counter(&others).is_some() { others } else { key.clone() }
     }
 
-    /// Stores on a counter whether its throttle queue has members.
+    /// Stores in a counter whether its throttle queue has members.
     fn mark_queue(&mut self, set: &SetKey, queue_of: Option<&CounterKey>) {
         let Some(key) = queue_of.map(|key| self.standing_for(key)) else { return };
         let queued = self.contents.size(set) > 0;
@@ -236,7 +236,7 @@ impl Shard {
         self.drop_oldest(log, old.max(beyond))
     }
 
-    /// Takes entries from queues, the preferred one first.
+    /// Takes entries from queues, in order of preference.
     pub fn take(&mut self, raw_ms: i64, take: &TakeRequest) -> Vec<TakenEntry> {
         let mut taken = Vec::new();
         for queue in &take.queues {
@@ -257,7 +257,7 @@ impl Shard {
         taken
     }
 
-    /// Removes a consumer that holds nothing. Returns false if it holds something.
+    /// Removes a consumer that holds no entries. Returns false if it holds entries.
     pub fn remove_consumer(&mut self, queue: &StreamKey, consumer: &str) -> bool {
         self.seen.takes.remove(&(queue.clone(), Arc::from(consumer)));
         let group = self.contents.streams.get(queue).and_then(|stream| stream.group.as_ref());
@@ -282,7 +282,7 @@ impl Shard {
         }
     }
 
-    /// Samples the memory against its bound; 0 means unlimited.
+    /// Compares the memory in use with its bound, and stores whether memory is short. Bound 0 means unlimited.
     pub fn sample(&mut self, bytes_max: u64) {
         let short = bytes_max > 0 && self.contents.bytes.saturating_mul(10) >= bytes_max.saturating_mul(8);
         if short != self.contents.pressure {

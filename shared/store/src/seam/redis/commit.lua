@@ -9,31 +9,31 @@
 --        then number of tenants with inboxes, then for each: tenant · number of inboxes · inboxes
 --        then the transactions, each: number of words that follow · version and a blank · proof's key or '' · '1' if stamped,
 --        or '' · words of guards and writes, each followed by its own arguments
---        Arguments name counters and inboxes by their number in these lists, from 1.
--- Reply  shard time · epoch · its begin · generation of the policy · of the settings · 1 under pressure, else 0, and for each
---        transaction: 1 (committed) · 2 (already) · an entry (committed, enqueued this one) · {'committed', entries,
---        shadowed counters} · a conflict: {word, …}
+--        Arguments refer to counters and inboxes by their position in these lists, from 1.
+-- Reply  shard time · epoch · begin of the epoch · generation of the policy · of the settings · 1 if memory is short, or 0 ·
+--        then for each transaction: 1 (committed) · 2 (already committed) · an entry (committed; enqueued this entry) ·
+--        {'committed', entries, shadowed counters} · a conflict: {word, …}
 
--- Guards and writes, by word. Each takes the index of its first argument. It returns the next word's, and a conflict or nil.
+-- Guards and writes by word. Input: index of the first argument. Returns the next word's index, and a conflict or nil.
 local words = {}
--- A library runs many batches, and sees only `redis` while it is loaded: each batch sets these variables.
+-- A library is loaded once, and sees only `redis` at that time. So each batch sets these variables.
 local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
 local ARGV, P, META, TIMERS, BUILT_IN, lease
 local GROUP, TIME, NOT_HELD = 'workers', { 'time' }, { 'not_held' }
--- Lua passes a limited number of arguments to one command.
+-- Lua passes at most a certain number of arguments to one command.
 local MANY = 1000
 local function in_parts(command, key, list, from, last)
   for k = from, last, MANY do try(command, key, unpack(list, k, min_of(k + MANY - 1, last))) end
 end
 
----- The shard. Its clock never steps back; its epoch is one run of the server. Users of weak roles may not write them.
+---- The shard. Its clock never steps back; a run of the server is an epoch. Users of weak roles may not write either.
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
--- A refused command would be in the server's log of refusals with every batch.
+-- Checked before each write: the server would log a refused command with every batch.
 local function may_set_meta() return not acl_check or acl_check('HSET', META, 'state', '') end
 local function set_meta(field, value) return may_set_meta() and try('HSET', META, field, value) end
--- `state` is the text of all these but the clock. It seldom changes: a batch parses it only if it differs from the last one's.
+-- `state` is the text of all these variables except the time. It seldom changes: a batch only parses a changed text.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
--- The number of an epoch is a count and, below it, a time: a server that has lost data would use a count again.
+-- An epoch's number has a count in its upper bits, a time in the lower: a server that has lost data repeats a count.
 local EPOCH = 2 ^ 32
 -- 200 years, ms. Shard time that is further ahead of the server's clock is damaged.
 local AHEAD_MAX = 6311520000000
@@ -54,7 +54,7 @@ local function read_shard()
   local time, meta = call('TIME'), call('HMGET', META, 'last_ms', 'state')
   read_state(meta[2] or NEW_STATE)
   local last_ms, clock = tonumber(meta[1] or 0) or 0, time[1] * 1000 + floor(time[2] / 1000)
-  -- The comparison with NaN is false.
+  -- Written with `not`, because a comparison with NaN is false.
   if not (last_ms - clock <= AHEAD_MAX and offset <= AHEAD_MAX) then
     offset, last_ms = 0, 0
     write_state()
@@ -71,31 +71,31 @@ local function read_shard()
     set_meta('last_ms', now_text)
   end
   if run_id ~= ARGV[1] or run_id == '' then
-    -- The caller may be wrong, so the server itself is asked.
+    -- The caller's run_id may be out of date, so the server itself is asked.
     local id, last = string.match(call('INFO', 'server'), 'run_id:(%x+)'), run_id
     run_id = id
     if last ~= id then begin_epoch(last == '' and 0 or now) end
   end
-  -- A server that has lost all data looks new. A caller that knows another epoch shows that it is not.
+  -- A server that has lost all data looks new. If the caller knows another epoch, the server is not new.
   local known = ARGV[3] + 0
   if restarted == 0 and known ~= 0 and known ~= epoch and may_set_meta() then begin_epoch(now) end
 end
 
----- Counters. Redis stores four doubles each: used, end, begin, flags (1: turns wait in its queue, 2: it is rolling). A rolling
--- counter has pairs behind them, ordered by time: when an amount leaves it, and the amount.
--- A restart may lose the last debits of a window. A longer window is used again nevertheless.
+---- Counters. Redis stores each as four doubles: used, end, begin, flags (1: turns wait in its queue, 2: it is rolling).
+-- In a rolling counter, pairs follow, ordered by time: when an amount leaves the counter, and the amount.
+-- A restart may lose the last debits of a window. A window of at most this length, ms, then has no room until it ends.
 local LOST_WINDOW_MAX = 60000
--- Counter · window (0: none) · behind the queue · shadow · amount · max · begin · end · length · counters of the limit at most.
+-- Counter · window (0: none) · behind the queue · shadow · amount · max · begin · end · length · maximum number of counters.
 local ROOM, ROOM_SIZE = '<I4BBBdddddd', 55
 local HELD, ROLLING, FIXED, DAY = 1, 2, 3, 4
--- Counter · amount · end of the window that it was debited in, or -1.
+-- Counter · amount · end of the window in which the amount was debited, or -1.
 local ADD, ADD_SIZE = '<I4dd', 20
 local NO_BOUND = 2 ^ 53
 -- The batch's counters by number. `touch` is the number of the last transaction that changed the counter.
 local counters, present
--- By the key of a limit's counters: the counter `~` for those beyond its bound, and how many others there are.
+-- By the key of a limit's counters: the counter `~`, used for counters beyond the limit's bound; number of others.
 local shared, sizes
--- Seven values of each counter that the present transaction has changed, from before. Later batches use the list again.
+-- Seven values of each counter from before its first change in the current transaction. Later batches reuse the list.
 local before, noted = {}, 0
 local function load_counter(key, name, text)
   -- Eight fields: a ninth would make Lua double the table, so only a rolling counter has `buckets`.
@@ -119,7 +119,7 @@ local function set_exists(c, exists)
   if c.name ~= '~' and c.key ~= BUILT_IN then sizes[c.key] = size_of(c.key) + (exists and 1 or -1) end
   c.exists = exists
 end
--- Notes a counter before its first change in a transaction, and creates it.
+-- Saves a counter's values before its first change in a transaction. Creates the counter if it does not exist.
 local function change(c)
   if c.touch ~= present then
     local n = noted
@@ -137,7 +137,7 @@ local function undo_changes()
     c.used, c.ends, c.began, c.queued, c.buckets = unpack(before, n + 1, n + 5)
   end
 end
--- The counter that a write changes: `~` stands for a counter that the limit does not have.
+-- The counter that a write changes. If the counter does not exist, but `~` does, the write changes `~`.
 local function written(number)
   local c = counters[number + 0]
   if c.exists or c.key == BUILT_IN then return c end
@@ -148,7 +148,7 @@ local function sum_buckets(c)
   c.used, c.ends, c.began = 0, c.buckets[1] or 0, 0
   for k = 2, #c.buckets, 2 do c.used = c.used + c.buckets[k] end
 end
--- Debits a rolling counter. Returns when the amount leaves it.
+-- Debits a rolling counter. Returns when the amount leaves the counter.
 local function debit_rolling(c, amount, length)
   local width = floor((max_of(length, 1) + 7) / 8)
   local leaves = (floor(now / width) + 1) * width + length
@@ -163,37 +163,37 @@ local function debit_rolling(c, amount, length)
   sum_buckets(c)
   return leaves
 end
--- A counter that cannot be read has no room until its window ends. The transaction may be refused, so this is not its change.
+-- An unreadable counter has no room until its window ends. This is kept even if the transaction is refused.
 local function use_up(c, window, from, upto, length)
   c.is_lost, c.touch = nil, 0
   if window == ROLLING then c.buckets = { now + length, NO_BOUND } return end
   if window > ROLLING then c.used, c.ends, c.began = NO_BOUND, upto, from end
 end
--- Opens the window that runs now, if the counter's last one has ended.
+-- Opens the current window, if the counter's last window has ended.
 local function open_window(c, window, from, upto, length)
   if window == ROLLING then
     c.buckets = c.buckets or {}
     while c.buckets[1] and c.buckets[1] <= now do c.buckets = { unpack(c.buckets, 3) } end
     return sum_buckets(c)
   end
-  -- The limit is of another kind now: its counters start again.
+  -- The limit now has another kind of window: its counters start again.
   if c.buckets or window < ROLLING and c.ends ~= 0 then c.used, c.ends, c.began, c.buckets = 0, 0, 0, false end
   if window < ROLLING or now < c.ends then return end
   if c.ends <= from then c.used, c.ends, c.began = 0, upto, from
-  -- The time zone has changed: the day continues.
+  -- The time zone has changed: the day continues until its new end.
   elseif window == DAY then c.ends = upto
-  -- The length has changed: the counter opens once, also for the time up to the next boundary.
+  -- The length has changed: one longer window begins now, and includes the whole next window.
   else c.used, c.ends, c.began = 0, upto + length, now end
 end
--- The present transaction: its version and a blank, the last entry and all entries that it has enqueued, whether records and
--- entries have its stamp, the counters' new amounts, and the counters in shadow mode that had no room.
+-- The current transaction: its version and a blank, its proof's key, the last and all entries that it has enqueued,
+-- whether records and entries get the stamp, the stamp (new amounts of counters), the shadowed counters without room.
 local version, proof, entry, entries, stamped, stamp, shadowed
 -- Debits the counters of a list of rooms.
 function words.room(i)
   local rooms = ARGV[i]
   for at = 1, #rooms, ROOM_SIZE do
     local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(ROOM, rooms, at)
-    -- The window that runs now, if that of the decision has ended.
+    -- If the decision's window has ended, this is the current window.
     if window == FIXED and now >= upto then
       upto = upto + (floor((now - upto) / length) + 1) * length
       from = upto - length
@@ -201,7 +201,7 @@ function words.room(i)
     if window > ROLLING and (now < from or now >= upto) then return i + 1, TIME end
     local c = counters[number]
     if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
-    -- Only a comparison: it changes nothing, and so needs no right to change it.
+    -- Such a room only compares. It changes nothing, so it needs no permission to write the counter.
     local checks = amount == 0 and window == 0
     if not checks then
       if c.is_lost then use_up(c, window, from, upto, length) end
@@ -210,7 +210,7 @@ function words.room(i)
     end
     local used, ends, began = c.used, c.ends, c.began
     if checks and (c.buckets or ends ~= 0) then used, ends, began = 0, 0, 0 end
-    -- The restart may have lost debits, and holders have not reported themselves yet.
+    -- After a restart, debits of a fixed window may be lost, and holders of permits have not reported them yet.
     if window == FIXED and c.began < restarted and length <= LOST_WINDOW_MAX then
       used = max_of(used, max)
     elseif window == HELD and restarted > 0 and now < restarted + lease then
@@ -230,7 +230,7 @@ function words.room(i)
   end
   return i + 1
 end
--- Adds amounts to counters. A rolling counter takes the amount from the bucket that ends then, or from its last.
+-- Adds amounts to counters. A rolling counter changes the amount that leaves at `ends_ms`, or its last one if -1.
 function words.add(i)
   local amounts = ARGV[i]
   for at = 1, #amounts, ADD_SIZE do
@@ -250,9 +250,9 @@ function words.add(i)
   return i + 1
 end
 
----- Queues. Entries that the batch has acknowledged, by stream, are deleted together.
+---- Queues. The entries of a stream that the batch has acknowledged are deleted together.
 local acknowledged
--- Above this number, one trim is faster than deletes by name: Redis finds an entry by a walk over its neighbors.
+-- Above this number, one trim is faster than deletes by ID: to find an entry, Redis walks over its neighbors.
 local FEW = 8
 function words.held(i)
   local stream, id = ARGV[i], ARGV[i + 1]
@@ -270,9 +270,9 @@ local function delete_acknowledged(stream)
   local list, from = acknowledged[stream] or {}, 1
   acknowledged[stream] = nil
   local group = #list > FEW and try('XINFO', 'GROUPS', stream)[1] or {}
-  -- A sum that is too small shows entries that were lost with a deleted consumer. A trim would delete them.
+  -- If the sum is too small, a consumer was deleted with its entries. A trim would delete these lost entries.
   if group[2] == GROUP and group[12] and group[6] + group[12] + #list == call('XLEN', stream) then
-    -- All entries before the first held one are acknowledged; if none is held, all up to the last of the list.
+    -- All entries before the first held entry are acknowledged. If none is held, all up to the last of the list are.
     local held = first_held(stream, '-', '+')
     local trimmed = try('XTRIM', stream, 'MINID', held and held[1] or list[#list])
     if trimmed == #list - (held and 0 or 1) then from = #list end
@@ -280,7 +280,7 @@ local function delete_acknowledged(stream)
   in_parts('XDEL', stream, list, from, #list)
 end
 
----- Timers that the batch has set by one rule, and cleared. They are written together.
+---- Timers that the batch has set by one rule, and timers that it has cleared. They are written together.
 local due, dues, rule, cleared, clears = {}, 0, nil, {}, 0
 local function write_timers()
   for k = 1, dues, MANY do try('ZADD', TIMERS, rule, unpack(due, k, min_of(k + MANY - 1, dues))) end
@@ -294,19 +294,19 @@ local function load_inbox(tenant, name, seq)
   boxes[#boxes + 1] = { name = name, key = P .. 'replies:' .. tenant .. ':' .. name, known = P .. 'inboxes:' .. tenant,
     seqs = P .. 'seqs:' .. tenant, seq = seq or 0, used = false }
 end
--- Adds an inbox to its tenant's. At once, because later transactions of the batch count it.
+-- Adds an inbox to its tenant's inboxes. Not delayed, because later transactions of the batch count them.
 local function use_inbox(box)
   if not box.used then call('ZADD', box.known, now_text, box.name) end
   box.used = true
 end
 
 ---- Other guards and writes.
--- Compares the version of a record, and reads no more of it.
+-- Compares the version of a record, without reading the rest of the record.
 local function has_version(key, text) return call('GETRANGE', key, '0', format('%d', #text - 1)) == text end
 local function record(key) return { 'record', key, call('GET', key) } end
 function words.proof(i) return i, has_version(proof, version) and NOT_HELD or nil end
 function words.version(i) return i + 2, not has_version(ARGV[i], ARGV[i + 1]) and record(ARGV[i]) or nil end
--- Most often, none of the keys exists: one command for all.
+-- Usually none of the keys exists, so one command checks all of them.
 function words.absent(i)
   local last = i + ARGV[i]
   if call('EXISTS', unpack(ARGV, i + 1, last)) == 0 then return last + 1 end
@@ -340,18 +340,18 @@ function words.unread(i)
   local exists = call('XRANGE', ARGV[i], ARGV[i + 1], ARGV[i + 1])[1]
   return i + 2, (not exists or first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1])) and { 'read' } or nil
 end
--- Comes before guards of a queue's length and entries.
+-- This word comes before guards that depend on the length or entries of a queue.
 function words.delete_acknowledged(i) delete_acknowledged(ARGV[i]) return i + 1 end
--- If several entries must be held, all but the last are pending: none is acknowledged if one is not held.
+-- Checks all but the last of several entries that must be held: if one is not held, none is acknowledged.
 function words.pending(i) return i + 2, not first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1]) and NOT_HELD or nil end
--- Upkeep removes a consumer that holds nothing.
+-- For upkeep: removes a consumer that holds no entries.
 function words.idle(i)
   if first_held(ARGV[i], '-', '+', ARGV[i + 1]) then return i + 2, NOT_HELD end
   try('XGROUP', 'DELCONSUMER', ARGV[i], GROUP, ARGV[i + 1]) return i + 2
 end
 function words.use_inbox(i) use_inbox(boxes[ARGV[i] + 0]) return i + 1 end
 function words.put(i) call('SET', ARGV[i], version .. (entry or '-') .. ' ' .. stamp .. ' ' .. ARGV[i + 1]) return i + 2 end
--- Any other command. Its answer is not needed.
+-- Any other command. Its reply is not needed.
 function words.call(i)
   local last = i + max_of(ARGV[i], 0)
   call(unpack(ARGV, i + 1, last)) return last + 1
@@ -376,23 +376,23 @@ end
 function words.reply(i)
   local box = boxes[ARGV[i] + 0]
   local number = format('%d', box.seq + 1)
-  -- An inbox of another type costs the reply alone, and not the end of the turn.
+  -- If the inbox's key has another type, only the reply is lost: the turn still ends.
   if not try('XADD', box.key, '*', 'reply', ARGV[i + 1], 'seq', number).err then
     box.seq = number
     use_inbox(box)
   end
   return i + 2
 end
--- A timer that was cleared before is not cleared afterwards.
+-- Writes earlier clears first: otherwise they would remove a timer that is set after its clear.
 function words.timer(i)
   if clears > 0 or rule ~= ARGV[i] then write_timers() end
   due[dues + 1], due[dues + 2], dues, rule = ARGV[i + 2], ARGV[i + 1], dues + 2, ARGV[i]
   return i + 3
 end
 function words.clear(i) cleared[clears + 1], clears = ARGV[i], clears + 1 return i + 1 end
--- Comes before other commands for sets: timers are a set, too.
+-- This word comes before other commands for sets, because the timers are a set, too.
 function words.write_timers(i) write_timers() return i end
--- Notes in a counter whether turns wait in its queue.
+-- Stores in a counter whether turns wait in its queue.
 function words.queue(i)
   local waits, c = call('ZCARD', ARGV[i]) > 0, written(ARGV[i + 1])
   if c.exists or waits then change(c) c.queued = waits end
@@ -411,7 +411,7 @@ function words.delete_counter(i)
   c.used, c.ends, c.began, c.queued, c.buckets = 0, 0, 0, false, false
   return i + 1
 end
--- Sets a generation, or the flag of a memory sample, which producers in other languages read from its own field.
+-- Sets a generation or the memory flag. Producers in other languages read the flag from a field of its own.
 function words.note(i)
   local name, value = ARGV[i], ARGV[i + 1] + 0
   if name == 'policy' then policy = value elseif name == 'settings' then settings = value else pressure = value end
@@ -419,7 +419,7 @@ function words.note(i)
   if name == 'pressure' then set_meta('pressure', ARGV[i + 1]) end
   return i + 2
 end
--- Carries out the transaction of ARGV[i] to ARGV[stop]. Returns its part of the reply.
+-- Runs the transaction in ARGV[i] to ARGV[stop]. Returns its part of the reply.
 local function commit(i, stop)
   local conflict
   version, proof, stamped = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
@@ -437,8 +437,8 @@ local function commit(i, stop)
 end
 
 ---- The batch. A key of another type fails only the transactions that need it.
--- No length in the arguments is negative: whoever may call the function could otherwise make it run forever.
--- Reads groups of names, each from one hash. Returns the index behind them.
+-- Negative lengths in the arguments count as 0: otherwise a caller could make the function run forever.
+-- Reads groups of names, each from one hash. Returns the index after the groups.
 local function load_groups(i, prefix, load)
   for _ = 1, ARGV[i] do
     local group, n = ARGV[i + 1], max_of(ARGV[i + 2], 0)

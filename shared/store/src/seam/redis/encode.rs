@@ -75,13 +75,13 @@ pub(super) fn field_before(limit: &str) -> [&str; 2] {
     if tickfleet_core::keys::limits::is_built_in(limit) { [limit, ":"] } else { ["", ""] }
 }
 
-/// Names in groups: counters by hash, inboxes by tenant. They are numbered from 1, in the order of the groups.
+/// Names in groups: counters by hash, inboxes by tenant. Names are numbered from 1, in the order of the groups.
 struct Numbered<'a> {
     groups: Vec<(&'a str, Vec<Name<'a>>)>,
     numbers: HashMap<Name<'a>, u32>,
 }
 
-/// Limit and counter, or tenant and inbox.
+/// A limit and its counter, or a tenant and its inbox.
 type Name<'a> = (&'a str, &'a str);
 
 /// Maximum number of names in a group: the most that Lua passes to one command.
@@ -117,7 +117,7 @@ impl<'a> Numbered<'a> {
         self.numbers.get(&(group, name)).copied().unwrap_or_default()
     }
 
-    /// `before` is the prefix of each group, `before_name` that of each name.
+    /// `before` is the prefix of each group, and `before_name` returns the prefix of each name.
     fn put(&self, before: &[&str], before_name: fn(&str) -> [&str; 2], arguments: &mut Arguments) {
         let before = before.concat();
         arguments.show(self.groups.len());
@@ -131,15 +131,15 @@ impl<'a> Numbered<'a> {
     }
 }
 
-/// The commands that the words of a batch name. A user that commits needs the right to each.
+/// The commands that batches contain by name. A user that commits needs the permission for each of them.
 pub(crate) const CALLED: &[&str] =
     &["DEL", "HDEL", "PERSIST", "PEXPIRE", "SET", "XACK", "XADD", "XDEL", "ZADD", "ZREM"];
 
 /// A batch as the arguments of `commit.lua`.
 pub(super) struct Encoded {
-    /// The arguments after run ID, lease and epoch.
+    /// The arguments after the run ID, lease and epoch.
     pub(super) arguments: Arguments,
-    /// The counters, by their number less 1.
+    /// The counters. The counter with number n has index n - 1.
     pub(super) counters: Vec<CounterKey>,
 }
 
@@ -167,12 +167,12 @@ pub(super) fn encode_idle(prefix: &str, queue: &StreamKey, consumer: &str) -> En
     encode_word("idle", format!("{prefix}{queue}"), consumer)
 }
 
-/// The arguments that store whether memory is short. Redis would refuse a plain command in this case.
+/// The arguments that store whether memory is short. If memory is short, Redis would refuse a plain command.
 pub(super) fn encode_pressure(short: bool) -> Encoded {
     encode_word("note", "pressure", if short { "1" } else { "0" })
 }
 
-/// The arguments that create queues, also while memory is full: Redis refuses the plain command then.
+/// The arguments that create queues. They work even if memory is full, whereas Redis would refuse the plain command.
 pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
     let mut arguments = Arguments::default();
     arguments.push("0").push("0").show(3 + 2 * queues.len()).push("- ").push("").push("");
@@ -185,7 +185,7 @@ pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
 /// A transaction with one command that [`Transaction`] does not have.
 fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
     let mut arguments = Arguments::default();
-    // No counters, no inboxes, six words: version, proof, stamp, and these.
+    // No counters, no inboxes, one transaction of six words: version, proof, stamp, and the three words below.
     arguments.push("0").push("0").push("6").push("- ").push("").push("");
     arguments.push(word).push(first).push(second);
     Encoded { arguments, counters: Vec::new() }
@@ -216,7 +216,7 @@ fn inboxes_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> {
     guards.chain(writes).map(|inbox| (&*inbox.tenant, &*inbox.inbox))
 }
 
-/// A number as Lua holds it. Amounts beyond 2^53 are unreachable bounds.
+/// A number as Lua stores it, exact up to 2^53. Larger numbers only occur as bounds that are never reached.
 #[allow(clippy::cast_precision_loss, reason = "bounds beyond 2^53 are not reached")]
 const fn double(number: u64) -> f64 {
     number as f64
@@ -261,7 +261,7 @@ impl Encoder<'_> {
         self.words.join(&[self.prefix.as_bytes(), b"parts:", key.as_str().as_bytes()])
     }
 
-    /// A command with so many words, one of [`CALLED`].
+    /// Adds a command with this number of words. It must be one of [`CALLED`].
     fn call(&mut self, words: usize, command: &str) -> &mut Self {
         debug_assert!(CALLED.contains(&command), "{command}: no role has the right");
         self.words.push("call").show(words).push(command);
@@ -379,7 +379,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// `before` has the earlier writes of the transaction.
+    /// `before` contains the earlier writes of the transaction.
     fn put(
         &mut self,
         transaction: &Transaction,
@@ -404,7 +404,7 @@ impl Encoder<'_> {
             self.call(3, "PEXPIRE").key(key.as_str()).show(ttl_ms);
             self.call(3, "PEXPIRE").parts_key(key).show(ttl_ms);
         } else if !fresh {
-            // A record without a lifetime ends that of its parts.
+            // If a record has no lifetime, its parts must have none either.
             self.call(2, "PERSIST").parts_key(key);
         }
     }
@@ -440,13 +440,13 @@ impl Encoder<'_> {
             }
             Write::Remove(stream, entry) => self.remove(stream, entry),
             Write::DropQueue(queue) => {
-                // Later entries of the batch may get the IDs of acknowledged ones again.
+                // A queue that is created again within the batch may reuse the IDs of acknowledged entries.
                 self.words.push("delete_acknowledged");
                 self.key(queue.as_str());
                 self.call(2, "DEL").key(queue.as_str());
             }
             Write::Append { log, fields, max_entries } => {
-                // 0 is no bound: no stream has as many entries.
+                // 0 means unlimited, so it becomes a number of entries that no stream reaches.
                 let max_entries = i64::try_from(*max_entries).ok().filter(|max| *max > 0).unwrap_or(i64::MAX);
                 let command = self.call(6 + fields.len() * 2, "XADD").key(log.as_str());
                 command.push("MAXLEN").push("~").show(max_entries).push("*");
@@ -455,7 +455,7 @@ impl Encoder<'_> {
             Write::Timer { name, due_ms, rule } => {
                 let due_ms = due_ms.max(&0);
                 match rule {
-                    // CH only changes the answer, which is not read.
+                    // CH only changes the reply, which is not read.
                     TimerRule::Set => self.words.push("timer").push("CH").push(name.as_bytes()).show(due_ms),
                     TimerRule::Earlier => self.words.push("timer").push("LT").push(name.as_bytes()).show(due_ms),
                     TimerRule::Wake => {
@@ -563,8 +563,8 @@ fn held(guard: &Guard) -> Option<(&StreamKey, &EntryId)> {
     }
 }
 
-/// True if a guard fails when the transaction is repeated. Then the proof is only read after this failure. An entry that was
-/// acknowledged is never held again.
+/// True if a guard fails when the transaction is repeated. Then the proof only has to be read after that failure. For
+/// example, an entry that was acknowledged is never held again.
 fn tells_a_repetition(transaction: &Transaction, proof: &RecordKey) -> bool {
     transaction.guards.iter().any(|guard| match guard {
         Guard::Held(..) => true,
@@ -574,7 +574,7 @@ fn tells_a_repetition(transaction: &Transaction, proof: &RecordKey) -> bool {
     })
 }
 
-/// True if this write creates the record, so that there is no lifetime to share with its parts.
+/// True if this write creates the record. Then no parts exist whose lifetime would have to change.
 fn is_fresh(transaction: &Transaction, before: &[Write], key: &RecordKey) -> bool {
     let absent = transaction.guards.iter().any(|guard| matches!(guard, Guard::Absent(of) if of == key));
     absent && !before.iter().any(|write| matches!(write, Write::Put { key: of, .. } if of == key))

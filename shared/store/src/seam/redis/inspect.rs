@@ -1,4 +1,4 @@
-//! Pages of streams, counts of queues, and the server's vital signs, as plain commands.
+//! Pages of streams, counts of queues, and the vital signs of the server. Uses only plain commands.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::script::reply::{into_text, number_of};
 use crate::seam::GROUP;
 use crate::seam::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
 
-/// A server runs pipelined commands at once, and seldom another's between them.
+/// Maximum number of attempts to read a page. A server runs pipelined commands together, and seldom runs another
+/// client's command in between.
 const PAGE_READS_MAX: usize = 16;
 
 impl RedisStore {
@@ -79,8 +80,8 @@ impl RedisStore {
         Ok(entries(self.connection.query(RedisCommand::AuditLog, &self.range(stream, range)).await?))
     }
 
-    /// Callers compare the counts with the entries, so the stream must not change between the two reads. MULTI would prevent
-    /// that, but Redis refuses it when memory is full.
+    /// Reads the counts before and after the entries, and repeats this until both counts are equal. Callers compare the
+    /// counts with the entries. MULTI would prevent changes in between, but Redis refuses it when memory is full.
     pub(super) async fn page_of(
         &self,
         stream: &StreamKey,
@@ -173,7 +174,7 @@ impl RedisStore {
     ) -> Result<Option<(Arc<str>, i64)>, StoreError> {
         let mut ask = pipe();
         ask.cmd("XPENDING").arg(self.key(queue)).arg(GROUP).arg(entry.as_str()).arg(entry.as_str()).arg(1);
-        // Without a stream or group nobody holds it.
+        // If the stream or group does not exist, no consumer holds the entry.
         let reply = self.connection.replies(RedisCommand::Look, &ask).await?.pop().and_then(Result::ok);
         let held = list(reply.unwrap_or(Value::Nil)).into_iter().next().map(list).unwrap_or_default();
         let mut held = held.into_iter().skip(1);
@@ -204,7 +205,7 @@ impl RedisStore {
     }
 }
 
-/// The counts of a stream, from the answer to XINFO STREAM; 0 for a stream that does not exist.
+/// The counts of a stream, from the reply to XINFO STREAM. All 0 if the stream does not exist.
 fn state_or_none(answer: RedisResult<Value>) -> RedisResult<StreamState> {
     match answer {
         Err(error) if error.detail() == Some("no such key") => Ok(StreamState::default()),

@@ -8,7 +8,7 @@
 //! | `<record>` | string: `<version> <entry> <rooms> <content>` |
 //! | `parts:<record>` | hash: parts of the record by name |
 //! | `counters:<limit>` | hash: counters by name, four doubles each, and pairs of doubles if it is rolling |
-//! | `counters:_` | the same for the limits of every fleet, such as `_tick`: counters by `<limit>:<counter>` |
+//! | `counters:_` | hash: the same for limits that every fleet has, such as `_tick`; counters by `<limit>:<counter>` |
 //! | `<set>`, `timers`, `inboxes:<tenant>` | sorted set: members by place |
 //! | `<stream>` | stream; a queue has the consumer group `workers` |
 //! | `replies:<tenant>:<inbox>` | stream: fields `reply` and `seq` |
@@ -68,12 +68,13 @@ pub struct RedisStore {
     connection: Connection,
     prefix: Arc<str>,
     lease_ms: i64,
-    /// The epoch of the last commit, 0 before the first. It shows an emptied server that it is not new.
+    /// The epoch of the last commit, 0 before the first commit. An emptied server compares it with its own epoch.
     epoch: AtomicU64,
     idle: take::Idle,
-    /// True if the last take of several queues left entries waiting, as far as it saw.
+    /// False if the last take of several queues found nothing left waiting. Then the next take blocks on all queues at
+    /// once.
     has_backlog: AtomicBool,
-    /// Connections for durable commits: one for each kind of durability, since each waits.
+    /// Connections for durable commits: one for each kind of durability, since each kind waits.
     confirming: [Confirming; 2],
 }
 
@@ -100,7 +101,7 @@ impl RedisStore {
         Self::on(Connection::over(dial), Keys::new(namespace, shard).prefix(), lease_ms)
     }
 
-    /// The shard with this prefix, on a connection that others use too.
+    /// The shard with this prefix, on a connection that is also used for other purposes.
     pub(crate) fn on(connection: Connection, prefix: &str, lease_ms: i64) -> Self {
         Self {
             connection,
@@ -141,7 +142,7 @@ impl RedisStore {
         Ok(batch)
     }
 
-    /// Adds the arguments of a commit to a command.
+    /// Adds the arguments of a commit to a command. The closure takes the command and the run ID.
     fn arguments<'a>(&'a self, encoded: &'a Encoded) -> impl Fn(&mut redis::Cmd, &str) + 'a {
         |command, run_id| {
             command.arg(1).arg(&*self.prefix).arg(run_id).arg(self.lease_ms);

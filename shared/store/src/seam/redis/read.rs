@@ -1,4 +1,4 @@
-//! Queries as a pipeline of plain commands, and their answers.
+//! Sends queries as a pipeline of plain commands, and parses the replies.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) fn command(prefix: &str, query: &Query) -> Cmd {
             names.iter().for_each(|name| {
                 command.arg(name.as_bytes());
             });
-            // The command needs at least one name.
+            // HMGET needs at least one name. Without names, any command with an empty result will do.
             if names.is_empty() { start("HLEN", parts(record)) } else { command }
         }
         Query::AllParts(record) => start("HGETALL", parts(record)),
@@ -56,8 +56,8 @@ fn pending(key: String) -> Cmd {
     cmd("XPENDING").arg(key).arg(GROUP).to_owned()
 }
 
-/// The answer to a query. A key of another type, or a stream without a group, counts as absent: the guards of a transaction
-/// report it.
+/// The value of a query. If a key has another type, or a stream has no group, it counts as absent. The guards of a
+/// transaction report such keys.
 pub(super) fn answer(query: &Query, reply: RedisResult<Reply>) -> Value {
     let reply = reply.unwrap_or(Reply::Nil);
     match query {
@@ -102,7 +102,7 @@ fn all_parts(reply: Reply) -> Vec<(Arc<str>, bytes::Bytes)> {
     parts
 }
 
-/// Members with their places: pairs in RESP3, a flat list in RESP2.
+/// Members with their places. RESP3 replies with pairs, RESP2 with a flat list.
 pub(super) fn members(reply: Reply) -> Vec<(Arc<str>, u64)> {
     let flat = list(reply).into_iter().flat_map(|value| match value {
         Reply::Array(pair) => pair,
@@ -129,7 +129,7 @@ pub(super) fn entries(reply: Reply) -> Vec<(EntryId, Fields)> {
     list(reply).into_iter().filter_map(entry).collect()
 }
 
-/// An entry: its ID and its fields; no fields if it was removed.
+/// Parses an entry: its ID and its fields. A removed entry has no fields.
 fn entry(reply: Reply) -> Option<(EntryId, Fields)> {
     let Reply::Array(parts) = reply else { return None };
     let mut parts = parts.into_iter();

@@ -38,7 +38,7 @@ fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
-/// A counter as it is stored: four numbers, and more for a rolling counter.
+/// Parses a stored counter: four numbers, and more numbers if it is rolling.
 pub(super) fn counter_state(stored: &[u8]) -> Option<CounterState> {
     let number = |at: usize| {
         let bytes = stored.get(at * 8..at * 8 + 8)?;
@@ -133,7 +133,8 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
     }
 }
 
-/// Shard time that is further ahead of the server's clock is damaged, ms: 200 years, as in `commit.lua`.
+/// Maximum amount by which shard time can be ahead of the server's clock, ms: 200 years, as in `commit.lua`. Beyond
+/// that, it is damaged.
 const AHEAD_MAX_MS: i64 = 6_311_520_000_000;
 
 /// The state of the shard from the fields `last_ms`, `state`, `steps` and `step_ms` of `meta`, which `commit.lua` writes.
@@ -142,7 +143,7 @@ pub(super) fn vitals(clock_ms: i64, meta: &[Option<String>]) -> Vitals {
     let mut state = text(1).split(' ');
     let mut number = || state.next().and_then(|number| number.parse::<i64>().ok()).unwrap_or(0);
     let mut offset_ms = number();
-    // The run ID of the server is between the two.
+    // The second field of the text is the server's run ID.
     let [_, epoch, epoch_began_ms, policy, settings, pressure] = [(); 6].map(|()| number());
     let mut last_ms = text(0).parse().unwrap_or(0);
     if offset_ms > AHEAD_MAX_MS || last_ms - clock_ms > AHEAD_MAX_MS {

@@ -1,4 +1,4 @@
-//! Takes entries of queues. A take that waits has its own connection.
+//! Takes entries from queues. A take that waits uses its own connection.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,9 +20,10 @@ pub(super) type Idle = std::sync::Mutex<Vec<Blocking>>;
 /// A connection for blocking reads.
 pub(super) struct Blocking {
     connection: MultiplexedConnection,
-    /// Maximum wait of its reads.
+    /// Maximum wait of reads on this connection.
     wait: Duration,
-    /// The known moves of the primary when it was opened. A connection to a replaced primary is not reused.
+    /// The count of `Connection::moves` when the connection was opened. A connection to a replaced primary is not
+    /// reused.
     moves: u64,
 }
 
@@ -35,7 +36,7 @@ impl RedisStore {
         if let [_] = take.queues.as_slice() {
             return self.read_made(take, &take.queues, take.count, wait).await;
         }
-        // Share the count between the queues, because entries may arrive in several at once.
+        // Divides the count among the queues, because entries may arrive in several queues at once.
         let each = (take.count / take.queues.len()).max(1);
         let mut taken = Vec::new();
         if wait.is_none() || self.has_backlog.load(Ordering::Relaxed) || take.count < take.queues.len() {
@@ -44,7 +45,8 @@ impl RedisStore {
             for (queue, count) in waiting {
                 match self.read_made(take, &[queue], count, None).await {
                     Ok(more) => taken.extend(more),
-                    // The consumer already holds earlier entries, so they must be returned.
+                    // The consumer already holds the entries that were taken before the error, so they must be
+                    // returned.
                     Err(error) if taken.is_empty() => return Err(error),
                     Err(_) => return Ok(taken),
                 }
@@ -52,14 +54,15 @@ impl RedisStore {
         }
         if taken.is_empty() && wait.is_some() {
             taken = self.read_made(take, &take.queues, each, wait).await?;
-            // A full share suggests more: the next take looks at all queues first, and so prefers the first of them.
+            // If a queue returned its full share, it may have more entries. Then the next take first reads all
+            // backlogs, so that it can prefer the first queue.
             let is_full = |queue: &StreamKey| taken.iter().filter(|entry| entry.queue == *queue).count() >= each;
             self.has_backlog.store(take.queues.iter().any(is_full), Ordering::Relaxed);
         }
         Ok(taken)
     }
 
-    /// As [`Self::read_queues`], but creates missing queues.
+    /// Like [`Self::read_queues`], but creates missing queues.
     async fn read_made(
         &self,
         take: &TakeRequest,
@@ -76,7 +79,7 @@ impl RedisStore {
         }
     }
 
-    /// The queues with waiting entries, the preferred one first, and the number of entries to take of each.
+    /// The queues with waiting entries, in order of preference, each with the number of entries to take.
     async fn waiting(&self, take: &TakeRequest) -> Result<Vec<(StreamKey, usize)>, StoreError> {
         let mut left = take.count;
         let mut shares = Vec::new();
@@ -120,8 +123,8 @@ impl RedisStore {
         Ok(by_queue.into_iter().flat_map(taken).collect())
     }
 
-    /// Runs a command on its own connection. If the caller is dropped, so is the connection: otherwise Redis would deliver
-    /// entries to a caller that is gone.
+    /// Runs a command on a separate connection. If the caller is dropped, the connection is dropped, too. Otherwise
+    /// Redis would deliver entries to a caller that no longer exists.
     pub(super) async fn block(&self, command: &Cmd, wait: Duration) -> Result<Value, StoreError> {
         let mut blocking = match self.idle(wait) {
             Some(blocking) => blocking,
@@ -162,7 +165,7 @@ async fn dial(connection: &Connection, wait: Duration) -> Result<Blocking, Store
     Ok(Blocking { connection: connection.dedicated(wait).await?, wait, moves })
 }
 
-/// A number by its name, from a reply to XINFO.
+/// The value of a named field in a reply to XINFO.
 pub(super) fn field(reply: &[Value], name: &str) -> Option<Value> {
     let is_it = |value: &Value| matches!(value, Value::BulkString(bytes) if bytes == name.as_bytes());
     let at = reply.iter().step_by(2).position(is_it)?;

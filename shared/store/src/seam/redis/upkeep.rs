@@ -1,4 +1,4 @@
-//! Upkeep of streams, memory and listings, beside commits.
+//! Upkeep of streams and memory, and listings. Most of it runs without commits.
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// The backlogs of queues, in their order. Acknowledged entries are removed, so entries without a holder are unread.
+    /// The backlogs of queues, in their order. Acknowledged entries are removed, so each entry without a holder is
+    /// unread.
     pub(super) async fn backlogs(&self, queues: &[StreamKey]) -> Result<Vec<QueueCounts>, StoreError> {
         let mut ask = pipe();
         for queue in queues {
@@ -46,7 +47,7 @@ impl RedisStore {
     pub(super) async fn consumers_of(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("CONSUMERS").arg(self.key(queue)).arg(GROUP);
-        // Without a stream or group there are no consumers.
+        // If the stream or group does not exist, the list is empty.
         let reply = self.connection.replies(RedisCommand::Held, &ask).await?.pop().and_then(Result::ok);
         let consumer = |about: Vec<Value>| {
             let held = field(&about, "pending").as_ref().and_then(number_of)?;
@@ -60,7 +61,8 @@ impl RedisStore {
         Ok(consumers)
     }
 
-    /// Runs atomically on the server. Otherwise entries that the consumer takes meanwhile would be lost with it.
+    /// Runs atomically on the server. Otherwise, entries that the consumer takes before its removal would be lost with
+    /// it.
     pub(super) async fn remove_idle(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
         let batch = self.commit_encoded(&encode_idle(&self.prefix, queue, consumer)).await?;
         Ok(batch.results.first().is_some_and(Result::is_ok))
@@ -90,8 +92,8 @@ impl RedisStore {
         Ok(went.into_iter().sum())
     }
 
-    /// The newest ID that a stream has ever had, as a number. A reader with a later position has read entries that the
-    /// server lost, so all present entries are new to it.
+    /// The newest ID that a stream has ever had, as a number. If a reader's position is later, the server has lost
+    /// entries that the reader had read. Then all present entries are new to the reader.
     async fn newest(&self, key: &str) -> Result<u128, StoreError> {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("STREAM").arg(key);
@@ -100,12 +102,13 @@ impl RedisStore {
         Ok(newest.as_deref().and_then(entry_number).unwrap_or_default())
     }
 
-    /// The groups first: an entry that a group reads afterwards follows what it had read before.
+    /// Reads the groups before their pending entries: an entry that a group reads in between is newer than its
+    /// last-delivered ID.
     pub(super) async fn acknowledged_by_groups(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
         let key = self.key(log);
         let mut ask = pipe();
         ask.cmd("XINFO").arg("GROUPS").arg(&key);
-        // An inbox without replies does not exist.
+        // An inbox that never had replies does not exist.
         let reply = self.connection.replies(RedisCommand::Housekeep, &ask).await?.pop().and_then(Result::ok);
         let groups: Vec<Vec<Value>> = list(reply.unwrap_or(Value::Nil)).into_iter().map(list).collect();
         if groups.is_empty() {
@@ -127,8 +130,9 @@ impl RedisStore {
         Ok(Some(upto.map(Option::unwrap_or_default).min().unwrap_or_default()))
     }
 
-    /// Entries are acknowledged and deleted in one step, so an entry that was delivered, exists and is not pending is lost.
-    /// XCLAIM takes no entry that a consumer got meanwhile, because that one is not idle, and none that was deleted.
+    /// Entries are acknowledged and deleted in one step. So an entry is lost if it was delivered, still exists and is
+    /// not pending. XCLAIM skips an entry that a consumer took in the meantime, because its idle time is short. It also
+    /// skips an entry that was deleted.
     pub(super) async fn adopt_lost_entries(
         &self,
         queue: &StreamKey,
@@ -149,7 +153,7 @@ impl RedisStore {
         let mut ids = || next().into_iter().filter_map(|entry| list(entry).into_iter().next().and_then(into_text));
         let entries: Vec<String> = ids().collect();
         let pending: Vec<String> = ids().collect();
-        // Entries behind the last pending one of a full answer may be pending, too.
+        // If the reply is full, entries after the last pending entry may be pending, too.
         let last = if pending.len() < count { None } else { pending.last().and_then(|id| entry_number(id)) };
         let upto = last.map_or(delivered, |last| last.min(delivered));
         let is_lost = |id: &&String| entry_number(id).is_some_and(|entry| entry <= upto) && !pending.contains(id);
@@ -169,7 +173,7 @@ impl RedisStore {
         Ok((memory.used, memory.max))
     }
 
-    /// Redis estimates the size from a few of the stream's nodes.
+    /// An estimate: Redis samples a few of the stream's nodes.
     pub(super) async fn bytes_of(&self, stream: &StreamKey) -> Result<u64, StoreError> {
         let mut usage = cmd("MEMORY");
         usage.arg("USAGE").arg(self.key(stream)).arg("SAMPLES").arg(5);
@@ -213,7 +217,7 @@ impl RedisStore {
     }
 }
 
-/// Escapes a text as a pattern that matches only this text.
+/// Escapes a text, so that as a pattern it matches only itself.
 pub(super) fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for character in text.chars() {
@@ -225,7 +229,7 @@ pub(super) fn escaped(text: &str) -> String {
     pattern
 }
 
-/// The number of an entry's ID, in the form of [`TrimBounds::read_upto`].
+/// An entry's ID as a number, in the format of [`TrimBounds::read_upto`].
 fn entry_number(id: &str) -> Option<u128> {
     let (ms, sequence) = id.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

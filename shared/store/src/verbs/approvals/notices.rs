@@ -1,4 +1,4 @@
-//! Events of approvals. Notifiers deliver them.
+//! Events of approvals, which notifiers deliver.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::{Store, StoreError};
 /// An event of an approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notice {
-    /// Its entry.
+    /// The ID of its entry.
     pub id: String,
     /// Its fields by name.
     pub fields: BTreeMap<String, String>,
@@ -26,16 +26,16 @@ pub enum Notices {
     Found {
         /// Shard time, ms.
         now_ms: i64,
-        /// For each tenant in order, the oldest first.
+        /// The events of each tenant, the oldest first. Tenants are in the order of the request.
         of: Vec<Vec<Notice>>,
     },
-    /// Another process delivers the events.
+    /// Another process has the lease to deliver the events.
     Held,
 }
 
 impl Store {
-    /// Records the delivered events of these tenants by their entries, and reads up to `most` undelivered events of
-    /// each.
+    /// Records which events of these tenants were delivered, by the IDs of their entries. Then reads up to `most`
+    /// undelivered events of each tenant.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -63,7 +63,7 @@ impl Store {
     }
 }
 
-/// The progress in a record. If it is unreadable, all events are delivered again.
+/// The progress in a record. If the record is unreadable, all events are delivered again.
 fn notified(value: &Value) -> Notified {
     match value {
         Value::Record(Some(stored)) => Stored::read(stored).map(|stored| stored.value).unwrap_or_default(),

@@ -16,8 +16,8 @@ pub struct ApprovalView {
     pub id: String,
     /// Its record.
     pub record: Approval,
-    /// The exact arguments of the call, JSON. `None` in lists, and once the approval has ended, if they differ from
-    /// the shown ones.
+    /// The exact arguments of the call, JSON. In lists, and after the approval has ended, this is `None` if the shown
+    /// arguments are abridged.
     pub exact: Option<String>,
 }
 
@@ -33,7 +33,7 @@ impl ApprovalView {
     }
 }
 
-/// A consent that a call has used.
+/// A consent that was used by a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsedConsent {
     /// The call's position in its turn.
@@ -42,7 +42,7 @@ pub struct UsedConsent {
     pub id: String,
     /// The people who agreed.
     pub by: Vec<String>,
-    /// Changes of the arguments, JSON: pointer to value; empty without changes.
+    /// Changes of the arguments that the consent requires, JSON: pointer to value; empty without changes.
     pub narrowed: String,
 }
 
@@ -58,7 +58,7 @@ impl Store {
         Ok(self.approval_of_any(&[tenant], id).await?.map(|(_, found)| found))
     }
 
-    /// The consent that the last call of a turn with an approval has used. `None` if it has used none.
+    /// The consent that the last call of a turn with an approval has used. `None` if that call has used no consent.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -103,8 +103,8 @@ impl Store {
         Ok(None)
     }
 
-    /// The waiting approvals of a tenant, at most `count`, the earliest deadline first. Approvals whose call has ended
-    /// or changed are omitted.
+    /// The waiting approvals of a tenant, the earliest deadline first. At most `count` are read. Approvals whose call
+    /// has ended or changed are omitted.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -112,8 +112,9 @@ impl Store {
         Ok(self.approvals_from(tenant, 0, (0, count)).await?.1)
     }
 
-    /// As [`Self::approvals`], with deadlines at or after `from_ms`: `count` after the first `skip`. Also returns the
-    /// number of approvals that were read, which is less than `count` at the end.
+    /// Like [`Self::approvals`], but only approvals with deadlines at or after `from_ms`. Skips the first `skip` of
+    /// them, and reads up to `count`. Also returns the number of approvals that were read; at the end it is less than
+    /// `count`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -123,7 +124,7 @@ impl Store {
         from_ms: i64,
         (skip, count): (usize, usize),
     ) -> Result<(usize, Vec<ApprovalView>), StoreError> {
-        // A request may add a few beyond the bound, in place of lost ones.
+        // The set may exceed the bound by a few approvals: a new request replaces lost ones.
         let most = 2 * usize::try_from(limits::APPROVALS_WAITING_MAX).unwrap_or(usize::MAX);
         let all = self.query(Query::First { set: waiting_of(tenant), upto: None, count: most }).await?;
         let Value::Members(all) = all else { return Ok((0, Vec::new())) };

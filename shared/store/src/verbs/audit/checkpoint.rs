@@ -1,4 +1,4 @@
-//! Positions of processes that follow a log.
+//! The positions of processes that follow a log.
 
 use tickfleet_core::audit::follow::{Follow, FollowResult};
 use tickfleet_core::leases::Candidate;
@@ -9,11 +9,12 @@ use crate::{Store, StoreError};
 /// A process that follows a log.
 #[derive(Debug, Clone, Copy)]
 pub struct Follower<'a> {
-    /// The name that its position is stored under. One process per name follows.
+    /// The name under which the position is stored. Only one process at a time follows under one name.
     pub name: &'a str,
     /// The process.
     pub process: &'a ConsumerId,
-    /// Time for which no other process follows after its last checkpoint, ms.
+    /// Duration of the process's lease after its last checkpoint, ms. During the lease, no other process follows under
+    /// this name.
     pub lease_ms: u64,
 }
 
@@ -26,7 +27,7 @@ impl Follower<'_> {
 /// The result of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Checkpoint {
-    /// The position is stored, and the lease is taken.
+    /// The position is stored, and the process has the lease.
     Done {
         /// Shard time, ms.
         now_ms: i64,
@@ -43,8 +44,8 @@ pub enum Checkpoint {
 }
 
 impl Store {
-    /// Moves a follower from `before` to `after`, unless another process has the lease. If both are equal, it only
-    /// takes the lease.
+    /// Moves a follower's position from `before` to `after`, unless another process has the lease. If `before` and
+    /// `after` are equal, only takes the lease.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,4 +1,4 @@
-//! Counts of each day's calls.
+//! Counts of the calls of each day.
 
 use tickfleet_core::EntryId;
 pub use tickfleet_core::audit::statistics::Addition;
@@ -10,18 +10,18 @@ use crate::{Store, StoreError};
 const READ_MAX: usize = 1_000;
 
 impl Store {
-    /// Adds counts of the audit entries after `before` (empty at the start), up to `upto`. False if another process has
-    /// counted meanwhile: nothing was added.
+    /// Adds the counts of the audit entries after `before` (empty at the start), up to and including `upto`. Returns
+    /// false if another process has counted these entries in the meantime. Then nothing is added.
     ///
     /// # Errors
-    /// [`StoreError`]; a repetition counts once.
+    /// [`StoreError`]; a repeated call does not count entries twice.
     pub async fn roll_up(&self, before: &str, upto: &str, additions: &[Addition]) -> Result<bool, StoreError> {
         let before = (!before.is_empty()).then(|| EntryId::new(before));
         let count = CountCalls { before, upto: EntryId::new(upto), additions: additions.to_vec() };
         Ok(self.decide(count).await?.result == CountResult::Done)
     }
 
-    /// The last counted entry of the audit log. `None` at the start.
+    /// The last counted entry of the audit log. `None` if no entry was counted yet.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -7,7 +7,7 @@ use tickfleet_model::{AgentId, TenantId};
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Sends a message to agent `to`, once for each ID.
+    /// Sends a message to agent `to`. A message with the same ID is sent only once.
     ///
     /// # Errors
     /// [`StoreError`]; the same message may be sent again.
@@ -24,11 +24,11 @@ impl Store {
         Ok(self.decide(SendMessage { tenant, to, id: id.into(), text }).await?.result)
     }
 
-    /// The unread messages of an agent, oldest first, at most `count`. They count as read from now on. A repetition
+    /// The unread messages of an agent, oldest first, at most `count`. The call marks them as read. A repeated call
     /// under the same name returns the same messages.
     ///
     /// # Errors
-    /// [`StoreError`]; repeat it under the same name.
+    /// [`StoreError`]; the caller should repeat the call under the same name.
     pub async fn receive_messages(
         &self,
         tenant: &TenantId,

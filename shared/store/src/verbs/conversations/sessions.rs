@@ -1,4 +1,4 @@
-//! Sessions: the messages of a user and an agent, in exchanges.
+//! Sessions: the messages between a user and an agent, grouped into exchanges.
 
 use tickfleet_core::conversation::{AddMessage, Session, message_part, session_key};
 pub use tickfleet_core::conversation::{MessageResult, Side};
@@ -7,14 +7,14 @@ use tickfleet_model::{AgentId, SessionName, TenantId};
 
 use crate::{Store, StoreError};
 
-/// The kept messages of a session.
+/// The messages of a session that are still kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionRecord {
-    /// Its agent. `None` without messages.
+    /// The agent of the session. `None` if the session has no messages.
     pub agent: Option<AgentId>,
-    /// The number of the last exchange, from 1; 0 without messages.
+    /// The number of the last exchange, from 1; 0 if the session has no messages.
     pub last: u64,
-    /// The exchanges, oldest first: number, the user's message, the agent's answer.
+    /// The exchanges, oldest first: number, the user's message, the agent's answer if there is one.
     pub exchanges: Vec<(u64, String, Option<String>)>,
 }
 

@@ -27,15 +27,15 @@ impl DeadItemRef<'_> {
 /// The result of a replay or drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandleResult {
-    /// It was done.
+    /// The item was replayed or dropped.
     Ok,
-    /// The item is not in the log, or no longer.
+    /// The item is not (or no longer) in the log.
     Gone,
-    /// An operator has replayed or dropped it before.
+    /// An operator has already replayed or dropped the item.
     Again,
-    /// A turn of this ID and content was submitted: nothing is submitted twice.
+    /// A turn with the same ID and content was already submitted, so nothing was submitted.
     Duplicate,
-    /// Another turn has this ID.
+    /// The ID belongs to another turn.
     Conflict,
     /// The inbound stream is full.
     QueueFull,
@@ -45,7 +45,7 @@ pub enum HandleResult {
     TooManyInboxes,
     /// The store is short of memory.
     Pressure,
-    /// Too many handled calls are recorded.
+    /// Too many handled calls are already recorded.
     Full,
 }
 
@@ -74,10 +74,10 @@ impl From<Submitted> for HandleResult {
 }
 
 impl Store {
-    /// Submits `new` in place of an item, which is handled then; `entry` goes into the audit log.
+    /// Submits `new` in place of an item, and marks the item as handled. `entry` goes into the audit log.
     ///
     /// # Errors
-    /// [`StoreError`]; it may be repeated, and submits once.
+    /// [`StoreError`]; the replay may be repeated, and still submits only once.
     pub async fn replay(
         &self,
         item: DeadItemRef<'_>,

@@ -12,7 +12,7 @@ impl Store {
     /// Stores a document, completely or not at all. Replaces a document with the same ID.
     ///
     /// # Errors
-    /// [`StoreError`]; the document may be stored, and may be stored again.
+    /// [`StoreError`]; the document may already be stored. The caller may repeat the call.
     pub async fn keep_document(
         &self,
         tenant: &TenantId,
@@ -26,7 +26,7 @@ impl Store {
     /// Removes documents, in bounded steps. Returns the number of removed documents.
     ///
     /// # Errors
-    /// [`StoreError`]; some may be removed.
+    /// [`StoreError`]; some documents may already be removed.
     pub async fn drop_documents(&self, tenant: &TenantId, ids: &[String]) -> Result<u64, StoreError> {
         let mut removed = 0;
         for some in ids.chunks(limits::BATCH_ENTRIES_MAX) {

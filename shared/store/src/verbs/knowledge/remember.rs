@@ -8,10 +8,10 @@ use tickfleet_model::{AgentId, TenantId};
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Adds a memory, once for each ID.
+    /// Adds a memory. A memory with the same ID is added only once.
     ///
     /// # Errors
-    /// [`StoreError`]; the memory may be added, and may be added again.
+    /// [`StoreError`]; the memory may already be added. The caller may repeat the call.
     pub async fn remember(
         &self,
         tenant: &TenantId,

@@ -1,4 +1,4 @@
-//! Workers that an operator has drained: they take no new work, see [`tickfleet_core::settings::drain`].
+//! Workers that an operator has drained, so that they take no new work. See [`tickfleet_core::settings::drain`].
 
 use tickfleet_core::settings::drain::{ChangeDrain, DrainChange, DrainResult};
 use tickfleet_model::policy::Pause;
@@ -17,8 +17,8 @@ impl From<DrainResult> for PauseResult {
 }
 
 impl Store {
-    /// Drains `worker` in this shard. `entry` goes into the audit log, unless it is empty. The flags of `gone`, drained
-    /// workers that have left for good, are removed.
+    /// Drains `worker` in this shard. `entry` goes into the audit log, unless it is empty. Also removes the flags of
+    /// `gone`: drained workers that will not come back.
     ///
     /// # Errors
     /// [`StoreError`].

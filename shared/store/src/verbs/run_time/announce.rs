@@ -8,22 +8,23 @@ use crate::{Store, StoreError};
 /// The result of the announcement of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnnounceResult {
-    /// It is in force.
+    /// The policy is in force.
     InForce {
         /// Its generation.
         generation: u64,
     },
-    /// It was in force once, and a scheduler decides by a newer one.
+    /// The policy was in force before, and a scheduler decides by a newer policy.
     Older {
         /// The generation in force.
         generation: u64,
-        /// True if the schedulers with the policy in force have only fallen silent.
+        /// True if all schedulers that decide by the policy in force have stopped sending heartbeats, but may still
+        /// run.
         silent: bool,
     },
 }
 
 impl Store {
-    /// Digest of the policy in force. `None` before an announcement.
+    /// Digest of the policy in force. `None` before the first announcement.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -32,7 +33,8 @@ impl Store {
         Ok(policies.map(|policies| policies.in_force).filter(|digest| !digest.is_empty()))
     }
 
-    /// The generation of a policy, or its last one if it is not in force any more. `None` if it never was.
+    /// The generation of a policy. If the policy is not in force any more, its last generation. `None` if it was never
+    /// in force.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -44,9 +46,10 @@ impl Store {
         Ok(self.record_of::<Policies>(&policy::key()).await?.map(|stored| stored.value))
     }
 
-    /// Announces that `scheduler` decides by the policy with this digest. A new policy takes effect at once; an older
-    /// one only if no scheduler decides by the policy in force. `take` ignores schedulers that have only fallen
-    /// silent. Without a scheduler, no process is recorded as deciding by the policy.
+    /// Announces that `scheduler` decides by the policy with this digest. A new policy takes effect at once. An older
+    /// policy takes effect only if no scheduler decides by the policy in force. If `take` is true, schedulers that have
+    /// stopped sending heartbeats do not count. If `scheduler` is `None`, no process is recorded as deciding by the
+    /// policy.
     ///
     /// # Errors
     /// [`StoreError::Shards`] if the data was written with another number of shards.

@@ -8,9 +8,9 @@ use crate::{Store, StoreError};
 /// The result of a change of a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseResult {
-    /// It is changed.
+    /// The pause was changed.
     Ok,
-    /// It already had the wanted state.
+    /// The pause already had the requested state.
     None,
     /// There are too many pauses.
     Full,
@@ -46,7 +46,8 @@ impl Store {
         self.change_pause(ChangeSetting::remove(Setting::ToolPause(tool.clone()), entry)).await
     }
 
-    /// Pauses a tenant or agent. `entry` goes into the audit log. From the response on, no call of it is admitted.
+    /// Pauses a tenant or agent. `entry` goes into the audit log. After the response, no call of the tenant or agent is
+    /// admitted.
     ///
     /// # Errors
     /// [`StoreError`].

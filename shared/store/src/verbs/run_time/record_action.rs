@@ -1,4 +1,4 @@
-//! Actions of operators that take several decisions, as one entry of the audit log.
+//! Actions of operators that consist of several decisions, recorded as one entry of the audit log.
 
 use tickfleet_core::audit::Report;
 

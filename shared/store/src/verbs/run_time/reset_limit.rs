@@ -9,9 +9,9 @@ use crate::keys::CounterName;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Sets a counter to zero, and checks the turns that wait for it. `entry`, a JSON object, goes into the audit log;
-    /// its object `meta` receives `used_before` and `window_ends_ms`. `None` if the shard has no such counter; then
-    /// nothing is written.
+    /// Sets a counter to zero, and evaluates the turns that wait for it. `entry`, a JSON object, goes into the audit
+    /// log. Its object `meta` gets the fields `used_before` and `window_ends_ms`. If the shard has no such counter,
+    /// returns `None` and writes nothing.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -8,10 +8,10 @@ use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 
 use crate::{Store, StoreError};
 
-/// The run-time settings of a shard. Settings of tenants whose home is another shard have no effect, and are omitted.
+/// The run-time settings of a shard. Settings of tenants that belong to another shard have no effect, and are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunTimeConfig {
-    /// Increases with every change. A decision by older settings is refused.
+    /// Increases with every change of the settings. A decision based on older settings is refused.
     pub generation: u64,
     /// Declared tenants.
     pub declared: BTreeMap<TenantId, TenantPolicy>,
@@ -26,7 +26,7 @@ pub struct RunTimeConfig {
 }
 
 impl Store {
-    /// All run-time settings of this shard, as of one generation.
+    /// All run-time settings of this shard, at one generation.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -46,7 +46,7 @@ impl Store {
         })
     }
 
-    /// The generation of the run-time settings: if it differs, [`Self::at_run_time`] has changed.
+    /// The generation of the run-time settings. If it has changed, [`Self::run_time_config`] has changed, too.
     ///
     /// # Errors
     /// [`StoreError`].

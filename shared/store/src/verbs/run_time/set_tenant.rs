@@ -7,8 +7,8 @@ use tickfleet_model::policy::TenantPolicy;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Declares a tenant. `entry` goes into the audit log, unless it is empty. From the response on, no call is
-    /// admitted by the earlier declaration.
+    /// Declares a tenant. `entry` goes into the audit log, unless it is empty. After the response, no call is admitted
+    /// by an earlier declaration.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -20,8 +20,8 @@ impl Store {
         }
     }
 
-    /// Removes the declaration of a tenant: the configuration's declaration applies again, if there is one. `entry`
-    /// goes into the audit log, unless it is empty. Returns false if nothing was declared.
+    /// Removes the declaration of a tenant. If the configuration declares the tenant, that declaration applies again.
+    /// `entry` goes into the audit log, unless it is empty. Returns false if the tenant was not declared.
     ///
     /// # Errors
     /// [`StoreError`].

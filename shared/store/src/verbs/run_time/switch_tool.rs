@@ -5,8 +5,8 @@ use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Disables a tool, by name or ID, for all agents, or enables it again. `entry` goes into the audit log, unless it
-    /// is empty. Returns false if the tool already had the requested state.
+    /// Enables (`on`) or disables a tool, by name or ID, for all agents. `entry` goes into the audit log, unless it is
+    /// empty. Returns false if the tool already had the requested state.
     ///
     /// # Errors
     /// [`StoreError`].

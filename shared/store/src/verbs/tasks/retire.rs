@@ -10,7 +10,8 @@ use crate::{Store, StoreError};
 const READ_MAX: usize = 100_000;
 
 impl Store {
-    /// Removes the queues of external runtimes that are empty and whose agent is not configured. Returns their number.
+    /// Removes the queues of external runtimes that are empty and whose agent is not configured. Returns the number of
+    /// removed queues.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -31,7 +32,7 @@ impl Store {
     }
 }
 
-/// Tenant and agent of a queue.
+/// The tenant and agent of an external runtime's queue.
 fn owner(queue: &str) -> Option<(TenantId, AgentId)> {
     let (tenant, agent) = queue.strip_prefix("external:")?.split_once(':')?;
     Some((TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?))

@@ -12,8 +12,8 @@ use crate::{Store, StoreError};
 const PAGE: u64 = 32;
 
 impl Store {
-    /// The history of a task from entry `from` on, oldest first. Empty if the task has none, or if its retention is
-    /// over. Read in pages, so that no response is large.
+    /// The history of a task beginning with entry `from`, oldest first. Empty if the task has no history, or if its
+    /// retention has ended. Reads in pages, so that no reply is large.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -27,7 +27,7 @@ impl Store {
             let is_short = (page.len() as u64) < entries.min(at + PAGE) - at;
             all.extend(page);
             if is_short {
-                // It has expired meanwhile.
+                // The history has expired in the meantime.
                 break;
             }
             at += PAGE;

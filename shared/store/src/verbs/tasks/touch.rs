@@ -7,7 +7,7 @@ pub use tickfleet_core::task::external::Touched;
 use crate::{Store, StoreError, TurnName};
 
 impl Store {
-    /// Renews the lease of an external runtime on its task. `lease` is the entry that the runtime took.
+    /// Renews the lease of an external runtime on its task. `lease` is the ID of the entry that the runtime took.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -9,27 +9,27 @@ use crate::{Store, StoreError, TurnName};
 /// The result of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelResult {
-    /// It ends at once.
+    /// The turn or task ends at once.
     Ok,
-    /// A worker or runtime holds it: its running call ends first.
+    /// A worker or runtime holds the turn or task: its current call ends first.
     Flagged,
-    /// It had ended.
+    /// The turn or task had already ended.
     Ended,
-    /// It has not arrived yet. If it arrives within [`tickfleet_model::limits::EARLY_CANCEL_MS`], it ends without
-    /// running.
+    /// The turn or task has not arrived yet. If it arrives within [`tickfleet_model::limits::EARLY_CANCEL_MS`], it ends
+    /// without running.
     Waiting,
-    /// It has not arrived yet, and the tenant has too many waiting cancels: this one is not stored.
+    /// The turn or task has not arrived yet, and the tenant has too many waiting cancels. This cancel is not stored.
     Full,
-    /// It was admitted once, and its record is lost.
+    /// The turn or task was admitted before, and its record is lost.
     Unknown,
 }
 
 impl Store {
-    /// Cancels a turn or task and everything below it: turns under a task, delegated tasks, and everything below
-    /// those. A scheduler ends them in steps.
+    /// Cancels a turn or task and everything below it: turns under a task, delegated tasks, and everything below these
+    /// tasks. A scheduler ends them in steps.
     ///
     /// # Errors
-    /// [`StoreError`]; the cancel may have been stored.
+    /// [`StoreError`]; the cancel may already be stored.
     pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<CancelResult, StoreError> {
         let bounds = self.bounds();
         let cancel = Cancel { name: name.clone(), reason: reason.to_owned(), above: None, bounds: &bounds };

@@ -1,4 +1,4 @@
-//! The inbound streams: messages that no scheduler has decided.
+//! The inbound streams: messages that no scheduler has decided yet.
 
 use tickfleet_core::decision::{Context, Decision, Step};
 use tickfleet_core::recovery::inbound::fields;
@@ -9,28 +9,29 @@ use tickfleet_core::{EntryId, Guard, Query, Stored, StreamKey, Transaction, Valu
 
 use crate::{Store, StoreError, TurnName};
 
-/// Lookups of a message whose entry moves meanwhile, because its scheduler crashes.
+/// Maximum number of lookups of a message. If its scheduler crashes during a lookup, the message moves to another
+/// entry.
 const LOOKUPS_MAX: usize = 4;
 
-/// A message that waits for its decision.
+/// A message that no scheduler has decided yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndecidedMessage {
     /// Its stream.
     pub from: Inbound,
     /// The message, JSON.
     pub message: String,
-    /// True if the name is derived from the entry.
+    /// True if the turn's name is derived from the entry.
     pub is_minted: bool,
 }
 
-/// Acknowledges an entry without another change.
+/// Acknowledges an entry, and changes nothing else.
 struct Acknowledge(StreamKey, EntryId);
 
 impl Decision for Acknowledge {
     type Output = ();
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<()>, Undecided> {
-        // Another scheduler has decided it.
+        // Another scheduler has already decided about the entry.
         if !context.conflicts.is_empty() {
             return Ok(Step::Return(()));
         }
@@ -50,11 +51,12 @@ impl Store {
         Ok(())
     }
 
-    /// The message of a turn or task that no scheduler has decided. The decision removes the entry and writes the
-    /// record in one transaction: a caller that finds nothing here, and then reads the record, sees every turn.
+    /// The message of a turn or task that no scheduler has decided yet. A decision removes the entry and writes the
+    /// record in one transaction. So if a caller finds nothing here, and then reads the record, it misses no turn.
     ///
-    /// A message whose ID is derived from its entry is not found after its scheduler has crashed. A task that was
-    /// added to the stream without [`Self::enqueue_task`] is not found by the ID of its producer.
+    /// Two messages are not found. If a message's ID is derived from its entry, it is not found after its scheduler has
+    /// crashed. If a task was added to the stream without [`Self::enqueue_task`], it is not found by the ID of its
+    /// producer.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -83,7 +85,8 @@ impl Store {
         Ok(None)
     }
 
-    /// Returns true if a turn or task whose producer gave the ID was accepted, and no scheduler has decided it.
+    /// Returns true if a turn or task whose ID was given by a producer was accepted, and no scheduler has decided it
+    /// yet.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -91,7 +94,7 @@ impl Store {
         Ok(self.queued(name).await?.is_some())
     }
 
-    /// The digest of the turn or task whose producer gave it this ID, as long as the ID is kept.
+    /// The digest of the turn or task whose ID was given by a producer. `None` if the ID is unknown or no longer kept.
     ///
     /// # Errors
     /// [`StoreError`].

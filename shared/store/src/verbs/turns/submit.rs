@@ -13,11 +13,11 @@ use crate::{Store, StoreError};
 pub struct Submission {
     /// The tenant.
     pub tenant: TenantId,
-    /// The producer's ID, which makes the submission idempotent.
+    /// The producer's ID for the turn or task. It makes the submission idempotent.
     pub turn: Option<TurnId>,
     /// Digest of the content.
     pub digest: String,
-    /// The inbox of the reply. If the inbox has too many unread replies, the submission is refused.
+    /// The inbox for the reply. If the inbox has too many unread replies, the submission is refused.
     pub reply_to: Option<InboxName>,
     /// The message, JSON.
     pub payload: Bytes,
@@ -28,7 +28,7 @@ pub struct Submission {
 pub enum Submitted {
     /// The message is on the inbound stream.
     Accepted {
-        /// Its entry. The ID of a turn without one is derived from it.
+        /// The message's entry. If the turn has no ID, its ID is derived from the entry.
         entry: String,
     },
     /// This ID was accepted before with the same content.
@@ -39,14 +39,14 @@ pub enum Submitted {
     QueueFull,
     /// The inbox has too many unread replies; read them first.
     InboxFull,
-    /// The tenant has too many inboxes; use one that it has.
+    /// The tenant has too many inboxes; use an existing one.
     TooManyInboxes,
     /// The store is short of memory; retry later.
     Pressure,
 }
 
 impl Store {
-    /// Submits a batch of turns. One result for each, in order.
+    /// Submits a batch of turns. Returns one result for each turn, in order.
     ///
     /// # Errors
     /// [`StoreError`]. The same batch may be submitted again if its turns have IDs.
@@ -66,8 +66,8 @@ impl Store {
         Ok(self.decide_all(&submits).await?.into_iter().map(submitted).collect())
     }
 
-    /// Submits a message for the `tasks` stream. A scheduler validates it before an agent receives it. If the ID
-    /// belongs to other content, the scheduler replies so.
+    /// Submits a message for the `tasks` stream. A scheduler validates the message before an agent receives it. If the
+    /// ID was already used for other content, the scheduler's reply reports that.
     ///
     /// # Errors
     /// [`StoreError`]. The same task may be submitted again if it has an ID.
@@ -93,7 +93,8 @@ fn submitted(result: Result<Receipt<Decided>, RunError>) -> Result<Submitted, St
     let Receipt { result, committed } = result?;
     Ok(match result {
         Decided::Accepted => {
-            // Without an entry, an earlier attempt of the same commit was applied: then the message has an ID.
+            // Without an entry, an earlier attempt of the same commit was applied. This only happens if the message has
+            // an ID.
             let entry = committed.and_then(|committed| committed.entries.into_iter().next());
             Submitted::Accepted { entry: entry.map(|entry| entry.as_str().to_owned()).unwrap_or_default() }
         }

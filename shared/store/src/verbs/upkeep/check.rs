@@ -1,4 +1,4 @@
-//! Check of a whole shard: [`Store::check`] finds the records, timers and queues, and the core checks each of them.
+//! Check of a whole shard. [`Store::check`] finds the records, timers and queues, and the core checks each of them.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -16,11 +16,12 @@ use crate::{Store, StoreError, TurnName};
 
 /// Approximate number of records or members per step.
 const PAGE: usize = 128;
-/// Consecutive checks that must find a fault. Reads are not isolated, so one check may see two states of a turn.
+/// A fault is reported only if this many consecutive checks find it. Reads are not isolated, so one check may see two
+/// states of a turn.
 const LOOKS: usize = 3;
-/// Faults in a report.
+/// Maximum number of faults in a report.
 const FAULTS_MAX: usize = 1_000;
-/// Unfinished turns up to which the numbers of tenants are compared.
+/// Maximum number of unfinished turns for which the counters of tenants are compared.
 const COUNTED_MAX: usize = 200_000;
 
 /// The kind of a fault.
@@ -28,7 +29,7 @@ const COUNTED_MAX: usize = 200_000;
 pub enum FaultKind {
     /// A fault that the core found.
     Found(Fault),
-    /// The numbers of a tenant differ from the sums over its records.
+    /// The counters of a tenant differ from the sums over its records.
     TenantMiscounted {
         /// The sums over the records.
         counted: TenantCounts,
@@ -68,14 +69,14 @@ pub struct FaultFound {
 /// The report of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardCheck {
-    /// The faults; of very many the first.
+    /// The first faults, at most `FAULTS_MAX`.
     pub faults: Vec<FaultFound>,
-    /// Number of faults beyond these.
+    /// Number of faults that are not in `faults`.
     pub more: usize,
     /// Number of subjects that were checked.
     pub checked: usize,
-    /// True if the numbers of all tenants were compared. False if there were too many unfinished turns, or if turns of
-    /// a tenant came or went meanwhile.
+    /// True if the counters of all tenants were compared. False if there were too many unfinished turns, or if turns of
+    /// a tenant changed during the comparison.
     pub compared: bool,
 }
 
@@ -111,17 +112,17 @@ struct Checker<'a> {
     /// Turns that were counted. A scan may return a turn twice.
     seen: HashSet<TurnName>,
     sums: BTreeMap<TenantId, Sums>,
-    /// Tenants with an unreadable turn: their numbers cannot be compared.
+    /// Tenants with an unreadable turn, whose counters cannot be compared.
     uncounted: BTreeSet<TenantId>,
     queues: BTreeSet<CounterKey>,
 }
 
 impl Store {
-    /// Checks all turns, timers, throttle queues, consumers and drained workers of the shard, and compares the numbers
-    /// of its tenants. With `repair`, repairs the faults that a transition can repair, while the fleet works.
+    /// Checks all turns, timers, throttle queues, consumers and drained workers of the shard, and compares the counters
+    /// of its tenants. With `repair`, also repairs the faults that a transition can repair. The fleet can keep working.
     ///
     /// # Errors
-    /// [`StoreError`]. Faults that were repaired until then stay repaired.
+    /// [`StoreError`]. Faults that were already repaired stay repaired.
     pub async fn check(&self, repair: bool) -> Result<ShardCheck, StoreError> {
         let report = ShardCheck { faults: Vec::new(), more: 0, checked: 0, compared: true };
         let mut checker = Checker {
@@ -158,12 +159,12 @@ impl Store {
         Ok(turns)
     }
 
-    /// The numbers in a tenant's counters.
+    /// The values of a tenant's counters.
     async fn tenant_counts(&self, tenant: &TenantId) -> Result<TenantCounts, StoreError> {
         Ok(self.evaluate(&mut View::default(), |view, _| TenantCounts::stored(tenant, view)).await?)
     }
 
-    /// The sums over the unfinished turns of a tenant. `None` if one cannot be read.
+    /// The sums over the unfinished turns of a tenant. `None` if a turn cannot be read.
     async fn sums_of(&self, tenant: &TenantId) -> Result<Option<Sums>, StoreError> {
         let mut sums = Sums::default();
         let mut seen = HashSet::new();
@@ -270,7 +271,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Compares the numbers of tenants whose turns did not change meanwhile.
+    /// Compares the counters of tenants. A tenant whose turns changed during the comparison is skipped.
     async fn tenants(&mut self) -> Result<(), StoreError> {
         if !self.report.compared {
             return Ok(());
@@ -309,7 +310,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks several times, and reports the faults that each check found. With `repair`, repairs them.
+    /// Checks a page of subjects several times, and reports the faults that every check found. With `repair`, repairs
+    /// them.
     async fn check_page(&mut self, subjects: &[Subject]) -> Result<(), StoreError> {
         let found = self.check_subjects(subjects, false).await?;
         let mut faulty: Vec<(Subject, CheckResult)> = subjects.iter().cloned().zip(found).filter(is_faulty).collect();
@@ -350,7 +352,7 @@ impl Checker<'_> {
                     let kind = FaultKind::Unreadable { why: why.to_string() };
                     Err(FaultFound { kind, subject: key.to_string(), repaired: false })
                 }
-                // It changes all the time, so it is in use.
+                // The subject changes all the time, so it is in use and not faulty.
                 Err(RunError::Contended(_)) => Ok(Vec::new()),
                 Err(error) => return Err(error.into()),
             });

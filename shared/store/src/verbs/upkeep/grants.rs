@@ -1,4 +1,4 @@
-//! Grants of token services with single-use refresh tokens, see [`tickfleet_core::grants`].
+//! Grants from token services whose refresh tokens can be used only once, see [`tickfleet_core::grants`].
 
 use tickfleet_core::grants::{GRANT_PART, KeepGrant, RenewGrant, key};
 use tickfleet_core::{Query, Value};
@@ -27,8 +27,8 @@ impl Store {
         Ok(())
     }
 
-    /// Requests the right to renew a grant. Returns false if another worker has it. The right expires after
-    /// `lease_ms`.
+    /// Requests the right to renew a grant, which expires after `lease_ms`. Returns false if another worker has the
+    /// right.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,5 +1,5 @@
 //! Lists of tools for readers, see [`tickfleet_core::tools`]. Agents that may call the same tools share one list. A
-//! list has one form for all dialects.
+//! list is stored in one format, which is converted for each dialect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,18 +34,18 @@ pub struct ToolLists {
     pub lists: Vec<ToolList>,
     /// Tenant, agent and the digest of the agent's list.
     pub agents: Vec<(TenantId, AgentId, String)>,
-    /// Agents whose list does not fit.
+    /// Number of agents whose list does not fit.
     pub left_out: usize,
-    /// The name of each tool by its ID: `<name>@<version>` if the ID is that of one version.
+    /// The name of each tool by its ID. If the ID belongs to one version of a tool, the name is `<name>@<version>`.
     pub names: BTreeMap<String, String>,
 }
 
 /// The sources of the published lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolListsMark {
-    /// The policy and tools that they were made of.
+    /// Fingerprint of the policy and tools.
     pub fingerprint: String,
-    /// Agents whose list did not fit.
+    /// Number of agents whose list did not fit.
     pub left_out: usize,
 }
 
@@ -59,7 +59,7 @@ impl Store {
         Ok(mark.map(|ListsMark { fingerprint, left_out }| ToolListsMark { fingerprint, left_out }))
     }
 
-    /// Reads the list of one agent in the shared form. `None` if no worker has written one, or if it has expired.
+    /// Reads the list of one agent in the shared format. `None` if no worker has written a list, or if it has expired.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -69,7 +69,7 @@ impl Store {
         Ok(list.map(|list| String::from(Box::<str>::from(list.value.0))))
     }
 
-    /// Reads the names of tools by their IDs. Empty if no worker has published names in the last half hour.
+    /// Reads the names of tools by their IDs. Empty if no worker has published names within their lifetime.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -83,11 +83,11 @@ impl Store {
         }
     }
 
-    /// Writes `lists`, which expire after `ttl_ms`, and their source `fingerprint`, which expires after `fresh_ms`.
-    /// Then a worker writes them again.
+    /// Writes `lists`, which expire after `ttl_ms`. Then writes `fingerprint`, which expires after `fresh_ms`. After it
+    /// has expired, a worker writes the lists again.
     ///
     /// # Errors
-    /// [`StoreError`]; some lists may be written.
+    /// [`StoreError`]; some lists may already be written.
     pub async fn write_tool_lists(
         &self,
         fingerprint: &str,
@@ -96,7 +96,7 @@ impl Store {
         fresh_ms: u64,
     ) -> Result<(), StoreError> {
         let ttl_ms = ttl_ms.cast_signed();
-        // A list is written before an agent refers to it.
+        // A list is written before the agents that refer to it.
         for list in &lists.lists {
             let text = RawValue::from_string(list.json.to_string()).map(ToolListText);
             let text = text.map_err(|why| StoreError::Undecided(format!("tool list {}: {why}", list.digest)))?;

@@ -47,7 +47,7 @@ fn a_fixed_window_opens_again_when_it_has_ended() {
 #[test]
 fn another_length_does_not_open_a_window_twice() {
     let counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
-    // The running window stays, even if the policy has changed.
+    // The current window stays, even if the policy has changed.
     assert!(counter.debit(&room(1, 5, fixed(120, 20)), at(130)).refused.is_some());
     assert_eq!(debit(&counter, 1, fixed(120, 40), at(155)).state, state(1, 200, 155));
 }
@@ -65,7 +65,7 @@ fn a_short_window_that_began_before_a_restart_has_no_room() {
     let counter = debit(&Counter::default(), 1, fixed(100, 50), at(120));
     let restarted = Moment { epoch_began_ms: 130, ..at(140) };
     assert_eq!(counter.debit(&room(1, 5, fixed(100, 50)), restarted).refused, Some(state(5, 150, 100)));
-    // A new counter whose window began before the restart has no room, either.
+    // A new counter has no room either if its window began before the restart.
     assert!(Counter::default().debit(&room(1, 5, fixed(100, 50)), restarted).refused.is_some());
     let next = Moment { epoch_began_ms: 130, ..at(150) };
     assert_eq!(debit(&counter, 1, fixed(150, 50), next).state, state(1, 200, 150));
@@ -120,7 +120,7 @@ fn amounts_are_returned_to_the_window_that_they_were_debited_in() {
 }
 
 proptest! {
-    /// A debit counts for at least its window's length, and for at most an eighth longer.
+    /// A debit counts for at least the window's length, and for at most an eighth more.
     #[test]
     fn a_rolling_counter_never_allows_more_in_any_length(
         length_ms in 8..200_i64,
@@ -146,7 +146,7 @@ proptest! {
         }
     }
 
-    /// A fixed window allows at most its bound within its length, even if policies change the length.
+    /// Within its length, a fixed window allows at most its bound, even if policies change the length.
     #[test]
     fn a_fixed_counter_allows_its_bound_once_in_a_window(
         steps in prop::collection::vec((0..60_i64, 1..4_u64, prop::sample::select(vec![20_i64, 50])), 1..60),

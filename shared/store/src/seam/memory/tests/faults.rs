@@ -1,4 +1,4 @@
-//! Tests of the faults: each has its documented effect, and the same seed gives the same faults.
+//! Tests of the faults. Each fault has its documented effect, and the same seed produces the same faults.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tickfleet_core::{Guard, RecordKey, Transaction, Version, Write};
@@ -36,7 +36,7 @@ async fn the_last_writes_are_lost_and_an_epoch_begins() {
     assert!(has(&store, "b").await && !has(&store, "c").await);
     let shard = store.shard().await.unwrap();
     assert_eq!((shard.epoch, shard.epoch_began_ms, shard.now_ms), (2, START + 1_800, START + 1_800));
-    // Writes lost in one restart do not return in the next one.
+    // Writes that were lost in one restart do not reappear in the next restart.
     store.lose(0);
     assert!(has(&store, "b").await && !has(&store, "c").await);
     store.lose(60_000);

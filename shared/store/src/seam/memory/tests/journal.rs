@@ -1,4 +1,5 @@
-//! Tests of the journal: committed effects survive a restart and any damage to the end of the log.
+//! Tests of the journal: committed effects survive a restart. If the end of the log is damaged, the effects before it
+//! survive.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -111,7 +112,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// A store in its own directory.
+/// A store in a separate directory.
 struct Bench {
     dir: tempfile::TempDir,
     clock: Arc<ManualClock>,
@@ -199,7 +200,7 @@ impl Bench {
     }
 }
 
-/// The contents without the fields that a restart changes, or that a journal may write later.
+/// The contents without fields that a restart changes, or that the journal writes with a delay.
 fn without_time(mut contents: Contents) -> Contents {
     (contents.epoch, contents.epoch_began_ms, contents.clock) = Default::default();
     contents
@@ -215,7 +216,7 @@ proptest! {
             let mut bench = Bench::new();
             for call in &calls {
                 bench.play(call).await;
-                // An expiry that a read detected is written with the next change.
+                // If a read detects an expiry, the expiry is only written with the next change.
                 bench.store().shard().await.unwrap();
             }
             let before = bench.contents();
@@ -230,7 +231,7 @@ proptest! {
 }
 
 proptest! {
-    // Each case reads the directory once for each byte.
+    // Each case reads the directory many times: once for each byte of the last frame.
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     #[test]
@@ -264,10 +265,10 @@ proptest! {
                 let opened = Opened::read(bench.dir.path()).unwrap();
                 assert_eq!(without_time(opened.contents.unwrap()), before, "at {at} of {}", frames.len());
             }
-            // A cut log stays cut, and a copy is kept.
+            // A damaged log stays cut after it is opened, and a copy of it is kept.
             let cut = MemoryStore::open_dir(bench.dir.path(), FsyncPolicy::Never, options).unwrap();
             assert_eq!(without_time(cut.lock().shard.contents.clone()), before);
-            // Writes that change nothing make no frame.
+            // If the writes change nothing, no frame is written, and no log is damaged.
             assert_eq!(bench.dir.path().join("damaged-log").exists(), whole < frames.len());
             assert!(!log.exists());
         });
@@ -291,7 +292,7 @@ async fn a_directory_begins_in_the_first_epoch_and_counts_restarts() {
     bench.reopen();
     let shard = bench.store().shard().await.unwrap();
     assert_eq!((shard.epoch, shard.epoch_began_ms), (2, 1_500));
-    // The clock was put back while the process was down.
+    // The clock was set back while the process was down.
     bench.clock.set(0);
     bench.reopen();
     let shard = bench.store().shard().await.unwrap();
