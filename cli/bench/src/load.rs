@@ -302,7 +302,7 @@ pub(super) fn message(tenant: &str, agent: &str, at_us: u64, (tool, calls): (&st
     )
 }
 
-/// The smallest value such that `share` of the values do not exceed it. Sorts the values.
+/// Returns the smallest value that at least this share of the values does not exceed. Sorts the values.
 pub(super) fn percentile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;

@@ -35,7 +35,7 @@ struct CheckReport<'a> {
     valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy_digest: Option<&'a str>,
-    /// The files of the built-in sample business that replace missing files.
+    /// The files of the built-in sample business that are in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     built_in: Option<Vec<&'static str>>,
     errors: Vec<InvalidConfiguration>,

@@ -55,6 +55,7 @@ pub(crate) struct Tools {
     strict: bool,
 }
 
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ToolsCommand {
     /// Convert an OpenAPI document into a section of tools.yaml.

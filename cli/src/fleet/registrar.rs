@@ -48,7 +48,7 @@ impl Registrar {
 
     /// Runs the tool's start hook, then makes the tool callable. Running calls are not affected.
     ///
-    /// Like any tool, it needs a permission row in `permissions.yaml` with its name. Without a row, no agent can call
+    /// Like any tool, a new tool needs a row in `permissions.yaml` with its name. Without a row, no agent can call
     /// it.
     ///
     /// The registration lasts until the process ends. Register the same tools with every worker of a fleet, because a

@@ -1,4 +1,4 @@
-//! The second act. A service gives a task to `atlas`, and three agents with a model complete it. Then it gives a second
+//! The second act. A service gives a task to `atlas`, and three agents with a model complete it. Then the service gives a second
 //! task, and the worker is killed after kelly's post is published.
 
 use std::net::{Ipv4Addr, SocketAddr};
