@@ -55,7 +55,7 @@ pub(crate) struct Setup {
     trouble: Option<String>,
     /// Fingerprint of the folder from which the configuration was read.
     pub(crate) fingerprint: String,
-    /// The MCP servers of the process. All its tool registries share the connections to them.
+    /// The MCP servers of the process. All tool registries of the process share their connections.
     pub(crate) mcp: Arc<Servers>,
     /// The models for agents. All workers of the process share their circuit breakers.
     models: Arc<ModelSet>,

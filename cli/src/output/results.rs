@@ -66,7 +66,7 @@ impl PriorLetter {
     async fn refusal(&self, client: &Client, awaited: &Awaited<'_>) -> Option<Reply> {
         let name = TurnName { tenant: awaited.tenant.clone(), turn: awaited.id.clone() };
         let letter = dead_letters::about(client.store(awaited.tenant), &name).await.ok()??;
-        // If the fleet knows the ID, it accepted this message. The letter is then about another message with the same
+        // If the fleet knows the ID, this message was accepted. The letter is then about another message with the same
         // ID.
         if !matches!(client.reply(&name).await.ok()?, RecordedReply::Unknown) {
             return None;

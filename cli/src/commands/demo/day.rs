@@ -10,7 +10,7 @@ use tickfleet_protocol::parse_turn;
 
 /// The tenant of the day.
 pub(super) const TENANT: &str = "atlas-ux";
-/// Real time that one hour of the day takes.
+/// Real duration of one hour of the day.
 const HOUR: Duration = Duration::from_secs(1);
 const DAY: &str = include_str!("day.json");
 

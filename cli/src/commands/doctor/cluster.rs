@@ -1,4 +1,4 @@
-//! Checks the placement of a fleet's shards in a cluster. Pure.
+//! Checks the placement of a fleet's shards in a cluster. This module does no I/O.
 
 use tickfleet_store::{ClusterView, HolderView};
 

@@ -307,7 +307,7 @@ async fn shard_findings(
         facts = store.facts().await?;
     }
     let shards = setup.settings().redis.shards;
-    // If the configuration is broken, there is no configured policy to compare with the policy in force.
+    // A broken configuration has no policy that could be compared with the policy in force.
     let digest = if setup.knows_policy() { &setup.configuration.digest } else { &facts.policy_digest };
     let mut findings = queues::shard(shard, &facts, shards, digest);
     findings.extend(agrees);

@@ -1,4 +1,4 @@
-//! Checks a shard: its settings, its backlog, and the processes that work on it. Pure.
+//! Checks a shard: its settings, its backlog, and the processes that work on it. This module does no I/O.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Checks a Redis server from the facts that it reports about itself. Pure.
+//! Checks a Redis server from the facts that it reports about itself. This module does no I/O.
 
 use tickfleet_store::{DEFAULT_USER, DefaultUser, Refusal, SentinelReport, ServerFacts};
 

@@ -60,7 +60,7 @@ pub(crate) struct Explain {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum StoryState {
-    /// No scheduler has read it yet.
+    /// No scheduler has read the message yet.
     Inbound,
     /// It was rejected.
     Rejected,
@@ -117,15 +117,15 @@ struct Story {
     /// For a task: its description.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// The processes that could take it; `None` if it is already taken.
+    /// The processes that could take the turn or task; `None` if a process has taken it.
     #[serde(skip_serializing_if = "Option::is_none")]
     attendance: Option<QueueReaders>,
-    /// Why it waits; `None` if it does not wait.
+    /// Why the turn or task waits; `None` if it does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits: Option<record::TurnWait>,
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
-    /// The call that its holder runs.
+    /// The call that the holder runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     running: Option<record::RunningCall>,
     retries: u64,
@@ -138,7 +138,7 @@ struct Story {
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
     results: Vec<CallResult>,
-    /// Calls of other tools that its calls made.
+    /// Calls of other tools, made by the calls of this turn.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     inner_calls: Vec<InnerCall>,
     /// For a task that a model runs: the steps, waits and subtasks.
@@ -184,7 +184,7 @@ pub(crate) struct RenderedStory {
     pub(crate) lines: Vec<String>,
 }
 
-/// Returns the history, for the gateway and for the live view.
+/// Returns the history. The gateway and the live view use this function.
 ///
 /// # Errors
 /// The ID is unknown.

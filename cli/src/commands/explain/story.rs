@@ -204,8 +204,8 @@ fn life(story: &Story) -> Vec<String> {
     lines
 }
 
-/// Rules on arguments and context, and conditions on facts, that stopped a call. Also those in shadow mode, which would
-/// have stopped it.
+/// Lists rules on arguments and context, and conditions on facts, that stopped a call. Includes those in shadow mode,
+/// which would have stopped it.
 fn rules(story: &Story) -> Vec<String> {
     let told = |verdict: &str, call: &str, details: &Value, message: &str| {
         let rule = details.get("rule").and_then(Value::as_str)?;

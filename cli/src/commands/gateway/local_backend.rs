@@ -28,7 +28,7 @@ use crate::setup::Setup;
 
 /// Maximum age of a frame that is returned without a new poll.
 const FRAME_FRESH: Duration = Duration::from_secs(1);
-/// Maximum age of the last poll for computing rates. If it is older, its rates would cover too long a time, so two
+/// Maximum age of the last poll for computing rates. If the poll is older, rates would cover too long a time. Then two
 /// polls are made.
 const FRAME_STALE: Duration = Duration::from_secs(15);
 

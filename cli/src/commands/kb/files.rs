@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tickfleet_tools_knowledge::documents::{FileFormat, Problem};
 
-/// Maximum number of files that one import finds in folders.
+/// Maximum number of files in folders per import.
 const FILES_MAX: usize = 20_000;
 /// Maximum depth of nested folders.
 const DEPTH_MAX: usize = 32;

@@ -166,7 +166,7 @@ impl CapCounters {
         Self { view }
     }
 
-    /// Adds a counter if its window has not ended. A counter that cannot be read counts as used up.
+    /// Adds a counter if its window has not ended. An unreadable counter counts as used up.
     fn add(&mut self, name: &str, (used, ends_ms): (i64, i64), cap: Option<u32>, now_ms: i64) {
         if ends_ms <= now_ms {
             return;

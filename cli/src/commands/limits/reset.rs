@@ -78,7 +78,7 @@ struct ResetResult<'a> {
 /// Resets a counter.
 ///
 /// # Errors
-/// The counter is unknown, there is no name for the audit log, or Redis does not respond.
+/// The counter is unknown, the name for the audit log is missing, or Redis does not respond.
 pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<(), Failure> {
     let by = args.by.clone().map_or_else(by_environment, Ok)?;
     let name = CounterName { limit: args.limit.clone(), counter: args.counter.clone() };

@@ -296,8 +296,8 @@ fn changed_lines(change: &McpChange) -> Vec<String> {
 }
 
 impl ServerCheck {
-    /// Returns true if no tool differs from its pinned definition. A refused tool that is not pinned is no difference,
-    /// because it is not imported in either case.
+    /// Returns true if no tool differs from its pinned definition. A refused tool that is not pinned does not
+    /// count, because it is not imported in either case.
     fn is_as_pinned(&self) -> bool {
         let differs = |difference: &Difference| difference.kind != "refused" || difference.is_pinned;
         self.error.is_none() && !self.differences.iter().any(differs)

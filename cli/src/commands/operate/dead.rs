@@ -206,7 +206,7 @@ impl DeadEntriesFilter {
 /// Lists, shows, replays or drops entries.
 ///
 /// # Errors
-/// Neither IDs nor filters are given. There is no name for the audit log. The message cannot be read. Redis does not
+/// Neither IDs nor filters are given. The name for the audit log is missing. The message cannot be read. Redis does not
 /// respond.
 pub(crate) async fn run(setup: &Setup, args: &DeadArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;

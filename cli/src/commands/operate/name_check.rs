@@ -155,7 +155,7 @@ pub(crate) async fn tool_switched(setup: &Setup, client: &Client, given: &str) -
     Ok(ToolNames::read(setup, client).await?.switched(given))
 }
 
-/// The tools of the fleet: those in the configuration, and those that workers have published.
+/// The tools of the fleet, from the configuration and from the lists that workers publish.
 #[derive(Debug, Default)]
 struct ToolNames {
     names: BTreeSet<String>,

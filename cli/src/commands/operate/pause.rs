@@ -114,7 +114,7 @@ struct PauseReport<'a> {
 /// Pauses, or lists all pauses.
 ///
 /// # Errors
-/// There is no name for the audit log, there are too many pauses, or Redis does not respond.
+/// The name for the audit log is missing, there are too many pauses, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let Some(reason) = &args.reason else { return list(&client, output).await };
@@ -149,7 +149,7 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
 /// Resumes a tenant, agent or tool.
 ///
 /// # Errors
-/// There is no name for the audit log, or Redis does not respond.
+/// The name for the audit log is missing, or Redis does not respond.
 pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) -> Result<(), Failure> {
     let by = args.rest.by.clone().map_or_else(by_environment, Ok)?;
     let client = setup.client().await?;

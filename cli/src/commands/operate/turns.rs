@@ -176,7 +176,7 @@ impl std::fmt::Display for TurnsFilter {
 /// Lists turns, or cancels many turns.
 ///
 /// # Errors
-/// Neither IDs nor filters are given, there is no name for the audit log, or Redis does not respond.
+/// Neither IDs nor filters are given, the name for the audit log is missing, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     match &args.command {

@@ -1,4 +1,4 @@
-//! Draws a frame into a buffer of cells, for a terminal or as text. Pure.
+//! Draws a frame into a buffer of cells. The buffer is shown on a terminal or as text. This module does no I/O.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};

@@ -1,4 +1,4 @@
-//! A frame: one view of the fleet, built from two polls. Pure (no I/O).
+//! A frame: one view of the fleet, built from two polls. This module does no I/O.
 
 use std::collections::BTreeSet;
 
@@ -132,7 +132,7 @@ pub(crate) struct Agent {
     /// Calls allowed per tick by the local configuration. `None` if unknown, or if the row is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tick_max: Option<u32>,
-    /// Calls allowed per day by the local configuration. `None` in the same cases.
+    /// Calls allowed per day by the local configuration. `None` if unknown, or if the row is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) day_max: Option<u32>,
     /// The first turn in the throttle queue, `tenant:turn`.
@@ -272,7 +272,7 @@ fn rate(
 }
 
 fn per_second(before: Option<u64>, now: Option<u64>, passed_s: f64) -> Option<f64> {
-    // If the counter decreased, the stream was deleted and started again: there is no rate.
+    // If the counter decreased, the stream was deleted and created again. Then the rate is unknown.
     let grown = now?.checked_sub(before?)?;
     #[allow(clippy::cast_precision_loss, reason = "a count a second is far below 2^53")]
     (passed_s > 0.0).then(|| (grown as f64 / passed_s * 10.0).round() / 10.0)

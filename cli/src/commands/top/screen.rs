@@ -171,7 +171,7 @@ impl StoryLoader {
                 |failure| vec![failure.message().unwrap_or_default()],
                 |story_receiver| story_receiver.lines,
             );
-            // If the view has ended, nobody receives the explanation.
+            // The view may have ended. Then the explanation is dropped.
             drop(stories.send(TurnStory { title: turn, lines, at: 0 }).await);
         });
     }

@@ -1,4 +1,4 @@
-//! Counts calls by tool and outcome over the last minute, from the end of the audit log. Pure.
+//! Counts calls by tool and outcome over the last minute, from the end of the audit log. This module does no I/O.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -16,7 +16,7 @@ impl Keys {
     /// text itself.
     ///
     /// # Errors
-    /// There is no secret, or a secret is invalid. The error text does not contain the secret.
+    /// A secret is missing or invalid. The error text does not contain the secret.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let key = |secret: &str| {
             let bytes = match secret.strip_prefix("whsec_") {

@@ -17,7 +17,7 @@ pub(super) enum SendError {
         /// When to send it again, if the destination specifies that.
         wait: Option<Duration>,
     },
-    /// The destination accepts no more batches, for this reason.
+    /// The destination accepts no more batches. The value is the reason.
     Over(String),
 }
 

@@ -110,7 +110,7 @@ impl Collector {
 enum CollectorResponse {
     /// The batch was accepted, except for `refused` records.
     Accepted { refused: u64 },
-    /// The batch was permanently rejected, for this reason.
+    /// The batch was permanently rejected. The value is the reason.
     Refused(String),
 }
 

@@ -56,7 +56,7 @@ pub(super) struct Desk {
     pub(super) turns: Vec<DeskTurn>,
     /// The recipients and amounts of payments in the bank's ledger.
     paid: Vec<(String, u64)>,
-    /// Number of price requests that reached the bank. Cached results make it smaller.
+    /// Number of price requests that reached the bank. Cached results reduce this number.
     quotes_asked: usize,
     records: Records,
 }
