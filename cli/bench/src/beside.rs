@@ -36,7 +36,7 @@ impl Cost {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Beside {
     what: &'static str,
-    /// The measurements without the feature and with it, for each pair of runs.
+    /// Each pair has the measurement without the feature and the one with the feature.
     pairs: Vec<(Cost, Cost)>,
     /// Ratio of the CPU time of all processes with the feature to the CPU time without it. The values are the median,
     /// minimum and maximum of the pairs.

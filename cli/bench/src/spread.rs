@@ -190,7 +190,7 @@ impl Running {
         Ok(())
     }
 
-    /// Loads one primary of this side, or all of them, for a while.
+    /// For a while, loads one primary of this side, or all of its primaries.
     async fn measure_once(&self, idle: &mut Self, only: Option<usize>) -> Result<Span> {
         let before = self.cluster.cpu().await?;
         let idle_before = idle.cluster.cpu().await?;

@@ -143,7 +143,7 @@ struct Decision<'a> {
 /// Lists tools or prints definitions.
 ///
 /// # Errors
-/// An unknown tenant or agent; tools that cannot be used.
+/// The tenant or agent is unknown, or a tool cannot be used.
 pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
     match &args.command {
         Some(ToolsCommand::Disable(args)) => return switch(setup, args, false, output).await,

@@ -51,7 +51,7 @@ pub(crate) struct Search {
 struct SearchResult {
     entries: Vec<AuditMatch>,
     read: usize,
-    /// Where to continue the search, for each shard. Empty if the whole time range was searched.
+    /// The position of each shard at which the search can continue. Empty if the whole time range was searched.
     cursors: Vec<String>,
 }
 

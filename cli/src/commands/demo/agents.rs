@@ -1,5 +1,5 @@
-//! The second act. A service gives a task to `atlas`, and three agents with a model complete it. Then the service gives a second
-//! task, and the worker is killed after kelly's post is published.
+//! The second act. A service gives a task to `atlas`, and three agents with a model complete the task. Then the service
+//! gives `atlas` a second task, and the worker is killed after kelly's post is published.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;

@@ -43,7 +43,7 @@ pub(super) enum Rule {
     Backoff,
     /// The next call needs an approval.
     Approval,
-    /// The turn waits for work that it began, for a fact, or for an equal call of another turn.
+    /// The turn waits for work that it began. Or it waits for another turn to set a fact or to end an equal call.
     Other,
     /// An operator has paused the agent or the tenant.
     Paused,

@@ -155,7 +155,7 @@ impl TurnsFilter {
     }
 }
 
-/// Formats the filter as it was given, for the audit log.
+/// Formats the filter for the audit log, as it was given.
 impl std::fmt::Display for TurnsFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state.map(|at| state(at.into()).1.to_owned());

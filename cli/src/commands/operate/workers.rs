@@ -62,7 +62,8 @@ struct DrainResult<'a> {
 /// Lists, drains or resumes workers.
 ///
 /// # Errors
-/// The name for the audit log is missing, the worker is unknown, too many workers are drained, or Redis does not respond.
+/// The name for the audit log is missing, the worker is unknown, too many workers are drained, or Redis does not
+/// respond.
 pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let (worker_args, drains) = match &args.command {
