@@ -244,7 +244,7 @@ impl Setup {
         Ok(Self { configuration: setup.configuration.without_text(), ..setup })
     }
 
-    /// Same as [`Self::of`], but keeps the text of the configuration. Commands that show the configuration need the text.
+    /// Same as [`Self::of`], but keeps the text of the configuration files for commands that show it.
     ///
     /// # Errors
     /// All errors in the configuration.

@@ -43,7 +43,8 @@ pub(super) enum Rule {
     Backoff,
     /// The next call needs an approval.
     Approval,
-    /// The turn waits for work that it began. Or it waits for another turn to set a fact or to end an equal call.
+    /// The turn waits for work that it began. Or it waits until a call of another turn ends, because
+    /// that call is equal or may change a fact.
     Other,
     /// An operator has paused the agent or the tenant.
     Paused,
@@ -73,7 +74,7 @@ pub(super) struct TurnWait {
     /// The turn or task that this turn waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) awaits: Option<String>,
-    /// True if this turn did not begin the work in `awaits`: that turn only makes an equal call.
+    /// True if this turn did not begin `awaits`, but waits for one of its calls. That call is equal or may change a fact.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) awaits_equal: bool,
     /// Who paused the agent or tenant, why, and since when.

@@ -266,7 +266,7 @@ fn table(
     let title = if hidden > 0 { format!("{title} · {hidden} more") } else { title.to_owned() };
     buffer.set_line(area.x, area.y, &Line::styled(title, style.bold()), area.width.saturating_sub(1));
     let below = Rect { y: area.y + 1, height: area.height - 1, ..area };
-    // One column takes the remaining width: the column with width 0. If no column has width 0, the first column takes the rest.
+    // One column takes the remaining width: the column with width 0. If none has width 0, it is the first column.
     let rest = widths.iter().position(|width| *width == 0).unwrap_or(0);
     let width = |(at, width): (usize, &u16)| if at == rest { Constraint::Min(10) } else { Constraint::Length(*width) };
     let widths: Vec<Constraint> = widths.iter().enumerate().map(width).collect();

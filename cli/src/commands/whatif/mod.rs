@@ -395,7 +395,7 @@ mod tests {
 
     use super::*;
 
-    /// For each of the first two shards, returns the time since which these exports are complete.
+    /// For each of the first two shards, returns the time since which these exports are complete, ms.
     fn began(exports: &[&[&str]]) -> (i64, i64) {
         let mut log = RecordedLog {
             calls: Sorter::default(),
