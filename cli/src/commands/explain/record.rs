@@ -39,7 +39,7 @@ pub(super) enum Rule {
     BehindOthers,
     /// The turn can be admitted at the next check of the throttle queue.
     NextLook,
-    /// A failed call waits for its next attempt.
+    /// A failed call waits for its next attempt, or no worker can read the slice.
     Backoff,
     /// The next call needs an approval.
     Approval,
@@ -74,7 +74,7 @@ pub(super) struct TurnWait {
     /// The turn or task that this turn waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) awaits: Option<String>,
-    /// True if this turn did not begin `awaits`, but waits for one of its calls. That call is equal or may change a fact.
+    /// True if this turn did not begin `awaits`, but waits for a call of `awaits` that is equal or may change a fact.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) awaits_equal: bool,
     /// Who paused the agent or tenant, why, and since when.
