@@ -1,4 +1,4 @@
-//! The tenant and agent whose tools are shown or called, from the configuration or set at run time.
+//! Finds the tenant and agent whose tools are shown or called, in the configuration or in the run-time settings.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use tickfleet_store::Store;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// How long to wait for Redis to return the run-time settings. Without them, tools are described all the same.
+/// How long to wait until Redis returns the run-time settings. Without these settings, tools are still described.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Loads the run-time settings if Redis is reachable, so that a disabled tool is shown as disabled and not tried.
+/// Loads the run-time settings if Redis is reachable. A disabled tool is then shown as disabled and is not called.
 pub(crate) async fn with_run_time(active: &PolicyHandle, stores: &[Store]) {
     let looks = stores.iter().map(|store| active.refresh(store));
-    // Without Redis, tools are shown as configured.
+    // If Redis does not respond, tools are shown as configured.
     drop(tokio::time::timeout(LOOK_TIMEOUT, futures::future::join_all(looks)).await);
 }
 
-/// Loads the run-time settings from the tenant's shard if the configuration does not have the tenant. A configured
+/// If the configuration does not have the tenant, loads the run-time settings from the tenant's shard. A configured
 /// tenant needs no Redis and is shown as configured.
 pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &TenantId) -> Result<(), Failure> {
     if !active.load().policy.tenants.contains_key(tenant) {
@@ -34,8 +34,8 @@ pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &T
     Ok(())
 }
 
-/// Adds to a failure that the tenant is not configured: if Redis is unreachable, a misspelled tenant is the likelier
-/// mistake.
+/// Adds to a failure that the configuration lacks the tenant. If Redis is unreachable, the more likely mistake is a
+/// misspelled tenant.
 fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::Redis(format!(

@@ -3,11 +3,11 @@
 use tickfleet_client::SubmitError;
 use tickfleet_store::{Refusal, StoreError, refusal_in};
 
-/// The command failed.
+/// Exit code: the command failed.
 pub(crate) const FAILED: u8 = 1;
-/// The command line is invalid. clap uses this code too.
+/// Exit code: the command line is invalid. clap uses this code too.
 pub(crate) const USAGE: u8 = 2;
-/// Redis cannot be reached.
+/// Exit code: Redis cannot be reached.
 pub(crate) const REDIS: u8 = 3;
 
 /// Why a command failed.
@@ -15,9 +15,9 @@ pub(crate) const REDIS: u8 = 3;
 pub(crate) enum Failure {
     /// The command failed with this reason.
     Failed(anyhow::Error),
-    /// The command failed, and its output already shows how.
+    /// The command failed, and its output already contains the reason.
     Reported,
-    /// Its arguments are invalid.
+    /// The arguments of the command are invalid.
     Usage(String),
     /// Redis cannot be reached.
     Redis(String),
@@ -59,7 +59,7 @@ impl Failure {
     }
 }
 
-/// Returns true if Redis is unreachable, as opposed to rejecting the command.
+/// Returns true if Redis is unreachable, and false if Redis rejected the command.
 pub(crate) fn is_away(error: &StoreError) -> bool {
     match error {
         StoreError::Connect { .. } | StoreError::Lender { .. } => true,
@@ -68,7 +68,7 @@ pub(crate) fn is_away(error: &StoreError) -> bool {
     }
 }
 
-/// The failure for an unreachable Redis, with a remedy if the error points to one.
+/// Returns the failure if Redis is unreachable. If the error suggests a remedy, the failure contains the remedy.
 fn away(error: &StoreError) -> Option<Failure> {
     is_away(error).then(|| match error.remedy() {
         Some(remedy) => Failure::RedisReported(format!("{error}\n{remedy}")),

@@ -1,4 +1,4 @@
-//! Entry point of the fuzz targets: imports an untrusted document without a file or a terminal.
+//! Entry point for fuzz targets. Imports an untrusted document without a file or a terminal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +16,10 @@ impl Default for Importer {
 }
 
 impl Importer {
-    /// Returns the tools that `tickfleet tools import` makes from a document, and the section of `tools.yaml`.
+    /// Imports a document as `tickfleet tools import` does. Returns the tools, and the section of `tools.yaml`.
     ///
     /// # Errors
-    /// Why the document cannot be imported.
+    /// The reason why the document cannot be imported.
     pub fn import(&self, document: &str) -> Result<(BTreeMap<String, Value>, String), String> {
         let report = imported(parse(document)?.into(), &Import::default(), &BTreeSet::new(), &self.0);
         let report = report.map_err(|failure| failure.message().unwrap_or_default())?;

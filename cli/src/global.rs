@@ -22,12 +22,12 @@ pub(crate) struct Global {
     /// Print JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Tools and task handlers that the program adds. Not an option.
+    /// Tools and task handlers that the program adds. They are not an option.
     #[arg(skip)]
     pub(crate) extensions: Extensions,
 }
 
-/// The environment variables of the process that are valid UTF-8. Others cannot be settings.
+/// Returns the environment variables of the process that are valid UTF-8. Other variables cannot be settings.
 #[allow(clippy::disallowed_methods, reason = "the edge: what the environment says goes from here into configuration")]
 pub(crate) fn environment() -> Environment {
     std::env::vars_os()
@@ -35,7 +35,7 @@ pub(crate) fn environment() -> Environment {
         .collect()
 }
 
-/// The part of the environment that tools read.
+/// Returns the part of the environment that tools can read.
 pub(crate) fn tool_environment(environment: &Environment) -> tickfleet_tools::Environment {
     let variables = environment.clone();
     tickfleet_tools::Environment::new(move |name| variables.get(name).cloned())

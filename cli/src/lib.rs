@@ -1,8 +1,8 @@
-//! The program `tickfleet` as a library: it runs a fleet, submits work to it and shows its state. A program of your own
-//! can call [`Program`] to add tools written in Rust.
+//! The program `tickfleet` as a library. It runs a fleet, submits work to the fleet and shows the fleet's state. A
+//! program of your own can call [`Program`] to add tools written in Rust.
 //!
-//! START HERE: [`Program`] is what a binary calls; `run` maps commands to the files that implement them; `fleet` starts
-//! a scheduler and a worker; `dev` runs a whole fleet in one process.
+//! START HERE: [`Program`] is the entry point of a binary. `run` maps commands to the files that implement them.
+//! `fleet` starts schedulers and workers. `dev` runs a whole fleet in one process.
 
 mod args;
 mod caller;
@@ -44,8 +44,8 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Ok(command) => command,
         Err(ended) => return ended,
     };
-    // The processes of a fleet check every name in the configuration against the existing tools, so that a half-applied
-    // change is not taken for a whole one. Commands that show tools do the same.
+    // The processes of a fleet check every name in the configuration against the existing tools. Therefore a change
+    // that was only partly copied is rejected. Commands that show tools make the same check.
     let knows_tools = match &command {
         // Disabling a tool in an emergency must work even if the configuration has errors elsewhere.
         Command::Tools(tools::Tools {
@@ -64,7 +64,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     run_with(command, &setup, output).await
 }
 
-/// Whether operators need the command most when something is broken, possibly the configuration itself.
+/// Returns true for commands that operators need most when something is broken, possibly the configuration itself.
 const fn operates(command: &Command) -> bool {
     matches!(
         command,
@@ -92,8 +92,8 @@ const fn operates(command: &Command) -> bool {
     )
 }
 
-/// Runs a command that needs no configuration, or that loads its own so that it works with a broken one. Returns any
-/// other command.
+/// Runs a command that needs no configuration, or that loads the configuration itself to tolerate errors in it. Returns
+/// any other command.
 async fn run_alone(command: Command, global: &Global, output: &Output) -> Result<Command, Result<(), Failure>> {
     Err(match command {
         Command::Completions { shell } => output.completions(shell, &mut Cli::command()),
@@ -120,7 +120,7 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
     })
 }
 
-/// Runs a command under a configuration.
+/// Runs a command with a loaded configuration.
 async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<(), Failure> {
     match command {
         Command::Dev(args) => dev::run(setup, &args, output).await,

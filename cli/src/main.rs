@@ -1,8 +1,8 @@
-//! The binary: the standard program, without custom tools.
+//! The binary: the standard program without custom tools.
 
 use std::process::ExitCode;
 
-/// Replaces musl's allocator in static binaries, which has one lock for all threads.
+/// Replaces the allocator of musl in static binaries. That allocator has one lock for all threads.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

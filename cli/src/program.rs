@@ -15,10 +15,10 @@ use crate::fleet::registrar::Registrar;
 use crate::output::Output;
 use crate::output::startup_log::logs_json;
 
-/// How long to wait at the end for blocking work that is still running.
+/// At the end, how long to wait for blocking work that still runs.
 const LEFT_OVERS: Duration = Duration::from_secs(1);
 
-/// The program `tickfleet` with custom tools, which all commands can use.
+/// The program `tickfleet` with custom tools. All commands can use these tools.
 ///
 /// ```no_run
 /// use schemars::JsonSchema;
@@ -52,25 +52,27 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program without custom tools.
+    /// Creates the program without custom tools.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a tool. A section of the same name in `tools.yaml` can replace its description and make it stricter.
+    /// Adds a tool. A section of the same name in `tools.yaml` can replace the tool's description and make the tool
+    /// stricter.
     pub fn tool(mut self, tool: TypedTool) -> Self {
         self.extensions.tools.push(tool);
         self
     }
 
-    /// Adds a task handler, to which `agents.yaml` binds agents by its name. Its arguments are those of a task.
+    /// Adds a task handler. `agents.yaml` binds agents to the handler by its name. The handler's arguments are those of
+    /// a task.
     pub fn task_handler(mut self, handler: TypedTool) -> Self {
         self.extensions.task_handlers.push(handler);
         self
     }
 
     /// Runs `beside` in every worker process until the worker drains. If `worker.allow_dynamic_registration` is true,
-    /// it can register tools while it runs: for example those of a plug-in or of a discovered service.
+    /// `beside` can register tools while it runs. Examples are the tools of a plug-in or of a discovered service.
     pub fn beside_worker<Beside, Running>(mut self, beside: Beside) -> Self
     where
         Beside: Fn(Registrar) -> Running + Send + Sync + 'static,
@@ -80,14 +82,15 @@ impl Program {
         self
     }
 
-    /// Reads the command line, runs the command and returns the exit code. Call it from `main`, outside any async
-    /// runtime. The first SIGTERM or SIGINT drains the process, a second one stops it at once.
+    /// Reads the command line, runs the command and returns the exit code. Call this method from `main`, outside any
+    /// async runtime. The first SIGTERM or SIGINT drains the process. A second one stops the process at once.
     pub fn main(self) -> ExitCode {
-        // Before any thread starts: a worker executes this same program to confine a command.
+        // This check must come before any thread starts. To confine a command, a worker executes this same program.
         if std::env::args_os().nth(1).is_some_and(|argument| argument == tickfleet_sandbox::sandbox::LAUNCH) {
             return tickfleet_sandbox::launcher::main();
         }
-        // Before any file is read: tools run as child processes of the same user and must not find its secrets.
+        // This must come before any file is read. Tools run as child processes of the same user and must not find this
+        // process' secrets.
         let hidden = tickfleet_sandbox::hide_this_process();
         let args: Vec<String> = std::env::args_os().skip(1).filter_map(|arg| arg.into_string().ok()).collect();
         let json_log = logs_json(&args, &crate::global::environment());
@@ -96,7 +99,7 @@ impl Program {
             Err(error) => return not_parsed(&error, json_log),
         };
         cli.global.extensions = self.extensions;
-        // TLS for HTTP tools and `rediss://`. This fails only if a provider is already installed.
+        // Set up TLS for HTTP tools and `rediss://`. This fails only if a provider is already installed.
         tickfleet_outbound::install_crypto_provider();
         let output = Output::new(cli.global.json).with_json_log(json_log);
         if let Err(error) = hidden {
@@ -112,7 +115,7 @@ impl Program {
             }
         };
         let outcome = runtime.block_on(crate::run(cli, &output));
-        // Do not wait longer for tools that still run on threads of their own.
+        // Wait only briefly for tools that still run on blocking threads.
         runtime.shutdown_timeout(LEFT_OVERS);
         match outcome {
             Ok(()) => ExitCode::SUCCESS,
@@ -121,7 +124,7 @@ impl Program {
     }
 }
 
-/// Help and version are successful output. Anything else is an invalid command line.
+/// Help and version are successful output. Any other parse error is an invalid command line.
 fn not_parsed(error: &clap::Error, json_log: bool) -> ExitCode {
     match json_log && error.use_stderr() {
         true => Output::new(false).with_json_log(true).error("", &error.to_string()),

@@ -11,20 +11,20 @@ use crate::failure::Failure;
 use crate::setup::{Runs, Setup};
 
 impl Setup {
-    /// Builds all tools of a worker on this shard.
+    /// Builds all tools of a worker on this shard, and checks the rules on them.
     ///
     /// # Errors
-    /// Every tool that cannot be used, and every rule with a name that no call of its tool can have.
+    /// All tools that cannot be used, and all rules with a name that no call of their tool can have.
     pub(crate) fn registry(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
         let registry = self.tools(store, active, runs)?;
         self.rule_names(&registry).map_err(Failure::failed)?;
         Ok(registry)
     }
 
-    /// Checks the names in rules against these tools. Returns warnings about names that may be misspelled.
+    /// Checks the names in rules against the tools in `registry`. Returns warnings about names that may be misspelled.
     ///
     /// # Errors
-    /// Names that no call can have.
+    /// Rules with names that no call can have.
     pub(crate) fn rule_names(&self, registry: &Registry) -> Result<Vec<ConfigWarning>, ConfigErrors> {
         self.configuration.check_rule_names(|tool| registry.input_schemas(tool))
     }
@@ -37,10 +37,10 @@ impl Setup {
     }
 
     /// Checks the names in rules against the tools that this process can build. Returns warnings about names that may
-    /// be misspelled, or the errors in rules.
+    /// be misspelled, or the errors in the rules.
     ///
     /// # Errors
-    /// Every tool that cannot be used.
+    /// All tools that cannot be used.
     pub(crate) fn check_rules(&self) -> Result<Result<Vec<ConfigWarning>, ConfigErrors>, Failure> {
         let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
         Ok(self.rule_names(&self.tools(&store, &self.active(), Runs::Elsewhere)?))

@@ -46,35 +46,35 @@ pub(crate) struct Setup {
     pub(crate) configuration: Configuration,
     /// The URL of Redis.
     pub(crate) url: String,
-    /// True if an option or a variable set that URL.
+    /// True if an option or an environment variable set `url`.
     pub(crate) url_chosen: bool,
-    /// The shards in this process' memory, if it uses no Redis.
+    /// The stores in this process' memory; `None` if the process uses Redis.
     memory: Option<Arc<[Store]>>,
     sources: Sources,
-    /// Errors in the configuration, if an operator's command continues despite them.
+    /// The errors of a broken configuration, if an operator's command continues with a part of it.
     trouble: Option<String>,
     /// Fingerprint of the folder from which the configuration was read.
     pub(crate) fingerprint: String,
-    /// The MCP servers of the process, whose connections its registries share.
+    /// The MCP servers of the process. All tool registries of the process share their connections.
     pub(crate) mcp: Arc<Servers>,
     /// The models for agents. All workers of the process share their circuit breakers.
     models: Arc<ModelSet>,
-    /// Documents, notes and logs that the process' tools keep in memory for searches.
+    /// Documents, notes and logs that the tools of the process keep in memory for searches.
     pub(crate) knowledge: Arc<Knowledge>,
-    /// The interpreters for Python tools. `None` in a process that runs no calls, which need not have Python.
+    /// The interpreters for Python tools. `None` in a process that runs no calls: such a process does not need Python.
     pub(crate) python: Option<Arc<Pools>>,
     /// The sandbox and workspaces of the process.
     pub(crate) shell: Arc<Shell>,
-    /// The program's own tools.
+    /// The tools and task handlers that the fleet's program adds to those of Tickfleet.
     pub(crate) extensions: Extensions,
 }
 
 /// Where the tools of a registry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runs {
-    /// In this process: tools whose sandbox this machine cannot provide are rejected.
+    /// In this process. Tools whose sandbox this machine cannot provide are rejected.
     Here,
-    /// In no process, or in another one: its workers check what their machines can provide.
+    /// In other processes, or in none. Workers check what their own machines can provide.
     Elsewhere,
 }
 
@@ -86,12 +86,12 @@ pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
     sources_in(environment(), global)
 }
 
-/// As [`sources`], with the given environment.
+/// Same as [`sources`], but reads `environment` instead of the environment of the process.
 ///
 /// # Errors
 /// [`Failure::Usage`] if `--redis-url` is invalid, or `REDIS_URL_FILE` cannot be used.
 pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Result<Sources, Failure> {
-    // The command line reads this variable, not the configuration.
+    // `TICKFLEET_CONFIG` is an option of the command line, not a setting.
     environment.remove("TICKFLEET_CONFIG");
     read_url_file(&mut environment, global.redis_url.is_some())?;
     if let Some(url) = &global.redis_url {
@@ -124,7 +124,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     })
 }
 
-/// The variable that names a file with the URL of Redis, so that the password need not be in the environment.
+/// The variable that names a file with the URL of Redis. It keeps the password out of the environment.
 const URL_FILE: &str = "REDIS_URL_FILE";
 
 /// Sets `REDIS_URL` to the URL in the file, unless an option on the command line overrides it.
@@ -147,53 +147,53 @@ fn read_url_file(environment: &mut Environment, is_overridden: bool) -> Result<(
 }
 
 impl Setup {
-    /// Loads the configuration, and asks the Python modules that it names for their tools.
+    /// Loads the configuration and the tools of the Python modules that the configuration names.
     ///
     /// # Errors
-    /// Every error in it; modules that cannot be imported.
+    /// All errors in the configuration; Python modules that cannot be imported.
     pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
         let sources = sources(global)?;
         let python = python(&sources);
         Self::of(&sources, &global.extensions, Some(&python))
     }
 
-    /// Loads the configuration for a process that runs no calls, which need not have Python.
+    /// Loads the configuration for a process that runs no calls. Such a process does not need Python.
     ///
     /// # Errors
-    /// Every error in it.
+    /// All errors in the configuration.
     pub(crate) fn load_without_python(global: &Global) -> Result<Self, Failure> {
         Self::of(&sources(global)?, &global.extensions, None)
     }
 
-    /// Loads the configuration for a command outside the fleet, which need not know the tools and task handlers of the
-    /// fleet's program.
+    /// Loads the configuration for a command outside the fleet. It does not need the tools and task handlers that the
+    /// fleet's program adds.
     ///
     /// # Errors
-    /// Every other error in it.
+    /// All errors in the configuration, except unknown tools and task handlers.
     pub(crate) fn load_beside(global: &Global) -> Result<Self, Failure> {
         Self::beside(global, Part::Whole)
     }
 
     fn beside(global: &Global, part: Part) -> Result<Self, Failure> {
-        // It runs no calls either: the fleet rejects schemas that cannot be used.
+        // The command runs no calls either, so it checks no schemas. The fleet rejects invalid schemas.
         let schema_check = SchemaCheck::default();
         let sources = Sources { others_carry_out: true, schema_check, part, ..sources(global)? };
         Self::of(&sources, &global.extensions, None)
     }
 
-    /// Loads only the settings, for use before the rest is loaded: by the log.
+    /// Loads only the settings. The log needs them before the rest of the configuration is loaded.
     ///
     /// # Errors
-    /// Every error in them.
+    /// All errors in the settings.
     pub(crate) fn load_settings(global: &Global) -> Result<Self, Failure> {
         Self::beside(global, Part::Settings)
     }
 
-    /// Loads the configuration for an operator's command, which must work even if the configuration is broken. In that
-    /// case it uses only the settings, or only their section `redis`, and prints a note to stderr.
+    /// Loads the configuration for an operator's command, which must work even if the configuration is broken. If the
+    /// configuration is broken, loads only the settings, or only their section `redis`, and prints a note to stderr.
     ///
     /// # Errors
-    /// The configuration is broken, including its section `redis`.
+    /// The configuration is broken, and so is its section `redis`.
     pub(crate) fn load_for_operator(global: &Global, output: &Output) -> Result<Self, Failure> {
         let broken = match Self::load_beside(global) {
             Ok(setup) => return Ok(setup),
@@ -210,12 +210,13 @@ impl Setup {
         Ok(Self { trouble: Some(trouble), ..setup })
     }
 
-    /// Whether the configured agents, tenants, tools and permissions are known. False if the configuration is broken.
+    /// Returns true if the whole configuration was loaded, with its agents, tenants, tools and permissions. False if
+    /// the configuration is broken.
     pub(crate) fn knows_policy(&self) -> bool {
         self.sources.part == Part::Whole
     }
 
-    /// Errors in the configuration, if an operator's command continues despite them.
+    /// The errors of a broken configuration, if an operator's command continues with a part of it.
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
@@ -225,26 +226,28 @@ impl Setup {
         self.sources.dir.as_deref()
     }
 
-    /// Logs a warning if the configuration rejects every turn. Tenants can still be set at run time.
+    /// Logs a warning if the configuration rejects every turn. This is not an error: tenants can also be set at run
+    /// time.
     pub(crate) fn warn_of_nobody(&self) {
         if let Some(why) = self.configuration.policy.admits_nobody() {
             tracing::warn!("{why}");
         }
     }
 
-    /// Loads the configuration from these sources. `python` asks the Python modules that it names for their tools.
+    /// Loads the configuration from these sources. `python` loads the tools of the Python modules that the
+    /// configuration names.
     ///
     /// # Errors
-    /// Every error in it; modules that cannot be imported.
+    /// All errors in the configuration; Python modules that cannot be imported.
     pub(crate) fn of(sources: &Sources, extensions: &Extensions, python: Option<&Arc<Pools>>) -> Result<Self, Failure> {
         let setup = Self::with_text(sources, extensions, python)?;
         Ok(Self { configuration: setup.configuration.without_text(), ..setup })
     }
 
-    /// As [`Self::of`], for a command that shows the configuration as it was read.
+    /// Same as [`Self::of`], but keeps the text of the configuration files for commands that show it.
     ///
     /// # Errors
-    /// Every error in it.
+    /// All errors in the configuration.
     pub(crate) fn with_text(
         sources: &Sources,
         extensions: &Extensions,
@@ -271,19 +274,18 @@ impl Setup {
         })
     }
 
-    /// The same configuration with these MCP servers and search data, so that connections are kept where nothing has
-    /// changed.
+    /// Returns this configuration with the given MCP servers and search data. Connections to unchanged servers stay
+    /// open.
     pub(crate) fn sharing(mut self, mcp: &Arc<Servers>, knowledge: &Arc<Knowledge>) -> Self {
         (self.mcp, self.knowledge) = (Arc::clone(mcp), Arc::clone(knowledge));
         self
     }
 
-    /// The same configuration with the store of `known`.
+    /// Returns this configuration with the store of `known`.
     pub(crate) fn on_store_of(self, known: &Self) -> Self {
         Self { url: known.url.clone(), memory: known.memory.clone(), ..self }
     }
 
-    /// Returns the sources of the configuration.
     pub(crate) const fn sources(&self) -> &Sources {
         &self.sources
     }
@@ -300,12 +302,13 @@ impl Setup {
         RedisUrl::new(&self.url).map_or_else(|| "an unreadable URL".into(), |url| url.to_string())
     }
 
-    /// The same configuration with another Redis.
+    /// Returns this configuration with the Redis at `url`.
     pub(crate) fn at(&self, url: String) -> Self {
         Self { url, ..self.clone() }
     }
 
-    /// The same configuration with shards in this process' memory, saved in `dir` if given.
+    /// Returns this configuration with shards in the memory of this process. If `dir` is given, the shards are saved
+    /// there.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -325,12 +328,12 @@ impl Setup {
         Ok(Self { memory: Some(stores?.into()), ..self.clone() })
     }
 
-    /// True if the fleet's shards are in the memory of this process or of a `tickfleet dev`.
+    /// True if the fleet's shards are in the memory of this process or of a `tickfleet dev` process.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.memory.is_some() || self.is_lent()
     }
 
-    /// True if the fleet's shards are in the memory of a `tickfleet dev` that this process connects to.
+    /// True if this process connects to a `tickfleet dev` process that has the fleet's shards in its memory.
     pub(crate) fn is_lent(&self) -> bool {
         self.url.starts_with(socket::SCHEME)
     }
@@ -349,14 +352,14 @@ impl Setup {
         })
     }
 
-    /// Returns advice on which Redis to use, for when neither an option nor a variable chose one.
+    /// Returns advice on which Redis to use. It is shown if neither an option nor a variable set the URL.
     fn which_redis(&self) -> String {
         let here = url_of_dev_here().map(|url| format!("A tickfleet dev runs here:\n  export REDIS_URL='{url}'"));
         let else_ = || "tickfleet dev starts one, and prints what to set; or set it to your fleet's Redis.".to_owned();
         format!("REDIS_URL is not set, so this is the address of the configuration. {}", here.unwrap_or_else(else_))
     }
 
-    /// Returns advice if no scheduler has ever run on this Redis: work submitted there waits.
+    /// Returns advice if no scheduler has ever run on this Redis, because work submitted there would wait.
     ///
     /// # Errors
     /// Redis does not respond.
@@ -382,7 +385,7 @@ impl Setup {
         pairs.into_iter().find(|(tenant, agent)| policy.look_up(tenant, agent).is_ok())
     }
 
-    /// Names the configuration that was read, if it is the built-in one.
+    /// Returns a hint that the built-in configuration is in use; `None` if a folder was named.
     pub(crate) const fn built_in_hint(&self) -> Option<&'static str> {
         match self.sources.dir {
             Some(_) => None,
@@ -405,10 +408,10 @@ impl Setup {
         Ok(Store::open_all(&self.url, &Arc::new(self.store_options()))?)
     }
 
-    /// The bounds and times of the configuration, as options of the store.
+    /// The options of the store, from the settings.
     pub(crate) fn store_options(&self) -> StoreOptions {
         let s = self.settings();
-        // Name every field, so that a new one does not compile until it is set here.
+        // Set every field explicitly, so that a new field does not compile until it is set here.
         let fixed = StoreOptions::default();
         StoreOptions {
             namespace: s.redis.namespace.clone(),
@@ -448,10 +451,10 @@ impl Setup {
         }
     }
 
-    /// All tools of a worker on this shard, without checking the rules on them.
+    /// Builds all tools of a worker on this shard. The rules on these tools are not checked.
     ///
     /// # Errors
-    /// Every tool that cannot be used.
+    /// All tools that cannot be used.
     pub(crate) fn tools(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
         let mut typed = worker::standard_tools(store, active);
         // Include a trial tool only if a permission row or the `reconcile` of another tool names it.
@@ -490,14 +493,14 @@ impl Setup {
         tools.unwrap_or_else(|| Ok(Vec::new())).map_err(|errors| python_failed(&errors))
     }
 
-    /// The tools of the Atlas sample business that a permission row or a `reconcile` names, unless a configured tool or
-    /// one of the program has the same name.
+    /// The tools of the Atlas sample business that a permission row or a `reconcile` names. Leaves out a tool whose
+    /// name a configured tool or a tool of the program has.
     fn atlas_tools(&self, store: &Store, active: &Arc<PolicyHandle>) -> Result<Vec<TypedTool>, Failure> {
         let is_wanted = |name: &str| self.is_wanted(name);
         if !tickfleet_tools_atlas::NAMES.into_iter().any(is_wanted) {
             return Ok(Vec::new());
         }
-        // Atlas grants belong to the fleet, not to a tenant: shard 0 keeps them for all.
+        // Atlas grants belong to the fleet, not to a tenant, so shard 0 stores all of them.
         let home = match store.shard() {
             0 => store.clone(),
             _ => self.stores()?.swap_remove(0),
@@ -508,8 +511,8 @@ impl Setup {
         Ok(tools)
     }
 
-    /// The named tools for files and commands of a workspace. Those that run something use the strictest sandbox level
-    /// that this machine can provide.
+    /// The workspace tools for files and commands that a permission row or a `reconcile` names. Tools that run commands
+    /// use the strictest sandbox level that this machine can provide.
     fn workspace_tools(&self, runs: Runs) -> Result<Vec<TypedTool>, Failure> {
         let mut tools = builtin::files(&self.shell);
         if builtin::RUNNING.into_iter().any(|name| self.is_wanted(name)) {
@@ -530,8 +533,8 @@ impl Setup {
         Ok(tools)
     }
 
-    /// Whether a permission row names a tool, or another tool reconciles with it: the fleet makes that call itself and
-    /// needs no permission.
+    /// Returns true if a permission row names the tool, or another tool uses it to reconcile. The fleet makes the
+    /// reconciling call itself and needs no permission.
     fn is_named(&self, name: &str) -> bool {
         let asks = |by: &Option<Reconcile>| by.as_ref().is_some_and(|by| by.tool == name);
         self.configuration.policy.permissions.matrix.contains_key(name)
@@ -539,7 +542,7 @@ impl Setup {
             || self.extensions.tools_now().iter().any(|tool| asks(&tool.spec().reconcile))
     }
 
-    /// Whether a row or a `reconcile` names a built-in tool, and no other tool has its name.
+    /// Returns true if a permission row or a `reconcile` names this built-in tool, and no other tool has the same name.
     fn is_wanted(&self, name: &str) -> bool {
         self.is_named(name)
             && self.configuration.tools.tools.get(name).is_none_or(|def| !def.has_kind())
@@ -547,14 +550,14 @@ impl Setup {
             && !self.python.as_ref().is_some_and(|python| python.offers(name))
     }
 
-    /// Checks what the configuration loader cannot see: schemas that do not compile, forbidden addresses, names that
-    /// are used twice. Every role checks this before it applies a configuration, at its start and at a reload, so that
-    /// no role accepts what another one rejects.
+    /// Checks what the configuration loader cannot check: schemas that do not compile, forbidden addresses and
+    /// duplicate names. Every role runs these checks before it applies a configuration, at its start and at a reload.
+    /// Therefore no role accepts a configuration that another role rejects.
     ///
     /// # Errors
-    /// Every tool and handler that cannot be used.
+    /// All tools and handlers that cannot be used.
     pub(crate) fn check_tools(&self) -> Result<(), Failure> {
-        // Nothing connects: the tools are only built.
+        // The tools are only built. No connection is opened.
         let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
         let active = self.active();
         self.task_handlers(&store, &active, &Arc::new(Metrics::new().map_err(Failure::failed)?))?;
@@ -564,7 +567,7 @@ impl Setup {
     /// Builds the task handlers of this shard.
     ///
     /// # Errors
-    /// Every handler that cannot be used.
+    /// All handlers that cannot be used.
     pub(crate) fn task_handlers(
         &self,
         store: &Store,
@@ -582,7 +585,7 @@ impl Setup {
             })
     }
 
-    /// Returns how results are reported.
+    /// Returns the options for reporting results.
     pub(crate) fn report(&self) -> ReportOptions {
         let audit = &self.settings().audit;
         ReportOptions {
@@ -606,10 +609,10 @@ impl Setup {
         Signer::new(&seal.key_id, &secret).map(Some).map_err(failed)
     }
 
-    /// Reads the secret from the place that the setting `what` names.
+    /// Reads a secret from `place`. `what` is the name of the setting, for error messages.
     ///
     /// # Errors
-    /// The secret is not there.
+    /// The variable is not set, or the file cannot be read.
     pub(crate) fn secret(&self, what: &str, place: &SealKey) -> Result<String, Failure> {
         let failed = |why: String| Failure::failed(anyhow::anyhow!("{what}: {why}"));
         match place {
@@ -623,7 +626,7 @@ impl Setup {
         }
     }
 
-    /// Prefix of the names of this process' incarnations: the pod's name, if there is one.
+    /// Prefix of the names of this process' incarnations: the host name (the pod's name in Kubernetes), or `local`.
     pub(crate) fn name(&self) -> String {
         self.sources
             .environment
@@ -633,8 +636,8 @@ impl Setup {
             .unwrap_or_else(|| "local".into())
     }
 
-    /// Starts the log of the process as configured, and the export of spans if an endpoint is set. Flush the returned
-    /// exporter at the end.
+    /// Starts the log of the process as configured, and the export of spans if an endpoint is set. The caller must
+    /// flush the returned exporter before the process ends.
     ///
     /// # Errors
     /// The configured level is invalid, or spans cannot be exported.
@@ -656,7 +659,7 @@ impl Setup {
         Ok(traces)
     }
 
-    /// The kinds of declared tools, each with its own clients and access tokens.
+    /// The kinds of declared tools. Each kind has its own clients and access tokens.
     fn kinds(&self, runs: Runs) -> ToolKinds {
         let shell = Arc::clone(&self.shell);
         ToolKinds {
@@ -669,13 +672,13 @@ impl Setup {
         }
     }
 
-    /// Returns the part of the process' environment that tools read.
+    /// Returns the part of the process' environment that tools can read.
     pub(crate) fn tool_environment(&self) -> tickfleet_tools::Environment {
         tool_environment(&self.sources.environment)
     }
 }
 
-/// State shared by shell and file tools. The machine's abilities are examined when the first such tool is built.
+/// State shared by shell and file tools. The abilities of the machine are examined when the first such tool is built.
 fn shell_of(settings: &Settings) -> Arc<Shell> {
     let root = match settings.worker.workspaces.as_str() {
         "" => std::env::temp_dir().join("tickfleet-workspaces"),
@@ -684,7 +687,7 @@ fn shell_of(settings: &Settings) -> Arc<Shell> {
     Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
 }
 
-/// This machine's time, ms since the epoch, for uses in which no shard takes part.
+/// This machine's time, ms since the epoch. Only for uses that involve no shard.
 #[allow(clippy::disallowed_methods, reason = "the edge: no shard takes part, so none has a clock to ask")]
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! The storage-only baseline of a turn: the commands that store a turn's data in Redis, pipelined in batches, without
-//! scripts and decisions. The cost of a turn beyond this baseline is the cost of governing it.
+//! The storage-only baseline of a turn: the commands that store the data of a turn in Redis, pipelined in batches,
+//! without scripts and decisions. The difference between the cost of a turn and this baseline is the cost of governing
+//! the turn.
 
 use anyhow::{Context, Result};
 use redis::Pipeline;
@@ -8,23 +9,23 @@ use redis::aio::MultiplexedConnection;
 use super::load::words;
 use super::server::{PREFIX, Server};
 
-/// Turns per batch, as in the fleet at saturation.
+/// Turns per batch. The fleet has batches of this size at saturation.
 const BATCH: u64 = 100;
-/// Batches that are measured, after some that warm up.
+/// Number of measured batches, and of warm-up batches before them.
 const BATCHES: u64 = 400;
 const WARM_UP: u64 = 20;
 /// Number of agents over which the turns of a batch are spread.
 const AGENTS: u64 = 100;
-/// Bytes per counter. An agent has two, one for its tick and one for its day.
+/// Bytes per counter. An agent has two counters: one for its tick and one for its day.
 const COUNTER_BYTES: usize = 32;
 /// Approximate bytes of a turn's record in addition to the payload.
 const RECORD_BYTES: usize = 300;
-/// Lifetime of finished records, ms: longer than the measurement, but soon gone from a Redis given with `--on`.
+/// Lifetime of finished records, ms. Records outlive the measurement, but soon leave a Redis given with `--on`.
 const RETAIN_MS: u64 = 60_000;
 
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
 
-/// Sizes of the data of a turn in bytes, from the latest turn of the fleet.
+/// Sizes of the data of a turn in bytes, taken from the latest turn of the fleet.
 struct Sizes {
     turn: usize,
     audit: usize,
@@ -32,7 +33,7 @@ struct Sizes {
     record: usize,
 }
 
-/// CPU time of Redis per turn of one call, µs.
+/// Measures the CPU time of Redis per turn with one call, µs.
 pub(super) async fn measure(server: &Server, payload_bytes: usize) -> Result<f64> {
     let mut connection = server.connection().await?;
     let sizes = Sizes::of_the_last_turn(&mut connection, payload_bytes).await.context("the sizes of a turn")?;
@@ -51,12 +52,12 @@ impl Sizes {
         let inbox = inboxes.first().context("the fleet has not answered")?;
         let tenant = of_tenant.strip_prefix(&format!("{PREFIX}inboxes:")).unwrap_or_default();
         let reply = newest(connection, &format!("{PREFIX}replies:{tenant}:{inbox}")).await?;
-        // The record of a finished turn consists of its trace, of about this size, and its reply.
+        // The record of a finished turn consists of its trace and its reply. The trace has about 120 bytes.
         Ok(Self { turn: payload_bytes, audit, reply, record: reply + 120 })
     }
 }
 
-/// Bytes of the first field of a stream's newest entry.
+/// Returns the number of bytes in the first field of a stream's newest entry.
 async fn newest(connection: &mut MultiplexedConnection, stream: &str) -> Result<usize> {
     let found: Vec<(String, Vec<String>)> =
         redis::cmd("XREVRANGE").arg(stream).arg("+").arg("-").arg("COUNT").arg(1).query_async(connection).await?;
@@ -94,7 +95,7 @@ impl Baseline {
         Ok(spent.seconds * 1e6 / (BATCHES * BATCH) as f64)
     }
 
-    /// One batch of turns, from the producer to the reader of replies.
+    /// Runs one batch of turns, from the producer to the reader of replies.
     async fn batch(&mut self, first: u64) -> Result<()> {
         let turns = first..first + BATCH;
         let mut submit = redis::pipe();
@@ -137,7 +138,7 @@ impl Baseline {
         Ok(())
     }
 
-    /// The live record, and the slice in its ready stream.
+    /// Stores the live record, and the slice in its ready stream.
     fn admit(&self, pipe: &mut Pipeline, turn: u64) {
         let record = words(turn, self.sizes.turn + RECORD_BYTES);
         pipe.cmd("SET").arg(key(&format!("turn:{turn}"))).arg(record).ignore();
@@ -145,9 +146,9 @@ impl Baseline {
         pipe.cmd("XADD").arg(key("ready")).arg("*").arg("t").arg(format!("tenant:{turn}")).arg("m").arg(slice).ignore();
     }
 
-    /// The audit entry, the reply, and the finished record.
+    /// Stores the audit entry, the reply and the finished record.
     fn settle(&self, pipe: &mut Pipeline, turn: u64) {
-        // Reads the record's version, as settling does to compare it.
+        // Read the start of the record, as the fleet does to compare the record's version.
         pipe.cmd("GETRANGE").arg(key(&format!("turn:{turn}"))).arg(0).arg(20).ignore();
         pipe.cmd("XADD").arg(key("audit")).arg("*").arg("audit").arg(words(turn, self.sizes.audit)).ignore();
         let reply = words(turn, self.sizes.reply);
@@ -156,7 +157,7 @@ impl Baseline {
         pipe.cmd("SET").arg(key(&format!("done:{turn}"))).arg(record).arg("PX").arg(RETAIN_MS).ignore();
     }
 
-    /// Reads a batch of a stream with its consumer group.
+    /// Reads a batch of entries from a stream with its consumer group.
     async fn read(&mut self, stream: &str) -> Result<Vec<String>> {
         let mut read = redis::cmd("XREADGROUP");
         read.arg("GROUP").arg("g").arg("c").arg("COUNT").arg(BATCH).arg("STREAMS").arg(key(stream)).arg(">");

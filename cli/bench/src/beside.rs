@@ -1,5 +1,6 @@
-//! The cost of an optional feature: the same load alternately on a fleet with the feature and on one without it,
-//! measured by the CPU time of all processes. On a busy machine, that is more reliable than turns per second.
+//! Measures the cost of an optional feature. The same load runs alternately on a fleet with the feature and on a fleet
+//! without it. The cost is the CPU time of all processes. On a busy machine, CPU time is more reliable than turns per
+//! second.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ struct Cost {
     not_ok: u64,
 }
 
-/// Selects one of its figures.
+/// Selects one figure of a [`Cost`].
 type Figure = fn(&Cost) -> f64;
 
 impl Cost {
@@ -35,16 +36,16 @@ impl Cost {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Beside {
     what: &'static str,
-    /// The measurements without and with the feature, by pair of runs.
+    /// Each pair has the measurement without the feature and the one with the feature.
     pairs: Vec<(Cost, Cost)>,
-    /// Ratio of the CPU time of all processes with the feature to that without it: median, minimum and maximum of the
-    /// pairs.
+    /// Ratio of the CPU time of all processes with the feature to the CPU time without it. The values are the median,
+    /// minimum and maximum of the pairs.
     together: [f64; 3],
-    /// Ratio of turns per second with the feature to those without it: median of the pairs.
+    /// Ratio of turns per second with the feature to turns per second without it, as the median of the pairs.
     turns: f64,
 }
 
-/// Runs pairs of measurements, alternating which one comes first.
+/// Runs pairs of measurements. Every second pair starts with the feature.
 pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str)) -> Result<Beside> {
     let mut pairs = Vec::with_capacity(args.runs.max(1));
     for pair in 0..args.runs.max(1) {
@@ -84,7 +85,7 @@ async fn measure(args: &BenchArgs, extra: Option<Extra>) -> Result<Cost> {
 }
 
 impl Beside {
-    /// The text for people.
+    /// Formats the result for people.
     pub(crate) fn text(&self) -> String {
         let of = |figure: Figure| {
             let (mut without, mut with): (Vec<f64>, Vec<f64>) =
@@ -131,7 +132,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_fleet_has_more_is_a_configuration_of_its_own() {
-        // Any program: no process is started.
+        // Any existing file is sufficient, because no process is started.
         let args = BenchArgs::parse_from(["bench", "--tickfleet", "/dev/null"]);
         for extra in [None, Some(Extra::Seal), Some(Extra::Rule), Some(Extra::Fact), Some(Extra::All)] {
             let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Many agents with exhausted budgets whose windows all end at the same instant: measures Redis' slowest commands at
-//! that instant, and how fast the throttle queues drain.
+//! Measures the end of a window that many agents with exhausted budgets share. The results are Redis' slowest commands
+//! at that instant, and how fast the throttle queues drain.
 
 use std::time::Duration;
 
@@ -13,22 +13,21 @@ use super::pin::Cores;
 use super::scripts::Slow;
 use super::server::{PREFIX, Server};
 
-/// Minimum rate of intake, turns per second, which any machine reaches.
+/// Minimum rate at which any machine can submit turns, turns per second.
 const SLOWEST_INTAKE: u64 = 2_000;
 const BATCH: usize = 100;
-/// Remaining time of an agent's day, ms from now.
+/// Time until the day of an agent ends, ms.
 const DAY_MS: u64 = 3_600_000;
 
-/// The results.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Boundary {
-    /// Number of agents, with one turn each.
+    /// Number of agents. Each has one turn.
     agents: usize,
-    /// Time from the boundary to the last reply.
+    /// Time from the end of the window to the last reply.
     drained_seconds: f64,
-    /// Turns per second during that time.
+    /// Turns per second in this time.
     turns_per_s: f64,
-    /// Redis commands that took 1 ms or more during that time, the slowest first.
+    /// Redis commands that took 1 ms or more in this time, the slowest first.
     slow: Vec<Slow>,
     /// Mean duration of a script, ms.
     script_mean_ms: f64,
@@ -92,11 +91,11 @@ pub(super) async fn run(
     Ok(Boundary { agents, drained_seconds, turns_per_s: agents as f64 / drained_seconds, slow, script_mean_ms })
 }
 
-/// Writes exhausted budgets as a scheduler would, and returns the instant at which their windows end.
+/// Writes exhausted budgets in the same form as a scheduler. Returns the time at which their windows end.
 async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     let now_ms = server.clock_ms().await?;
     let until_ms = now_ms + u64::try_from(wait.as_millis())?;
-    // Used amount, end, start and flags of a counter.
+    // The four numbers of a counter: used amount, end, start and flags.
     let counter = |ends_ms: u64| -> Vec<u8> {
         [10, ends_ms, now_ms, 0].into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect()
     };
@@ -114,7 +113,7 @@ async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     Ok(until_ms)
 }
 
-/// Number of waiting turns: each has two timers, one of its throttle queue and one of its own.
+/// Returns the number of waiting turns. Each turn has two timers: its own, and the timer of its throttle queue.
 async fn lanes_wait(server: &Server) -> Result<usize> {
     let timers: usize =
         redis::cmd("ZCARD").arg(format!("{PREFIX}timers")).query_async(&mut server.connection().await?).await?;

@@ -18,7 +18,7 @@ pub(crate) enum Extra {
 }
 
 impl Extra {
-    /// A description.
+    /// A description of the feature.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Seal => "a sealed audit log",
@@ -28,12 +28,12 @@ impl Extra {
         }
     }
 
-    /// Whether this includes the feature `what`.
+    /// Returns true if `self` includes the feature `what`.
     pub(super) fn has(self, what: Self) -> bool {
         self == what || self == Self::All
     }
 
-    /// Adds the feature to the configuration in `dir`, in which all agents may call `tool`.
+    /// Adds the feature to the configuration in `dir`. In that configuration, all agents can call `tool`.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -41,7 +41,7 @@ impl Extra {
         if self.has(Self::Seal) {
             let key = dir.join("seal.key");
             let settings = dir.join("tickfleet.yaml");
-            // The key need not be secret: everything that it signs is deleted after the benchmark.
+            // The key does not need to be secret. Everything that it signs is deleted after the benchmark.
             std::fs::write(&key, secret_text(&[7; 32]))?;
             let before = std::fs::read_to_string(&settings)?;
             std::fs::write(settings, format!("{before}seal: {{key: 'file:{}'}}\n", key.display()))?;

@@ -1,4 +1,4 @@
-//! The schedulers' metrics of throttle queues: how many turns had to wait, and how late they were released.
+//! The schedulers' metrics about throttle queues: how many turns had to wait, and how late turns were released.
 
 use std::net::SocketAddr;
 
@@ -9,23 +9,23 @@ use tokio::net::TcpStream;
 
 use super::nodes::Fleet;
 
-/// Counters of the schedulers.
+/// Counters from the metrics of the schedulers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
-    /// Turns that were admitted, at once or after a wait.
+    /// Number of turns that were admitted, at once or after a wait.
     turns: f64,
-    /// Turns that had to wait in a throttle queue.
+    /// Number of turns that had to wait in a throttle queue.
     laned: f64,
-    /// Worst delay of a release in the last half minute, s.
+    /// Worst delay of a release from a throttle queue in the last half minute, s.
     lag_s: f64,
 }
 
-/// The figures of throttle queues.
+/// Figures about throttle queues.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Lanes {
-    /// The share of turns that had to wait.
+    /// The share of admitted turns that had to wait.
     pub(crate) waited_share: f64,
-    /// Worst delay of a release, ms after the start of its window.
+    /// Worst delay of a release after the start of its window, ms.
     pub(crate) worst_late_ms: f64,
 }
 
@@ -45,7 +45,7 @@ impl Counted {
         Self { turns: self.turns + other.turns, laned: self.laned + other.laned, lag_s: self.lag_s.max(other.lag_s) }
     }
 
-    /// The figures since `before`.
+    /// Returns the figures for the time since `before`.
     pub(super) fn since(self, before: Self) -> Lanes {
         let waited_share = (self.laned - before.laned) / (self.turns - before.turns).max(1.0);
         Lanes { waited_share, worst_late_ms: self.lag_s * 1_000.0 }
@@ -53,7 +53,7 @@ impl Counted {
 }
 
 impl Fleet {
-    /// The present counters of its schedulers.
+    /// Reads the current counters of the fleet's schedulers.
     pub(super) async fn counted(&self) -> Result<Counted> {
         let mut all = Counted::default();
         for address in self.schedulers_at() {
@@ -63,7 +63,7 @@ impl Fleet {
     }
 }
 
-/// The metrics of a process.
+/// Reads the metrics of a process.
 async fn scrape(address: SocketAddr) -> Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;

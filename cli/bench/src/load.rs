@@ -1,4 +1,4 @@
-//! The producer and the reader of replies.
+//! The producer of turns, and the reader of replies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ pub(super) struct Steady {
 pub(super) struct Saturation {
     pub(super) turns: u64,
     pub(super) seconds: f64,
-    /// All turns of the phase, including those at its edges, over which Redis' CPU time is divided.
+    /// All turns of the phase, including turns at its start and end. Redis' CPU time is divided by this number.
     pub(super) all_turns: u64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
@@ -51,7 +51,7 @@ pub(super) struct Load {
     origin: Instant,
     agents: usize,
     calls: usize,
-    /// The tool that is called.
+    /// The tool that each turn calls.
     tool: &'static str,
     /// Bytes of the text in each call.
     padding: usize,
@@ -65,7 +65,7 @@ struct Replies {
     last: String,
 }
 
-/// One reply: when its turn was submitted, µs, and whether all its calls succeeded.
+/// One reply: the submit time of its turn, µs, and whether all calls of the turn succeeded.
 struct Reply {
     sent_us: u64,
     ok: bool,
@@ -92,7 +92,7 @@ impl Load {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Submits `count` turns in one pipeline, by rotating agents.
+    /// Submits `count` turns in one pipeline. The agents take turns.
     pub(super) async fn submit(&self, count: usize) -> Result<()> {
         let mut pipe = redis::pipe();
         let stream = format!("{PREFIX}turns");
@@ -122,7 +122,7 @@ impl Load {
         Ok(())
     }
 
-    /// Latencies at a steady rate, with one turn per submit. The rate does not depend on replies.
+    /// Measures latencies at a steady rate, with one turn per submit. The rate does not depend on replies.
     pub(super) async fn steady(&self, rate: u64, duration: Duration) -> Result<Steady> {
         let mut latencies = self.latencies(rate, duration).await?;
         Ok(Steady {
@@ -133,7 +133,7 @@ impl Load {
         })
     }
 
-    /// Each of these latencies, ms.
+    /// The latency of each turn in the same phase, ms.
     pub(super) async fn latencies(&self, rate: u64, duration: Duration) -> Result<Vec<f64>> {
         let total = usize::try_from(rate * duration.as_secs()).unwrap_or(usize::MAX);
         let produce = async {
@@ -159,13 +159,13 @@ impl Load {
         Ok(latencies)
     }
 
-    /// Submits as many turns as the fleet handles, with at most `window` in flight.
+    /// Submits as many turns as the fleet handles, with at most `window` turns in flight.
     pub(super) async fn saturate(&self, duration: Duration, window: u64) -> Result<Saturation> {
         let sent = Arc::new(AtomicU64::new(0));
         let got = Arc::new(AtomicU64::new(0));
         let finished = std::sync::atomic::AtomicBool::new(false);
         let started = now();
-        // The first second fills the pipelines and does not count.
+        // The first second fills the pipelines and is not measured.
         let from = Duration::from_secs(1);
         let upto = Duration::from_secs(1) + duration;
         let produce = async {
@@ -195,8 +195,9 @@ impl Load {
         Ok(seen.saturation(duration.as_secs_f64()))
     }
 
-    /// Submits bursts of twice what one window allows each agent, each after the previous one was answered. Half of a
-    /// burst waits for the next windows of its agents, unless an agent's window ended while the burst arrived.
+    /// Submits bursts of twice the calls that one window allows each agent. Each burst starts after the previous burst
+    /// was answered. Half of a burst waits for the next windows of its agents, unless the window of an agent ended
+    /// while the burst arrived.
     pub(super) async fn capped(&self, duration: Duration) -> Result<Saturation> {
         let burst = (self.agents * 20).div_ceil(self.calls.max(1)).div_ceil(BATCH);
         let started = now();
@@ -249,7 +250,7 @@ impl Seen {
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
 
 impl Replies {
-    /// Reads the next replies and trims them, as a reader should.
+    /// Reads the next replies, and trims the inbox as a reader should.
     async fn read(&mut self) -> Result<Vec<Reply>> {
         let inbox = format!("{PREFIX}replies:bench:bench");
         let mut command = redis::cmd("XREAD");
@@ -274,13 +275,13 @@ fn reply(fields: &[String]) -> Reply {
     Reply { sent_us: sent.and_then(|us| us.parse().ok()).unwrap_or(0), ok: ok_of(fields) }
 }
 
-/// Whether all calls of a reply succeeded.
+/// Returns true if all calls of a reply succeeded.
 pub(super) fn ok_of(fields: &[String]) -> bool {
     let text = fields.get(1).map_or("", String::as_str);
     text.contains("\"success\":true") && !text.contains("\"success\":false")
 }
 
-/// A text of this many bytes that differs between turns, like real arguments.
+/// Returns a text of this many bytes. The text differs between turns, like real arguments.
 pub(super) fn words(turn: u64, bytes: usize) -> String {
     let mut state = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut letter = || {
@@ -301,7 +302,7 @@ pub(super) fn message(tenant: &str, agent: &str, at_us: u64, (tool, calls): (&st
     )
 }
 
-/// The value that this share of the values does not exceed. Sorts the values.
+/// Returns the smallest value that at least this share of the values does not exceed. Sorts the values.
 pub(super) fn percentile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;

@@ -1,5 +1,6 @@
-//! The benchmark of a fleet: measures producer, schedulers, workers and a reader of replies as real processes. The same
-//! run also measures the raw stream cycle with the same payloads, so that every figure is also a ratio.
+//! The benchmark of a fleet. It measures a producer, schedulers, workers and a reader of replies as real processes. The
+//! same run also measures the raw stream cycle with the same payloads, so that every figure can be given as a ratio to
+//! it.
 
 mod baseline;
 mod beside;
@@ -142,7 +143,7 @@ pub(crate) enum Aof {
 }
 
 impl Aof {
-    /// Redis' word for it.
+    /// The value of Redis' setting `appendfsync`, or `no` without an append-only file.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::No => "no",
@@ -153,8 +154,9 @@ impl Aof {
 }
 
 impl BenchArgs {
-    /// Enough agents that the caps of 10 calls per 5 s each are never reached, at up to 60,000 calls per second. If the
-    /// caps should be reached, so few agents that a burst is admitted in much less than a window.
+    /// The default is enough agents that the caps (10 calls per 5 s for each agent) are never reached, at up to 60,000
+    /// calls per second. With `--capped` the caps should be reached. Then there are so few agents that a burst is
+    /// admitted in much less than a window.
     fn agents(&self) -> usize {
         self.agents.unwrap_or(if self.capped { 300 } else { 30_000 })
     }
@@ -179,10 +181,10 @@ Examples:
 Every result is also a ratio to the raw stream cycle of the same run. Use a machine without other load.";
 
 impl BenchArgs {
-    /// The program whose processes make the fleet.
+    /// The program whose processes make up the fleet.
     ///
     /// # Errors
-    /// It does not exist.
+    /// The program does not exist.
     fn program(&self) -> Result<PathBuf> {
         let program = match &self.tickfleet {
             Some(program) => program.clone(),
@@ -207,7 +209,7 @@ fn main() -> Result<()> {
         .block_on(measure(&args))
 }
 
-/// Runs the measurement that the arguments choose, and prints its results.
+/// Runs the measurement that the arguments select, and prints its results.
 async fn measure(args: &BenchArgs) -> Result<()> {
     args.program()?;
     let spinner = ProgressBar::new_spinner().with_message("starting");
@@ -233,7 +235,7 @@ async fn measure(args: &BenchArgs) -> Result<()> {
 }
 
 impl BenchArgs {
-    /// Results as JSON, or as the text that `text` returns.
+    /// Formats results as JSON, or as the text that `text` returns.
     fn results<T: Serialize>(&self, results: &T, text: impl FnOnce(&T) -> String) -> Result<String> {
         if self.json { Ok(serde_json::to_string_pretty(results)?) } else { Ok(text(results)) }
     }
@@ -253,8 +255,8 @@ async fn run(args: &BenchArgs, cores: Option<&Cores>, mut say: impl FnMut(&str))
 }
 
 async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&str)) -> Result<Report> {
-    // The cost of limits is the difference to a run without them. Each run has its own Redis, with the same amount of
-    // data.
+    // The cost of limits is the difference from a run without limits. Each run has its own Redis, with the same amount
+    // of data.
     let without_limits = if args.limits > 0 { Some(without_limits(args, cores, say).await?) } else { None };
     let server = Server::start(args.on.as_deref(), args.aof, cores).await?;
     say("measuring the raw stream cycle");
@@ -281,7 +283,7 @@ async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&
     Ok(Report::new(args, &raw, &steady, &saturation, &costs, rss_mb))
 }
 
-/// The saturation phase without limits.
+/// Runs the saturation phase without limits.
 async fn without_limits(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&str)) -> Result<WithoutLimits> {
     say("measuring throughput without limits");
     let args = BenchArgs { limits: 0, ..args.clone() };
@@ -294,12 +296,12 @@ async fn without_limits(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl 
     Ok(WithoutLimits { turns_per_s: phase.saturation.turns_per_s(), redis_us_per_turn: phase.redis_us_per_turn() })
 }
 
-/// The saturation phase, and the statistics of Redis about it.
+/// The saturation phase, and Redis' statistics about the phase.
 struct Phase {
     saturation: Saturation,
     cpu: Cpu,
     scripts: Scripts,
-    /// `None` on a server that is not private.
+    /// The slow commands; `None` if the server is not private.
     slow: Option<Vec<Slow>>,
     lanes: Lanes,
 }

@@ -1,4 +1,4 @@
-//! The fleet that is measured: processes of `tickfleet scheduler` and `tickfleet worker`.
+//! The processes of the measured fleet: `tickfleet scheduler` and `tickfleet worker`.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
@@ -14,11 +14,11 @@ use super::extra::Extra;
 use super::server::{NAMESPACE, PREFIX, Server};
 use super::tool_kind::{Services, ToolKind, workspaces};
 
-/// Any free port.
+/// A loopback address with any free port.
 const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
 
 pub(super) struct Shape {
-    /// Distinguishes it from another fleet of the same benchmark.
+    /// Distinguishes this fleet from another fleet of the same benchmark.
     pub(super) name: &'static str,
     pub(super) schedulers: usize,
     pub(super) workers: usize,
@@ -28,15 +28,15 @@ pub(super) struct Shape {
     pub(super) tool_kind: ToolKind,
     pub(super) interpreter: String,
     pub(super) shards: u32,
-    /// The program whose processes make the fleet.
+    /// The program whose processes make up the fleet.
     pub(super) program: PathBuf,
     pub(super) tenants: Vec<String>,
-    /// An optional feature of the fleet.
+    /// An optional feature that the fleet uses.
     pub(super) extra: Option<Extra>,
 }
 
 impl Shape {
-    /// The fleet of the command line, with this many agents, on one shard.
+    /// Returns the fleet that the arguments describe, with this many agents, on one shard.
     ///
     /// # Errors
     /// The program of the fleet does not exist.
@@ -68,19 +68,20 @@ pub(crate) struct Rss {
 /// Memory of a process, MB.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memory {
-    /// All resident memory.
+    /// All resident memory of the process.
     pub(crate) resident: f64,
-    /// The private part of it: without pages of the program, which processes share and the kernel may drop.
+    /// The private part of the resident memory. It excludes the program's pages, which processes share and the kernel
+    /// can drop.
     pub(crate) own: f64,
 }
 
 pub(super) struct Fleet {
     schedulers: Vec<Child>,
-    /// The addresses of their metrics.
+    /// The addresses of the schedulers' metrics.
     schedulers_at: Vec<SocketAddr>,
     workers: Vec<Child>,
     dir: PathBuf,
-    /// The services that the tool calls.
+    /// The services that the benchmark's tool calls.
     _services: Option<Services>,
 }
 
@@ -120,12 +121,12 @@ impl Fleet {
         bail!("the fleet did not start within 30 s")
     }
 
-    /// The addresses of its schedulers' metrics.
+    /// The addresses of the schedulers' metrics.
     pub(super) fn schedulers_at(&self) -> &[SocketAddr] {
         &self.schedulers_at
     }
 
-    /// The folder of its configuration.
+    /// The configuration folder of the fleet.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -138,7 +139,7 @@ impl Fleet {
         Rss { scheduler: largest(&self.schedulers), worker: largest(&self.workers) }
     }
 
-    /// CPU time of its schedulers and of its workers, s.
+    /// CPU time of all schedulers, and of all workers, s.
     pub(super) fn cpu_seconds(&self) -> (f64, f64) {
         let of = |children: &[Child]| children.iter().filter_map(Child::id).map(cpu_seconds).sum();
         (of(&self.schedulers), of(&self.workers))
@@ -146,7 +147,7 @@ impl Fleet {
 
     pub(super) async fn stop(mut self) {
         for child in self.schedulers.iter_mut().chain(&mut self.workers) {
-            // The process may have ended already.
+            // The process may already have ended.
             drop(child.kill().await);
         }
         drop(std::fs::remove_dir_all(&self.dir));
@@ -154,7 +155,8 @@ impl Fleet {
     }
 }
 
-/// Addresses that were free just now. Another process may take one first; then our process reports it.
+/// Returns addresses that were free just now. Another process may take one of them first. Then the process of the fleet
+/// reports the conflict.
 pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     let listeners = (0..count).map(|_| TcpListener::bind(ANY_PORT)).collect::<std::io::Result<Vec<_>>>()?;
     listeners.iter().map(TcpListener::local_addr).collect()
@@ -184,8 +186,8 @@ pub(super) fn process(
         .with_context(|| format!("starting a {role}"))
 }
 
-/// Writes a configuration with many agents under the usual caps. Queues are long, because the benchmark itself bounds
-/// the number of turns in flight.
+/// Writes a configuration with many agents under the usual caps. The queues are long, because the benchmark itself
+/// bounds the number of turns in flight.
 pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     std::fs::create_dir_all(dir)?;
     let settings = format!(
@@ -213,7 +215,8 @@ pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Ser
     Ok(services)
 }
 
-/// This many limits, none of which is ever reached: the first three count every call, the others match no call.
+/// Returns this many limits, none of which is ever reached. The first three count every call, and the others match no
+/// call.
 fn limits(count: usize) -> String {
     let first = ["per: [agent], every: day", "per: [tenant], every: 1h", "per: [tool], every: 1m"];
     let of = |number: usize| match first.get(number) {
@@ -227,7 +230,7 @@ fn limits(count: usize) -> String {
 fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The program's name is in parentheses and may contain spaces. User and system time are the 12th and 13th fields
-    // after it.
+    // after the name.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }

@@ -1,5 +1,5 @@
-//! `--pin`: Redis alone on one core, everything else on the others. A slow command is then slow because of Redis
-//! itself, and not because another process used its core.
+//! `--pin`: Redis has one core to itself, and all other processes share the other cores. If a command is slow, the
+//! cause is then Redis itself, and not another process on the same core.
 
 #[cfg(not(target_os = "linux"))]
 use anyhow::{Result, bail};
@@ -28,7 +28,7 @@ mod on_linux {
     use anyhow::{Context, Result, bail, ensure};
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-    /// The cores that this process may use, in two parts.
+    /// The cores that this process can use: the first core, and the others.
     pub(in super::super) struct Cores {
         first: CpuSet,
         others: CpuSet,
@@ -50,7 +50,7 @@ mod on_linux {
             Ok(Self { first, others })
         }
 
-        /// Leaves the first core to Redis: this process, and processes that it starts from now on, use the others.
+        /// Leaves the first core to Redis. This process, and processes that it starts later, use the other cores.
         ///
         /// # Errors
         /// There is only one core, or the system call fails.
@@ -63,13 +63,13 @@ mod on_linux {
         /// Moves a process to the first core.
         ///
         /// # Errors
-        /// It has ended, or the system call fails.
+        /// The process has ended, or the system call fails.
         pub(in super::super) fn give_the_first(&self, process: u32) -> Result<()> {
             each_thread(process, &self.first)
         }
     }
 
-    /// Restricts each thread of a process to these cores. Threads that it starts later inherit this.
+    /// Restricts each thread of a process to these cores. Threads that start later inherit the restriction.
     fn each_thread(process: u32, cores: &CpuSet) -> Result<()> {
         let threads = read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
         for thread in threads {
@@ -78,7 +78,7 @@ mod on_linux {
                 bail!("the system names a thread {}", name.display());
             };
             match sched_setaffinity(Some(thread), cores) {
-                // The thread has ended meanwhile.
+                // The thread ended after the list was read.
                 Err(rustix::io::Errno::SRCH) => {}
                 done => done.with_context(|| format!("choosing the cores of process {process}"))?,
             }
@@ -93,7 +93,7 @@ mod on_linux {
 
         use super::*;
 
-        /// A process that sleeps, and is killed at the end of the test.
+        /// A sleeping process. The test kills it at its end.
         struct Waiting(Child);
 
         impl Waiting {

@@ -1,6 +1,6 @@
-//! The raw stream cycle: the throughput of plain Redis Streams on this machine with these payloads. One producer and
-//! one consumer run concurrently, in batches of 100: XADD → XREADGROUP → variadic XACK + XADD result, trimmed as the
-//! fleet does.
+//! The raw stream cycle: the throughput of plain Redis Streams on this machine with the same payloads. One producer and
+//! one consumer run concurrently, in batches of 100. The cycle is XADD → XREADGROUP → variadic XACK + XADD of the
+//! result. Streams are trimmed as in the fleet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,7 +46,7 @@ pub(super) async fn measure(server: &Server, payload_bytes: usize, duration: Dur
     let producer = tokio::spawn(producer);
     let consumer = tokio::spawn(consumer);
 
-    // The first half second warms up and does not count.
+    // The first half second is a warm-up and is not measured.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let from = done.load(Ordering::Relaxed);
     let started = now();

@@ -10,21 +10,21 @@ use super::raw::Raw;
 use super::scripts::{Scripts, Slow};
 use super::server::Cpu;
 
-/// CPU times of Redis, and related figures.
+/// Costs of Redis during a run: CPU times, scripts and slow commands.
 pub(super) struct Costs {
     /// CPU time of the saturation phase.
     pub(super) cpu: Cpu,
-    /// Scripts of that phase.
+    /// Scripts that ran in the saturation phase.
     pub(super) scripts: Scripts,
-    /// Slow commands of that phase, the slowest first.
+    /// Slow commands of the saturation phase, the slowest first.
     pub(super) slow: Option<Vec<Slow>>,
-    /// Throttle queues in that phase.
+    /// Throttle queues in the saturation phase.
     pub(super) lanes: Lanes,
-    /// CPU time of Redis for storing a turn's data, without scripts or decisions, µs.
+    /// CPU time of Redis for only storing the data of a turn, without scripts or decisions, µs.
     pub(super) baseline_us: f64,
     /// CPU time of Redis per expired key, µs.
     pub(super) expiry_us_per_key: f64,
-    /// The same load without limits, if limits are measured.
+    /// The result of the same load without limits; `None` if limits are not measured.
     pub(super) without_limits: Option<WithoutLimits>,
 }
 
@@ -39,9 +39,9 @@ pub(crate) struct WithoutLimits {
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LimitsCost {
     pub(crate) without: WithoutLimits,
-    /// Ratio of Redis' CPU time per turn with limits to that without.
+    /// Ratio of Redis' CPU time per turn with limits to the CPU time without limits.
     pub(crate) redis_ratio: f64,
-    /// Ratio of turns end to end with limits to those without.
+    /// Ratio of the end-to-end turn rate with limits to the rate without limits.
     pub(crate) turns_ratio: f64,
 }
 
@@ -54,43 +54,44 @@ pub(crate) struct Report {
     pub(crate) calls_per_s: f64,
     /// Entries per second of the raw stream cycle in the same run.
     pub(crate) raw_cycle_per_s: f64,
-    /// Ratio of turns to entries of the raw cycle.
+    /// Ratio of turns per second to entries per second of the raw cycle.
     pub(crate) ratio: f64,
-    /// From submit to reply, at the steady rate.
+    /// Latency from submit to reply, at the steady rate.
     pub(crate) latency_ms: Latency,
-    /// From submit to reply, at saturation.
+    /// Latency from submit to reply, at saturation.
     pub(crate) saturated_latency_ms: SaturatedLatency,
-    /// 99th percentile of the raw cycle.
+    /// 99th percentile of the duration of a raw cycle.
     pub(crate) raw_cycle_p99_ms: f64,
-    /// CPU time of Redis at saturation, everything except expiry.
+    /// CPU time of Redis per turn at saturation, including everything except expiry.
     pub(crate) redis_us_per_turn: f64,
     /// CPU time of Redis per entry of the raw stream cycle: the minimum on this machine.
     pub(crate) redis_us_per_raw_cycle: f64,
-    /// Ratio of CPU time of Redis per turn to that per entry of the raw cycle. It is comparable between machines,
-    /// unlike microseconds.
+    /// Ratio of Redis' CPU time per turn to its CPU time per entry of the raw cycle. Unlike microseconds, this ratio is
+    /// comparable between machines.
     pub(crate) redis_ratio: f64,
     /// CPU time of Redis per call.
     pub(crate) redis_us_per_call: f64,
-    /// The storage-only baseline: CPU time of Redis for the commands that store the data of a turn of one call,
-    /// pipelined, without scripts or decisions.
+    /// The storage-only baseline. It is the CPU time of Redis for the pipelined commands that store the data of a turn
+    /// with one call, without scripts or decisions.
     pub(crate) redis_us_floor: f64,
-    /// Mean duration of a script at saturation. Other clients wait for that long.
+    /// Mean duration of a script at saturation. While a script runs, other clients wait.
     pub(crate) script_mean_ms: f64,
     /// Duration of the slowest command at saturation. `None` if no command took 1 ms, or if the server is not private.
     pub(crate) slowest_command_ms: Option<f64>,
-    /// The slowest command: `commit`, or Redis' name of the command.
+    /// Name of the slowest command: `commit`, or Redis' name of the command.
     pub(crate) slowest_command: Option<String>,
     /// The cost of limits, if they are measured.
     pub(crate) limits: Option<LimitsCost>,
     /// Throttle queues at saturation.
     pub(crate) lanes: Lanes,
-    /// CPU time of Redis per expired key. Each finished turn is one key, which expires `retain` after its end.
+    /// CPU time of Redis per expired key. Each finished turn is one key. The key expires `retain` after the end of the
+    /// turn.
     pub(crate) expiry_us_per_key: f64,
     /// Resident memory of the largest process of each kind.
     pub(crate) rss_mb: RssMb,
-    /// The private part of that memory, without pages of the program.
+    /// The private part of this memory, without the pages of the program.
     pub(crate) own_mb: RssMb,
-    /// The load.
+    /// The load that was measured.
     pub(crate) load: LoadShape,
     /// Turns with a failed call. If there are any, the figures of the run are not meaningful.
     pub(crate) not_ok: u64,
@@ -127,12 +128,12 @@ pub(crate) struct LoadShape {
     pub(crate) workers: usize,
     pub(crate) slots: usize,
     pub(crate) payload_bytes: usize,
-    /// Persistence of Redis; unknown if the server is not private.
+    /// Persistence setting of Redis; unknown if the server is not private.
     pub(crate) aof: String,
     pub(crate) runs: usize,
-    /// Turns of the steady phase, in all runs.
+    /// Number of turns in the steady phase, in all runs.
     pub(crate) steady_turns: usize,
-    /// Turns of the saturation phase, in all runs.
+    /// Number of turns in the saturation phase, in all runs.
     pub(crate) saturation_turns: u64,
 }
 
@@ -188,13 +189,13 @@ impl Report {
         }
     }
 
-    /// The median of every figure.
+    /// Returns a report with the median of each figure.
     pub(super) fn median(runs: Vec<Self>) -> Self {
         let of = |figure: fn(&Self) -> f64| {
             let mut values: Vec<f64> = runs.iter().map(figure).collect();
             super::load::percentile(&mut values, 0.5)
         };
-        // For the slowest command, the worst of all runs.
+        // The slowest command is not a median: it is the worst of all runs.
         let slowest = runs.iter().max_by(|a, b| a.slowest_ms().total_cmp(&b.slowest_ms()));
         Self {
             turns_per_s: of(|r| r.turns_per_s),

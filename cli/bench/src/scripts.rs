@@ -1,5 +1,5 @@
-//! Statistics of Redis about commits and slow commands. A commit is a call of a function, or of a script if Redis has
-//! no functions.
+//! Redis' statistics about commits and slow commands. A commit is a call of a function. If Redis has no functions, a
+//! commit is a script.
 
 use std::ops::Sub;
 
@@ -9,13 +9,13 @@ use serde::Serialize;
 
 use super::server::Server;
 
-/// The commands that commit.
+/// The Redis commands that make commits.
 const COMMITS: [&str; 3] = ["fcall", "evalsha", "eval"];
 /// Commands that take at least this long are logged as slow, µs.
 const NOTED_US: u64 = 1_000;
-/// Maximum number of logged commands: more than a phase of one minute has.
+/// Maximum number of logged commands. A phase of one minute logs fewer.
 const NOTED_MAX: u64 = 100_000;
-/// Commands should not take longer than this, µs, because other clients wait meanwhile.
+/// Maximum desirable duration of a command, µs. During a command, other clients wait.
 const LONG_US: u64 = 5_000;
 
 /// A command that Redis has logged as slow.
@@ -44,12 +44,12 @@ impl Sub for Scripts {
 }
 
 impl Scripts {
-    /// Number of scripts.
+    /// Number of scripts that ran.
     pub(super) const fn calls(self) -> f64 {
         self.calls
     }
 
-    /// Mean duration, ms.
+    /// Mean duration of a script, ms.
     pub(super) fn mean_ms(self) -> f64 {
         self.us / self.calls.max(1.0) / 1_000.0
     }
@@ -73,12 +73,12 @@ impl Scripts {
 }
 
 impl Server {
-    /// The scripts that ran since Redis started.
+    /// Statistics about the scripts that ran since Redis started.
     pub(super) async fn scripts(&self) -> Result<Scripts> {
         Ok(Scripts::of(&self.info("commandstats").await?))
     }
 
-    /// Starts to log slow commands. A server that is not private keeps its settings.
+    /// Starts to log slow commands. If the server is not private, its settings are not changed and nothing is logged.
     pub(super) async fn note_slow_commands(&self) -> Result<()> {
         if !self.is_private() {
             return Ok(());
@@ -91,7 +91,7 @@ impl Server {
         Ok(pipe.query_async(&mut connection).await?)
     }
 
-    /// The slow commands since then, the slowest first. `None` if the server is not private.
+    /// Returns the slow commands since logging started, the slowest first. `None` if the server is not private.
     pub(super) async fn slow_commands(&self) -> Result<Option<Vec<Slow>>> {
         if !self.is_private() {
             return Ok(None);
@@ -102,7 +102,7 @@ impl Server {
     }
 }
 
-/// Summarizes a slow log by command.
+/// Summarizes a slow log, by command.
 fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
     let mut found: Vec<Slow> = Vec::new();
     for entry in noted {
@@ -119,7 +119,7 @@ fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
     found
 }
 
-/// Duration of one entry, µs, and its command.
+/// Returns the duration of one log entry, µs, and its command.
 fn slow_one(entry: &[Value]) -> Option<(u64, String)> {
     let [_, _, Value::Int(us), Value::Array(arguments), ..] = entry else { return None };
     let Value::BulkString(word) = arguments.first()? else { return None };

@@ -1,4 +1,4 @@
-//! The Redis that is measured, and its CPU time.
+//! The Redis server that is measured, and its CPU time.
 
 use std::ops::Sub;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use tickfleet_store::Connection;
 use super::Aof;
 use super::pin::Cores;
 
-/// Namespace of the benchmark's keys: nothing else on the server is changed.
+/// Namespace of the benchmark's keys. Keys outside this namespace are not changed.
 pub(super) const NAMESPACE: &str = "tickfleet-bench";
-/// Prefix of its only shard.
+/// Key prefix of the benchmark's only shard.
 pub(super) const PREFIX: &str = "{tickfleet-bench:0}:";
 
 pub(super) struct Server {
     pub(super) url: String,
     private: Option<(PrivateRedis, std::path::PathBuf)>,
-    /// The node that is measured, if the URL names a cluster.
+    /// The URL of the measured node, if the server is a cluster.
     node: Option<String>,
 }
 
-/// CPU time that Redis has used.
+/// CPU time that Redis has used so far.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cpu {
     pub(super) seconds: f64,
@@ -37,8 +37,8 @@ impl Sub for Cpu {
 }
 
 impl Server {
-    /// Connects to the given server, or starts a private one with this append-only file, on a core of its own if
-    /// `cores` is given.
+    /// Connects to the server `on`. If none is given, starts a private server with this append-only file. If `cores` is
+    /// given, the private server gets its own core.
     pub(super) async fn start(on: Option<&str>, aof: Aof, cores: Option<&Cores>) -> Result<Self> {
         if let Some(url) = on {
             if url.contains("+cluster://") {
@@ -60,7 +60,7 @@ impl Server {
         Ok(Self { url: server.url(), private: Some((server, dir)), node: None })
     }
 
-    /// A cluster of which one node is measured.
+    /// Returns a cluster in which one node is measured.
     pub(super) const fn of_cluster(url: String, node: String) -> Self {
         Self { url, private: None, node: Some(node) }
     }
@@ -69,7 +69,8 @@ impl Server {
         self.private.is_some()
     }
 
-    /// A dedicated connection. Its response timeout is longer than the longest blocking read of the benchmark.
+    /// Opens a dedicated connection. The connection's response timeout exceeds the longest blocking read of the
+    /// benchmark.
     pub(super) async fn connection(&self) -> Result<MultiplexedConnection> {
         Ok(Connection::open(self.node.as_deref().unwrap_or(&self.url))?.dedicated(Duration::from_secs(25)).await?)
     }
@@ -78,7 +79,7 @@ impl Server {
         Ok(redis::cmd("INFO").arg(section).query_async(&mut self.connection().await?).await?)
     }
 
-    /// The time on Redis' clock, ms.
+    /// Reads Redis' clock, ms.
     pub(super) async fn clock_ms(&self) -> Result<u64> {
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut self.connection().await?).await?;
         Ok(seconds * 1_000 + micros / 1_000)
@@ -89,8 +90,8 @@ impl Server {
         Ok(Cpu { seconds: field(&info, "used_cpu_user") + field(&info, "used_cpu_sys") })
     }
 
-    /// Measures the CPU time of Redis per expired key, µs. A short run ends before its records expire after `retain`,
-    /// so this makes the finished records of this run expire at once.
+    /// Measures the CPU time of Redis per expired key, µs. The run is shorter than `retain`, so no record expires
+    /// during it. Therefore this makes the finished records of this run expire at once.
     pub(super) async fn expiry_us_per_key(&self) -> Result<f64> {
         let mut connection = self.connection().await?;
         let pattern = format!("{PREFIX}done:*");
@@ -130,7 +131,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some((mut server, dir)) = self.private.take() {
-            // The benchmark is over. Leftovers are in the system's temporary folder.
+            // The benchmark is over, so errors are ignored. Leftovers are in the system's temporary folder.
             drop(server.kill9());
             drop(std::fs::remove_dir_all(dir));
         }

@@ -1,12 +1,13 @@
 //! Compares a cluster of several primaries with one primary that has the same shards, in turns per second of Redis' CPU
 //! time. Benchmark machines have few cores, so the comparison uses the CPU time of each primary and not the throughput.
 //!
-//! Turns cost less in larger batches, and a batch contains what arrives while a process waits for Redis. One busy
+//! Turns cost less in larger batches. A batch contains the turns that arrive while a process waits for Redis. One busy
 //! primary therefore gets larger batches than three primaries that wait for a core. To make the work equal, each shard
-//! receives a fixed number of turns at once, and the next ones after these are answered. Primaries share nothing, so
-//! they are loaded one after the other, like the single one: three primaries on two cores would evict each other's data
-//! from the caches. All of them run the whole time and are loaded alternately for a second or two each, so that other
-//! load on the machine affects all of them.
+//! receives a fixed number of turns at once. It receives the next ones only after these are answered.
+//!
+//! The primaries share nothing, so they are loaded one after the other, and the single primary is loaded in the same
+//! way. Three primaries under load on two cores would evict each other's data from the CPU caches. All primaries run
+//! the whole time. Each is loaded for a second or two in turn, so that other load on the machine affects all of them.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,13 +27,13 @@ use super::server::{Cpu, NAMESPACE, Server};
 
 /// Shards per primary: the minimum that docs/operate/size-a-fleet.md recommends.
 const SHARDS_A_PRIMARY: u32 = 4;
-/// Slots of a cluster.
+/// Number of hash slots of a Redis cluster.
 const SLOTS: u32 = 16_384;
-/// How long one side is loaded before the other.
+/// How long one side is loaded before the other side is loaded.
 const SPAN: Duration = Duration::from_secs(2);
 /// If no reply arrives for this long, the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time limit for all nodes to know each other.
+/// Time limit for all nodes to agree on the slots.
 const AGREED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The results.
@@ -46,22 +47,23 @@ pub(crate) struct Spread {
     several: Side,
     /// Turns per second of CPU time of the busiest primary, relative to the single primary.
     ratio: f64,
-    /// This ratio for each pair of measurements.
+    /// The ratio of each pair of measurements.
     ratios: Vec<f64>,
 }
 
-/// The medians of one side.
+/// The medians of one side: the single primary, or the several primaries.
 #[derive(Debug, Clone, Serialize)]
 struct Side {
-    /// CPU time of each primary per turn of the whole side, µs, without its idle load.
+    /// CPU time of each primary per turn of the whole side, µs. Idle load is subtracted.
     primaries_us_per_turn: Vec<f64>,
-    /// Idle load of each primary, ms per second: processes poll every shard for due work.
+    /// Idle load of each primary, ms per second. It comes from processes that poll every shard for due work.
     primaries_idle_ms_per_s: Vec<f64>,
-    /// Scripts per turn, on all primaries: equal on both sides if their batches are equally large.
+    /// Scripts per turn, on all primaries. If the batches of both sides are equally large, this number is equal on both
+    /// sides.
     scripts_per_turn: f64,
-    /// Throughput in turns per second, which this machine's cores limit.
+    /// Throughput in turns per second, limited by the cores of this machine.
     turns_per_s: f64,
-    /// Turns per second that use a whole core of the busiest primary.
+    /// Turns per second at which the busiest primary would use a whole core.
     turns_per_s_of_cpu: f64,
     not_ok: u64,
 }
@@ -98,7 +100,7 @@ impl Side {
     }
 }
 
-/// Alternately measures one primary and `primaries` of them, with the same shards.
+/// Alternately measures a single primary and a cluster of `primaries` primaries, with the same shards.
 pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(&str)) -> Result<Spread> {
     let shards = args.shards.unwrap_or(SHARDS_A_PRIMARY * u32::try_from(primaries)?);
     ensure!(primaries >= 2 && shards as usize >= primaries, "at least two primaries, with a shard each");
@@ -106,7 +108,7 @@ pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(
     let mut one = Running::start(args, "one", 1, shards).await.context("one primary")?;
     let mut several = Running::start(args, "several", primaries, shards).await.context("several primaries")?;
     for side in [&mut one, &mut several] {
-        // The first turns fill the pipelines and do not count.
+        // The first turns fill the pipelines and are not measured.
         side.load.run(Duration::from_secs(1), None).await.context("warming up")?;
     }
     for number in 0..args.seconds.div_ceil(SPAN.as_secs()).max(3) {
@@ -124,7 +126,7 @@ pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(
     Ok(Spread { shards, round: args.round, one, several, ratio, ratios })
 }
 
-/// A cluster, its fleet and its load.
+/// A cluster with its fleet and its load.
 struct Running {
     cluster: Cluster,
     fleet: Fleet,
@@ -148,8 +150,8 @@ struct Span {
 }
 
 impl Span {
-    /// Combines this with a measurement in which only `primary` was loaded, scaled as if each primary had handled the
-    /// mean number of turns.
+    /// Combines this measurement with one in which only `primary` was loaded. Scales the other one as if each primary
+    /// had handled the mean number of turns.
     fn and(mut self, other: Self, primary: usize) -> Self {
         let mean = self.turns as f64 / self.parts;
         self.us[primary] = other.us[primary] * mean / other.turns.max(1) as f64;
@@ -164,7 +166,7 @@ impl Span {
 impl Running {
     async fn start(args: &BenchArgs, name: &'static str, primaries: usize, shards: u32) -> Result<Self> {
         let cluster = Cluster::start(name, primaries, shards).await.context("starting a cluster")?;
-        // Leaves room for a round of all shards.
+        // Enough slots for one round of all shards.
         let slots = args.slots.max(usize::try_from(args.round * u64::from(shards))?);
         let shape = Shape { name, slots, shards, tenants: tenants(shards)?, ..Shape::of(args, args.agents())? };
         let server = Server::of_cluster(cluster.url(), cluster.urls[cluster.nodes_of_shards[0]].clone());
@@ -173,7 +175,7 @@ impl Running {
         Ok(Self { cluster, fleet, load, idle: Vec::new(), spans: Vec::new() })
     }
 
-    /// Loads its primaries one after the other, or all at once, while the other side is idle.
+    /// Loads the primaries of this side one after the other, or all at once, while the other side is idle.
     async fn measure(&mut self, idle: &mut Self, at_once: bool) -> Result<()> {
         let primaries = self.cluster.urls.len();
         let mut all: Option<Span> = None;
@@ -188,7 +190,7 @@ impl Running {
         Ok(())
     }
 
-    /// Loads one of its primaries, or all of them, for a while.
+    /// For a while, loads one primary of this side, or all of its primaries.
     async fn measure_once(&self, idle: &mut Self, only: Option<usize>) -> Result<Span> {
         let before = self.cluster.cpu().await?;
         let idle_before = idle.cluster.cpu().await?;
@@ -206,20 +208,20 @@ impl Running {
         Ok(Span { turns, seconds, us: us(after, before), scripts, not_ok, parts: 1.0 })
     }
 
-    /// Idle load of each primary, ms per second.
+    /// Median idle load of each primary, ms per second.
     fn idle_ms(&self) -> Vec<f64> {
         let primaries = 0..self.cluster.urls.len();
         primaries.map(|primary| median(self.idle.iter().filter_map(|idle| idle.get(primary).copied()))).collect()
     }
 
-    /// CPU time of each primary per turn, µs, without its idle load.
+    /// CPU time of each primary per turn, µs. Idle load is subtracted.
     fn us_per_turn(&self, span: &Span) -> Vec<f64> {
         // Each primary was loaded for the same time.
         let busy = span.us.iter().zip(self.idle_ms()).map(|(us, idle_ms)| us - idle_ms * 1e3 * span.seconds);
         busy.map(|us| us / span.turns.max(1) as f64).collect()
     }
 
-    /// Turns per second that use a whole core of the busiest primary.
+    /// Turns per second at which the busiest primary would use a whole core.
     fn fills(&self, us_per_turn: &[f64]) -> f64 {
         let fills = us_per_turn.iter().zip(self.idle_ms()).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
         fills.fold(f64::INFINITY, f64::min)
@@ -246,7 +248,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     percentile(&mut values.collect::<Vec<_>>(), 0.5)
 }
 
-/// A tenant for each shard, in order.
+/// One tenant per shard, in the order of the shards.
 fn tenants(shards: u32) -> Result<Vec<String>> {
     let mut found: Vec<Option<String>> = vec![None; shards as usize];
     for number in 0..1_000 * u64::from(shards) {
@@ -261,7 +263,7 @@ fn tenants(shards: u32) -> Result<Vec<String>> {
 struct Cluster {
     servers: Vec<PrivateRedis>,
     urls: Vec<String>,
-    /// The node of each shard.
+    /// Index of the primary that has each shard.
     nodes_of_shards: Vec<usize>,
     dir: PathBuf,
 }
@@ -290,7 +292,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Assigns each node a range of slots, so that all have the same number of shards, and waits until they agree.
+    /// Assigns a range of slots to each node, so that all nodes have the same number of shards. Waits until all nodes
+    /// agree.
     async fn share(&mut self, buses: &[String]) -> Result<()> {
         let mut first = self.connection(0).await?;
         let mut slots = Vec::new();
@@ -351,7 +354,7 @@ impl Cluster {
         Server::of_cluster(String::new(), self.urls[node].clone()).connection().await
     }
 
-    /// The scripts that ran on all nodes since they started.
+    /// Number of scripts that ran on all nodes since the nodes started.
     async fn scripts(&self) -> Result<f64> {
         let mut ran = 0.0;
         for url in &self.urls {
@@ -373,14 +376,14 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for server in &mut self.servers {
-            // As for a single private server, leftovers are in the temporary folder.
+            // Leftovers are in the temporary folder, as for a single private server.
             drop(server.kill9());
         }
         drop(std::fs::remove_dir_all(&self.dir));
     }
 }
 
-/// A producer and a reader for each shard.
+/// One producer and one reader for each shard.
 struct Load {
     shards: Vec<Shard>,
     agents: u64,
@@ -391,7 +394,7 @@ struct Load {
 }
 
 struct Shard {
-    /// The primary of the shard.
+    /// Index of the primary that has the shard.
     node: usize,
     prefix: String,
     tenant: String,
@@ -429,8 +432,8 @@ impl Load {
         })
     }
 
-    /// Runs rounds in all shards, or in those of one primary: submits a fixed number of turns, and the next ones after
-    /// all are answered. Returns the number of turns, and how many of them failed.
+    /// Runs rounds in all shards, or only in the shards of one primary. A round submits a fixed number of turns. The
+    /// next round starts when all of these are answered. Returns the number of turns, and how many of them failed.
     async fn run(&self, duration: Duration, only: Option<usize>) -> Result<(u64, u64)> {
         let these = self.shards.iter().filter(|shard| only.is_none_or(|only| shard.node == only));
         let all = these.map(|shard| self.of(shard, duration));
@@ -456,7 +459,7 @@ impl Load {
 
     async fn submit(&self, shard: &Shard) -> Result<()> {
         let mut pipe = redis::pipe();
-        // Submit atomically, so that a process that waits for the first turn reads all of them.
+        // Submit atomically, so that a process that waits for the first turn reads all turns of the round.
         pipe.atomic();
         for _ in 0..self.round {
             let turn = self.next.fetch_add(1, Ordering::Relaxed);
@@ -469,8 +472,8 @@ impl Load {
 }
 
 impl Shard {
-    /// Reads the next replies and trims them, as a reader should. Returns their number, and how many of them failed.
-    /// Fails if none arrives in time.
+    /// Reads the next replies, and trims the inbox as a reader should. Returns the number of replies, and how many of
+    /// them failed. Fails if no reply arrives in time.
     async fn read(&self) -> Result<(u64, u64)> {
         let inbox = format!("{}replies:{}:bench", self.prefix, self.tenant);
         let mut last = self.last.lock().await;
@@ -509,8 +512,8 @@ mod tests {
             not_ok: 1,
             parts: 1.0,
         };
-        // The second had half as many turns, at twice the cost each. What it used while the first was loaded is
-        // ignored.
+        // The second primary had half as many turns, at twice the cost each. Its CPU time while the first primary was
+        // loaded is ignored.
         let both = span(1_000, [30_000.0, 7.0], 100.0).and(span(500, [9.0, 30_000.0], 50.0), 1);
         assert_eq!((both.turns, both.not_ok, both.us, both.scripts), (2_000, 2, vec![30_000.0, 60_000.0], 200.0));
     }

@@ -1,5 +1,6 @@
-//! The latency that a gateway adds: the same turns at a steady rate directly over Redis, through `POST
-//! /v1/turns?wait=…` and through MCP's `tools/call`, alternately on one fleet.
+//! Measures the latency that a gateway adds. The same turns run at a steady rate over three routes: directly over
+//! Redis, through `POST /v1/turns?wait=…`, and through MCP's `tools/call`. The routes are measured alternately on one
+//! fleet.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,12 +17,12 @@ use super::load::{Load, now, percentile, words};
 use super::nodes::{Fleet, Shape, free_addresses, process};
 use super::server::Server;
 
-/// Number of rounds. Each measures all routes, so that other load on the machine affects all of them.
+/// Number of rounds. Each round measures all routes, so that other load on the machine affects all of them.
 const ROUNDS: u64 = 5;
 /// Time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Routes that turns can take.
+/// The routes that are compared with Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Door {
     /// The gateway's HTTP API and its MCP server.
@@ -37,14 +38,13 @@ struct Way {
     p99: f64,
 }
 
-/// The results.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Via {
     rate: u64,
     ways: Vec<Way>,
 }
 
-/// Runs the measurement: `--steady-seconds` per route, at `--rate` turns per second.
+/// Runs the measurement. Each route gets `--steady-seconds` in total, at `--rate` turns per second.
 pub(super) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Via> {
     let server = Server::start(args.on.as_deref(), args.aof, None).await?;
     let fleet = Fleet::start(&server, &Shape::of(args, args.agents())?).await.context("starting the fleet")?;
@@ -78,7 +78,7 @@ enum Path {
     Mcp,
 }
 
-/// A `tickfleet gateway` process, and a client.
+/// A `tickfleet gateway` process, and an HTTP client for it.
 struct Gateway {
     _child: Child,
     _keys: tempfile::NamedTempFile,
@@ -137,7 +137,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Makes calls at a steady rate, which does not depend on responses.
+    /// Makes calls at a steady rate. The rate does not depend on responses.
     async fn latencies(&self, path: Path, args: &BenchArgs, duration: Duration) -> Result<Vec<f64>> {
         let total = args.rate * duration.as_secs();
         let agents = args.agents() as u64;
@@ -176,7 +176,7 @@ impl Gateway {
 }
 
 impl Via {
-    /// The text for people.
+    /// Formats the result for people.
     pub(crate) fn text(&self) -> String {
         let mut text =
             format!("{} turns a second, one call each\n\nlatency                p50         p99\n", self.rate);

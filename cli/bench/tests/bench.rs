@@ -1,4 +1,4 @@
-//! The benchmark, which starts its own fleet from the `tickfleet` beside it.
+//! Tests the benchmark. It starts its own fleet from the `tickfleet` program in the same folder.
 
 use std::process::{Command, Output};
 

@@ -56,7 +56,7 @@ pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result
     let name = parse_turn_name(&args.tenant, args.id.as_ref())?;
     let client = setup.client().await?;
     let report = setup.report();
-    // A cancellation in an emergency must not fail because a variable is not set.
+    // A cancellation in an emergency must not fail because the variable `USER` is not set.
     let by = args.by.clone().map_or_else(by_environment, Ok).unwrap_or_else(|_| "somebody".into());
     let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
     name_check::check(setup, &client, FleetName::Tenant(&name.tenant), output).await?;

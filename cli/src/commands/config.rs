@@ -42,7 +42,7 @@ struct CheckReport<'a> {
     warnings: Vec<Warning>,
 }
 
-/// A warning: valid, but should be checked.
+/// A warning: the configuration is valid, but the operator should check this setting.
 #[derive(Serialize)]
 struct Warning {
     place: String,
@@ -83,7 +83,8 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     if let Err(errors) = configuration::load(&python::with_python(&sources, Some(&python))?) {
         return refused(&errors, output);
     }
-    // Checks that need the tools themselves: schemas that compile, templates that fit, arguments that rules may name.
+    // These checks need the built tools: whether schemas compile, whether templates fit, and which arguments rules can
+    // name.
     let setup = Setup::of(&sources, &global.extensions, Some(&python))?;
     let of_rules = match setup.check_rules()? {
         Ok(warnings) => warnings,

@@ -1,5 +1,5 @@
-//! Further warnings of `config check`: missing secrets on this machine, and arguments that may be a number or a text
-//! although they are compared or summed.
+//! Further warnings of `config check`, in two groups. Some are about secrets that are missing on this machine. The
+//! others are about arguments that can be a number or a text although they are compared or summed.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use tickfleet_tools::Environment;
 /// A file of the configuration, a field, and the warning.
 pub(super) type ConfigWarning = (&'static str, String, String);
 
-/// Secrets of tools and MCP servers whose variable is not set or whose file does not exist.
+/// Finds secrets of tools and MCP servers whose variable is not set or whose file does not exist.
 pub(super) fn missing_secrets(configuration: &Configuration, environment: &Environment) -> Vec<ConfigWarning> {
     let mut found = Vec::new();
     let mut look = |file: &'static str, field: String, secret: &SecretRef| {
@@ -43,8 +43,8 @@ pub(super) fn missing_secrets(configuration: &Configuration, environment: &Envir
     found
 }
 
-/// Arguments of effect keys, sums and rules that may be a number or a text. `5` and `"5"` are two different effects, a
-/// text has no sum, and a comparison with a text cannot be evaluated.
+/// Finds arguments of effect keys, sums and rules that can be a number or a text. As effect keys, `5` and `"5"` are two
+/// different effects. A text cannot be summed, and a comparison with a text cannot be evaluated.
 pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<ConfigWarning> {
     let mut found = Vec::new();
     let policy = &configuration.policy;
@@ -82,7 +82,7 @@ pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<Confi
     found
 }
 
-/// The arguments that a rule names, as JSON pointers.
+/// Returns the arguments that a rule names, as JSON pointers.
 fn arguments_of(rule: &str) -> Vec<String> {
     let path =
         |rest: &str| -> String { rest.chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '.')).collect() };

@@ -57,7 +57,7 @@ pub(crate) struct Delegate {
     wait: Option<Duration>,
 }
 
-/// The output for a task without `--wait`.
+/// The output of the command without `--wait`.
 #[derive(Serialize)]
 struct DelegateOutput<'a> {
     task_id: &'a TaskId,
@@ -71,7 +71,7 @@ fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
 /// Submits the task, and waits for its reply if requested.
 ///
 /// # Errors
-/// The task is rejected; with `--wait`, it did not succeed.
+/// The task is rejected. With `--wait`, also if the task did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Result<(), Failure> {
     if args.description.trim().is_empty() {
         return Err(Failure::usage("the description is empty: describe the task"));

@@ -8,28 +8,28 @@ use crate::fleet::{self, ProbeAddress, Roles};
 use crate::global::Global;
 use crate::setup::Setup;
 
-/// Starts the log, the signal handlers and the process, and waits for the drain.
+/// Starts the log, the signal handlers and the process. Then waits for the drain.
 ///
 /// # Errors
 /// The failure that prevented the start or ended the process. A requested drain is not a failure.
 pub(crate) async fn run(global: &Global, roles: Roles) -> Result<(), Failure> {
-    // A worker must know every tool; a scheduler need not have Python.
+    // A worker must load all tools, including those in Python. A scheduler does not need Python.
     let load = || if roles.worker { Setup::load(global) } else { Setup::load_without_python(global) };
-    // Start the log before loading the rest, which may wait for a tool host.
+    // Start the log before loading the rest of the configuration, which may wait for a tool host.
     let settings = match Setup::load_settings(global) {
         Ok(settings) => settings,
         Err(failure) => return Err(load().err().unwrap_or(failure)),
     };
     let traces = settings.start_log()?;
     let setup = &load()?;
-    // Install the handlers before anything starts: as PID 1, a process without handlers ignores the signals that should
-    // end it.
+    // Install the handlers before anything starts. A process with PID 1 ignores termination signals for which it has no
+    // handler.
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let address = setup.settings().http.address;
     let fleet = fleet::start(setup, roles, ProbeAddress::On(address), shutdown).await?;
     fleet.follow_configuration(setup, Some(hangups));
-    // The failure is already in the log.
+    // The log already contains the failure.
     let outcome = fleet.wait().await.map_err(|_| Failure::Reported);
     if let Some(traces) = traces {
         traces.flush().await;

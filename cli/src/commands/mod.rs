@@ -1,4 +1,4 @@
-//! The commands: each with its arguments and `run`.
+//! The commands. Each has its arguments and a function `run`.
 
 pub(crate) mod approvals;
 pub(crate) mod audit;

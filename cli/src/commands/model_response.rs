@@ -1,4 +1,4 @@
-//! Parses unmodified responses of model providers: whole responses and assistant messages.
+//! Parses unmodified responses of model providers: whole responses, or only their assistant messages.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tickfleet_protocol::TURN_FIELDS;
 
-/// The members of a JSON object, in order. Duplicate names are rejected, as by the fleet.
+/// The members of a JSON object, in order. Duplicate names are rejected, because the fleet also rejects them.
 struct Members(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for Members {
@@ -41,7 +41,7 @@ impl Members {
         serde_json::from_str(json).ok()
     }
 
-    /// A member that exists and is not null.
+    /// The member with this name, if it exists and is not null.
     fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(other, _)| other == name)?;
         Some(found.1.get()).filter(|value| *value != "null")
@@ -51,7 +51,7 @@ impl Members {
         serde_json::from_str(self.get(name)?).ok()
     }
 
-    /// A member that is a list.
+    /// The member with this name, if it is a list.
     fn list(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|value| value.starts_with('['))
     }
@@ -60,22 +60,26 @@ impl Members {
 /// The error for a response without tool calls.
 const NO_CALL: &str = "is a message without tool calls; if its text contains calls, submit the text with --format text";
 
-/// Converts a provider's response to a turn, without a tenant and agent unless the text has them. Returns `None` if
+/// Converts a provider's response to a turn. The turn has a tenant and agent only if `json` has them. Returns `None` if
 /// `json` is not a provider's response but a turn in the fleet's own format.
 ///
-/// Supported are OpenAI's Chat Completions (the response with one choice, or its message), OpenAI's Responses (the
-/// response), Anthropic's Messages (the message) and Gemini's API (the response with one candidate, or its content),
-/// exactly as the APIs return them. Members that a turn does not have (`id`, `type`, `usage`, …) are ignored.
-/// Additional members that are fields of a turn are kept.
+/// Supported are the following responses, exactly as the APIs return them:
+/// - OpenAI's Chat Completions: the response with one choice, or its message
+/// - OpenAI's Responses: the response
+/// - Anthropic's Messages: the message
+/// - Gemini's API: the response with one candidate, or its content
+///
+/// Members that a turn does not have (`id`, `type`, `usage`, …) are ignored. Additional members that are fields of a
+/// turn are kept.
 ///
 /// # Errors
-/// It is a provider's response, but has no calls, or it is ambiguous which calls are meant.
+/// `json` is a provider's response without calls, or it is ambiguous which calls are meant.
 pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     let members = Members::of(json)?;
     let calls = calls(&members)?;
     Some(calls.map(|(field, calls)| {
         let stop_reason = stop_reason(&members).map(|why| format!("\"stop_reason\":{why},")).unwrap_or_default();
-        // These fields of a turn are filled from the message.
+        // These fields of the turn come from the message, so members with these names are not copied.
         let taken = ["calls", "tool_calls", "content", "answer", "format", "stop_reason"];
         let kept = members
             .0
@@ -86,7 +90,8 @@ pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     }))
 }
 
-/// Why a response ended, in the provider's word, as JSON. The last call of a truncated response is not run.
+/// The reason why the response ended, in the provider's word, as JSON. If a response was truncated, its last call is
+/// not run.
 fn stop_reason(response: &Members) -> Option<String> {
     let of = |members: &Members, name: &str| members.get(name).filter(|why| why.starts_with('"')).map(str::to_owned);
     let only = |list: &str, name: &str| of(&only(response, list, "").ok()?, name);
@@ -100,7 +105,7 @@ fn stop_reason(response: &Members) -> Option<String> {
         .or_else(|| of(response, "finish_reason"))
 }
 
-/// The field of the turn for the calls, and the calls.
+/// The calls, and the name of the turn's field for them.
 fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     if members.get("choices").is_some() {
         return Some(choice(members));
@@ -112,12 +117,13 @@ fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     if members.get("candidates").is_some() {
         return Some(candidate(members));
     }
-    // A turn has no role, but a message has one.
+    // A message has a role, but a turn has none.
     members.get("role")?;
     Some(message(members))
 }
 
-/// The members of the only element of the list `name`. For the error, `part` names the relevant part of an element.
+/// The members of the only element of the list `name`. `part` is only for the error: it names the relevant part of an
+/// element.
 fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     let list = response.list(name).and_then(|list| serde_json::from_str::<Vec<Box<RawValue>>>(list).ok());
     let list = list.ok_or_else(|| format!("has {name} that is not a list"))?;
@@ -174,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// As the APIs return them.
+    /// Responses as the APIs return them.
     const CHAT: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"gpt-5","choices":[{"index":0,
         "message":{"role":"assistant","content":null,"refusal":null,"annotations":[],"tool_calls":[{"id":"call_1",
         "type":"function","function":{"name":"echo","arguments":"{\"text\":\"hi\"}"}}]},"logprobs":null,

@@ -49,7 +49,7 @@ struct ProofOutput<'a> {
 /// Runs the proof.
 ///
 /// # Errors
-/// A guarantee does not hold, or the export was changed; a file cannot be read or written.
+/// A guarantee does not hold, the export was changed, or a file cannot be read or written.
 pub(crate) async fn run(args: &Prove, output: &Output) -> Result<(), Failure> {
     let mut prover = Prover::new(at(args.from, "--from")?, at(args.to, "--to")?);
     let anchors = args.against.anchors().await?;

@@ -1,4 +1,4 @@
-//! `tickfleet reply`: prints the reply to a turn or task from its record.
+//! `tickfleet reply`: prints the reply to a turn or task, read from its record.
 
 use clap::Args;
 use tickfleet_client::RecordedReply;
@@ -32,7 +32,7 @@ pub(crate) struct ReplyArgs {
 /// Reads and prints the reply.
 ///
 /// # Errors
-/// The turn or task has not ended, or is unknown; [`Failure::Reported`] if a call did not succeed.
+/// The turn or task is unknown or has not ended. [`Failure::Reported`] if a call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &ReplyArgs, output: &Output) -> Result<(), Failure> {
     let name = parse_turn_name(&args.tenant, args.id.as_ref())?;
     match setup.client().await?.reply(&name).await? {

@@ -1,5 +1,5 @@
-//! `tickfleet rules`: shows rules, fact conditions and limits with their modes, and how often each denied a call or
-//! would have.
+//! `tickfleet rules`: shows rules, fact conditions and limits with their modes. Also shows how many calls each of them
+//! denied, or would have denied in shadow mode.
 
 use std::num::NonZeroU16;
 
@@ -14,9 +14,9 @@ use crate::failure::Failure;
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-/// Days that are counted by default, including today.
+/// Default number of days that are counted, including today.
 const DAYS: &str = "7";
-/// Characters shown of a rule.
+/// Maximum characters shown of a rule.
 const SAYS_CHARS: usize = 70;
 
 /// Show rules, fact conditions and limits with their modes and the calls that each denied, or would deny in shadow
@@ -53,9 +53,9 @@ fn days(text: &str) -> Result<NonZeroU16, String> {
 #[derive(Serialize)]
 struct RulesOutput {
     rules: Vec<RuleRow>,
-    /// Number of calls counted in these days.
+    /// Number of calls that were counted in these days.
     calls: u64,
-    /// The logs of all shards are counted up to this time, ms.
+    /// The entries of all shards are counted up to this time, ms.
     counted_upto_ms: i64,
     /// True if entries may have left the log before they were counted.
     gap: bool,
@@ -64,7 +64,7 @@ struct RulesOutput {
 /// Counts new entries and shows the rules.
 ///
 /// # Errors
-/// Redis.
+/// Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let counted = count_new_entries(&client, output).await?;

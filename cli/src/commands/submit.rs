@@ -68,7 +68,7 @@ pub(crate) struct Submit {
     wait: Option<Duration>,
 }
 
-/// The output for a turn without `--wait`.
+/// The output of the command without `--wait`.
 #[derive(Serialize)]
 struct SubmitOutput<'a> {
     turn_id: &'a TurnId,
@@ -84,7 +84,7 @@ pub(crate) fn parse_priority(text: &str) -> Result<Priority, String> {
 /// Submits the turn, and waits for its results if requested.
 ///
 /// # Errors
-/// The turn cannot be read or is rejected; with `--wait`, a call did not succeed.
+/// The turn cannot be read, or is rejected. With `--wait`, also if a call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result<(), Failure> {
     let mut turn = turn(args)?;
     let client = setup.client().await?;
@@ -121,7 +121,7 @@ fn accepted_text(accepted: &SubmitOutput<'_>) -> String {
     format!("{tenant}:{turn}{again}\nFollow it: tickfleet explain {tenant}:{turn}")
 }
 
-/// The turn from the file or the arguments.
+/// Reads the turn from the file or from the arguments.
 fn turn(args: &Submit) -> Result<Turn, Failure> {
     let Some(file) = &args.file else {
         if args.call.is_empty() {
@@ -147,7 +147,7 @@ fn turn(args: &Submit) -> Result<Turn, Failure> {
     Ok(turn)
 }
 
-/// Wraps calls in the given dialect in a turn without tenant and agent.
+/// Wraps calls in the given dialect in a turn. The turn has no tenant and no agent.
 fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
     let text = std::str::from_utf8(calls).map_err(|_| "is not UTF-8")?;
     let word = format.0.as_str();
@@ -166,7 +166,8 @@ fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 fn read(file: &str) -> Result<Vec<u8>, Failure> {
-    // Read a little more than the bound, so that a turn that is too large is rejected with that reason.
+    // Read a little more than the maximum size. A larger turn is then rejected with the correct reason, not as
+    // incomplete JSON.
     let bound = limits::TURN_BYTES_MAX as u64 + 1_024;
     let mut bytes = Vec::new();
     let read = match file {

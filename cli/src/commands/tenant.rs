@@ -99,7 +99,7 @@ fn parse_limit(text: &str) -> Result<(String, String), String> {
 #[derive(Serialize)]
 struct TenantRow<'a> {
     tenant: &'a TenantId,
-    /// `configuration` or `run time`.
+    /// Source of the settings: `configuration` or `run time`.
     source: &'static str,
     #[serde(flatten)]
     policy: &'a TenantPolicy,
@@ -164,7 +164,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
     }
 }
 
-/// Tenants with unreadable run-time settings, whose turns are rejected, with the reason.
+/// Tenants with unreadable run-time settings, each with the reason. Their turns are rejected.
 pub(crate) fn unreadable(set: &RunTimeConfig) -> Vec<(TenantId, String)> {
     let words = |problem: &String| format!("unreadable run-time settings ({problem})");
     set.unreadable.iter().map(|(tenant, problem)| (tenant.clone(), words(problem))).collect()
@@ -174,7 +174,7 @@ const fn row<'a>(tenant: &'a TenantId, policy: &'a TenantPolicy, at_run_time: bo
     TenantRow { tenant, source: if at_run_time { "run time" } else { "configuration" }, policy }
 }
 
-/// The policy with the changes that the command requests.
+/// Returns the tenant's policy with the changes that the command requests.
 fn changed(before: TenantPolicy, change: &SetArgs, setup: &Setup) -> Result<TenantPolicy, Failure> {
     let known = &setup.configuration.policy.agents;
     if let Some(agent) = change.agent.iter().find(|agent| !known.contains_key(*agent)) {
@@ -199,7 +199,7 @@ fn changed(before: TenantPolicy, change: &SetArgs, setup: &Setup) -> Result<Tena
     })
 }
 
-/// The tenant's own bounds for limits, with the changes that the command requests.
+/// Returns the tenant's own bounds for limits, with the changes that the command requests.
 fn own_limits(
     mut own: BTreeMap<String, String>,
     given: &[(String, String)],
@@ -208,7 +208,7 @@ fn own_limits(
     for (name, text) in given {
         let found = limits.iter().find(|limit| limit.name == *name && limit.is_of_tenants());
         if text == "default" {
-            // A limit that is no longer configured can still be reset.
+            // Even a limit that is no longer configured can be reset.
             own.remove(name);
             continue;
         }
@@ -225,7 +225,7 @@ fn own_limits(
     Ok(own)
 }
 
-/// The users with these names. Known users keep their details.
+/// Returns the users with these names. Users that already exist keep their details.
 fn users(before: BTreeSet<TenantUser>, given: &[String]) -> BTreeSet<TenantUser> {
     if given.is_empty() {
         return before;

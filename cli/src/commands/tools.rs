@@ -89,7 +89,7 @@ fn parse_tool(text: &str) -> Result<String, String> {
 /// Enables or disables a tool in every shard.
 ///
 /// # Errors
-/// Redis; a tool to enable that was not disabled at run time.
+/// Redis does not respond, or the tool to enable was not disabled at run time.
 async fn switch(setup: &Setup, args: &SwitchArgs, on: bool, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let report = setup.report();
@@ -101,7 +101,7 @@ async fn switch(setup: &Setup, args: &SwitchArgs, on: bool, output: &Output) -> 
     }
     let name = name_check::tool_switched(setup, &client, tool).await?;
     let mut changed = operate::switch_tool(client.stores(), &name, on, operator).await?;
-    // It may have been disabled by its ID while the ID was unknown.
+    // The tool may have been disabled under its ID while its ID was unknown to this configuration.
     if on && !changed && name != *tool {
         changed = operate::switch_tool(client.stores(), tool, on, operator).await?;
     }
@@ -118,7 +118,7 @@ async fn switch(setup: &Setup, args: &SwitchArgs, on: bool, output: &Output) -> 
     }
 }
 
-/// A tool and who may call it.
+/// A tool, and who can call it.
 #[derive(Serialize)]
 struct ListedTool<'a> {
     name: &'a str,
@@ -130,7 +130,7 @@ struct ListedTool<'a> {
     who: String,
 }
 
-/// A tool and whether an agent may call it.
+/// A tool, and whether an agent can call it.
 #[derive(Serialize)]
 struct Decision<'a> {
     name: &'a str,
@@ -143,7 +143,7 @@ struct Decision<'a> {
 /// Lists tools or prints definitions.
 ///
 /// # Errors
-/// An unknown tenant or agent; tools that cannot be used.
+/// The tenant or agent is unknown, or a tool cannot be used.
 pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
     match &args.command {
         Some(ToolsCommand::Disable(args)) => return switch(setup, args, false, output).await,
@@ -202,7 +202,7 @@ fn strict_formats() -> String {
     strict.map(|about| about.option).collect::<Vec<_>>().join(" and ")
 }
 
-/// All tools, with the reason if the agent may not call one.
+/// Lists all tools. If the agent cannot call a tool, includes the reason.
 fn decide<'a>(
     registry: &'a Registry,
     policy: &Policy,
@@ -250,7 +250,7 @@ fn row<'a>(spec: &'a ToolSpec, policy: &Policy) -> ListedTool<'a> {
     }
 }
 
-/// Returns who may call a tool, according to its row.
+/// Describes who can call a tool, according to its permission row.
 fn who(spec: &ToolSpec, policy: &Policy) -> String {
     let permissions = &policy.permissions;
     if permissions.is_disabled(spec) {

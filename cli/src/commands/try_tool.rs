@@ -60,7 +60,8 @@ struct TrialOutput<'a> {
 /// Runs one trial.
 ///
 /// # Errors
-/// An unknown tenant or agent; tools that cannot be used or started; [`Failure::Reported`] if the call did not succeed.
+/// The tenant or agent is unknown, or a tool cannot be used or started. [`Failure::Reported`] if the call did not
+/// succeed.
 pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<(), Failure> {
     let trial = trial(setup, args).await?;
     if trial.effect() == Some(Effect::Once) && !args.yes && !args.dry_run {
@@ -70,7 +71,7 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
         )));
     }
     let traces = setup.start_log()?;
-    // A new ID for each trial: a service with idempotency keys must not take two trials for one.
+    // Use a new ID for each trial. Otherwise a service with idempotency keys would treat two trials as one.
     let now_ms = setup::now_ms();
     let id = TurnId::new(format!("try{now_ms}"))?;
     let dry = Trial { dry: true, ..trial.clone() }.run(id.clone(), now_ms).await;
@@ -94,7 +95,7 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
     if good { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// The call, with the tools that a worker would have.
+/// Prepares the call, with the tools that a worker would have.
 async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
     let parsed = args.user_context.clone().map(RawValue::from_string).transpose();
     let user_context = parsed.map_err(|error| Failure::usage(format!("--user-context: {error}")))?;
@@ -123,7 +124,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
         .policy
         .look_up(&tenant, &args.agent)
         .map_err(|unknown| nobody(unknown, &in_force.policy, &tenant, &args.agent))?;
-    // Only tools about the fleet itself query the store.
+    // The store is needed only for tools about the fleet itself.
     let home = stores.iter().find(|store| store.is_home_of(&tenant));
     let store = home.ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
     let registry = Arc::new(setup.registry(store, &active, crate::setup::Runs::Here)?);
@@ -139,7 +140,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
     })
 }
 
-/// The text for people.
+/// Formats the output for people.
 fn trial_text(trial_output: &TrialOutput<'_>, args: &Try, output: &Output) -> String {
     let TrialResult { steps, result, next } = &trial_output.tried;
     let mut text = format!("{} of {} calls {}\n\n", trial_output.agent, trial_output.tenant, args.tool);

@@ -34,7 +34,7 @@ pub(crate) struct Usage {
     days: u8,
 }
 
-/// One row: a day of the tenant or of an agent.
+/// One row of the table: a day of the whole tenant, or of one agent.
 #[derive(Debug, Serialize)]
 struct UsageRow {
     /// The date in the tenant's time zone.
@@ -44,14 +44,14 @@ struct UsageRow {
     requests: u64,
     input_tokens: u64,
     output_tokens: u64,
-    /// In the currency of the prices.
+    /// Cost in the currency of the prices.
     cost: Number,
 }
 
 /// Shows the usage.
 ///
 /// # Errors
-/// An unknown tenant; Redis.
+/// The tenant is unknown, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<(), Failure> {
     let active = setup.active();
     with_tenant(setup, &active, &args.tenant).await?;
@@ -79,10 +79,10 @@ pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<
     output.show(&rows, |rows| usage_text(rows))
 }
 
-/// All tenants, configured or set at run time, with the time zones of their days.
+/// Returns all tenants with the time zones of their days. They come from the configuration or were set at run time.
 ///
 /// # Errors
-/// An invalid time zone; Redis.
+/// A time zone is invalid, or Redis does not respond.
 pub(crate) async fn zones(setup: &Setup, client: &Client) -> Result<BTreeMap<TenantId, Tz>, Failure> {
     let policy = &setup.configuration.policy;
     let mut tenants = policy.tenants.clone();
@@ -93,7 +93,7 @@ pub(crate) async fn zones(setup: &Setup, client: &Client) -> Result<BTreeMap<Ten
     zoned.collect::<Result<_, UnknownZone>>().map_err(Failure::failed)
 }
 
-/// The day's total, then its agents.
+/// Returns the total of a day, followed by the rows of its agents.
 fn rows(date: &str, day: &DayUsage) -> Vec<UsageRow> {
     let row = |agent: Option<&String>, used: &Used| UsageRow {
         day: date.to_owned(),

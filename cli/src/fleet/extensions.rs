@@ -1,4 +1,4 @@
-//! The program's own tools and task handlers, in addition to Tickfleet's.
+//! The tools and task handlers that the fleet's program adds to those of Tickfleet.
 
 use std::fmt;
 use std::future::Future;
@@ -12,16 +12,16 @@ use crate::fleet::registrar::Registrar;
 
 type CompanionTask = dyn Fn(Registrar) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
-/// The program's own tools and task handlers. Clones share the tools registered at run time.
+/// The tools and task handlers that the fleet's program adds. Clones share the tools that are registered at run time.
 #[derive(Clone, Default)]
 pub(crate) struct Extensions {
     pub(crate) tools: Vec<TypedTool>,
     pub(crate) task_handlers: Vec<TypedTool>,
     /// Tools registered at run time.
     registered: Arc<Mutex<Vec<TypedTool>>>,
-    /// Tools that were unregistered, until their last call has ended and they have been stopped.
+    /// Tools that were unregistered. They stay here until their last call has ended and they have been stopped.
     retiring: Arc<Mutex<Vec<TypedTool>>>,
-    /// Runs next to a worker, and can register tools.
+    /// A task that runs next to a worker and can register tools.
     pub(crate) beside: Option<Arc<CompanionTask>>,
 }
 
@@ -32,17 +32,17 @@ impl fmt::Debug for Extensions {
 }
 
 impl Extensions {
-    /// The tools that can be called now.
+    /// Returns the tools that can be called now.
     pub(crate) fn tools_now(&self) -> Vec<TypedTool> {
         self.tools.iter().chain(self.registered.lock().iter()).cloned().collect()
     }
 
-    /// Tools and handlers that are started before the first call.
+    /// Returns the tools and handlers that are started before the first call.
     pub(crate) fn fixed(&self) -> Vec<TypedTool> {
         self.tools.iter().chain(&self.task_handlers).cloned().collect()
     }
 
-    /// Tools and handlers to stop after the last call, as far as they are running.
+    /// Returns the tools and handlers that must be stopped after the last call, including tools that are retiring.
     pub(crate) fn all(&self) -> Vec<TypedTool> {
         let retiring = self.retiring.lock().clone();
         self.fixed().into_iter().chain(self.registered.lock().iter().cloned()).chain(retiring).collect()
@@ -52,7 +52,7 @@ impl Extensions {
         self.registered.lock().push(tool);
     }
 
-    /// Unregisters the run-time tool with this name, and keeps it until it has stopped.
+    /// Unregisters the run-time tool with this name. Keeps the tool in `retiring` until it has been stopped.
     pub(crate) fn retire(&self, name: &str) -> Option<TypedTool> {
         let mut registered = self.registered.lock();
         let at = registered.iter().position(|tool| tool.spec().name == name)?;

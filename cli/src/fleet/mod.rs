@@ -1,4 +1,4 @@
-//! Starts schedulers and workers: what both need, one of each per shard, and the wait for their end.
+//! Starts schedulers and workers: builds what both need, starts one of each per shard, and waits for their end.
 
 pub(crate) mod extensions;
 pub(crate) mod python;
@@ -51,7 +51,7 @@ impl Roles {
     pub(crate) const WORKER: Self = Self { scheduler: false, worker: true };
     pub(crate) const BOTH: Self = Self { scheduler: true, worker: true };
 
-    /// Returns the part of the metrics that such a process exports.
+    /// Returns the role that selects the metrics to export.
     const fn part(self) -> ProcessRole {
         match (self.scheduler, self.worker) {
             (true, false) => ProcessRole::Scheduler,
@@ -61,18 +61,18 @@ impl Roles {
     }
 }
 
-/// The address for probes.
+/// The address of the probe endpoints.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ProbeAddress {
-    /// This one, or the start fails.
+    /// Exactly this address. If it is taken, the start fails.
     On(SocketAddr),
-    /// This one, or any free port of its host.
+    /// This address, or any free port of its host.
     OnOrFree(SocketAddr),
 }
 
 /// A running process of a fleet.
 pub(crate) struct Fleet {
-    /// The address for probes.
+    /// The address of the probe endpoints.
     pub(crate) health: SocketAddr,
     running: JoinSet<Result<(), StoreError>>,
     shutdown: Shutdown,
@@ -88,10 +88,10 @@ struct Shared {
 }
 
 /// Builds everything, listens for probes, and starts one scheduler, one worker or both per shard. If Redis is
-/// unreachable, the fleet waits for it.
+/// unreachable, the started processes wait until it responds.
 ///
 /// # Errors
-/// Tools or handlers that cannot be used; an address that cannot be bound.
+/// A tool or handler cannot be used, or the address cannot be bound.
 pub(crate) async fn start(
     setup: &Setup,
     roles: Roles,
@@ -99,12 +99,12 @@ pub(crate) async fn start(
     shutdown: Shutdown,
 ) -> Result<Fleet, Failure> {
     if !roles.worker {
-        // A worker builds all tools anyway.
+        // A worker builds all tools anyway, so only other roles check them here.
         setup.check_tools()?;
     }
     let metrics = Arc::new(Metrics::of(roles.part()).map_err(Failure::failed)?);
     let shared = Shared { active: setup.active(), metrics, progress: Progress::default() };
-    // The generation is known once a scheduler has announced the policy.
+    // The generation is unknown until a scheduler has announced the policy.
     shared.metrics.config_in_force(shared.active.load().short_digest(), 0);
     setup.warn_of_nobody();
     let stores = setup.stores()?;
@@ -115,7 +115,7 @@ pub(crate) async fn start(
         listen(&shared, &stores, roles, answer, setup.settings().seal.key.is_some(), &drained).await?;
 
     if roles.worker {
-        // If a drain begins meanwhile, the start continues: draining workers take no work.
+        // If a drain begins during the start hooks, the start continues: draining workers take no work.
         let started = shutdown.draining.run_until_cancelled(start_tools(setup)).await;
         if let Some(Err(failure)) = started {
             drained.cancel();
@@ -161,7 +161,7 @@ pub(crate) async fn start(
 
 impl Fleet {
     /// Applies configuration changes at run time: when the folder changes, and on each signal of `hangups`, if given.
-    /// Runs the program's own task next to its workers.
+    /// Also runs the program's companion task next to the workers.
     pub(crate) fn follow_configuration(&self, setup: &Setup, hangups: Option<Signal>) {
         let reload = Reload::new(setup, self.live.clone(), self.shutdown.draining.clone());
         let (registrar, requests) = Registrar::new(setup.tool_environment());
@@ -178,8 +178,8 @@ impl Fleet {
         }
     }
 
-    /// Waits until everything has drained. If one part ends by itself, the others drain too: half a process is of no
-    /// use.
+    /// Waits until everything has drained. If one part ends by itself, the others drain too, because a process with
+    /// missing parts is useless.
     ///
     /// # Errors
     /// The first failure.
@@ -216,8 +216,8 @@ impl Fleet {
     }
 }
 
-/// Serves probes and scrapes for a process that is neither scheduler nor worker, until `until`. It listens on the
-/// configured address, or on a free port of its host if another process of the fleet uses that.
+/// Serves probes and metrics until `until`, for a process that is neither scheduler nor worker. Listens on the
+/// configured address. If another process of the fleet uses that address, listens on a free port of the same host.
 ///
 /// # Errors
 /// No address can be bound.
@@ -243,7 +243,8 @@ pub(crate) async fn serve_probes(
     served.map_err(Failure::failed)
 }
 
-/// Logs, once Redis responds, which durability requirements it cannot confirm: calls that need them will not run.
+/// Waits until Redis responds, then logs the durability requirements that Redis cannot confirm. Calls with such a
+/// requirement will not run.
 fn report_durability(setup: &Setup, until: &CancellationToken) {
     let wanted = durable::durability_needs(setup);
     let Ok(pool) = setup.pool() else { return };
@@ -285,7 +286,7 @@ fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Result<Vec<Sc
     Ok(stores.iter().map(make).collect())
 }
 
-/// How the audit log is sealed, if a key is configured.
+/// The options for sealing the audit log; `None` if no key is configured.
 fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
     let settings = &setup.settings().seal;
     let Some(signer) = setup.signer()? else { return Ok(None) };
@@ -305,7 +306,7 @@ fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
 
 fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown) -> Result<Vec<Arc<Worker>>, Failure> {
     let options = worker::WorkerOptions {
-        // The setting is for the whole process, which has one worker per shard.
+        // The setting is for the whole process. The process has one worker per shard, so the slots are divided.
         slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
         priorities: setup.settings().worker.priorities.clone(),
         drain: setup.settings().worker.drain,
@@ -337,7 +338,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     stores.iter().map(make).collect()
 }
 
-/// When an agent counts as looping; `None` if loops are not detected.
+/// The bounds at which an agent counts as looping; `None` if loop detection is off.
 fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let bounds = worker::StreakBounds {
@@ -349,8 +350,8 @@ fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
     (settings.tell_after > 0).then_some(worker::LoopOptions { tell_after: settings.tell_after, bounds, except })
 }
 
-/// Serves probes and scrapes until `drained`, because they are also needed during a drain. Returns the health state
-/// that they report, and the address.
+/// Serves probes and metrics until `drained`, because they are also needed during a drain. Returns the health state
+/// that the probes report, and the address.
 async fn listen(
     shared: &Shared,
     stores: &[Store],

@@ -1,4 +1,4 @@
-//! Whether a process can work now, for `/readyz`.
+//! Checks whether a process can work now, for `/readyz`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,14 +8,15 @@ use tickfleet_ops::health::NotReady;
 use tickfleet_store::{Store, StoreError, TlsFault};
 use tokio::time::timeout;
 
-/// Longest wait for one shard. It is shorter than a probe's timeout, so that the probe gets the reason.
+/// Longest wait for one shard. It is shorter than the timeout of a probe, so that the probe receives the reason.
 const ASK_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// Checks that every shard accepts writes. Returns the primaries, if Sentinels or cluster nodes name them.
+/// Checks that every shard accepts writes. If Sentinels or cluster nodes are configured, returns the primaries that
+/// they name.
 ///
 /// # Errors
-/// The first shard that does not respond or rejects writes; and, if Sentinels or cluster nodes are configured, why
-/// there is no primary.
+/// A shard does not respond or rejects writes. The error is about the first such shard. If the shard does not respond
+/// and Sentinels or cluster nodes are configured, the error says why they name no primary.
 pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     let mut primaries = BTreeSet::new();
     for store in stores {
@@ -33,8 +34,8 @@ pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     Ok(primaries.iter().map(|primary| format!("primary {primary}\n")).collect())
 }
 
-/// A warning line if the policy rejects every turn, and empty otherwise. The process is ready all the same: it rejects
-/// turns.
+/// Returns a warning line if the policy rejects every turn, and an empty text otherwise. The process is ready in both
+/// cases, because it can reject turns.
 pub(crate) fn warning(policy: &Policy) -> String {
     policy.admits_nobody().map(|why| format!("warning: {why}\n")).unwrap_or_default()
 }

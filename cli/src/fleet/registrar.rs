@@ -3,7 +3,7 @@
 use tickfleet_tools::{Environment, TypedTool, start_all, stop_all};
 use tokio::sync::{mpsc, oneshot};
 
-/// Maximum number of waiting requests.
+/// Maximum number of requests that wait.
 const WAITING_MAX: usize = 16;
 
 /// Registers tools with the workers of this process. Clones share one registrar.
@@ -13,10 +13,10 @@ pub struct Registrar {
     environment: Environment,
 }
 
-/// Why a tool is not registered.
+/// Why a tool was not registered or unregistered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// The operator has not allowed it.
+    /// The setting `worker.allow_dynamic_registration` is false.
     #[error("worker.allow_dynamic_registration is false")]
     NotAllowed,
     /// The tool cannot be used: its name is taken, its schema is rejected, or its start hook failed.
@@ -33,7 +33,7 @@ pub enum RegisterError {
 /// A request of a registrar.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Asks whether a tool with this name may be registered.
+    /// Asks whether a tool with this name can be registered.
     May(String, oneshot::Sender<Result<(), RegisterError>>),
     Register(Box<TypedTool>, oneshot::Sender<Result<(), RegisterError>>),
     Unregister(String, oneshot::Sender<Result<(), RegisterError>>),
@@ -46,16 +46,20 @@ impl Registrar {
         (Self { requests, environment }, receiver)
     }
 
-    /// Runs the tool's start hook, then makes the tool callable. Running calls are not affected. As for any tool, rows
-    /// of `permissions.yaml` grant it by its name, and without a row no agent may call it. The registration lasts until
-    /// the process ends. Register the same tools with every worker of a fleet, because a call can go to any of them.
+    /// Runs the tool's start hook, then makes the tool callable. Running calls are not affected.
+    ///
+    /// Like any tool, a new tool needs a row in `permissions.yaml` with its name. Without a row, no agent can call
+    /// it.
+    ///
+    /// The registration lasts until the process ends. Register the same tools with every worker of a fleet, because a
+    /// call can go to any worker.
     ///
     /// # Errors
-    /// [`RegisterError`]; the tools are unchanged.
+    /// [`RegisterError`]. The registered tools do not change.
     pub async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.ask(|answer| Request::May(name, answer)).await?;
-        // Run the hook here, not where requests are served, so that it delays no other request.
+        // Run the hook here, and not in the task that serves requests, so that it does not delay other requests.
         let one = [tool.clone()];
         start_all(&one, &self.environment).await.map_err(|errors| {
             let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -68,10 +72,10 @@ impl Registrar {
         registered
     }
 
-    /// Removes a tool that was registered at run time. Its running calls finish, then its stop hook runs.
+    /// Removes a tool that was registered at run time. The tool's running calls finish, then its stop hook runs.
     ///
     /// # Errors
-    /// [`RegisterError`]; the tools are unchanged.
+    /// [`RegisterError`]. The registered tools do not change.
     pub async fn unregister(&self, name: &str) -> Result<(), RegisterError> {
         self.ask(|answer| Request::Unregister(name.to_owned(), answer)).await
     }
@@ -109,7 +113,7 @@ mod tests {
     use crate::global::Global;
     use crate::setup::{self, Setup};
 
-    /// Usually takes milliseconds; a minute allows for a machine that stalls.
+    /// The expected events usually take milliseconds. A minute allows for a machine that stalls.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[derive(Deserialize, JsonSchema)]
@@ -153,7 +157,7 @@ mod tests {
         let began = tokio::time::Instant::now();
         while *log.lock() != wanted {
             assert!(began.elapsed() < PATIENCE, "{:?} instead of {wanted:?}", log.lock());
-            // Hooks run in the background.
+            // Hooks run in the background, so this polls.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -189,7 +193,7 @@ mod tests {
         assert!(matches!(registrar.unregister("earlier").await, Err(RegisterError::Unknown(_))));
         until(&log, &["first starts"]).await;
 
-        // A call of the first tool runs while that tool is removed and the second one replaces it.
+        // A call of the first tool runs while the first tool is removed and the second tool replaces it.
         let client = setup.client().await.unwrap();
         let turn = br#"{"tenant": "demo", "agent": "kelly", "calls": [{"name": "later"}]}"#;
         client.submit(parse_turn(turn).unwrap()).await.unwrap();

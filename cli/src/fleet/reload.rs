@@ -1,4 +1,4 @@
-//! Live configuration: when the folder changes, or on SIGHUP, policy and tools are replaced completely or not at all.
+//! Live configuration. When the folder changes, or on SIGHUP, policy and tools are replaced completely or not at all.
 //! Tools that a program registers at run time are applied in the same way.
 
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ use crate::fleet::registrar::{RegisterError, Request};
 use crate::fleet::reloadable::ReloadableParts;
 use crate::setup::Setup;
 
-/// Time between two checks of the folder. A change is applied once two checks in a row find the same state, so that
-/// files written one after the other are applied together.
+/// Time between two checks of the folder. A change is applied when two checks in a row find the same fingerprint. Files
+/// that are written one after the other are therefore applied together.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of problems in one log line.
 const PROBLEMS_MAX: usize = 20;
@@ -33,16 +33,16 @@ type Modules = BTreeMap<String, PythonDef>;
 /// Applies changes of the configuration.
 pub(crate) struct Reload {
     sources: Arc<Sources>,
-    /// The configuration at the start of the process: its settings that need a restart are still in force.
+    /// The configuration at the start of the process. Settings that need a restart keep these values.
     started: Configuration,
-    /// The setup in force, to which registered tools are added.
+    /// The setup in force. Registered tools are added to it.
     current: Setup,
     live: ReloadableParts,
-    /// Canceled when tools can no longer be registered.
+    /// Canceled when a drain begins. After that, no tools can be registered.
     draining: CancellationToken,
-    /// Python modules whose code is also checked for changes.
+    /// The Python modules of the configuration. Changes of their code are detected too.
     modules: Arc<Modules>,
-    /// Fingerprints of folder and code: the last one that was tried, and the last one that was seen.
+    /// Fingerprint of folder and code at the last attempt to apply them (`tried`), and at the last check (`seen`).
     tried: String,
     seen: String,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Reload {
 /// Everything that a reload builds before it replaces anything.
 struct ReloadResult {
     setup: Setup,
-    /// One per worker, in the order of the workers.
+    /// One registry per worker, in the order of the workers.
     registries: Vec<Arc<Registry>>,
     task_handlers: Vec<Arc<TaskHandlers>>,
 }
@@ -90,7 +90,7 @@ impl Reload {
 
     /// Serves a registrar's request.
     fn answer(&self, request: Request) {
-        // The sender may have stopped waiting, so a failed response is ignored.
+        // The sender may have stopped waiting, so a failure to respond is ignored.
         match request {
             Request::May(name, answer) => drop(answer.send(self.may_register(&name))),
             Request::Register(tool, answer) => drop(answer.send(self.register(*tool))),
@@ -109,7 +109,7 @@ impl Reload {
         if taken { Err(RegisterError::Refused(format!("there is a tool {name:?} already"))) } else { Ok(()) }
     }
 
-    /// Registers a tool that has been started.
+    /// Registers a tool whose start hook has run.
     fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.may_register(&name)?;
@@ -128,7 +128,7 @@ impl Reload {
         let tool = self.live.extensions.retire(name).ok_or_else(|| RegisterError::Unknown(name.to_owned()))?;
         self.configure(self.live.workers.iter().map(|worker| worker.tools().without(name)).collect());
         tracing::info!(tool = name, "tool removed");
-        // Running calls still use the tool, so it is stopped later.
+        // Running calls still use the tool, so the tool is stopped after they end.
         let extensions = self.live.extensions.clone();
         tokio::spawn(async move {
             while tool.is_held() {
@@ -140,7 +140,7 @@ impl Reload {
         Ok(())
     }
 
-    /// Gives these tools to the workers, in their order, under the policy in force.
+    /// Gives each worker its registry, under the policy in force. Both lists have the same order.
     fn configure(&self, registries: Vec<Registry>) {
         let active = self.live.active.load();
         for (worker, registry) in self.live.workers.iter().zip(registries) {
@@ -148,8 +148,8 @@ impl Reload {
         }
     }
 
-    /// Returns true if the folder or the code has changed since the last attempt and has since been stable for one
-    /// check.
+    /// Returns true if the folder or the code has changed since the last attempt, and has not changed between the last
+    /// two checks.
     async fn has_changed(&mut self) -> bool {
         if self.sources.dir.is_none() {
             return false;
@@ -188,7 +188,7 @@ impl Reload {
         }
     }
 
-    /// Nothing here can fail, so the replacement is never partial.
+    /// Replaces everything. No step can fail, so the replacement is never partial.
     fn take_over(&self, result: &ReloadResult) {
         let configuration = &result.setup.configuration;
         let before = self.live.active.load().digest.clone();
@@ -209,7 +209,7 @@ impl Reload {
             result.setup.tell_of_rules(registry);
         }
         if !self.live.workers.is_empty() && active.digest != before {
-            // The generation arrives with a heartbeat.
+            // The generation is not known yet. It arrives with a heartbeat.
             self.live.metrics.config_in_force(active.short_digest(), 0);
         }
         tracing::info!(
@@ -227,7 +227,7 @@ impl Reload {
 
 /// Reads, checks and builds everything. Also returns the fingerprint of the folder.
 fn make(sources: &Sources, modules: &Modules, live: &ReloadableParts) -> (String, Result<ReloadResult, Failure>) {
-    // Taken before reading, so that the next check detects a change during the read.
+    // Take the fingerprint before reading, so that the next check detects a change during the read.
     let before = fingerprint(sources, modules);
     let setup = match Setup::of(sources, &live.extensions, live.python.as_ref()) {
         Ok(setup) => setup.sharing(&live.mcp, &live.knowledge),
@@ -247,7 +247,7 @@ fn registries(setup: &Setup, live: &ReloadableParts) -> Result<Vec<Arc<Registry>
         .collect()
 }
 
-/// The task handlers of each worker, in the same order.
+/// The task handlers of each worker, in the order of the workers.
 fn task_handlers(setup: &Setup, live: &ReloadableParts) -> Result<Vec<Arc<TaskHandlers>>, Failure> {
     live.workers
         .iter()
@@ -255,7 +255,7 @@ fn task_handlers(setup: &Setup, live: &ReloadableParts) -> Result<Vec<Arc<TaskHa
         .collect()
 }
 
-/// Waits for the next SIGHUP; forever without a signal stream.
+/// Waits for the next SIGHUP. Without a signal stream, waits forever.
 async fn hangup(hangups: &mut Option<Signal>) {
     let heard = match hangups {
         Some(signal) => signal.recv().await,
@@ -267,14 +267,14 @@ async fn hangup(hangups: &mut Option<Signal>) {
     }
 }
 
-/// Runs slow work on files and schemas outside the runtime's threads, which are for calls. Returns `None` if the work
-/// panicked.
+/// Runs slow work on files and schemas outside the runtime's threads, because those threads run calls. Returns `None`
+/// if the work panicked.
 async fn off_the_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.inspect_err(|error| tracing::error!(%error, "configuration reload panicked")).ok()
 }
 
-/// Joins the lines of a message, one per problem, into one log line.
+/// Joins the lines of a message into one log line. Each line is one problem.
 fn in_one_line(message: &str) -> String {
     let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let mut text = lines.iter().take(PROBLEMS_MAX + 1).copied().collect::<Vec<_>>().join(" | ");

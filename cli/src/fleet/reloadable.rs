@@ -17,12 +17,12 @@ pub(crate) struct ReloadableParts {
     pub(crate) active: Arc<PolicyHandle>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) workers: Vec<Arc<Worker>>,
-    /// The MCP servers: a reload keeps the connections whose settings did not change.
+    /// The MCP servers. A reload keeps the connections to servers whose settings did not change.
     pub(crate) mcp: Arc<Servers>,
-    /// Data that tools have read for searches: a reload must not read it again.
+    /// Data that tools have read for searches. It is kept, so that a reload does not read it again.
     pub(crate) knowledge: Arc<Knowledge>,
-    /// The interpreters for Python tools: a reload keeps those whose code and settings did not change.
+    /// The interpreters for Python tools. A reload keeps the interpreters whose code and settings did not change.
     pub(crate) python: Option<Arc<Pools>>,
-    /// The program's own tools: they live as long as the process.
+    /// The tools and task handlers that the program adds. They live as long as the process.
     pub(crate) extensions: Extensions,
 }

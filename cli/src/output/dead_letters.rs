@@ -1,20 +1,20 @@
-//! Dead letters: rejected turns and tasks in the dead stream.
+//! Finds dead letters: rejected turns and tasks in the dead stream.
 
 use tickfleet_store::{DeadLetter, Inbound, Store, StoreError, TurnName};
 
-/// Number of dead letters that a search reads.
+/// Number of dead letters that a search reads, the newest first.
 const SEARCHED: usize = 500;
 
-/// Returns the newest dead letter about this turn or task, among the last few hundred.
+/// Returns the newest dead letter about this turn or task. Searches only the newest [`SEARCHED`] dead letters.
 ///
 /// # Errors
-/// [`StoreError`].
+/// [`StoreError`] if the dead stream cannot be read.
 pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadLetter>, StoreError> {
     let tenant = name.tenant.as_str();
     let minted = minted(name);
     let is_it = |letter: &DeadLetter| {
         let by_id = ["turn_id", "task_id"].iter().any(|field| has_member(&letter.raw, field, name.turn.as_str()));
-        // The dead letter has no tenant if the message asked for no reply or could not get one.
+        // If the message requested no reply, or could not get one, the dead letter has no tenant.
         let of_tenant =
             letter.tenant == tenant || letter.tenant.is_empty() && has_member(&letter.raw, "tenant", tenant);
         of_tenant && (by_id || minted.is_some_and(|(_, entry)| letter.entry == entry))
@@ -22,13 +22,14 @@ pub(crate) async fn about(store: &Store, name: &TurnName) -> Result<Option<DeadL
     Ok(store.dead_letters(SEARCHED).await?.into_iter().find(is_it))
 }
 
-/// The inbound entry from which an ID was made, or `None` if the producer chose the ID.
+/// Returns the inbound entry from which an ID was generated, or `None` if the submitter chose the ID.
 pub(crate) fn minted(name: &TurnName) -> Option<(Inbound, &str)> {
     let kinds = [(Inbound::Turns, 't'), (Inbound::Tasks, 'k')];
     kinds.into_iter().find_map(|(from, prefix)| Some((from, name.turn.as_str().strip_prefix(prefix)?)))
 }
 
-/// Returns true if a message, which may be truncated, has a member with this ID. IDs need no escaping.
+/// Returns true if a message has a member with this ID. The message may be truncated. IDs contain no characters to
+/// escape.
 fn has_member(raw: &str, member: &str, id: &str) -> bool {
     ["", " "].iter().any(|blank| raw.contains(&format!("\"{member}\":{blank}\"{id}\"")))
 }

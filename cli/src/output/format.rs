@@ -17,7 +17,7 @@ impl ValueEnum for Format {
         &ALL
     }
 
-    /// Accepts the name for options and, as an alias, the name used in messages.
+    /// Accepts the dialect's option name. As an alias, also accepts the dialect's name in messages.
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let about = dialect_info(self.0);
         let value = PossibleValue::new(about.option).help(about.summary).aliases(about.aliases);

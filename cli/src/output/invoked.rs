@@ -1,15 +1,15 @@
-//! How this program was started, so that printed commands work when they are typed.
+//! How this program was started. Printed commands use this, so that users can type them as shown.
 
 use std::path::{Path, PathBuf};
 
-/// The name under which the program was started.
+/// Returns the name under which the program was started.
 pub(crate) fn program() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
     let name = path.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| "tickfleet".into())
 }
 
-/// The command that adds the program's folder to PATH, if it was started by its path.
+/// Returns the command that adds the program's folder to PATH. `None` if the program was not started by its path.
 pub(crate) fn into_path() -> Option<String> {
     let path = std::env::args_os().next().map(PathBuf::from)?;
     folder_in_path(&path, &std::env::current_dir().ok()?)
@@ -23,7 +23,7 @@ fn folder_in_path(program: &Path, here: &Path) -> Option<String> {
         Some(below) => format!("$PWD/{}", below.display()),
         None => folder.display().to_string(),
     };
-    // These four characters have a special meaning between double quotes.
+    // These four characters have a special meaning inside double quotes.
     let plain = !folder.trim_start_matches("$PWD").contains(['"', '$', '`', '\\']);
     plain.then(|| format!("export PATH=\"{folder}:$PATH\""))
 }

@@ -30,7 +30,7 @@ pub(crate) struct Output {
     json_log: bool,
 }
 
-/// The meaning of a word to the reader, shown as a color.
+/// The meaning of a word for the reader, shown as a color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusColor {
     Good,
@@ -40,18 +40,18 @@ pub(crate) enum StatusColor {
 }
 
 impl Output {
-    /// Whether data is printed as JSON.
+    /// Returns true if data is printed as JSON.
     pub(crate) const fn json(&self) -> bool {
         self.json
     }
 
-    /// Uses colors only on a terminal, and not if `NO_COLOR` is set (<https://no-color.org>).
+    /// Creates an output with colors only if stdout is a terminal and `NO_COLOR` is not set (<https://no-color.org>).
     pub(crate) fn new(json: bool) -> Self {
         let wanted = crate::global::environment().get("NO_COLOR").is_none_or(String::is_empty);
         Self { json, colour: !json && wanted && std::io::stdout().is_terminal(), json_log: false }
     }
 
-    /// Writes failures and notes as JSON log lines.
+    /// Sets whether failures and notes are written as JSON log lines.
     pub(crate) const fn with_json_log(self, json_log: bool) -> Self {
         Self { json_log, ..self }
     }
@@ -61,8 +61,8 @@ impl Output {
         self.colour
     }
 
-    /// Prints text with a line break after it. Invisible characters, and those that reorder others, are escaped, so
-    /// that the terminal shows what is there. JSON keeps its meaning if they are escaped.
+    /// Prints text with a line break at the end. Invisible characters, and characters that reorder others, are escaped,
+    /// so that the terminal shows what the text contains. Escaping does not change the meaning of JSON.
     ///
     /// # Errors
     /// Stdout cannot be written. A reader that closes the pipe early (`| head`) is not an error.
@@ -86,7 +86,7 @@ impl Output {
         if self.json { self.data(data) } else { self.print(&text(data)) }
     }
 
-    /// A word in the color of its meaning, if colors are used.
+    /// Returns a word in the color of its meaning, if colors are used.
     pub(crate) fn paint(&self, color: StatusColor, word: &str) -> String {
         let code = match color {
             StatusColor::Good => 32,
@@ -97,7 +97,7 @@ impl Output {
         if self.colour { format!("\u{1b}[{code}m{word}\u{1b}[0m") } else { word.to_owned() }
     }
 
-    /// A table cell in the color of its meaning, if colors are used.
+    /// Returns a table cell in the color of its meaning, if colors are used.
     pub(crate) fn cell(&self, color: StatusColor, word: &str) -> Cell {
         let colour = match color {
             StatusColor::Good => Color::Green,
@@ -116,7 +116,7 @@ impl Output {
         ExitCode::from(failure.code())
     }
 
-    /// Writes an error to stderr: after this prefix, or as a JSON log line.
+    /// Writes an error to stderr, with this prefix or as a JSON log line.
     pub(crate) fn error(&self, prefix: &str, message: &str) {
         let message = visible(message);
         if self.json_log {
@@ -135,7 +135,7 @@ impl Output {
         let _ = writeln!(std::io::stderr(), "{}", visible(text));
     }
 
-    /// A spinner on stderr for a slow operation; invisible if stderr is not a terminal.
+    /// Returns a spinner on stderr for a slow operation. It is invisible if stderr is not a terminal.
     pub(crate) fn spinner(&self, what: String) -> ProgressBar {
         let spinner = ProgressBar::new_spinner().with_message(what);
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
@@ -153,14 +153,14 @@ impl Output {
     }
 }
 
-/// A table for people, as wide as the terminal.
+/// Creates a table for people, as wide as the terminal.
 pub(crate) fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(head);
     table
 }
 
-/// A table as text, with two spaces between columns.
+/// Formats a table as text, with two spaces between columns.
 pub(crate) fn lines(mut table: Table) -> String {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -168,7 +168,7 @@ pub(crate) fn lines(mut table: Table) -> String {
     table.trim_fmt()
 }
 
-/// As [`visible`], but keeps the colors of [`Output::paint`] and of tables.
+/// Same as [`visible`], but keeps the colors of [`Output::paint`] and of tables.
 fn visible_in_colours(text: &str) -> String {
     const COLOURS: [&str; 12] =
         ["0", "1", "22", "31", "32", "33", "39", "38;5;9", "38;5;10", "38;5;11", "38;5;15", "49"];
@@ -183,7 +183,8 @@ fn visible_in_colours(text: &str) -> String {
     shown
 }
 
-/// Text on one line, cut to about `chars_max` characters. A number is never cut: it is shown whole or left out.
+/// Returns the text on one line, cut to about `chars_max` characters. A number is never cut: it is shown whole or left
+/// out.
 pub(crate) fn short(text: &str, chars_max: usize) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match line.char_indices().nth(chars_max) {
@@ -192,7 +193,8 @@ pub(crate) fn short(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// Where to cut a text instead of at `end`: before a number that spans `end`, or after it if the text begins with it.
+/// Returns where to cut a text instead of at `end`, so that no number is cut. The cut is before a number that spans
+/// `end`. If the text begins with that number, the cut is after it.
 fn beside_number(text: &str, end: usize) -> usize {
     match number_across(text, end) {
         Some((0, behind)) => behind,
@@ -201,13 +203,14 @@ fn beside_number(text: &str, end: usize) -> usize {
     }
 }
 
-/// Length in characters to which long texts inside JSON are cut in a summary.
+/// Length to which long texts inside JSON are cut in a summary, in characters.
 const SUMMARY_TEXT_CHARS: usize = 16;
-/// A summary may be this many times longer than `chars_max`, to keep its numbers whole.
+/// Maximum length of a summary, as a multiple of `chars_max`. Only whole numbers can make a summary longer than
+/// `chars_max`.
 const SUMMARY_TIMES: usize = 16;
 
-/// JSON on one line, in about `chars_max` characters. Long texts in it are cut, with a note of how much is missing;
-/// numbers are never cut.
+/// Returns JSON on one line, in about `chars_max` characters. Long texts in the JSON are cut, with a note of how much
+/// is missing. Numbers are never cut.
 pub(crate) fn summary(json: &str, chars_max: usize) -> String {
     if json.chars().count() <= chars_max {
         return short(json, chars_max);
@@ -244,17 +247,17 @@ pub(crate) fn summary(json: &str, chars_max: usize) -> String {
     }
 }
 
-/// Maximum length in characters of JSON on one line.
+/// Maximum length of JSON on one line, in characters.
 const LINE_CHARS: usize = 80;
 
-/// JSON for people, uncut: every value, all digits of numbers, and no needless escapes in texts. JSON that does not fit
-/// on one line gets a line for each value, indented by `margin`.
+/// Formats JSON for people, uncut: every value, all digits of numbers, and no needless escapes in texts. JSON that is
+/// too long for one line gets one line per value, indented by `margin`.
 pub(crate) fn readable_json(json: &str, margin: &str) -> String {
     let line = written(json, None);
     if line.chars().count() <= LINE_CHARS { line } else { format!("\n{margin}{}", written(json, Some(margin))) }
 }
 
-/// JSON without needless escapes, on one line or on several.
+/// Formats JSON without needless escapes: on one line, or on several lines if `margin` is given.
 fn written(json: &str, margin: Option<&str>) -> String {
     let mut shown = String::with_capacity(json.len());
     let mut depth = 0_usize;
@@ -294,7 +297,7 @@ fn written(json: &str, margin: Option<&str>) -> String {
     shown
 }
 
-/// Where the string ends with which a text begins.
+/// Returns the end of the string at the beginning of a text.
 fn string_end(text: &str) -> usize {
     let mut is_escaped = false;
     let end = text[1..].find(|character| {

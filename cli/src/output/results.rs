@@ -14,15 +14,15 @@ use crate::failure::Failure;
 use crate::output::dead_letters;
 use crate::output::{Output, StatusColor, lines, short, table};
 
-/// Characters of an output or error that a table shows.
+/// Maximum characters of an output or error in a table.
 const OUTPUT_CHARS: usize = 200;
-/// How often the dead stream is read while waiting for a reply.
+/// Time between two reads of the dead stream while waiting for a reply.
 const DEAD_EVERY: Duration = Duration::from_secs(1);
 
 /// Parses how long to wait: `30` is 30 seconds, `2m` is two minutes.
 ///
 /// # Errors
-/// A text that names the expected format.
+/// The text is invalid. The message names the expected format.
 pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<u64>().ok().map(Duration::from_secs);
     seconds.or_else(|| parse_duration(text)).ok_or_else(|| "expected seconds (30) or a duration (2m)".into())
@@ -33,39 +33,41 @@ pub(crate) struct Awaited<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) id: &'a TurnId,
     pub(crate) inbox: &'a InboxName,
-    /// True if the inbox was created for this reply only, and is deleted after it.
+    /// True if the inbox was created only for this reply. Such an inbox is deleted after the reply.
     pub(crate) private: bool,
     pub(crate) timeout: Duration,
-    /// The dead letter of this ID from before the submit.
+    /// The dead letter that this ID had before the submit.
     pub(crate) prior_letter: PriorLetter,
 }
 
-/// The dead letter of a turn or task from before it was sent, since its ID may have been rejected earlier. A tenant
-/// that is not configured has no inbox for a reply, so the dead stream is the only place that reports a rejection.
+/// The dead letter that a turn or task had before it was sent: its ID may have been rejected earlier. If the tenant is
+/// not configured, it has no inbox for a reply. Then only the dead stream reports a rejection.
 pub(crate) struct PriorLetter {
     before: Option<DeadLetter>,
 }
 
 impl PriorLetter {
-    /// Reads the dead stream if the producer chose the ID. A generated ID is new.
+    /// Reads the dead stream if the submitter chose the ID. A generated ID is new, so it has no earlier dead letter.
     ///
     /// # Errors
     /// Redis cannot be reached.
     pub(crate) async fn before(client: &Client, tenant: &TenantId, given: Option<&str>) -> Result<Self, Failure> {
         let name = given.and_then(|id| TurnId::new(id).ok());
         let before = match name.map(|turn| TurnName { tenant: tenant.clone(), turn }) {
-            // A Redis user that may not read the dead stream can still submit, but does not see rejections there.
+            // If the Redis user may not read the dead stream, the command can still submit, but rejections there remain
+            // unseen.
             Some(name) => dead_letters::about(client.store(tenant), &name).await.unwrap_or_default(),
             None => None,
         };
         Ok(Self { before })
     }
 
-    /// The rejection, if there is one now.
+    /// Returns the rejection, if there is a new one.
     async fn refusal(&self, client: &Client, awaited: &Awaited<'_>) -> Option<Reply> {
         let name = TurnName { tenant: awaited.tenant.clone(), turn: awaited.id.clone() };
         let letter = dead_letters::about(client.store(awaited.tenant), &name).await.ok()??;
-        // If the ID is known, ours was accepted, and the letter is about another message with the same ID.
+        // If the fleet knows the ID, this message was accepted. The letter is then about another message with the same
+        // ID.
         if !matches!(client.reply(&name).await.ok()?, RecordedReply::Unknown) {
             return None;
         }
@@ -87,7 +89,7 @@ impl PriorLetter {
 /// Waits for the reply and prints it.
 ///
 /// # Errors
-/// [`Failure::Reported`] if a call did not succeed; if no reply came in time, a failure that names the next command.
+/// [`Failure::Reported`] if a call did not succeed. If no reply came in time, a failure that names the next command.
 pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output) -> Result<(), Failure> {
     let spinner = output.spinner(format!("waiting for {}", awaited.id));
     let mut replies = client.replies(awaited.tenant, awaited.inbox);
@@ -101,7 +103,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
             awaited.id
         )));
     };
-    // The reply has arrived: an inbox that cannot be cleaned up expires by itself.
+    // The reply has arrived, so a failed cleanup of the inbox is not an error: the inbox expires by itself.
     let tidied = if awaited.private { replies.forget().await } else { replies.finish().await };
     if let Err(error) = tidied {
         output.note(&format!("the inbox could not be tidied: {error}"));
@@ -109,7 +111,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
     print(&reply, output)
 }
 
-/// Returns the reply or, if none can be written, the rejection in the dead stream.
+/// Returns the reply. If the fleet cannot write one, returns the rejection from the dead stream.
 async fn await_reply(
     client: &Client,
     awaited: &Awaited<'_>,
@@ -122,7 +124,7 @@ async fn await_reply(
             return Ok(Some(reply));
         }
         if let Some(refusal) = awaited.prior_letter.refusal(client, awaited).await {
-            // Both are written at once, and the reply has more details.
+            // The fleet writes dead letter and reply at the same time. Prefer the reply, because it has more details.
             let reply = replies.await_reply(awaited.id, Duration::from_millis(1)).await?;
             return Ok(Some(reply.unwrap_or(refusal)));
         }
@@ -142,7 +144,7 @@ pub(crate) fn print(reply: &Reply, output: &Output) -> Result<(), Failure> {
     if reply.is_success() { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// The reply for people.
+/// Formats the reply for people.
 fn text(reply: &Reply, output: &Output) -> String {
     let mut text = String::new();
     if let Some(error) = &reply.error {
@@ -158,7 +160,7 @@ fn text(reply: &Reply, output: &Output) -> String {
     text
 }
 
-/// Returns what the submitter can do about a rejection if the message does not say so.
+/// Returns what the submitter can do about a rejection, for codes whose message does not say so.
 fn to_do(code: &str) -> Option<&'static str> {
     match code {
         "unknown_agent" => Some(

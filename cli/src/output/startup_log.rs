@@ -1,14 +1,14 @@
-//! Decides whether a process reports its problems as JSON log lines even before its log starts: an invalid variable, an
-//! invalid option, a broken configuration, a port in use.
+//! Decides whether a process reports problems as JSON log lines even before its log starts. Such problems are an
+//! invalid variable, an invalid option, a broken configuration or a port in use.
 
 use std::path::PathBuf;
 
 use tickfleet_config::Environment;
 
-/// Options of every command that take a value.
+/// Global options that take a value.
 const WITH_VALUE: [&str; 2] = ["--config", "--redis-url"];
 
-/// Returns true if these arguments start a process with a JSON log. The arguments may be invalid.
+/// Returns true if these arguments start a process that logs JSON. The arguments may be invalid.
 pub(crate) fn logs_json(args: &[String], environment: &Environment) -> bool {
     starts_a_process(args) && tickfleet_config::wants_json_log(folder(args, environment).as_deref(), environment)
 }
@@ -31,7 +31,7 @@ fn starts_a_process(args: &[String]) -> bool {
     }
 }
 
-/// The configuration folder, from the option or the variable.
+/// Returns the configuration folder, from the option or from the environment variable.
 fn folder(args: &[String], environment: &Environment) -> Option<PathBuf> {
     let joined = args.iter().find_map(|arg| arg.strip_prefix("--config="));
     let option = joined.or_else(|| args.iter().skip_while(|arg| *arg != "--config").nth(1).map(String::as_str));

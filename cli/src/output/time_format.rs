@@ -1,16 +1,16 @@
-//! Points in time, as people write and read them.
+//! Parses times that people write, and formats times for people.
 
 use std::time::Duration;
 
 use chrono::DateTime;
 use tickfleet_config::units::parse_duration;
 
-/// A duration in whole milliseconds.
+/// Converts a duration to whole milliseconds.
 pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// When something is due.
+/// A deadline, as given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deadline {
     /// At this time, ms since the epoch.
@@ -20,10 +20,10 @@ pub(crate) enum Deadline {
 }
 
 impl Deadline {
-    /// Reads `2026-03-01T12:00:00Z` or `90s`.
+    /// Parses `2026-03-01T12:00:00Z` or `90s`.
     ///
     /// # Errors
-    /// A text that names the expected format.
+    /// The text is invalid. The message names the expected format.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some(duration) = parse_duration(text) {
             return Ok(Self::In(millis(duration)));
@@ -33,7 +33,7 @@ impl Deadline {
             .map_err(|_| "expected a duration (90s, 2h) or a time (2026-03-01T12:00:00Z)".into())
     }
 
-    /// The deadline, ms since the epoch on the shard's clock, if that clock shows `now_ms`.
+    /// Returns the deadline, ms since the epoch on the shard's clock. `now_ms` is the current time on that clock.
     pub(crate) const fn at(self, now_ms: i64) -> i64 {
         match self {
             Self::At(ms) => ms,
@@ -42,7 +42,7 @@ impl Deadline {
     }
 }
 
-/// When something happened.
+/// A time in the past, as given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeArg {
     /// At this time, ms since the epoch.
@@ -52,10 +52,10 @@ pub(crate) enum TimeArg {
 }
 
 impl TimeArg {
-    /// Reads `2026-03-01T12:00:00Z`, or `2h` for two hours ago.
+    /// Parses `2026-03-01T12:00:00Z`, or `2h` for two hours ago.
     ///
     /// # Errors
-    /// A text that names the expected format.
+    /// The text is invalid. The message names the expected format.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         match Deadline::parse(text) {
             Ok(Deadline::At(ms)) => Ok(Self::At(ms)),
@@ -64,7 +64,7 @@ impl TimeArg {
         }
     }
 
-    /// The time, ms since the epoch, if it is now `now_ms`.
+    /// Returns the time, ms since the epoch. `now_ms` is the current time.
     pub(crate) const fn at(self, now_ms: i64) -> i64 {
         match self {
             Self::At(ms) => ms,
@@ -73,17 +73,17 @@ impl TimeArg {
     }
 }
 
-/// A precise time: `2026-03-01 12:00:00.123 UTC`.
+/// Formats a time with milliseconds: `2026-03-01 12:00:00.123 UTC`.
 pub(crate) fn clock(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms).unwrap_or_default().format("%Y-%m-%d %H:%M:%S%.3f UTC").to_string()
 }
 
-/// A day and time in UTC.
+/// Formats a date and time in UTC, to the minute.
 pub(crate) fn stamp(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms).map_or_else(|| "-".into(), |time| time.format("%Y-%m-%d %H:%M").to_string())
 }
 
-/// A duration in its largest units: `850 ms`, `4.2 s`, `3 min 20 s`, `5 h 10 min`, `2 days`.
+/// Formats a duration in its largest units: `850 ms`, `4.2 s`, `3 min 20 s`, `5 h 10 min`, `2 days`.
 pub(crate) fn span(ms: i64) -> String {
     let ms = ms.max(0);
     match ms {
@@ -95,7 +95,7 @@ pub(crate) fn span(ms: i64) -> String {
     }
 }
 
-/// A time relative to now: `in 4.2 s`, `4.2 s ago`.
+/// Formats a time relative to now: `in 4.2 s`, `4.2 s ago`.
 pub(crate) fn from_now(at_ms: i64, now_ms: i64) -> String {
     if at_ms >= now_ms { format!("in {}", span(at_ms - now_ms)) } else { format!("{} ago", span(now_ms - at_ms)) }
 }

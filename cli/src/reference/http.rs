@@ -1,4 +1,4 @@
-//! `docs/reference/http-api.md`: the routes of the gateway, from the OpenAPI document that it serves.
+//! `docs/reference/http-api.md`: the routes of the gateway, from the gateway's OpenAPI document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 
 use super::{anchor, cell, keep_current, sentence};
 
-/// Tags in the order of their sections, each with its heading.
+/// The tags of the routes, in the order of the page's sections. Each tag has its heading.
 const TAGS: [(&str, &str); 4] =
     [("turns", "Turns"), ("tasks", "Tasks"), ("agents", "Agents"), ("operators", "Operator routes")];
 
-/// Statuses that every route may return.
+/// Statuses that every route can return.
 const EVERYWHERE: [(&str, &str); 6] = [
     ("401", "The API key or token is missing, invalid or expired."),
     ("403", "The key or token lacks the permission, or belongs to another tenant."),
@@ -148,7 +148,7 @@ fn schemas(schemas: &Map<String, Value>) -> String {
     page
 }
 
-/// The permission of each route: the one that its handler checks.
+/// The permission of each route, found in the handler that checks it.
 fn permissions() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("gateway/src")];
@@ -161,7 +161,7 @@ fn permissions() -> BTreeMap<String, String> {
                 let rest = &source[at + start.len()..];
                 let method = rest.split(',').next().unwrap().to_uppercase();
                 let path = rest.split('"').nth(1).unwrap();
-                // A helper shared by several handlers checks the permission for all of them.
+                // If a helper is shared by several handlers, the helper checks the permission for all of them.
                 let checked = rest.split(".may(Verb::").nth(1).and_then(|verb| verb.split(')').next());
                 found.insert(format!("{method} {path}"), checked.unwrap_or_default().to_lowercase());
             }
@@ -170,7 +170,7 @@ fn permissions() -> BTreeMap<String, String> {
     found
 }
 
-/// The schema of a request body or response, as a link to its section.
+/// The schema of a request body or response, as a link to the schema's section.
 fn schema_of(part: &Value) -> Option<String> {
     let (content_type, content) = part["content"].as_object()?.iter().next()?;
     let schema = &content["schema"];
@@ -181,7 +181,7 @@ fn schema_of(part: &Value) -> Option<String> {
     if name.is_empty() { None } else { Some(format!("[{name}](#{}).", anchor(name))) }
 }
 
-/// The type of a value, in short.
+/// The type of a value, in short form.
 fn kind(schema: &Value) -> String {
     if let Some(name) = text(&schema["$ref"]).rsplit('/').next().filter(|name| !name.is_empty()) {
         return format!("[{name}](#{})", anchor(name));

@@ -1,6 +1,6 @@
-//! Pages of `docs/reference/` that are generated from the program itself, and tests that they are current.
+//! Generates pages of `docs/reference/` from the program itself, and tests that the pages are current.
 //!
-//! `TICKFLEET_WRITE_DOCS=1 cargo test -p tickfleet --lib reference` rewrites them.
+//! To rewrite the pages: `TICKFLEET_WRITE_DOCS=1 cargo test -p tickfleet --lib reference`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod commands;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 const REWRITE: &str = "TICKFLEET_WRITE_DOCS=1 cargo test -p tickfleet --lib reference";
 
-/// Compares a page with its file, or rewrites the file if `TICKFLEET_WRITE_DOCS` is set.
+/// Compares a page with its file. If `TICKFLEET_WRITE_DOCS` is set, rewrites the file instead.
 #[allow(clippy::disallowed_methods, reason = "a knob of these tests, not of the product")]
 fn keep_current(name: &str, title: &str, body: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);
@@ -23,26 +23,26 @@ fn keep_current(name: &str, title: &str, body: &str) {
     assert!(written == page, "docs/reference/{name} is out of date; rewrite it with\n  {REWRITE}");
 }
 
-/// Text for a cell of a table: one line, a sentence, with no cell separator.
+/// Formats text for a table cell: a sentence on one line, with cell separators escaped.
 fn cell(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     escaped(&sentence(&text)).replace('|', "\\|")
 }
 
-/// Escapes angle brackets outside inline code, which Markdown would take for HTML.
+/// Escapes angle brackets outside inline code. Markdown would treat them as HTML.
 fn escaped(text: &str) -> String {
     let parts = text.split('`').enumerate();
     let parts = parts.map(|(at, part)| if at % 2 == 0 { part.replace('<', "\\<") } else { part.to_owned() });
     parts.collect::<Vec<_>>().join("`")
 }
 
-/// The text with a period at its end, which clap removes.
+/// Adds the final period to a text, because clap removes it.
 fn sentence(text: &str) -> String {
     let ended = text.is_empty() || text.ends_with(['.', '!', '?', ':']);
     if ended { text.to_owned() } else { format!("{text}.") }
 }
 
-/// The anchor of a heading.
+/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.collect::<String>().to_lowercase().replace(' ', "-")

@@ -56,7 +56,7 @@ fn section(word: &str, role: Role) -> String {
     page
 }
 
-/// A row for a selector: these commands alone may use its keys beyond the other rules.
+/// Formats the row of a selector. Only the commands in the selector can use the keys in the selector.
 fn row(selector: &str) -> String {
     let words = || selector.trim_matches(['(', ')']).split(' ');
     let patterns: Vec<(&str, &str)> = words().filter(|word| word.contains('~')).map(access).collect();
@@ -68,7 +68,7 @@ fn row(selector: &str) -> String {
     format!("| {} | {first} | `{}` |\n", patterns.join(", "), commands.join(" ").replace('|', "\\|"))
 }
 
-/// The access that a key rule grants, and its pattern.
+/// Returns the access that a key rule grants, and the key pattern of the rule.
 fn access(rule: &str) -> (&'static str, &str) {
     let (mode, pattern) = rule.split_once('~').unwrap();
     let access = match mode {
@@ -79,7 +79,7 @@ fn access(rule: &str) -> (&'static str, &str) {
     (access, pattern)
 }
 
-/// Words on lines of at most 100 characters.
+/// Wraps words into lines of at most 100 characters.
 fn wrapped(words: &[&str]) -> String {
     let mut lines = vec![String::new()];
     for word in words {

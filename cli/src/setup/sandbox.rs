@@ -1,4 +1,4 @@
-//! Which sandboxes of the configured tools this machine can provide.
+//! Checks which sandboxes of the configured tools this machine can provide.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use tickfleet_tools_shell::{ShellKind, builtin};
 use crate::setup::Setup;
 
 impl Setup {
-    /// The tools whose sandbox this machine cannot provide, each with the reason; `None` if no tool needs a sandbox.
+    /// Returns the tools whose sandbox this machine cannot provide, each with the reason. `None` if no tool needs a
+    /// sandbox.
     pub(crate) fn sandboxed(&self) -> Option<Vec<String>> {
         let declared =
             self.configuration.tools.tools.iter().filter_map(|(name, def)| Some((name, def.shell.as_ref()?)));
@@ -32,12 +33,12 @@ impl Setup {
         Some(unheld)
     }
 
-    /// Whether a worker starts although its machine cannot provide the sandbox of a tool.
+    /// Returns true if a worker must start even though its machine cannot provide the sandbox of a tool.
     pub(crate) fn starts_without_sandbox(&self) -> bool {
         self.settings().worker.without_sandbox == WithoutSandbox::RefuseCalls
     }
 
-    /// Logs the tools whose sandbox this machine cannot provide, and sets the metrics.
+    /// Logs the tools whose sandbox this machine cannot provide. Also sets the metrics about them.
     pub(crate) fn tell_of_sandbox(&self, metrics: &Metrics) {
         let Some(unheld) = self.sandboxed() else {
             metrics.sandbox_found([], 0);

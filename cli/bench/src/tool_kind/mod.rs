@@ -1,4 +1,4 @@
-//! The tool that the benchmark calls: it returns its text, and exists in several kinds.
+//! The tool that the benchmark calls. It returns its text, and exists in several kinds.
 
 mod services;
 
@@ -26,7 +26,7 @@ pub(crate) enum ToolKind {
     Shell,
 }
 
-/// Equivalent to the typed tool `echo`.
+/// The source of the Python tool. It does the same as the typed tool `echo`.
 const IN_PYTHON: &str = "\
 from tickfleet import tool
 
@@ -38,10 +38,10 @@ async def echo_python(text: str) -> dict[str, str]:
     \"\"\"
     return {\"text\": text}
 ";
-/// Number of interpreters.
+/// Number of Python interpreters.
 const PROCESSES: usize = 4;
 
-/// The declaration of a tool, without its kind.
+/// The declaration of a tool, without the part for its kind.
 const DECLARED: &str = "    description: Gives the text back.
     effect: read
     input_schema:
@@ -52,7 +52,7 @@ const DECLARED: &str = "    description: Gives the text back.
 ";
 
 impl ToolKind {
-    /// Its name in reports.
+    /// The name of the kind in reports.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Typed => "typed",
@@ -63,7 +63,7 @@ impl ToolKind {
         }
     }
 
-    /// The tool's name.
+    /// The name of the tool of this kind.
     pub(super) const fn tool(self) -> &'static str {
         match self {
             Self::Typed => "echo",
@@ -74,8 +74,9 @@ impl ToolKind {
         }
     }
 
-    /// Writes the configuration of the tool to `dir`, for up to `slots` concurrent calls. `program` pins tools of MCP. Returns the services that the
-    /// tool calls, which must be kept as long as it is called.
+    /// Writes the configuration of the tool to `dir`, for up to `slots` concurrent calls. The program `program` pins
+    /// the definitions of an MCP tool. Returns the services that the tool calls. Keep them as long as the tool is
+    /// called.
     ///
     /// # Errors
     /// A file cannot be written, or a service cannot be started.
@@ -115,12 +116,12 @@ impl ToolKind {
     }
 }
 
-/// The declaration of a tool of kind `http` or `shell`.
+/// Returns the declaration of a tool of kind `http` or `shell`.
 fn declared(kind: ToolKind, how: &str) -> String {
     format!("tools:\n  {}:\n{DECLARED}    {}: {how}\n", kind.tool(), kind.word())
 }
 
-/// Writes the module with the tool, and returns its entry.
+/// Writes the Python module with the tool. Returns the entry of the module in the configuration.
 fn python(dir: &Path, interpreter: &str, slots: usize) -> io::Result<String> {
     let code = dir.join("code");
     std::fs::create_dir_all(&code)?;
@@ -140,8 +141,8 @@ async fn pin(program: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folder of the workspaces for a configuration in `dir`. It is not inside `dir`: if the benchmark runs as root,
-/// commands run as another user, who may not enter it.
+/// Returns the folder of the workspaces for a configuration in `dir`. It is outside `dir`: if the benchmark runs as
+/// root, commands run as another user. That user may not be able to enter `dir`.
 pub(super) fn workspaces(dir: &Path) -> PathBuf {
     dir.with_extension("workspaces")
 }

@@ -1,5 +1,5 @@
-//! The services for tools of the kinds `http` and `mcp`: a web service, and an MCP server without sessions, in the
-//! benchmark's own process on a local port. Both return the text.
+//! The services for tools of the kinds `http` and `mcp`: a web service, and an MCP server without sessions. They run in
+//! the benchmark's own process on a local port. Both return the text that they receive.
 
 use std::net::Ipv4Addr;
 
@@ -10,13 +10,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
 
-/// Supported versions of MCP, the newest first. A client that asks for another version gets the newest.
+/// Supported versions of MCP, the newest first. A client that requests another version gets the newest one.
 const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
 const METHOD_NOT_FOUND: i32 = -32601;
 
 /// The running services. Dropping this stops them.
 pub(crate) struct Services {
-    /// Host and port.
+    /// Host and port of the services.
     pub(super) address: String,
     serving: tokio::task::JoinHandle<()>,
 }
@@ -29,7 +29,8 @@ impl Services {
         let address = listener.local_addr()?.to_string();
         let routes = axum::Router::new().route("/echo", post(echo)).route("/mcp", post(mcp));
         let serving = tokio::spawn(async move {
-            // It runs until the end of the benchmark. If it fails earlier, calls fail, and the benchmark reports them.
+            // The server runs until the end of the benchmark. If it fails earlier, calls fail, and the benchmark
+            // reports the failed calls.
             if let Err(error) = axum::serve(listener, routes).await {
                 tracing::error!(%error, "benchmark services stopped unexpectedly");
             }
@@ -55,7 +56,7 @@ async fn mcp(Json(message): Json<Value>) -> Response {
     }
 }
 
-/// The response to a message; `None` for a notification.
+/// Returns the response to a message; `None` for a notification.
 fn answer(message: &Value) -> Option<Value> {
     let id = message.get("id")?;
     let params = &message["params"];
@@ -82,7 +83,7 @@ fn answer(message: &Value) -> Option<Value> {
     Some(json!({"jsonrpc": "2.0", "id": id, "result": result}))
 }
 
-/// The only tool.
+/// The definition of the only tool.
 fn tool() -> Value {
     json!({
         "name": "echo",

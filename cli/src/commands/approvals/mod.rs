@@ -1,4 +1,5 @@
-//! `tickfleet approvals`: lists the calls that wait for approval, and decides them. [`text`] formats them.
+//! `tickfleet approvals`: lists the calls that wait for approval, and approves or denies them. [`text`] formats the
+//! output.
 
 mod notify;
 pub(crate) mod text;
@@ -23,7 +24,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Approvals that are listed by default.
+/// Number of approvals listed by default.
 const LISTED: usize = 50;
 
 /// List calls that wait for approval; show, approve or deny one.
@@ -145,9 +146,9 @@ fn setting(text: &str) -> Result<(String, Box<RawValue>), String> {
 /// Lists, shows or decides approvals.
 ///
 /// # Errors
-/// The approval is unknown; the approver may not decide it; it is no longer valid.
+/// The approval is unknown or no longer valid, or this approver may not decide it.
 pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Result<(), Failure> {
-    // This command waits for an unreachable Redis.
+    // `notify` waits if Redis is unreachable. The other commands fail.
     if let ApprovalsCommand::Notify(args) = &args.command {
         return notify::run(setup, args).await;
     }

@@ -9,10 +9,10 @@ use tickfleet_client::approvals::RequiredApprovers;
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, StatusColor, lines, readable_json, short, summary, table};
 
-/// Characters of arguments in a list.
+/// Maximum characters of arguments in a list.
 const ARGUMENTS_CHARS: usize = 48;
 
-/// Waiting approvals, one per row.
+/// Formats waiting approvals, one per row.
 pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
     if found.is_empty() {
         return "No approvals waiting.".into();
@@ -40,13 +40,13 @@ pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
     text
 }
 
-/// The approvers who have to agree.
+/// Names the approvers who have to agree.
 fn needs(approval: &Approval) -> String {
     let all: Vec<String> = approval.needs.iter().map(RequiredApprovers::in_words).collect();
     all.join(" and ")
 }
 
-/// The rules that require the approval.
+/// Names the rules that require the approval.
 fn why(approval: &Approval) -> String {
     let each = approval.asked_by.iter().map(|asked| format!("{} ({})", asked.place, short(&asked.why, usize::MAX)));
     let all: Vec<String> = each.collect();
@@ -73,7 +73,7 @@ pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
     )
 }
 
-/// All details of an approval.
+/// Formats all details of an approval.
 pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String {
     let mut text = String::new();
     let (color, word) = match approval.state.as_str() {

@@ -38,7 +38,7 @@ pub(crate) struct ExportArgs {
 /// Runs the export.
 ///
 /// # Errors
-/// Redis; the file cannot be written.
+/// Redis does not respond, or the file cannot be written.
 pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Result<(), Failure> {
     if let Some(to) = args.to.as_ref().filter(|_| args.follow.follow) {
         let header = Header {
@@ -97,7 +97,7 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
     Ok(())
 }
 
-/// Time zones and daily caps of tenants, with which `prove` checks that no cap was exceeded.
+/// Time zones and daily caps of tenants. `prove` uses them to check that no cap was exceeded.
 fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFacts> {
     let active = setup.active().load();
     let policy = &active.policy;
@@ -109,13 +109,15 @@ fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFac
     facts.collect()
 }
 
-/// The start of every export.
+/// Every export starts with this text.
 const BEGINS: &str = "{\"export\":";
 
-/// Opens an export to continue it. Returns its state, the length of its complete lines in bytes, and the file.
+/// Opens an existing export to continue it. Returns the state of the export, the length of its complete lines in bytes,
+/// and the file.
 ///
 /// # Errors
-/// It cannot be read; it is not an export, or has lines that an export does not have. The file is unchanged then.
+/// The file cannot be read, or it is not an export, or it has lines that no export has. In these cases the file is not
+/// changed.
 fn opened(path: &PathBuf) -> std::io::Result<(ExportResume, u64, std::fs::File)> {
     let other = |why: String| std::io::Error::other(format!("nothing was exported: {why}; write to another file"));
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
@@ -132,7 +134,7 @@ fn opened(path: &PathBuf) -> std::io::Result<(ExportResume, u64, std::fs::File)>
             return Err(other("it is not an export".to_owned()));
         }
         if !is_taken {
-            // The last line may be incomplete, and a finished export can be continued.
+            // An incomplete last line, and the end line of a finished export, can be replaced.
             if is_whole && !(is_end(&line) && reader.fill_buf()?.is_empty()) {
                 return Err(other(format!("line {number} is not from an export that can continue")));
             }
@@ -148,7 +150,7 @@ fn is_end(line: &str) -> bool {
     matches!(Line::read(line.trim_end()), Some(Line::End(_)))
 }
 
-/// The file, truncated after its last complete line.
+/// Truncates the file after its last complete line.
 fn cut(mut file: std::fs::File, kept: u64) -> std::io::Result<std::fs::File> {
     use std::io::Seek as _;
     file.set_len(kept)?;

@@ -21,20 +21,20 @@ pub(crate) struct Key {
     pub(crate) new: Option<PathBuf>,
 }
 
-/// Prints the public part of the configured key.
+/// Prints the public key of the configured signing key.
 ///
 /// # Errors
-/// No key is configured, or it cannot be read.
+/// No key is configured, or the key cannot be read.
 pub(crate) fn show(setup: &Setup, output: &Output) -> Result<(), Failure> {
     let missing = || Failure::failed(anyhow::anyhow!("no signing key is configured: set seal.key"));
     let signer = setup.signer()?.ok_or_else(missing)?;
     show_key(signer.key_id(), &signer, output)
 }
 
-/// Creates a secret key.
+/// Creates a signing key.
 ///
 /// # Errors
-/// The file exists or cannot be written; the machine has no randomness.
+/// The file exists or cannot be written, or `/dev/urandom` cannot be read.
 pub(crate) fn make(path: &Path, output: &Output) -> Result<(), Failure> {
     let mut chance = [0; 32];
     let given = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut chance));

@@ -46,7 +46,7 @@ pub(crate) enum AuditCommand {
 /// Runs the command.
 ///
 /// # Errors
-/// As the subcommand.
+/// The errors of the subcommand.
 pub(crate) async fn run(setup: &Setup, args: &Audit, output: &Output) -> Result<(), Failure> {
     match &args.command {
         AuditCommand::Search(args) => search::run(setup, args, output).await,

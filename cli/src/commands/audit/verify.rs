@@ -60,7 +60,7 @@ pub(crate) struct Verify {
 /// Runs the verification.
 ///
 /// # Errors
-/// The export was changed; a file cannot be read.
+/// The export was changed, or a file cannot be read.
 pub(crate) async fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
     let anchors = args.against.anchors().await?;
     let mut nothing = |_: &str| {};
@@ -70,10 +70,10 @@ pub(crate) async fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
 }
 
 impl References {
-    /// The heads that were stored elsewhere.
+    /// Reads the anchors: the seal hashes that were stored outside the fleet.
     ///
     /// # Errors
-    /// They cannot be read, or the given place contains none.
+    /// The anchors cannot be read, or the given place contains none.
     pub(crate) async fn anchors(&self) -> Result<Vec<Anchor>, Failure> {
         let Some(place) = &self.anchors else { return Ok(Vec::new()) };
         let mut anchors = Vec::new();
@@ -93,10 +93,10 @@ impl References {
     }
 }
 
-/// Verifies exports against these heads, and passes each line to `also`.
+/// Verifies exports against these anchors. Passes each line to `also`.
 ///
 /// # Errors
-/// A file cannot be read; a key or a time is invalid.
+/// A file cannot be read, or a key or time is invalid.
 pub(crate) fn verified(
     exports: &[PathBuf],
     against: &References,
@@ -125,10 +125,10 @@ pub(crate) fn verified(
     Ok(verifier.finish(anchors, until_ms))
 }
 
-/// A point in time.
+/// Returns a point in time, ms.
 ///
 /// # Errors
-/// The value is a duration.
+/// The value is a duration, not a time.
 pub(crate) fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Failure> {
     match time {
         None => Ok(None),
@@ -137,7 +137,7 @@ pub(crate) fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Fa
     }
 }
 
-/// Passes each line of a file to `take`. Invalid UTF-8 is replaced, and then no longer matches its seal.
+/// Passes each line of a file to `take`. Invalid UTF-8 is replaced, so the line no longer matches its seal.
 fn for_each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure> {
     let read = || -> std::io::Result<()> {
         let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
@@ -152,7 +152,7 @@ fn for_each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure>
     read().with_context(|| path.display().to_string()).map_err(Failure::failed)
 }
 
-/// Maximum number of findings in the text; the JSON has all.
+/// Maximum number of findings in the text. The JSON output has all findings.
 const SHOWN_MAX: usize = 100;
 
 pub(crate) fn verdict_text(verdict: &ExportVerdict) -> String {

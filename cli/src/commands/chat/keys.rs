@@ -1,4 +1,4 @@
-//! User input: lines, Ctrl-C and Ctrl-D. The terminal itself edits lines.
+//! User input: lines, Ctrl-C and Ctrl-D. The terminal provides line editing.
 
 use std::io::{BufRead, Read};
 
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 /// One input of the user.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// A line.
+    /// A line of text.
     Line(String),
     /// Ctrl-C.
     Interrupt,
@@ -26,7 +26,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Listens for Ctrl-C, and for lines if `wanted`. A thread of its own reads lines until the process ends, because a
+    /// Listens for Ctrl-C. If `wanted` is true, also reads lines on a separate thread until the process ends. A
     /// blocking read from a terminal cannot be canceled.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Keys {
         }
     }
 
-    /// Waits for Ctrl-C. An earlier Ctrl-C that was not yet received counts.
+    /// Waits for Ctrl-C. Returns at once if an earlier Ctrl-C has not been received yet.
     pub(super) async fn interrupted(&mut self) {
         self.interrupts.recv().await;
     }
@@ -58,7 +58,7 @@ fn read(send: &mpsc::Sender<String>) {
     let mut stdin = stdin.lock();
     loop {
         let mut line = Vec::new();
-        // A longer line exceeds the maximum length of a message: its beginning is enough to reject it.
+        // A longer line exceeds the maximum length of a message. Its beginning is sufficient to reject it.
         let max = limits::TASK_DESCRIPTION_BYTES_MAX as u64 + 2;
         match (&mut stdin).take(max).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,

@@ -1,5 +1,5 @@
-//! `tickfleet chat`: a conversation with an agent in a terminal. [`play`] runs one exchange, [`show`] prints it, and
-//! [`keys`] reads the user's input.
+//! `tickfleet chat`: a conversation with an agent in a terminal. [`play`] runs one exchange, [`show`] prints the
+//! exchange, and [`keys`] reads the user's input.
 
 mod keys;
 mod play;
@@ -51,10 +51,10 @@ fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
     RawValue::from_string(text.to_owned()).map_err(|error| format!("not JSON: {error}"))
 }
 
-/// Runs the conversation until the user ends it; with `--once`, one exchange.
+/// Runs the conversation until the user ends it. With `--once`, runs one exchange.
 ///
 /// # Errors
-/// Redis cannot be reached; with `--once`, the agent did not answer.
+/// Redis cannot be reached. With `--once`, also if the agent did not answer.
 pub(crate) async fn run(setup: &Setup, args: &Chat, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let id = args.session.clone().map_or_else(new_session, Ok)?;
@@ -92,14 +92,14 @@ pub(crate) async fn run(setup: &Setup, args: &Chat, output: &Output) -> Result<(
     Ok(())
 }
 
-/// A unique name for a new conversation.
+/// Returns a unique ID for a new conversation.
 fn new_session() -> Result<SessionId, Failure> {
     let unique = tickfleet_store::incarnation("c", "chat");
     let plain: String = unique.as_str().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     SessionId::new(plain).map_err(Failure::failed)
 }
 
-/// The failure of a session.
+/// Converts an error of a session to a failure.
 fn failed(error: SessionError) -> Failure {
     match error {
         SessionError::Store(error) => error.into(),

@@ -10,11 +10,11 @@ use crate::failure::Failure;
 /// How an exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExchangeEnd {
-    /// With an answer.
+    /// The exchange ended with an answer.
     Answered,
-    /// Without an answer.
+    /// The exchange ended without an answer.
     NotAnswered,
-    /// The user has left; the task is being canceled.
+    /// The user left. The task is being canceled.
     Left,
 }
 
@@ -69,7 +69,7 @@ pub(super) async fn exchange(
     }
 }
 
-/// Cancels the task and its subtasks, unless the user leaves meanwhile.
+/// Cancels the task and its subtasks. Returns early if the user leaves.
 async fn cancel(exchange: &Exchange, keys: &mut Keys, shown: &ExchangeSpinner<'_>) -> Result<ExchangeEnd, Failure> {
     tokio::select! {
         cancelled = exchange.cancel("cancelled in the chat") => {

@@ -10,18 +10,18 @@ use crate::failure::Failure;
 use crate::output::time_format::clock;
 use crate::output::{Output, StatusColor, short};
 
-/// Characters of a text within a line.
+/// Maximum characters of a text within a line.
 const TEXT_CHARS: usize = 140;
 /// Time between two frames of the spinner.
 const SPIN_EVERY: Duration = Duration::from_millis(120);
 
-/// Prints a conversation with one agent: its content to stdout, everything else to stderr.
+/// Prints a conversation with one agent. Content goes to stdout, everything else to stderr.
 pub(super) struct ConversationPrinter<'a> {
     output: &'a Output,
     agent: &'a AgentId,
 }
 
-/// The spinner of one exchange; it is removed on drop.
+/// The spinner of one exchange. Dropping this removes the spinner.
 pub(super) struct ExchangeSpinner<'a> {
     output: &'a Output,
     agent: &'a AgentId,
@@ -50,7 +50,7 @@ impl<'a> ConversationPrinter<'a> {
     /// Prints the prompt.
     pub(super) fn prompt(&self) {
         use std::io::Write as _;
-        // A prompt that cannot be written changes nothing.
+        // If the prompt cannot be written, the conversation still works.
         let _ = write!(std::io::stderr(), "{} ", self.output.paint(StatusColor::Strong, "you>"));
         let _ = std::io::stderr().flush();
     }
@@ -105,7 +105,7 @@ impl ExchangeSpinner<'_> {
         };
         match event {
             TaskEvent::Accepted { .. } => Vec::new(),
-            // The text of this plan is the answer, which arrives as an event of its own.
+            // The text of this plan is the final answer. It arrives again as a separate event.
             TaskEvent::Plan { calls, .. } if calls.is_empty() => Vec::new(),
             TaskEvent::Plan { model, text, calls } => {
                 let said = if text.trim().is_empty() { model.clone() } else { format!("{model}: {}", text.trim()) };
@@ -141,7 +141,7 @@ impl ExchangeSpinner<'_> {
     }
 }
 
-/// The text of the spinner until the next event.
+/// Returns the text that the spinner shows until the next event.
 fn doing(event: &TaskEvent) -> Option<String> {
     Some(match event {
         TaskEvent::Accepted { .. } | TaskEvent::Result { .. } | TaskEvent::Note { .. } | TaskEvent::Heard { .. } => {

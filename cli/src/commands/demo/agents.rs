@@ -1,5 +1,5 @@
-//! The second act: a service gives a task to `atlas`, and three agents with a model complete it. The second time, the
-//! worker is killed after kelly's post is published.
+//! The second act. A service gives a task to `atlas`, and three agents with a model complete the task. Then the service
+//! gives `atlas` a second task, and the worker is killed after kelly's post is published.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -24,9 +24,9 @@ use crate::fleet::{self, ProbeAddress, Roles};
 use crate::output::{Output, StatusColor};
 use crate::setup::Setup;
 
-/// The longest wait for an answer: the lease of a killed worker has to end first.
+/// The longest wait for an answer. It includes the lease of the killed worker, which must end first.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the ledger is checked for the post after which the worker is killed.
+/// Time between two checks of the ledger. When the ledger contains the post, the worker is killed.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The post of each round.
 const POSTS: [&str; 2] =
@@ -38,7 +38,7 @@ const BOARDS: &str = include_str!("boards.md");
 /// The result of the second act.
 #[derive(Debug, Serialize)]
 pub(super) struct Agents {
-    /// One per task.
+    /// One round per task.
     pub(super) rounds: Vec<Round>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Agents {
 pub(super) struct Round {
     pub(super) answer: String,
     pub(super) outcome: &'static str,
-    /// Number of requests to the model.
+    /// Number of requests to the model in the round.
     pub(super) asked: usize,
     /// How often the post was published.
     pub(super) posted: usize,
@@ -56,7 +56,7 @@ pub(super) struct Round {
 }
 
 impl Agents {
-    /// The checks that failed.
+    /// Describes the checks that failed.
     pub(super) fn broken(&self) -> Vec<String> {
         let mut broken = Vec::new();
         for (round, number) in self.rounds.iter().zip(1..) {
@@ -71,7 +71,7 @@ impl Agents {
     }
 }
 
-/// Plays the act on the fleet of `setup`, with workers in processes of their own.
+/// Plays the act on the fleet of `setup`, with workers in separate processes.
 ///
 /// # Errors
 /// The fleet cannot be started, or no answer arrives.
@@ -122,7 +122,7 @@ async fn rounds(
                 while stand_in.ledger().times(post) == 0 {
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
-                // SIGKILL, so that the worker cannot shut down cleanly.
+                // Tokio sends SIGKILL, so the worker cannot shut down cleanly.
                 worker.kill().await.context("the worker cannot be killed")?;
                 self::worker(environment, dir)
             };
@@ -154,7 +154,7 @@ async fn learn(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts a worker process with only the demo's configuration.
+/// Starts a worker process with only the demo's environment and configuration.
 fn worker(environment: &Environment, dir: &Path) -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("cannot find the program's own file")?;
     let mut command = Command::new(program);
@@ -181,7 +181,8 @@ fn task(post: &str, inbox: &InboxName) -> anyhow::Result<Task> {
     })
 }
 
-/// Waits for the reply to the task of `atlas`. Replies to tasks that `atlas` delegates arrive in the same inbox.
+/// Waits for the reply to the task of `atlas`. The inbox also receives replies to tasks that `atlas` delegates; they
+/// are skipped.
 async fn answer(client: &Client, inbox: &InboxName) -> Result<Reply, Failure> {
     let mut replies = client.replies(&tenant()?, inbox);
     loop {

@@ -1,9 +1,9 @@
-//! The team calendar of the fake services: a small MCP server. It uses streamable HTTP without sessions, so that every
-//! request gets one JSON message as its response.
+//! The team calendar of the fake services: a small MCP server. It uses streamable HTTP without sessions. Therefore the
+//! response to every request is one JSON message.
 
 use serde_json::{Value, json};
 
-/// Its path on the fake services.
+/// The path of the calendar on the fake services.
 pub(super) const PATH: &str = "/mcp";
 /// A fake token.
 pub(super) const TOKEN: &str = "stand-in-for-a-calendar-token";
@@ -18,9 +18,9 @@ const INVALID_PARAMS: i32 = -32602;
 pub(super) enum ParsedMessage {
     /// A message that needs no response.
     Notification,
-    /// A request about the server itself, or an invalid one, with its response.
+    /// A request about the server itself, or an invalid request. The value is the response.
     Respond(Value),
-    /// A tool call, with the ID for its response.
+    /// A tool call, with the request ID for its response.
     Call { id: Value, call: CalendarCall },
 }
 
@@ -28,7 +28,7 @@ pub(super) enum ParsedMessage {
 #[derive(Debug, PartialEq)]
 pub(super) enum CalendarCall {
     List,
-    /// The requested meeting.
+    /// Books this meeting.
     Book(Value),
 }
 
@@ -57,7 +57,7 @@ pub(super) fn parse_message(message: &Value) -> ParsedMessage {
     }
 }
 
-/// The response to a tool call: as JSON, and as text for clients that only support text.
+/// Returns the response to a tool call. It contains the output as JSON, and as text for clients that only support text.
 pub(super) fn called(id: &Value, output: &Value) -> Value {
     answer(id, &json!({"content": [{"type": "text", "text": output.to_string()}], "structuredContent": output}))
 }
@@ -79,7 +79,7 @@ fn handshake(params: &Value) -> Value {
     })
 }
 
-/// One tool is annotated as read-only. The other has no annotation about its effect.
+/// Lists the tools. One is annotated as read-only. The other has no annotation about its effect.
 fn tools() -> Value {
     json!([
         {

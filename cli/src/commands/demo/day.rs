@@ -1,4 +1,4 @@
-//! The scripted day: turns as producers submit them (`day.json`), each with its time and the faults around it.
+//! The scripted day: turns as submitters send them (`day.json`), each with its time and its scripted faults.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use tickfleet_protocol::parse_turn;
 
 /// The tenant of the day.
 pub(super) const TENANT: &str = "atlas-ux";
-/// Real time per hour of the day.
+/// Real duration of one hour of the day.
 const HOUR: Duration = Duration::from_secs(1);
 const DAY: &str = include_str!("day.json");
 
 /// How the fake services respond to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 pub(super) enum ServiceResponse {
-    /// They handle the request.
+    /// The service handles the request.
     #[default]
     #[serde(rename = "ok")]
     Ok,
@@ -30,7 +30,7 @@ pub(super) enum ServiceResponse {
     /// 403: permanently refused.
     #[serde(rename = "403")]
     Forbidden,
-    /// They handle the request, but the connection is lost during the response.
+    /// The service handles the request, but the connection breaks during the response.
     #[serde(rename = "cut")]
     Cut,
 }
@@ -39,25 +39,25 @@ pub(super) enum ServiceResponse {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// `HH:MM`, ascending.
+    /// Time of the turn, `HH:MM`. The times of the entries ascend.
     at: String,
-    /// The agent's action, as the rest of a sentence that begins with its name.
+    /// The agent's action, as the rest of a sentence that begins with the agent's name.
     story: String,
-    /// The message, without tenant and ID.
+    /// The message of the turn, without tenant and ID.
     turn: Value,
-    /// Repeats a single raw call this often, with `{n}` replaced by 1, 2, ….
+    /// Repeats a single raw call this many times. `{n}` in the call is replaced by 1, 2, ….
     #[serde(default)]
     repeat: Option<usize>,
-    /// The responses of the fake services to the turn's requests, in order. Later requests are handled.
+    /// The responses of the fake services to the first requests of the turn, in order. Later requests succeed.
     #[serde(default)]
     stand_in: Vec<ServiceResponse>,
-    /// Its deadline, ms after it is submitted.
+    /// The turn's deadline, ms after the submit.
     #[serde(default)]
     expires_after_ms: Option<i64>,
     /// Cancels the turn, with this reason.
     #[serde(default)]
     cancel: Option<String>,
-    /// How often the producer submits it.
+    /// How often the turn is submitted.
     #[serde(default = "once")]
     submits: usize,
 }
@@ -69,11 +69,12 @@ const fn once() -> usize {
 /// One turn of the day.
 pub(super) struct Planned {
     pub(super) at: String,
-    /// When it is submitted, from the start of the day.
+    /// When the turn is submitted, as time since the start of the day.
     pub(super) after: Duration,
     pub(super) story: String,
     pub(super) turn: Turn,
-    /// The text that each call sends to a service (its text, query or title), by which the fake services recognize it.
+    /// The text that each call sends to a service: its text, query or title. The fake services recognize the call by
+    /// it.
     pub(super) asks: Vec<Option<String>>,
     pub(super) stand_in: Vec<ServiceResponse>,
     pub(super) expires_after_ms: Option<i64>,
@@ -82,16 +83,16 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// The ID of the turn in the day.
+    /// The ID of the turn, which is unique in the day.
     pub(super) fn turn_id(&self) -> String {
         self.turn.id.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 }
 
-/// The whole day in order.
+/// Returns all turns of the day, in order.
 ///
 /// # Errors
-/// The embedded file is invalid: a bug.
+/// The embedded file is invalid, which is a bug.
 pub(super) fn plan() -> Result<Vec<Planned>> {
     let entries: Vec<Entry> = serde_json::from_str(DAY).context("day.json")?;
     let mut begin = None;
@@ -105,7 +106,7 @@ pub(super) fn plan() -> Result<Vec<Planned>> {
     Ok(planned)
 }
 
-/// Minutes since midnight of `HH:MM`.
+/// Converts `HH:MM` to minutes since midnight.
 fn minutes(at: &str) -> Option<u32> {
     let (hours, minutes) = at.split_once(':')?;
     Some(hours.parse::<u32>().ok()? * 60 + minutes.parse::<u32>().ok()?)
@@ -117,7 +118,7 @@ fn of(entry: Entry, after: Duration) -> Result<Planned> {
         message["calls"] = repeated(&message["calls"][0], times)?;
     }
     let agent = message["agent"].as_str().unwrap_or_default();
-    // With an ID from the producer, it is safe to submit twice.
+    // The submitter chooses the ID, so it is safe to submit the turn twice.
     let id = format!("{}-{agent}", entry.at.replace(':', ""));
     message["turn_id"] = json!(id);
     message["tenant"] = json!(TENANT);
@@ -149,7 +150,7 @@ fn asked(arguments: &str) -> Option<String> {
     asked.as_str().map(ToOwned::to_owned)
 }
 
-/// The tenant as an ID.
+/// Returns the tenant of the day as an ID.
 ///
 /// # Errors
 /// None in practice: the name is a constant.

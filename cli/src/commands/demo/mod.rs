@@ -1,11 +1,11 @@
-//! `tickfleet demo`: a simulated working day of 18 agents, 1 s = 1 hour, without any setup.
+//! `tickfleet demo`: a simulated working day of 18 agents, without any setup. One second is one hour of the day.
 //!
-//! The second act has three agents with a model ([`agents`], [`model`]), and the third an agent whose payments are
-//! governed ([`desk`]).
+//! In the second act, three agents have a model ([`agents`], [`model`]). In the third act, an agent pays, and policies
+//! control its payments ([`desk`]).
 //!
-//! [`day`] is the script, [`stand_in`] the three fake services ([`calendar`] is the MCP server among them), and
-//! [`watched`] the console. [`play`] submits turns and collects replies, and [`kinds`] has the tools that some machines
-//! cannot run. [`report`] counts and checks guarantees, and [`show`] formats the output.
+//! [`day`] is the script. [`stand_in`] has the three fake services, including the MCP server [`calendar`]. [`watched`]
+//! is the console. [`play`] submits turns and collects replies. [`kinds`] has the tools that some machines cannot run.
+//! [`report`] counts results and checks guarantees, and [`show`] formats the output.
 
 mod agents;
 mod calendar;
@@ -47,19 +47,20 @@ use report::Report;
 use stand_in::StandIn;
 use watched::DemoConsole;
 
-/// The agent that reaches its day cap, and the cap.
+/// The agent that reaches its day cap, and that cap.
 const CAPPED: (&str, u32) = ("dwight", 6);
-/// Settings with which a day fits into seconds: variables and their values.
+/// Settings that make the waits of a day short enough for the demo: variables and values.
 const HASTE: [(&str, &str); 3] = [
     ("TICKFLEET_CAPS_TICK", "1s"),
     ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms"),
     ("TICKFLEET_WORKER_LEASE", "3s"),
 ];
 
-/// The files of the demo's configuration folder, without tools that a machine may lack. Everything else is built in.
+/// The files of the demo's configuration folder, without tools that a machine may lack. All other files are the
+/// built-in ones.
 const MCP: &str = include_str!("mcp.yaml");
 const TOOLS: &str = include_str!("../../../../config/tools.yaml");
-/// Also grants the calendar's tools.
+/// The built-in permissions, with additional rows for `sleep` and the calendar's tools.
 const PERMISSIONS: &str = concat!(
     include_str!("../../../../config/permissions.yaml"),
     "\n  # A tool for trying a fleet out, here a workflow that takes too long.\n\
@@ -69,7 +70,8 @@ const PERMISSIONS: &str = concat!(
      \x20 calendar__book_meeting: {agents: [atlas, binky, petra]}\n"
 );
 
-/// The agents of the built-in configuration, except that a model runs `archy` instead of an external runtime.
+/// The agents of the built-in configuration. The demo changes one of them: `archy` is run by a model instead of an
+/// external runtime.
 const AGENTS: &str = include_str!("../../../../config/agents.yaml");
 const OUTSIDE: &str = "task_handler: {external: {lease_ms: 60000}}";
 const BY_MODEL: &str = "task_handler: {llm: {prompt: archy}}";
@@ -114,7 +116,7 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
         Some(redis) => redis.stop().await,
         None => Ok(()),
     };
-    // Leftovers are in the system's temporary folder.
+    // Nothing else cleans up: leftovers stay in the system's temporary folder.
     drop(std::fs::remove_dir_all(&dir));
     drop(std::fs::remove_dir_all(probed.workspaces()));
     let report = outcome?;
@@ -136,7 +138,8 @@ async fn all_acts(
     let in_memory = setup.in_memory(None)?;
     let mut watched = DemoConsole::open(&in_memory, output).await;
     let played = first_act(&in_memory, (day, &probed.left_out()), (stand_in, &watched), output).await;
-    // Also if the fleet did not start. The workers of the second act are processes with interpreters of their own.
+    // Stop Python even if the fleet did not start. The workers of the second act are processes with their own
+    // interpreters.
     setup.stop_python().await;
     setup.python = None;
     let mut report = played?;
@@ -159,7 +162,7 @@ async fn all_acts(
     Ok(report)
 }
 
-/// Plays the acts with several processes.
+/// Plays the second and third act, which use several processes.
 async fn other_acts(
     setup: &Setup,
     (url, dir): (&str, &Path),
@@ -185,7 +188,7 @@ async fn other_acts(
     Ok(())
 }
 
-/// Plays the day on a fleet of its own.
+/// Plays the day on its own fleet.
 async fn first_act(
     setup: &Setup,
     (day, left_out): (&[Planned], &SkippedKinds),
@@ -215,8 +218,8 @@ async fn first_act(
     report
 }
 
-/// The built-in configuration with fast settings, whose tools call the fake services. The calendar's tools are
-/// declared, granted and pinned in the folder `dir`.
+/// Returns the built-in configuration with fast settings and with tools that call the fake services. The calendar's
+/// tools are declared, granted and pinned in the folder `dir`.
 async fn configured(
     url: &str,
     dir: &Path,
@@ -251,7 +254,7 @@ async fn configured(
     let policy = &mut setup.configuration.policy;
     let capped = Arc::make_mut(&mut policy.agents).get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);
-    // A midnight during the demo would reset the day cap, so choose a time zone in which midnight is far away.
+    // A midnight during the demo would reset the day cap. Choose a time zone in which midnight is hours away.
     let shards = setup.in_memory(None)?.stores()?;
     let now_ms = shards.first().context("the demo has no shard")?.now_ms().await?;
     let hour = now_ms / 3_600_000 % 24;

@@ -1,5 +1,5 @@
-//! A scripted model behind an OpenAI-compatible API. It plays atlas, archy and kelly, identified by their system
-//! prompts, and logs its responses.
+//! A scripted model behind an OpenAI-compatible API. It plays atlas, archy and kelly, which it distinguishes by their
+//! system prompts. It logs its responses.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// Precedes the text of a post in kelly's task.
+/// In kelly's task, the text of the post follows these words.
 pub(super) const PUBLISH: &str = "Publish this post, word for word: ";
-/// The question for `archy`.
+/// The question that `archy` gets.
 const QUESTION: &str = "What do we tell people about shared research boards?";
 
 /// The running model. Dropping this stops it.
@@ -27,9 +27,9 @@ pub(super) struct Model {
 /// One response.
 #[derive(Debug, Clone)]
 pub(super) struct ModelOutput {
-    /// The agent that received it.
+    /// The agent that received the response.
     pub(super) agent: &'static str,
-    /// Its content, in short.
+    /// A short description of the response.
     pub(super) what: String,
 }
 
@@ -53,7 +53,7 @@ impl Model {
         Ok(Self { base_url, said, serving })
     }
 
-    /// The responses from the `from`th on.
+    /// Returns the responses after the first `from` responses.
     pub(super) fn said(&self, from: usize) -> Vec<ModelOutput> {
         self.said.lock().iter().skip(from).cloned().collect()
     }
@@ -84,25 +84,25 @@ async fn answer(State(said): State<Arc<Mutex<Vec<ModelOutput>>>>, Json(request):
     Json(json!({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}))
 }
 
-/// A call in short: the tool, and its target, query or text.
+/// Describes a call in short: the tool, and its target, query or text.
 fn called(tool: &str, arguments: &Value) -> String {
     let about = ["target_agent", "query", "content"].iter().find_map(|name| arguments[name].as_str());
     about.map_or_else(|| tool.to_owned(), |about| format!("{tool}: {about}"))
 }
 
-/// The next response of the model.
+/// The next response in the script.
 enum ScriptedResponse {
     Words(String),
     Call(&'static str, Value),
 }
 
-/// One request.
+/// One request to the model.
 struct ModelRequest<'a> {
     agent: &'static str,
     task: &'a str,
-    /// Number of earlier responses.
+    /// Number of earlier responses in this conversation.
     answers: usize,
-    /// The last result, or an empty text.
+    /// The result of the last call, or an empty text.
     result: &'a str,
 }
 
@@ -148,7 +148,7 @@ impl<'a> ModelRequest<'a> {
         }
     }
 
-    /// The text of the post: what follows the instruction in the first line of the task.
+    /// Returns the text of the post. It follows the instruction in the first line of the task.
     fn post(&self) -> &'a str {
         let line = self.task.lines().next().unwrap_or_default();
         line.split_once(": ").map_or(line, |(_, words)| words)

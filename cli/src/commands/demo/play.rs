@@ -16,14 +16,14 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// After this time without a reply, missing replies are given up.
+/// If no reply arrives for this long, the missing replies are not waited for any longer.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// How long to wait for surplus replies after all have arrived.
+/// How long to wait for surplus replies after all expected replies have arrived.
 const ENCORE: Duration = Duration::from_millis(300);
-/// The tool whose output names a task that gets a reply of its own.
+/// The tool that delegates a task. Its output contains the ID of the task, which gets its own reply.
 const DELEGATE: &str = "delegate_task";
 
-/// Replies as they arrive.
+/// The replies that have arrived.
 #[derive(Default)]
 struct Collected {
     turns: BTreeMap<String, Vec<(Instant, Reply)>>,
@@ -55,7 +55,8 @@ fn name(planned: &Planned) -> Result<TurnName, Failure> {
     Ok(TurnName { tenant: planned.turn.tenant.clone(), turn })
 }
 
-/// Submits each turn on schedule. Returns when that was, and how often it was a duplicate.
+/// Submits each turn on schedule. For each turn, returns when it was submitted, and how many of its submits were
+/// duplicates.
 async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Result<Vec<(Instant, usize)>, Failure> {
     let begin = Instant::now();
     let mut submitted = Vec::with_capacity(day.len());
@@ -79,7 +80,7 @@ async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Resu
     Ok(submitted)
 }
 
-/// Cancels a turn as soon as a scheduler has accepted it. If it were canceled earlier, it would not begin at all.
+/// Cancels a turn as soon as a scheduler has accepted it. A turn that is canceled earlier would never begin.
 async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), Failure> {
     let name = name(planned)?;
     while matches!(client.store(&name.tenant).turn_view(&name).await?, TurnView::Unknown) {
@@ -123,14 +124,14 @@ async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Resu
     Ok(collected)
 }
 
-/// The tasks that a turn has delegated.
+/// Returns the IDs of the tasks that a turn has delegated.
 fn delegated(reply: &Reply) -> Vec<String> {
     let made = reply.results.iter().filter(|r| r.tool == DELEGATE && r.outcome == Outcome::Ok);
     let job = |json: &str| serde_json::from_str::<serde_json::Value>(json).ok()?["job_id"].as_str().map(Into::into);
     made.filter_map(|result| job(result.output.as_ref()?.get())).collect()
 }
 
-/// Reads the admissions of a turn from its record, and how long it waited for them, ms.
+/// Reads the admissions of a turn from its record. Also returns how long the turn waited for them, ms.
 async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>, i64), Failure> {
     let turn = match client.store(&planned.turn.tenant).turn_view(&name(planned)?).await? {
         TurnView::Finished(finished) => finished,

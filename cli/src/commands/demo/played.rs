@@ -8,9 +8,9 @@ use tickfleet_store::AdmissionNote;
 
 /// All results of the day.
 pub(super) struct DayResult {
-    /// One per turn of the day, in order.
+    /// One result per turn of the day, in order.
     pub(super) turns: Vec<PlayedTurn>,
-    /// Replies to delegated tasks, by task.
+    /// Replies to delegated tasks, by the ID of the task.
     pub(super) tasks: BTreeMap<String, Vec<Reply>>,
 }
 
@@ -20,8 +20,9 @@ pub(super) struct PlayedTurn {
     pub(super) replies: Vec<(Duration, Reply)>,
     /// How often a repeated submit was recognized as a duplicate.
     pub(super) duplicates: usize,
-    /// Its admissions, from its record.
+    /// The admissions of the turn, from its record.
     pub(super) slices: Vec<AdmissionNote>,
-    /// How long it waited for windows, ms: from its acceptance to its last slice, or to its end without one.
+    /// How long the turn waited for windows, ms. The wait lasts from its acceptance to its last slice. If it had no
+    /// slice, the wait lasts to its end.
     pub(super) waited_ms: i64,
 }

@@ -1,4 +1,4 @@
-//! The report of the day: counts, and the guarantees that were violated, if any.
+//! The report of the demo's day: counts, and violated guarantees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,6 @@ use super::kinds::{Kind, Kinds, SkippedKinds};
 use super::played::{DayResult, PlayedTurn};
 use super::stand_in::Ledger;
 
-/// The whole report.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     /// True if every check passed.
@@ -26,9 +25,9 @@ pub(super) struct Report {
     pub(super) agents: usize,
     pub(super) calls: usize,
     pub(super) results: usize,
-    /// Repeated submits that were recognized.
+    /// Repeated submits of the same turn that the fleet recognized.
     pub(super) duplicates: usize,
-    /// Delegated tasks, each with a reply.
+    /// Number of delegated tasks. Each has a reply.
     pub(super) tasks: usize,
     pub(super) outcomes: BTreeMap<&'static str, usize>,
     pub(super) caps: Vec<CappedTurn>,
@@ -36,16 +35,16 @@ pub(super) struct Report {
     pub(super) latency: Latency,
     pub(super) stand_in: RequestCounts,
     pub(super) day: Vec<Row>,
-    /// The kinds of tools that the day left out, each with the reason.
+    /// The kinds of tools that were left out, each with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) left_out: SkippedKinds,
-    /// The result of the second act, once it was played.
+    /// The result of the second act; `None` before it was played.
     pub(super) second_act: Option<Agents>,
-    /// The result of the third act, once it was played.
+    /// The result of the third act; `None` before it was played.
     pub(super) third_act: Option<Desk>,
 }
 
-/// A turn that waited for its agent's windows.
+/// A turn that waited because its agent had reached a cap.
 #[derive(Debug, Serialize)]
 pub(super) struct CappedTurn {
     pub(super) agent: String,
@@ -56,7 +55,7 @@ pub(super) struct CappedTurn {
     pub(super) waited_ms: i64,
 }
 
-/// Attempts beyond the first.
+/// Counts of retried calls and of their additional attempts.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Retries {
     pub(super) calls: usize,
@@ -80,7 +79,7 @@ pub(super) struct Figures {
     pub(super) p99_ms: f64,
 }
 
-/// The requests to the three fake services.
+/// The requests that the three fake services received.
 #[derive(Debug, Serialize)]
 pub(super) struct RequestCounts {
     pub(super) requests: usize,
@@ -89,7 +88,7 @@ pub(super) struct RequestCounts {
     pub(super) messages_sent: usize,
     pub(super) posts_published: usize,
     pub(super) meetings_booked: usize,
-    /// Texts that were sent or posted, and titles that were booked, more than once.
+    /// Messages, posts and meeting titles that took effect more than once.
     pub(super) twice: Vec<String>,
     pub(super) answered_429: usize,
     pub(super) answered_503: usize,
@@ -113,7 +112,7 @@ pub(super) struct Row {
 #[derive(Debug, Serialize)]
 pub(super) struct CallRow {
     pub(super) tool: String,
-    /// The kind of its tool, if the tool exists.
+    /// The kind of the tool; `None` if the tool does not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kind: Option<Kind>,
     pub(super) outcome: Outcome,
@@ -121,7 +120,7 @@ pub(super) struct CallRow {
     /// A stable code for the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) code: Option<String>,
-    /// The message for the agent.
+    /// The message that the agent received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) told: Option<String>,
 }
@@ -172,7 +171,7 @@ fn results(turn: &PlayedTurn) -> impl Iterator<Item = &CallResult> {
     turn.replies.iter().flat_map(|(_, reply)| &reply.results)
 }
 
-/// Guarantee 1: one reply with one result per call, in the order of calls.
+/// Guarantee 1: each turn has one reply, with one result per call, in the order of the calls.
 fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let id = planned.turn_id();
     let [(_, reply)] = &turn.replies[..] else { return Some(format!("{id} got {} replies", turn.replies.len())) };
@@ -190,8 +189,8 @@ fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     Some(format!("{id} exceeded a cap: {tick} of {} in the tick, {day} of {} in the day", over.tick_cap, over.day_cap))
 }
 
-/// Guarantee 2 again, by addition instead of the fleet's own counters: the admissions of an agent in one window, or in
-/// the day, do not exceed its cap.
+/// Checks guarantee 2 by adding up admissions instead of using the fleet's own counters. The admissions of an agent in
+/// one window, or in the day, do not exceed its cap.
 fn sums_within_caps(day: &[Planned], played: &DayResult) -> Vec<String> {
     let mut sums: BTreeMap<(&str, Option<i64>), (u32, u32)> = BTreeMap::new();
     for (planned, turn) in day.iter().zip(&played.turns) {
@@ -210,7 +209,7 @@ fn sums_within_caps(day: &[Planned], played: &DayResult) -> Vec<String> {
     .collect()
 }
 
-/// Guarantee 3: an effect that is reported happened exactly once; one that is reported as not run did not happen.
+/// Guarantee 3: an effect that is reported happened exactly once. An effect that is reported as not run did not happen.
 fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<String> {
     let Some((_, Reply { results, .. })) = turn.replies.first() else { return Vec::new() };
     let asked = planned.asks.iter().zip(results).filter(|(_, result)| is_once(&result.tool));
@@ -268,7 +267,8 @@ impl Latency {
 impl Figures {
     fn new(mut took: Vec<Duration>) -> Self {
         took.sort_unstable();
-        // The nearest rank: the smallest value that at least this percentage of values does not exceed.
+        // Nearest-rank percentile: the smallest value such that at least this percentage of the values does not exceed
+        // it.
         let at = |percent: usize| took.get((took.len() * percent).div_ceil(100).saturating_sub(1)).copied();
         Self { turns: took.len(), p50_ms: ms(at(50).unwrap_or_default()), p99_ms: ms(at(99).unwrap_or_default()) }
     }
@@ -330,7 +330,7 @@ mod tests {
     use super::*;
     use tickfleet_store::AdmissionNote;
 
-    /// The day's first turn that posts. Its single call ended as `outcome`, and it got `times` replies.
+    /// The day's first turn with a post. Its single call ended as `outcome`, and the turn got `times` replies.
     fn posted(outcome: &str, times: usize) -> (Planned, PlayedTurn) {
         let planned = day::plan().unwrap().into_iter().find(|p| p.turn.calls[0].tool == "post_to_x").unwrap();
         let id = planned.turn_id();

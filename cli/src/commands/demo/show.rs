@@ -1,4 +1,4 @@
-//! Formats the day for people: the introduction, each reply as it arrives, and the report.
+//! Formats the demo's day for people: the introduction, each reply when it arrives, and the report.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use crate::output::results::outcome_color;
 use crate::output::time_format::span;
 use crate::output::{Output, StatusColor, lines, short, table};
 
-/// Characters of an agent's message in the table, whose lines have at most 110.
+/// Maximum characters of a message in the table. The lines of the table have at most 110 characters.
 const TOLD_CHARS: usize = 87;
 /// The columns of the day's table.
 const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", "WAITED"];
@@ -76,7 +76,7 @@ fn tools_by_kind(day: &[Planned], kinds: &Kinds, left_out: &SkippedKinds, output
     text
 }
 
-/// One reply, as it arrives.
+/// Formats one reply when it arrives.
 pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
     let id = reply.id().map(ToString::to_string).unwrap_or_default();
     let planned = day.iter().find(|planned| planned.turn_id() == id);
@@ -92,7 +92,7 @@ pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
     format!("{at:5}  {} {story}: {came}", output.paint(StatusColor::Strong, &reply.agent))
 }
 
-/// The whole report.
+/// Formats the whole report.
 pub(super) fn account(report: &Report, output: &Output) -> String {
     let mut text = format!("\n{}\n", output.paint(StatusColor::Strong, "The day, call by call"));
     // Writing to a `String` cannot fail, here and below.
@@ -111,7 +111,7 @@ pub(super) fn account(report: &Report, output: &Output) -> String {
     text
 }
 
-/// Returns the next commands to try, and how to add the program to PATH if needed.
+/// Returns the next commands to try. If needed, also returns how to add the program to PATH.
 pub(super) fn next() -> String {
     let path = into_path().map(|export| format!("  {export}\n")).unwrap_or_default();
     format!("\nWhere to go next\n{path}{NEXT}")
@@ -125,10 +125,11 @@ const NEXT: &str =
   tickfleet demo --json            this account, for programs
 ";
 
-/// Each call on a line. The message for the agent is on a line of its own below, because a column would be too narrow.
+/// Formats each call on a line. The message to the agent is on the next line, because a column would be too narrow for
+/// it.
 fn day_table(day: &[Row], output: &Output) -> String {
     let mut table = table(&COLUMNS);
-    // A wrapped row would separate calls from their messages.
+    // A wrapped row would have several lines, and messages would be placed below the wrong call.
     table.set_content_arrangement(ContentArrangement::Disabled);
     let mut told = vec![String::new()];
     for row in day {
@@ -151,7 +152,7 @@ fn day_table(day: &[Row], output: &Output) -> String {
     interleaved(&lines(table), &told)
 }
 
-/// The lines of a table, each followed by its message, if there is one.
+/// Formats the lines of a table. If a line has a message, the message follows it.
 fn interleaved(table: &str, told: &[String]) -> String {
     let indent = table.lines().next().and_then(|head| head.find(COLUMNS[2])).unwrap_or_default() + 2;
     let mut text = String::new();
@@ -164,7 +165,7 @@ fn interleaved(table: &str, told: &[String]) -> String {
     text
 }
 
-/// Consecutive calls with the same result, and their number.
+/// Groups consecutive calls with the same result, and counts them.
 fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     let alike = |a: &CallRow, b: &CallRow| {
         (&a.tool, a.outcome, a.attempts, &a.code) == (&b.tool, b.outcome, b.attempts, &b.code)
@@ -172,7 +173,8 @@ fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     calls.chunk_by(alike).filter_map(|group| Some((group.first()?, group.len()))).collect()
 }
 
-/// Returns the message for the agent, as far as it fits, with its code if that says more than the outcome.
+/// Returns the message to the agent, cut to the sentences that fit. If the error code says more than the outcome, the
+/// message begins with the code.
 fn why(call: &CallRow) -> String {
     let code = call.code.as_deref().filter(|code| *code != call.outcome.as_str());
     let told = call.told.as_deref().unwrap_or_default();
@@ -255,7 +257,7 @@ fn verdict(report: &Report, output: &Output) -> String {
     format!("{}\n{broken}", output.paint(StatusColor::Bad, "Failed checks:"))
 }
 
-/// The verdicts of the second and third act if all checks passed.
+/// The verdicts on the second and third act if all checks passed.
 pub(super) const SECOND_KEPT: &str = "Both tasks were answered, and each post was published once.";
 pub(super) const THIRD_KEPT: &str = "Every payment was decided as expected, and none was paid twice.";
 

@@ -1,5 +1,5 @@
-//! Fakes of Telegram, X and the team's calendar on this machine. They keep a ledger of their requests, and fail when
-//! the script says so.
+//! Fakes of Telegram, X and the team's calendar on this machine. The fakes record their requests in a ledger, and fail
+//! when the script of the day says so.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -25,31 +25,31 @@ pub(super) const BOT_TOKEN: &str = "100200300:stand-in-for-a-bot-token";
 pub(super) const X_USER_TOKEN: &str = "stand-in-for-a-user-token";
 pub(super) const X_BEARER_TOKEN: &str = "stand-in-for-a-bearer-token";
 
-/// The running services. Dropping this stops them.
+/// The running fake services. Dropping this stops them.
 pub(super) struct StandIn {
     pub(super) base_url: String,
     services: Arc<Services>,
     serving: tokio::task::JoinHandle<()>,
 }
 
-/// The services' ledger, and their next responses.
+/// The ledger of the services, and their scripted responses.
 struct Services {
-    /// The turn of each text, query or title in a request.
+    /// The index of the turn to which each text, query or title belongs.
     turns: HashMap<String, usize>,
-    /// The next responses to each turn's requests.
+    /// The scripted responses to the requests of each turn, in order.
     moods: Mutex<Vec<VecDeque<ServiceResponse>>>,
     ledger: Mutex<Ledger>,
 }
 
-/// The requests and effects of the services.
+/// The requests that the services received, and their effects.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
-    /// Number of requests for an action; the handshakes of MCP clients are not counted.
+    /// Number of requests for an action. Handshakes of MCP clients are not counted.
     pub(super) requests: usize,
     pub(super) searches: usize,
     /// Number of times that the calendar was read.
     pub(super) looks: usize,
-    /// Number of requests by response, except successful ones.
+    /// Number of failures by kind of response. Successful responses are not counted.
     pub(super) troubles: BTreeMap<ServiceResponse, usize>,
     /// Number of times that each message was sent, by its text.
     pub(super) messages: BTreeMap<String, usize>,
@@ -60,7 +60,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Counts how often the effect with this text or title happened, in any of the services.
+    /// Returns how often the effect with this text or title happened, in all services together.
     pub(super) fn times(&self, text: &str) -> usize {
         let [sent, posted] = [&self.messages, &self.posts].map(|texts| texts.get(text).copied().unwrap_or(0));
         sent + posted + self.meetings.get(text).map_or(0, Vec::len)
@@ -90,17 +90,17 @@ impl Ledger {
 /// One request.
 struct ServiceRequest {
     action: ServiceAction,
-    /// Its text, query or title, by which its turn is found.
+    /// The text, query or title of the request. It identifies the turn.
     text: String,
 }
 
 /// The requested action.
 enum ServiceAction {
-    /// To this chat.
+    /// Sends a message to this chat.
     Message(Value),
     Post,
     Search,
-    /// A tool of the calendar, with the ID for its response.
+    /// Calls a tool of the calendar. The first value is the request ID for the response.
     Tool(Value, CalendarCall),
 }
 
@@ -137,7 +137,7 @@ impl StandIn {
         Ok(Self { base_url, services, serving })
     }
 
-    /// Returns the present ledger.
+    /// Returns a copy of the ledger.
     pub(super) fn ledger(&self) -> Ledger {
         self.services.ledger.lock().clone()
     }
@@ -150,7 +150,7 @@ impl Drop for StandIn {
 }
 
 impl Services {
-    /// Returns the response to the next request with this text.
+    /// Returns the response to send to the next request with this text.
     fn next_answer(&self, text: &str) -> ServiceResponse {
         let turn = self.turns.get(text);
         turn.and_then(|turn| self.moods.lock().get_mut(*turn)?.pop_front()).unwrap_or_default()
@@ -181,7 +181,7 @@ fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFl
         Service::Telegram => (ServiceAction::Message(body["chat_id"].clone()), text(&body["text"])),
         Service::XPosts => (ServiceAction::Post, text(&body["text"])),
         Service::XSearch => (ServiceAction::Search, parameter(request.uri.query().unwrap_or_default(), "query")),
-        // No streaming, and no sessions to end.
+        // The fake supports neither streaming nor ending a session.
         Service::Calendar if request.method != Method::POST => {
             return ControlFlow::Break(StatusCode::METHOD_NOT_ALLOWED.into_response());
         }
@@ -198,7 +198,7 @@ fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFl
     ControlFlow::Continue(ServiceRequest { action, text })
 }
 
-/// Finds the service for a path, if the request has the right token.
+/// Returns the service at a path, if the request has the right token.
 fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
     let bearer = |token: &str| {
         headers.get(header::AUTHORIZATION).is_some_and(|sent| sent.as_bytes() == format!("Bearer {token}").as_bytes())
@@ -251,7 +251,7 @@ fn respond(service_request: &ServiceRequest, answer: ServiceResponse, ledger: &L
     }
 }
 
-/// A response whose connection is lost after the first half.
+/// A response whose connection breaks after the first half.
 pub(super) fn cut(done: &Value) -> Response {
     let whole = done.to_string();
     let half = Bytes::copy_from_slice(&whole.as_bytes()[..whole.len() / 2]);

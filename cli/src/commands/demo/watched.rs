@@ -1,4 +1,4 @@
-//! The console of a demo, during and after it. If it cannot be started, the demo continues without it.
+//! The console during and after a demo. If the console cannot be started, the demo continues without it.
 
 use tickfleet_ops::shutdown::Shutdown;
 use tokio_util::sync::CancellationToken;
@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// The console of the present act.
+/// The console, which shows the current act.
 pub(super) struct DemoConsole {
     console: Option<Console>,
 }
@@ -19,31 +19,31 @@ impl DemoConsole {
         let ending = CancellationToken::new();
         let console = match Console::start(setup, PORT, &ending).await {
             Ok(console) => Ok(console),
-            // Another console uses the port: that of a `tickfleet dev` or of another demo.
+            // The port is in use, for example by the console of a `tickfleet dev` or of another demo.
             Err(_) => Console::start(setup, 0, &ending).await,
         };
         let watched = Self { console: kept(console, output) };
         if output.json {
-            // Stdout contains only the report.
+            // With `--json`, stdout must contain only the report.
             output.note(&watched.invitation());
         }
         watched
     }
 
-    /// A line with the link to the console.
+    /// Returns a line with the link to the console.
     pub(super) fn invitation(&self) -> String {
         let link = self.console.as_ref().map(|console| format!("Watch it in a browser: {}", console.link()));
         link.unwrap_or_default()
     }
 
-    /// Switches to the configuration of the next act.
+    /// Switches the console to the configuration of the next act.
     pub(super) async fn go_on(&mut self, setup: &Setup, output: &Output) {
         if let Some(console) = self.console.take() {
             self.console = kept(console.with(setup, &CancellationToken::new()).await, output);
         }
     }
 
-    /// Stops the console; if `stay` is set, only after a signal.
+    /// Stops the console. If `stay` is set, waits for a signal first.
     ///
     /// # Errors
     /// No signal handler can be installed.

@@ -1,8 +1,8 @@
-//! Text helpers of all acts: counts of outcomes, and sentences that fit.
+//! Text helpers for all acts: counts of outcomes, and texts shortened to whole sentences.
 
 use crate::output::{Output, StatusColor, short};
 
-/// Counts equal words, in the order of their first occurrence: `3 ok, 1 denied`.
+/// Counts equal words and lists them in the order of their first occurrence: `3 ok, 1 denied`.
 pub(super) fn counted(words: impl Iterator<Item = (String, StatusColor)>, output: &Output) -> String {
     let mut counts: Vec<(String, StatusColor, usize)> = Vec::new();
     for (word, color) in words {
@@ -18,7 +18,8 @@ pub(super) fn counted(words: impl Iterator<Item = (String, StatusColor)>, output
     counts.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// The first sentences of a text that fit into `chars_max` characters. If the first one does not fit, it is cut.
+/// Returns the first sentences of a text that fit into `chars_max` characters. If the first sentence does not fit, it
+/// is cut.
 pub(super) fn whole_sentences(text: &str, chars_max: usize) -> String {
     let ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
     let mut ends = ends.chain([text.len()]);

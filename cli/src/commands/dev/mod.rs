@@ -53,14 +53,14 @@ pub(crate) struct Dev {
     console: Option<u16>,
 }
 
-/// The setting that grants the trial tools to every agent, as a variable.
+/// The environment variable of the setting that grants the trial tools to every agent.
 const TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
 
 /// Loads the configuration. If its permissions are the built-in ones, every agent gets the trial tools, so that there
-/// is something to call.
+/// are tools to call.
 ///
 /// # Errors
-/// Every error in it.
+/// All errors in the configuration.
 pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
     let mut sources = setup::sources(global)?;
     sources.environment.entry(TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
@@ -76,7 +76,7 @@ fn has_trial_tools(setup: &Setup) -> bool {
 /// Runs until a signal.
 ///
 /// # Errors
-/// The reason why it cannot start; [`Failure::RedisReported`] if the chosen Redis cannot be reached.
+/// The reason why the fleet cannot start; [`Failure::RedisReported`] if the chosen Redis cannot be reached.
 pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let outcome = run_on(setup, args, output).await;
@@ -86,7 +86,7 @@ pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<()
     outcome
 }
 
-/// Runs on the chosen Redis, on a private one, or in memory.
+/// Runs on the chosen Redis, on a private Redis, or in memory.
 async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     if setup.url_chosen {
@@ -119,7 +119,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
         let console = console_on(args.console).or(Some((PORT, true)));
         let outcome = serve(&setup, &place, console, shutdown, output).await;
         lending.abort();
-        // When the task ends, it removes the socket.
+        // When the task that serves the socket ends, it removes the socket.
         let _ = lending.await;
         return outcome;
     }
@@ -132,12 +132,13 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
         redis_cli: redis_cli(&redis),
     };
     let outcome = serve(&setup.at(redis.url()), &place, console_on(args.console), shutdown, output).await;
-    // In every case, let Redis save before it stops. If this process dies earlier, Redis' watchdog stops it.
+    // In every case, let Redis save its data before it stops. If this process dies earlier, Redis' watchdog stops
+    // Redis.
     redis.stop().await.map_err(Failure::failed)?;
     outcome
 }
 
-/// The requested port, which must be free.
+/// The requested port. The flag is false: the console must use exactly this port.
 fn console_on(port: Option<u16>) -> Option<(u16, bool)> {
     port.map(|port| (port, false))
 }
@@ -145,15 +146,15 @@ fn console_on(port: Option<u16>) -> Option<(u16, bool)> {
 /// Where the fleet keeps its data.
 #[derive(Default)]
 struct DataLocation {
-    /// A description.
+    /// A description of the location.
     place: String,
-    /// The URL for other commands, unless they already have it.
+    /// The URL for other commands; `None` if they find the data without a URL.
     url: Option<String>,
-    /// The command with which `redis-cli` connects.
+    /// The `redis-cli` command that connects to the data.
     redis_cli: Option<String>,
 }
 
-/// Adds a hint, because a variable that was set long ago is easily forgotten.
+/// Adds a hint to the failure, because users easily forget a variable that they set long ago.
 fn chosen_is_away(failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::RedisReported(format!(
@@ -163,15 +164,16 @@ fn chosen_is_away(failure: Failure) -> Failure {
     }
 }
 
-/// Creates the folder for this user only, and excludes it from Git. An existing folder may contain other files, so it
-/// is not changed. Errors are ignored: everything also works without `.gitignore`.
+/// Creates the folder for this user only, and excludes it from Git. An existing folder is not changed, because it may
+/// contain other files. Errors are ignored, because `.gitignore` is optional.
 fn make_private(dir: &Path) {
     if !dir.exists() && DirBuilder::new().recursive(true).mode(0o700).create(dir).is_ok() {
         let _ = std::fs::write(dir.join(".gitignore"), "*\n");
     }
 }
 
-/// Runs the fleet, with a console on this port if one is given. If the flag is true, the console may use another port.
+/// Runs the fleet. If `console` is given, also serves a console on its port. If the flag is true, the console may use
+/// another port.
 async fn serve(
     setup: &Setup,
     place: &DataLocation,
@@ -181,7 +183,7 @@ async fn serve(
 ) -> Result<(), Failure> {
     let mut address = setup.settings().http.address;
     if address.ip().is_unspecified() {
-        // On a developer's machine, other machines need no access.
+        // Other machines need no access to a developer's machine.
         address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port());
     }
     let draining = shutdown.draining.clone();
@@ -193,10 +195,10 @@ async fn serve(
         }),
         None => None,
     };
-    // No reload on SIGHUP: a closing terminal sends it, and it must still end the process.
+    // Do not reload on SIGHUP: a terminal sends SIGHUP when it closes, and the process must then end.
     fleet.follow_configuration(setup, None);
     output.print(&welcome(setup, place, &fleet, console.as_ref()))?;
-    // The failure is already in the log.
+    // The log already contains the failure.
     fleet.wait().await.map_err(|_| Failure::Reported)?;
     if let Some(console) = console {
         console.ended().await;
@@ -204,12 +206,12 @@ async fn serve(
     Ok(())
 }
 
-/// Returns the welcome message: what runs, and what to do next.
+/// Returns the welcome message: what runs, and which commands to try next.
 fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&Console>) -> String {
     let slots = setup.settings().worker.slots;
     let url =
         place.url.as_ref().map(|url| format!("  export REDIS_URL={}\n", format_args!("'{url}'"))).unwrap_or_default();
-    // Commands in the other terminal must use the same policy.
+    // The commands in the other terminal must use the same policy as this process.
     let trial = if has_trial_tools(setup) { format!("  export {TRIAL_TOOLS}=true\n") } else { String::new() };
     let by_hand = place.redis_cli.clone().unwrap_or_default();
     let link = console.map(|console| format!("Console: {}\n", console.link())).unwrap_or_default();
@@ -225,7 +227,7 @@ fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&
     )
 }
 
-/// Returns how to submit a turn over HTTP.
+/// Returns instructions for submitting a turn over HTTP.
 fn over_http(setup: &Setup, console: &Console) -> String {
     let (address, key) = console.for_services();
     let call = if has_trial_tools(setup) {
@@ -253,7 +255,7 @@ fn next_steps(setup: &Setup) -> String {
     let program = program();
     let dir = setup.sources().dir.as_deref();
     let config = dir.map(|dir| format!(" --config {}", quoted(&dir.display().to_string()))).unwrap_or_default();
-    // Every agent may call `list_tools`.
+    // Every agent can call `list_tools`.
     let call = if has_trial_tools(setup) { "'echo {\"text\":\"hi\"}'" } else { "list_tools" };
     let who = setup.somebody().map(|(tenant, agent)| format!(" --tenant {tenant} --agent {agent}"));
     let turn = who.as_ref().map(|who| format!("  {program} submit{who} --call {call} --wait{config}\n"));

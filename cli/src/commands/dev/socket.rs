@@ -9,7 +9,7 @@ use crate::failure::Failure;
 /// Default folder of the sockets.
 pub(crate) const DIR: &str = ".tickfleet";
 
-/// Serves a fleet in memory to other commands.
+/// Serves the in-memory fleet of this process to other commands, over a socket in `dir`.
 ///
 /// # Errors
 /// The socket cannot be created.
@@ -34,11 +34,11 @@ fn url_of(scheme: &str, path: &Path) -> String {
     format!("{scheme}{}", path.display())
 }
 
-/// The URL of a `tickfleet dev` that runs in this folder.
+/// Returns the URL of a `tickfleet dev` process that runs in the current folder.
 pub(crate) fn url_of_dev_here() -> Option<String> {
     let dir = Path::new(DIR).canonicalize().ok()?;
     let sockets = [(SCHEME, dir.join("dev.sock")), ("unix://", dir.join("redis.sock"))];
-    // A socket without a listener is left over from an earlier process.
+    // If nothing listens on a socket, the socket is left over from an earlier process.
     let is_live = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
     sockets.iter().find(|(_, path)| is_live(path)).map(|(scheme, path)| url_of(scheme, path))
 }

@@ -1,4 +1,4 @@
-//! `tickfleet acl`: the rules of a Redis user for one role of a fleet.
+//! `tickfleet acl`: prints the access rules of a Redis user for one role of a fleet.
 
 use clap::Args;
 use serde::Serialize;

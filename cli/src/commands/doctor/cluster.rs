@@ -1,10 +1,10 @@
-//! Checks where the shards of a fleet lie in a cluster. Pure.
+//! Checks the placement of a fleet's shards in a cluster. This module does no I/O.
 
 use tickfleet_store::{ClusterView, HolderView};
 
 use super::Finding;
 
-/// Minimum number of shards per primary. With fewer, the next primary that is added would get no shards.
+/// Minimum number of shards per primary. With fewer shards, the next primary that is added might get none.
 const SHARDS_PER_PRIMARY_MIN: usize = 4;
 
 /// Checks whether all nodes agree, where the shards are, and whether they are spread evenly.
@@ -53,7 +53,7 @@ fn placement(view: &ClusterView) -> Finding {
     }
 }
 
-/// The slots that would have to move to spread the shards evenly.
+/// Lists the slots to move so that the shards are spread evenly.
 fn moves(view: &ClusterView) -> Vec<String> {
     let mut held: Vec<(&str, Vec<u32>)> = view.holders.iter().map(|h| (h.address.as_str(), h.shards.clone())).collect();
     let mut moves = Vec::new();

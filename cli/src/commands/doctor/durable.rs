@@ -6,10 +6,11 @@ use tickfleet_store::ServerFacts;
 use super::Finding;
 use crate::setup::Setup;
 
-/// The first release with `WAITAOF`, of Redis and of Valkey, which continues Redis' version numbers.
+/// The first release with `WAITAOF`, for Redis and for Valkey, which continued Redis' version numbers.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 
-/// The durability that the configuration requires before a call runs: the setting, and tools with their own value.
+/// The durability that the configuration requires before a call runs: by the setting, and by each tool with its own
+/// value.
 pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
     let setting = ("worker.durable".to_owned(), setup.settings().worker.durable);
     let tools = &setup.configuration.tools.tools;
@@ -17,7 +18,7 @@ pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
     std::iter::once(setting).chain(of_tools).filter(|(_, durability)| *durability != Durability::None).collect()
 }
 
-/// One finding for each required kind of durability.
+/// Returns one finding for each kind of durability that is required.
 pub(crate) fn check(facts: &ServerFacts, durability_needs: &[(String, Durability)]) -> Vec<Finding> {
     [Durability::Disk, Durability::Replica]
         .into_iter()

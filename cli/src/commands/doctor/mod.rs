@@ -1,6 +1,6 @@
 //! `tickfleet doctor`: checks whether this Redis is suitable for a fleet's state, whether the queues are healthy, and
-//! whether the stored data is consistent. This file collects the data; [`server`], [`cluster`], [`queues`] and
-//! [`seals`] check it. [`repair`] also repairs it, and [`away`] handles primaries that are unreachable.
+//! whether the stored data is consistent. This file collects the data. [`server`], [`cluster`], [`queues`] and
+//! [`seals`] check the data, and [`repair`] repairs it. [`away`] handles unreachable primaries.
 
 pub(crate) mod acl;
 mod cluster;
@@ -24,7 +24,7 @@ use crate::failure::{Failure, is_away};
 use crate::output::{Output, StatusColor};
 use crate::setup::Setup;
 
-/// Number of dead letters shown.
+/// Maximum number of dead letters shown.
 const DEAD_SHOWN: usize = 3;
 
 /// Check Redis and the health of the queues, with advice for each finding. Exit code 1 if a finding is FAIL.
@@ -111,7 +111,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     if level >= bound { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Findings about Redis and every shard, and the failure if a primary of a cluster was unreachable.
+/// Findings about Redis and every shard. Also returns the failure if a primary of a cluster was unreachable.
 async fn store_findings(
     setup: &Setup,
     stores: &[Store],
@@ -136,8 +136,8 @@ fn in_memory() -> Finding {
     Finding::ok("store", "in the memory of one process; a fleet of several machines needs Redis")
 }
 
-/// Findings about the server, or in a cluster about each primary with a shard, connected to by the first of its shards.
-/// The flag is true for a cluster.
+/// Findings about the server. In a cluster, checks each primary that has a shard, over the connection of its first
+/// shard. The flag in the result is true for a cluster.
 async fn servers_findings(
     setup: &Setup,
     pool: &Pool,
@@ -188,7 +188,7 @@ async fn server_findings(
 /// continue.
 ///
 /// # Errors
-/// Redis is unreachable, or the login failed: nothing else can be checked.
+/// Redis is unreachable, or the login failed. In both cases nothing else can be checked.
 fn or_refused(what: &'static str, found: Result<Vec<Finding>, StoreError>) -> Result<Vec<Finding>, Failure> {
     const UNEXPECTED: &str = "unexpected reply: check the Redis server's log and version";
     match found {
@@ -216,7 +216,7 @@ async fn mcp_findings(setup: &Setup) -> Vec<Finding> {
     looked.into_iter().map(finding).collect()
 }
 
-/// Which sandbox levels this machine provides, if a tool needs a sandbox.
+/// Reports which sandbox levels this machine provides. `None` if no tool needs a sandbox.
 fn sandbox_finding(setup: &Setup) -> Option<Finding> {
     let unheld = setup.sandboxed()?;
     let found = setup.shell.abilities().to_string();
@@ -232,7 +232,7 @@ fn sandbox_finding(setup: &Setup) -> Option<Finding> {
     })
 }
 
-/// Checks whether the policy is the operator's own, and whether it admits any turn.
+/// Checks whether the operator wrote the policy (it is not the built-in sample), and whether it admits any turn.
 async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<Finding> {
     const WHAT: &str = "configuration";
     let configuration = &setup.configuration;
@@ -263,7 +263,7 @@ async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<Finding> {
     vec![Finding::warn(WHAT, says, advice)]
 }
 
-/// Why a file of the configuration declares nothing.
+/// Explains why a file of the configuration declares nothing.
 fn lacking(dir: Option<&Path>, file: &str) -> String {
     match dir.map(|dir| dir.join(file)) {
         Some(path) if path.exists() => format!("{} names none", path.display()),
@@ -272,7 +272,8 @@ fn lacking(dir: Option<&Path>, file: &str) -> String {
     }
 }
 
-/// Whether a tenant is set at run time. If a shard does not respond, another finding reports that.
+/// Returns true if a tenant is set at run time. A shard that does not respond is ignored, because another finding
+/// reports it.
 async fn any_tenant_is_set(stores: &[Store]) -> bool {
     for store in stores {
         if store.run_time_config().await.is_ok_and(|set| !set.declared.is_empty()) {
@@ -282,7 +283,7 @@ async fn any_tenant_is_set(stores: &[Store]) -> bool {
     false
 }
 
-/// The first lines of a message, joined.
+/// Joins the first lines of a message into one line.
 fn in_one_line(message: &str) -> String {
     const LINES_MAX: usize = 5;
     let lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -306,7 +307,7 @@ async fn shard_findings(
         facts = store.facts().await?;
     }
     let shards = setup.settings().redis.shards;
-    // A broken configuration has no policy to compare with the one in force.
+    // A broken configuration has no policy that could be compared with the policy in force.
     let digest = if setup.knows_policy() { &setup.configuration.digest } else { &facts.policy_digest };
     let mut findings = queues::shard(shard, &facts, shards, digest);
     findings.extend(agrees);
@@ -323,7 +324,7 @@ async fn shard_findings(
     Ok(findings)
 }
 
-/// Agents whose clients cannot fetch their tools.
+/// Warns about agents whose clients cannot fetch a tool list.
 async fn tool_lists(store: &Store) -> Result<Vec<Finding>, StoreError> {
     let left_out = store.tool_lists_mark().await?.map_or(0, |mark| mark.left_out);
     let says = format!("{left_out} agents have no tool list: the distinct lists exceed 64 MiB");
@@ -331,7 +332,7 @@ async fn tool_lists(store: &Store) -> Result<Vec<Finding>, StoreError> {
     Ok((left_out > 0).then(|| Finding::warn("tool lists", says, advice)).into_iter().collect())
 }
 
-/// Findings about waiting work, the processes that handle it, and dead letters.
+/// Findings about waiting work, about the processes that handle this work, and about dead letters.
 async fn waiting(setup: &Setup, store: &Store, facts: &ShardFacts) -> Result<Vec<Finding>, StoreError> {
     let backlog = store.backlog(&[], &[]).await?;
     let mut findings = queues::backlog(&backlog, setup.settings());

@@ -1,4 +1,4 @@
-//! Checks a shard: its settings, its backlog, and the processes that work on it. Pure.
+//! Checks a shard: its settings, its backlog, and the processes that work on it. This module does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,15 @@ use crate::output::short;
 use crate::output::time_format::millis;
 use crate::output::time_format::{from_now, span};
 
-/// Work that waits longer than this to be read is not being read by any process, ms.
+/// If work waits longer than this to be read, no process reads it, ms.
 const UNREAD_MS_MAX: i64 = 10_000;
-/// Schedulers check timers every `scheduler.tick_poll`. If a timer is later than this, none of them does, ms.
+/// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this, no scheduler checks it,
+/// ms.
 const LATE_MS_MAX: i64 = 2_000;
-/// Maximum number of consumers that are named.
+/// Maximum number of consumers that a finding names.
 const NAMED_MAX: usize = 5;
 
-/// Checks shards, policy and clock.
+/// Checks the shard settings, the policy and the clock.
 pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str) -> Vec<Finding> {
     if facts.is_new() {
         let advice = "start a scheduler and a worker: tickfleet dev, or tickfleet scheduler and tickfleet worker";
@@ -73,7 +74,8 @@ fn policy(facts: &ShardFacts, digest: &str) -> Finding {
     )
 }
 
-/// Finds processes with another policy than the one in force. Schedulers and workers report theirs with each heartbeat.
+/// Finds processes whose policy differs from the policy in force. Schedulers and workers report their policy with each
+/// heartbeat.
 fn others(facts: &ShardFacts) -> Option<Finding> {
     let in_force = short_digest(&facts.policy_digest);
     let lives = |name: &str| facts.beats.get(name).is_some_and(|until| *until > facts.now_ms);
@@ -93,7 +95,7 @@ fn others(facts: &ShardFacts) -> Option<Finding> {
     (!named.is_empty()).then(|| Finding::warn("policies", says, advice))
 }
 
-/// Reports low memory, which is then the single cause of all waiting work.
+/// Reports low memory. If memory is low, that is the only cause to report for waiting work.
 fn memory(b: &ShardBacklog) -> Option<Finding> {
     let says = format!(
         "{} MiB of {} MiB used: new work is rejected; accepted work continues in small batches",
@@ -104,7 +106,7 @@ fn memory(b: &ShardBacklog) -> Option<Finding> {
     (b.pressure || b.memory.is_tight()).then(|| Finding::fail("pressure", says, advice))
 }
 
-/// Checks how much work waits, and for how long.
+/// Checks how much work waits, and how long it has waited.
 pub(super) fn backlog(backlog: &ShardBacklog, settings: &Settings) -> Vec<Finding> {
     let b = backlog;
     let memory = memory(b);
@@ -159,7 +161,7 @@ pub(super) fn backlog(backlog: &ShardBacklog, settings: &Settings) -> Vec<Findin
     findings
 }
 
-/// Reports live processes, and lost ones that still hold work.
+/// Reports live processes, and lost processes that still hold work.
 pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
     let alive = |kind: &str| {
         facts.beats.iter().filter(|(name, until)| name.starts_with(kind) && **until > facts.now_ms).count()
@@ -206,7 +208,8 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
     findings
 }
 
-/// Reports the number of dead letters, and the newest ones without their text, which may contain anything.
+/// Reports the number of dead letters, and describes the newest ones. Leaves out their text, which may contain
+/// anything.
 pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> Finding {
     if count == 0 {
         return Finding::ok("dead", "no rejected or poison messages");
@@ -277,7 +280,7 @@ mod tests {
     #[test]
     fn who_decides_by_another_policy_than_the_one_in_force_is_named() {
         let policies = |of: &[(&str, &str)]| of.iter().map(|(n, p)| ((*n).to_owned(), (*p).to_owned())).collect();
-        // The policy of a dead process does not matter.
+        // The policy of a lost process does not matter.
         let same = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "abc"), ("w-b", "old")]), ..facts() };
         assert_eq!(others(&same), None);
         let split = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "old")]), ..facts() };
@@ -320,7 +323,7 @@ mod tests {
     #[test]
     fn late_timers_mean_that_nobody_schedules() {
         let settings = tickfleet_config::load(&tickfleet_config::Sources {
-            // The permissions of the sample business name these.
+            // The permissions of the sample business name these tools.
             built_in_tools: ["delegate_task", "cancel_task", "read_messages", "send_mcp_message"]
                 .map(String::from)
                 .into(),
@@ -337,7 +340,7 @@ mod tests {
             worst(&backlog(&ShardBacklog { oldest_ready_ms: 60_000, ..ShardBacklog::default() }, &settings)),
             Level::Warn
         );
-        // Full memory is reported as the single cause, even if the pressure flag for scripts is not set.
+        // Full memory is reported as the only cause, even if the pressure flag for scripts is not set.
         let memory = MemoryUsage { used: 90 << 20, max: 100 << 20 };
         let full = ShardBacklog { late_ms: 5_000, oldest_inbound_ms: 60_000, memory, ..ShardBacklog::default() };
         let found = backlog(&full, &settings);

@@ -1,4 +1,4 @@
-//! Consistency of a shard's records: the findings of `doctor`, and the repairs of `doctor --repair`.
+//! Checks the consistency of a shard's records for `doctor`, and repairs them for `doctor --repair`.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use tickfleet_store::{FaultFound, FaultKind, ShardCheck, Store, StoreError};
 use super::{Finding, Level};
 use crate::setup::Setup;
 
-/// Maximum number of subjects named per kind of fault.
+/// Maximum number of examples named for each kind of fault.
 const NAMED_MAX: usize = 5;
-/// The advice for a fault that is repaired only on request.
+/// The advice for a fault that is repaired only with `--repair`.
 const BY_REQUEST: &str = "not repaired automatically: tickfleet doctor --repair";
 /// Maximum number of repairs in one audit entry.
 const AUDITED_MAX: usize = 50;
 
-/// Checks a shard. If `by` is given, repairs what can be repaired and records the repairs in the audit log.
+/// Checks a shard. If `by` is given, also repairs the shard and records the repairs in the audit log.
 ///
 /// # Errors
-/// [`StoreError`] during a repair. Without a repair, an error is a finding.
+/// [`StoreError`] during a repair. Without a repair, an error becomes a finding.
 pub(super) async fn shard(setup: &Setup, store: &Store, by: Option<&str>) -> Result<Vec<Finding>, StoreError> {
     let check = match store.check(by.is_some()).await {
         Ok(check) => check,
@@ -52,7 +52,7 @@ async fn audit(setup: &Setup, store: &Store, by: &str, faults: &[FaultFound]) ->
     Ok(())
 }
 
-/// One finding per kind of fault.
+/// Returns one finding per kind of fault.
 fn findings(check: &ShardCheck) -> Vec<Finding> {
     let mut by_kind: BTreeMap<(bool, &'static str), Vec<&FaultFound>> = BTreeMap::new();
     for found in &check.faults {
@@ -98,7 +98,7 @@ fn subject(found: &FaultFound) -> String {
     format!("{} ({details})", found.subject)
 }
 
-/// The level of a fault, and who repairs it. A fault that is repaired only on request is FAIL.
+/// The severity of a fault, and how it is repaired. A fault that is repaired only with `--repair` is FAIL.
 const fn advice(kind: &FaultKind) -> (Level, &'static str) {
     let fault = match kind {
         FaultKind::Found(fault) => fault,

@@ -1,5 +1,5 @@
-//! Checks the seals of the audit log: whether the right key is configured, sealing makes progress, and the newest seals
-//! are valid.
+//! Checks the seals of the audit log: whether the right key is configured, whether sealing makes progress, and whether
+//! the newest seals are valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +15,11 @@ use crate::setup::Setup;
 
 /// Number of newest seals that are checked.
 const CHECKED: usize = 200;
-/// Maximum number of their entries that are read.
+/// Maximum number of entries of these seals that are read.
 const READ_MAX: usize = 20_000;
 /// Number of entries per read.
 const PAGE: usize = 500;
-/// If entries stay unsealed, or heads are not anchored, for longer than this, no process does it, ms.
+/// If entries stay unsealed, or seals stay unanchored, for longer than this, no process does that work, ms.
 const LATE_MS_MIN: i64 = 30_000;
 
 /// Checks a shard. Returns no findings if no key is configured and nothing was ever sealed.
@@ -56,7 +56,7 @@ pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<Finding>, 
     Ok(findings)
 }
 
-/// Whether sealing makes progress.
+/// Checks whether sealing makes progress.
 async fn moves(setup: &Setup, store: &Store, signer: &Signer) -> Result<Finding, StoreError> {
     let unsealed_ms = store.unsealed_ms().await?;
     let late_ms = LATE_MS_MIN.max(millis(setup.settings().seal.every).saturating_mul(10));
@@ -69,7 +69,7 @@ async fn moves(setup: &Setup, store: &Store, signer: &Signer) -> Result<Finding,
     })
 }
 
-/// Whether heads of the chains are written to an external anchor.
+/// Checks whether the hashes of new seals are copied to the external anchor.
 async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Option<Finding>, StoreError> {
     if setup.settings().seal.anchor == AnchorPlace::None {
         return Ok(None);
@@ -85,7 +85,7 @@ async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Opt
     Ok(Some(Finding::fail("anchors", says, "the schedulers' logs have the reason")))
 }
 
-/// Whether the newest seals and their entries are unchanged.
+/// Checks whether the newest seals and their entries are unchanged.
 async fn holds(store: &Store, keys: BTreeMap<String, String>, mut seals: Vec<LogSeal>) -> Result<Finding, StoreError> {
     seals.reverse();
     let mut ids = BTreeSet::new();

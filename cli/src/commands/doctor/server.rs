@@ -1,4 +1,4 @@
-//! Checks a Redis server by what it reports about itself. Pure.
+//! Checks a Redis server from the facts that it reports about itself. This module does no I/O.
 
 use tickfleet_store::{DEFAULT_USER, DefaultUser, Refusal, SentinelReport, ServerFacts};
 
@@ -6,14 +6,14 @@ use super::Finding;
 
 /// The oldest release with all features that our scripts need.
 const RELEASE_MIN: (u32, u32) = (7, 0);
-/// Maximum difference between the server's clock and this machine's that does not confuse people, ms.
+/// Maximum tolerated difference between the server's clock and this machine's clock, ms. A larger one confuses people.
 const CLOCK_DIFFERENCE_MS_MAX: i64 = 1_000;
-/// From here on new work is rejected, percent of `maxmemory`.
+/// Memory use at which new work is rejected, percent of `maxmemory`.
 const MEMORY_PERCENT_FULL: u64 = 80;
-/// From here on operators should act, percent of `maxmemory`.
+/// Memory use at which operators should act, percent of `maxmemory`.
 const MEMORY_PERCENT_WARN: u64 = 60;
 
-/// All checks of what the server reports.
+/// Runs all checks on the facts that the server reports.
 pub(super) fn check(facts: &ServerFacts) -> Vec<Finding> {
     let mut findings = vec![version(facts), role(facts), eviction(facts), durability(facts), memory(facts)];
     findings.extend(default_user(facts));
@@ -24,14 +24,15 @@ pub(super) fn check(facts: &ServerFacts) -> Vec<Finding> {
     findings
 }
 
-/// Fails for `redis://` in a cluster: it leads to one node, but a fleet's keys also lie on other nodes.
+/// Fails for a `redis://` URL in a cluster. Such a URL names one node, but the keys of a fleet are on several nodes.
 pub(super) fn cluster_by_one_node(facts: &ServerFacts) -> Option<Finding> {
     let says = "redis:// names one node of a cluster, which serves only some shards";
     (facts.mode == "cluster").then(|| Finding::fail("cluster", says, Refusal::Cluster.remedy()))
 }
 
-/// Checks whether the server can load its own append-only file when it starts. Redis loads it with the rights of the
-/// user `default`, and starts without the commands that this user may not run. Valkey does not check these rights.
+/// Checks whether the server can load its own append-only file when it starts. Redis loads the file with the
+/// permissions of the user `default`. If this user lacks permissions, Redis starts without the data that the denied
+/// commands wrote. Valkey does not check the permissions.
 fn default_user(facts: &ServerFacts) -> Option<Finding> {
     let advice = || {
         format!(
@@ -85,11 +86,11 @@ fn role(facts: &ServerFacts) -> Finding {
     }
 }
 
-/// Checks whether all Sentinels name the same primary. `None` without Sentinels.
+/// Checks whether all Sentinels name the same primary. Returns `None` without Sentinels.
 pub(super) fn sentinels(says: &[SentinelReport]) -> Option<Finding> {
     const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
     let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
-    // They are queried one after the other, so their answers may differ for a moment during a failover.
+    // The Sentinels are queried one after the other, so their answers may differ for a moment during a failover.
     let primary = named.iter().max_by_key(|name| named.iter().filter(|other| other == name).count())?;
     let agree = named.iter().filter(|name| name == &primary).count();
     let text = format!("{primary}, according to {agree} of {} sentinels", says.len());
@@ -120,7 +121,7 @@ fn eviction(facts: &ServerFacts) -> Finding {
     }
 }
 
-/// Reports what a crash of the server may lose. A restart of workers or schedulers loses nothing in any case.
+/// Reports which data a crash of the Redis server may lose. Restarts of workers or schedulers never lose data.
 fn durability(facts: &ServerFacts) -> Finding {
     const ADVICE: &str = "CONFIG SET appendonly yes, and appendfsync everysec";
     let Some(aof) = facts.aof else {
@@ -181,7 +182,7 @@ fn memory(facts: &ServerFacts) -> Finding {
     }
 }
 
-/// A size in a readable unit, such as `1.8 MiB`.
+/// Formats a size in a readable unit, such as `1.8 MiB`.
 fn rounded(bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
     match bytes / MIB {
@@ -191,7 +192,7 @@ fn rounded(bytes: u64) -> String {
     }
 }
 
-/// Compares the server's clock with ours, which was read just before and just after.
+/// Compares the server's clock with this machine's clock, which was read just before and just after the query.
 pub(super) fn clock(theirs: i64, before: i64, after: i64) -> Finding {
     let ours = before + (after - before) / 2;
     let round = after - before;
@@ -271,7 +272,7 @@ mod tests {
             ServerFacts { aof: Some(false), save: Some("3600 1".into()), ..good() },
             ServerFacts { fsync: Some("no".into()), ..good() },
             ServerFacts { maxmemory: 0, ..good() },
-            // A managed service that hides its version and role.
+            // Facts of a managed service that hides its version and role.
             ServerFacts { version: String::new(), role: String::new(), aof: None, ..good() },
             ServerFacts { used_memory: 70 << 20, ..good() },
             ServerFacts { used_memory: 0, maxmemory: 0, ..good() },

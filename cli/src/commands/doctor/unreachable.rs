@@ -1,4 +1,4 @@
-//! Unreachable primaries of a cluster: the other primaries are still checked.
+//! Handles unreachable primaries of a cluster, so that the other primaries are still checked.
 
 use super::Finding;
 use crate::failure::Failure;
@@ -8,17 +8,18 @@ use crate::failure::Failure;
 pub(super) struct UnreachableShards {
     /// Shards whose primary does not respond.
     shards: Vec<u32>,
-    /// The failure of the first of them, with which the command ends.
+    /// The failure of the first unreachable shard. The command ends with this failure.
     pub(super) first: Option<Failure>,
 }
 
 impl UnreachableShards {
-    /// Whether the primary of this shard is known to be unreachable, so that the check need not wait for it again.
+    /// Returns true if the primary of this shard is already known to be unreachable. Then the check does not wait for
+    /// it again.
     pub(super) fn has(&self, shard: usize) -> bool {
         self.shards.iter().any(|away| usize::try_from(*away) == Ok(shard))
     }
 
-    /// Returns the findings about `shards`, or a finding that their primary is unreachable.
+    /// Returns the findings about `shards`. If their primary is unreachable, returns a finding about that instead.
     ///
     /// # Errors
     /// Any other failure.

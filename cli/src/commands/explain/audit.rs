@@ -1,4 +1,4 @@
-//! Finds the audit entries of a turn: where they can be in the log, and how far to search.
+//! Finds the audit entries of a turn. Decides where in the log to search, and how far.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -7,23 +7,23 @@ use tickfleet_store::{AuditSearch, AuditSearchResult, Store, TurnName, entry_ms}
 use super::{Explain, Story, StoryState};
 use crate::failure::Failure;
 
-/// Margin around the times in the record, ms: entries are numbered by Redis' clock.
+/// Margin around the times in the record, ms. It is needed because entries are numbered by Redis' clock.
 const SLACK_MS: i64 = 1_000;
 /// Maximum number of entries that are read if no time is given.
 const READ_MAX: usize = 100_000;
 /// Maximum number of entries that are read if the user gives a time.
 const READ_MAX_ASKED: usize = 1_000_000;
-/// Without a record, a turn is assumed to have ended within this time after its start, ms: the default deadline.
+/// A turn without a record is assumed to end within this time after its start, ms. This is the default deadline.
 const LIFE_MS: i64 = 86_400_000;
-/// Maximum number of points, from admissions and failed attempts, at which the search starts to read.
+/// Maximum number of points at which the search starts to read. The points come from admissions and failed attempts.
 const LIKELY_MAX: usize = 32;
 
-/// The audit entries found.
+/// The audit entries that were found.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Audit {
-    /// As they are in the log.
+    /// The entries, unchanged from the log.
     pub(super) entries: Vec<Box<RawValue>>,
-    /// True if there can be no more entries.
+    /// True if there are no more entries.
     pub(super) complete: bool,
     /// Number of log entries that were read.
     pub(super) read: usize,
@@ -36,13 +36,13 @@ impl Audit {
     }
 }
 
-/// The entries of a turn with a record, or of its single call.
+/// Finds the entries of a turn with a record, or of the only requested call.
 pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Story, args: &Explain) -> Result<Audit, Failure> {
     if matches!(story.state, StoryState::Inbound | StoryState::Rejected) {
         return Ok(Audit { complete: true, ..Audit::default() });
     }
     let Some(accepted) = story.accepted_ms else { return unrecorded(store, name, story.now_ms, args).await };
-    // The shard's clock may be ahead of Redis' clock, which numbers the log.
+    // The log is numbered by Redis' clock. The shard's clock may be ahead of it.
     let ahead = store.clock_offset_ms().await?;
     let from_ms = args.since.map_or(accepted - ahead - SLACK_MS, |since| since.at(story.now_ms));
     let until_ms = args.until.map_or(story.ended_ms.unwrap_or(story.now_ms) + SLACK_MS, |until| until.at(story.now_ms));
@@ -65,7 +65,7 @@ pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Story, args
     Ok(Audit::of(store.audit_of(name, &search).await?))
 }
 
-/// The entries of a turn without a record. A generated ID contains its time. For any other ID, the user must give a
+/// Finds the entries of a turn without a record. A generated ID contains a time. For any other ID, the user must give a
 /// time.
 pub(super) async fn unrecorded(store: &Store, name: &TurnName, now_ms: i64, args: &Explain) -> Result<Audit, Failure> {
     let minted = minted_ms(name.turn.as_str());
@@ -86,7 +86,7 @@ const fn read_max(args: &Explain) -> usize {
     if args.since.is_some() { READ_MAX_ASKED } else { READ_MAX }
 }
 
-/// The time at which the fleet received the message from which an ID was generated.
+/// Returns the time in a generated ID: when the fleet received the message.
 pub(super) fn minted_ms(id: &str) -> Option<i64> {
     id.strip_prefix(['t', 'k']).and_then(entry_ms)
 }

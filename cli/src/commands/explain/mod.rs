@@ -1,4 +1,5 @@
-//! `tickfleet explain`: the whole history of a turn, call or task. This file collects it; [`story`] formats it.
+//! `tickfleet explain`: shows the whole history of a turn, call or task. This file collects the history; [`story`]
+//! formats it.
 
 mod audit;
 mod queue_readers;
@@ -59,15 +60,15 @@ pub(crate) struct Explain {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum StoryState {
-    /// No scheduler has decided about it yet.
+    /// No scheduler has read the message yet.
     Inbound,
     /// It was rejected.
     Rejected,
-    /// In a throttle queue.
+    /// It waits in a throttle queue.
     Lane,
-    /// In a ready stream, or in the stream of an external runtime.
+    /// It waits in a ready stream, or in the stream of an external runtime.
     Ready,
-    /// A worker or runtime runs it.
+    /// A worker or an external runtime runs it.
     Running,
     /// A call failed and will be retried.
     Retry,
@@ -107,7 +108,7 @@ struct Story {
     /// Each failed attempt that was retried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tries: Vec<FailedAttempt>,
-    /// Each period in which a call was held back because its tool accepted no calls.
+    /// Each period in which a call waited because its tool accepted no calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rests: Vec<BreakerWait>,
     /// For a task: the agent that delegated it.
@@ -116,15 +117,15 @@ struct Story {
     /// For a task: its description.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// The processes that could take it, if it is not taken yet.
+    /// The processes that could take the turn or task; `None` if a process has taken it.
     #[serde(skip_serializing_if = "Option::is_none")]
     attendance: Option<QueueReaders>,
-    /// Why it waits, if it waits.
+    /// Why the turn or task waits; `None` if it does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits: Option<record::TurnWait>,
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
-    /// The call that its holder runs.
+    /// The call that the holder runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     running: Option<record::RunningCall>,
     retries: u64,
@@ -137,20 +138,20 @@ struct Story {
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
     results: Vec<CallResult>,
-    /// Calls of other tools, made by its calls.
+    /// Calls of other tools, made by the calls of this turn.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     inner_calls: Vec<InnerCall>,
-    /// For a task that a model runs: its steps, waits and subtasks.
+    /// For a task that a model runs: the steps, waits and subtasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<TaskDetails>,
-    /// The policy in force; `None` before a scheduler has announced one.
+    /// The policy in force; `None` if no scheduler has announced one.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyInForce>,
-    /// Audit entries, and whether they are complete.
+    /// Audit entries, and whether the list is complete.
     audit: Audit,
 }
 
-/// The name of a policy.
+/// The identity of a policy.
 #[derive(Debug, Serialize)]
 struct PolicyInForce {
     generation: u64,
@@ -159,7 +160,7 @@ struct PolicyInForce {
 
 /// The turn or task to explain.
 struct ExplainTarget {
-    /// `None` searches all tenants.
+    /// `None` if all tenants must be searched.
     tenant: Option<TenantId>,
     turn: TurnId,
     position: Option<usize>,
@@ -183,7 +184,7 @@ pub(crate) struct RenderedStory {
     pub(crate) lines: Vec<String>,
 }
 
-/// Returns the history, for requests through the gateway and the live view.
+/// Returns the history. The gateway and the live view use this function.
 ///
 /// # Errors
 /// The ID is unknown.
@@ -193,7 +194,7 @@ pub(crate) async fn render(
     tenant: Option<&TenantId>,
     id: &str,
 ) -> Result<RenderedStory, Failure> {
-    // Always prefix the tenant: otherwise a colon within `id` could select another tenant.
+    // Always prefix the tenant. Otherwise a colon in `id` could select another tenant.
     let id = tenant.map_or_else(|| id.to_owned(), |tenant| format!("{tenant}:{id}"));
     let args = Explain { id, tenant: None, since: None, until: None };
     let story = gather(setup, client, &parse_target(&args)?, &args).await?;
@@ -244,7 +245,7 @@ async fn policy_in_force(store: &Store) -> Result<Option<PolicyInForce>, Failure
     Ok(generation.map(|generation| PolicyInForce { generation, digest: short_digest(&digest).to_owned() }))
 }
 
-/// The turn or task that the arguments name.
+/// Parses the name of the turn or task from the arguments.
 fn parse_target(args: &Explain) -> Result<ExplainTarget, Failure> {
     let (tenant, rest) = match args.id.split_once(':') {
         Some((tenant, rest)) => (Some(TenantId::new(tenant)?), rest),
@@ -261,7 +262,7 @@ fn parse_target(args: &Explain) -> Result<ExplainTarget, Failure> {
     Ok(ExplainTarget { tenant, turn: TurnId::new(turn)?, position })
 }
 
-/// The tenants that it may belong to.
+/// The tenants to search.
 async fn tenants(target: &ExplainTarget, setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
     match &target.tenant {
         Some(tenant) => Ok([tenant.clone()].into()),
@@ -269,7 +270,7 @@ async fn tenants(target: &ExplainTarget, setup: &Setup, client: &Client) -> Resu
     }
 }
 
-/// Returns what is known under this name, or `None`.
+/// Returns the stored data of this turn or task, or `None`.
 async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option<Story>, Failure> {
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
@@ -287,13 +288,14 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
                 (&mut story.waits, counter.filter(|counter| record::is_configured(counter)))
             {
                 wait.limit = record::limit(&active.policy, &name.tenant, counter, &budget, now_ms);
-                // The timer of its throttle queue may be due before the counter has room.
+                // The wait ends with the counter. The timer of the throttle queue may be due before the counter has
+                // room.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
             if let (StoryState::Retry, Some(id)) = (story.state, &live.turn.approval) {
                 let approval = client.approval(&name.tenant, id).await?;
                 let open = approval.filter(|approval| approval.state == "waiting" || approval.state == "approved");
-                // The gateway also shows this to keys that can only view.
+                // The gateway also shows the approval to keys with only the `view` permission.
                 let open = open.map(|open| open.for_onlookers(&setup.report().redactor));
                 story.waits = story.waits.map(|wait| wait.or_for_approval(open));
             }
@@ -311,15 +313,16 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
     }
 }
 
-/// Time limit of one attempt of a tool in this configuration, ms. A typed tool may have a limit of its own.
+/// Time limit of one attempt with a tool in this configuration, ms. The limit of a typed tool may differ: it is not
+/// known here.
 fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
     let declared = setup.configuration.tools.tools.get(tool).and_then(|def| def.timeout_ms);
     let default = setup.settings().worker.tool_timeout.as_millis();
     declared.unwrap_or_else(|| u64::try_from(default).unwrap_or(u64::MAX))
 }
 
-/// A turn without a record: it waits for a scheduler, was rejected, or ended too long ago. A generated ID contains its
-/// inbound entry; a given ID is stored.
+/// Finds a turn without a record. It waits for a scheduler, was rejected, or ended too long ago. A generated ID
+/// contains the ID of the inbound entry. An ID given by the submitter is stored.
 async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Story>, Failure> {
     if let Some((from, entry)) = dead_letters::minted(name)
         && store.is_inbound(from, entry).await?
@@ -337,13 +340,14 @@ async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Opt
     Ok(remembered.map(|_| record::unadmitted(name, StoryState::Forgotten, None, now_ms)))
 }
 
-/// A message that is not decided yet, and the schedulers that could decide it.
+/// The history of a message that no scheduler has read, with the schedulers that could read it.
 async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Story, Failure> {
     let attendance = Some(QueueReaders::of_inbound(store, now_ms).await?);
     Ok(Story { attendance, ..record::unadmitted(name, StoryState::Inbound, None, now_ms) })
 }
 
-/// A turn without a record, as far as the audit log shows it. Without a tenant, there are too many logs to search.
+/// The history of a turn without a record, from the audit log. The tenant must be given: there are too many logs to
+/// search them all.
 async fn remembered_by_audit(
     client: &Client,
     target: &ExplainTarget,
@@ -358,7 +362,7 @@ async fn remembered_by_audit(
     Ok((!story.audit.entries.is_empty()).then_some((name, story)))
 }
 
-/// The failure for an unknown ID, with other places to search.
+/// The failure for an unknown ID. Names other places to search.
 fn unknown(target: &ExplainTarget, args: &Explain) -> Failure {
     let id = &target.turn;
     let tenant = &target.tenant;

@@ -1,4 +1,4 @@
-//! The processes that could take waiting work: the actual reason for a wait for a worker, a runtime or a scheduler.
+//! The processes that could take waiting work. They show why work waits for a worker, a runtime or a scheduler.
 
 use serde::Serialize;
 use tickfleet_store::{NodeView, Store};
@@ -6,8 +6,8 @@ use tickfleet_store::{NodeView, Store};
 use crate::failure::Failure;
 use crate::output::time_format::span;
 
-/// A runtime that has not asked for work for this long counts as absent, ms: its reads block for seconds, not for
-/// minutes.
+/// If a runtime has not asked for work for this long, it counts as absent, ms. The reads of a runtime block for
+/// seconds, not for minutes.
 const RUNTIME_SILENT_MS: i64 = 60_000;
 
 /// The processes that could take a turn or task.
@@ -25,17 +25,17 @@ pub(super) enum QueueReaders {
         busy: usize,
         /// Number of slots on live workers.
         slots: usize,
-        /// Time since the last heartbeat of a lost worker, ms.
+        /// Time since the last heartbeat of the most recently lost worker, ms.
         #[serde(skip_serializing_if = "Option::is_none")]
         gone_ms: Option<i64>,
     },
     /// Runtimes of an external agent that could take a task.
     Runtimes {
-        /// The stream that they read.
+        /// The stream that the runtimes read.
         stream: String,
-        /// Number of runtimes that have ever read it.
+        /// Number of runtimes that have ever read the stream.
         known: usize,
-        /// Time since the last request for a task, ms.
+        /// Time since a runtime last requested a task, ms.
         #[serde(skip_serializing_if = "Option::is_none")]
         asked_ms: Option<i64>,
     },
@@ -43,7 +43,7 @@ pub(super) enum QueueReaders {
     Schedulers {
         /// Number of schedulers with a heartbeat.
         alive: usize,
-        /// True if they accept nothing new because memory is nearly full.
+        /// True if schedulers accept no new work because memory is nearly full.
         pressure: bool,
     },
 }
@@ -76,7 +76,7 @@ impl QueueReaders {
         Ok(Self::Schedulers { alive, pressure: store.pressure().await? })
     }
 
-    /// A sentence about them, with what to do.
+    /// Returns a sentence about these processes, with advice.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Workers { alive: 0, gone_ms, .. } => {

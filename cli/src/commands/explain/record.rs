@@ -1,4 +1,4 @@
-//! Derives the state of a turn from its record, and why it waits.
+//! Derives from a turn's record the state of the turn and why it waits.
 
 use std::borrow::Cow;
 
@@ -26,27 +26,29 @@ use super::{Story, StoryState};
 pub(super) enum Rule {
     /// The agent's calls in this tick are used up.
     TickCap,
-    /// Redis restarted, failed over or moved the shard in this tick, so its last calls may be lost.
+    /// The tick accepts no more calls: Redis restarted, failed over or moved the shard in this tick, so counts may be
+    /// lost.
     TickClosed,
     /// The agent's calls of this day are used up.
     DayCap,
     /// The day's calls of all agents of the tenant are used up.
     TenantDayCap,
-    /// A counter of a limit is full.
+    /// A counter of a limit has reached its maximum.
     Limit,
-    /// Other turns of the agent come first.
+    /// Other turns of the agent are ahead in the throttle queue.
     BehindOthers,
-    /// The next check of the throttle queue decides.
+    /// The turn can be admitted at the next check of the throttle queue.
     NextLook,
-    /// A failed call waits for its next attempt.
+    /// A failed call waits for its next attempt, or no worker can read the slice.
     Backoff,
-    /// Its next call needs an approval.
+    /// The next call needs an approval.
     Approval,
-    /// It waits for the end of work that it began, or for an equal call.
+    /// The turn waits for work that it began. Or it waits until a call of another turn ends, because
+    /// that call is equal or may change a fact.
     Other,
-    /// An operator has paused its agent, or its tenant.
+    /// An operator has paused the agent or the tenant.
     Paused,
-    /// The tool of its next call accepts no calls, after failures or because it is paused.
+    /// The tool of the next call accepts no calls, after failures or because it is paused.
     ToolRests,
 }
 
@@ -54,14 +56,14 @@ pub(super) enum Rule {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct TurnWait {
     pub(super) rule: Rule,
-    /// When its next call is eligible or checked again, ms of shard time.
+    /// When the next call is eligible or is checked again, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) turns_ahead: Option<u64>,
     pub(super) tick_used: i64,
     pub(super) day_used: i64,
-    /// The caps in this configuration; while a change spreads, the caps in force may differ.
+    /// The caps in this configuration. While a configuration change spreads, the caps in force may differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tick_cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,28 +71,28 @@ pub(super) struct TurnWait {
     pub(super) tenant_day_used: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tenant_day_cap: Option<u32>,
-    /// The turn or task that it waits for.
+    /// The turn or task that this turn waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) awaits: Option<String>,
-    /// True if that turn is not its own work, but has made an equal call.
+    /// True if this turn did not begin `awaits`, but waits for a call of `awaits` that is equal or may change a fact.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) awaits_equal: bool,
-    /// Who paused it, why, and since when.
+    /// Who paused the agent or tenant, why, and since when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pause: Option<Pause>,
-    /// The number of the next attempt, after a failed one.
+    /// Number of the next attempt; `None` unless the turn waits to retry a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_try: Option<u64>,
-    /// The limit that it waits for.
+    /// The limit that the turn waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<LimitWait>,
-    /// True if it had a slot of such a limit, and returned the slot while its call waited.
+    /// True if the turn had a concurrency slot of the limit, and returned the slot while its call waited.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) gave_places: bool,
-    /// The approval that it waits for.
+    /// The approval that the turn waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) approval: Option<Approval>,
-    /// Why the tool of its next call accepts no calls.
+    /// Why the tool of the next call accepts no calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rests: Option<String>,
 }
@@ -98,18 +100,17 @@ pub(super) struct TurnWait {
 /// The call that is running.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct RunningCall {
-    /// Its position: the first without a result in Redis. Short calls after it may already have ended.
+    /// Position of the first call without a result in Redis. Short calls after it may already have ended.
     pub(super) position: usize,
-    /// Its tool.
     pub(super) tool: String,
-    /// How long its holder has had it, ms.
+    /// How long the holder has had the turn, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held_ms: Option<i64>,
     /// Time limit of one attempt in this configuration, ms.
     pub(super) timeout_ms: u64,
 }
 
-/// The running call, if there is one. `timeout_ms` returns the time limit of an attempt of a tool.
+/// The running call of the turn, if there is one. `timeout_ms` returns the time limit of one attempt with a tool.
 pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<RunningCall> {
     live.holder.as_ref()?;
     let call: Call = serde_json::from_str(live.next_call()?).ok()?;
@@ -129,21 +130,20 @@ pub(super) fn complete(wait: &mut TurnWait, name: &TurnName, agent: &str, policy
 /// A limit that a turn waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct LimitWait {
-    /// Its name.
     pub(super) name: String,
-    /// The counter within the limit, as `tickfleet limits` lists and resets it.
+    /// The counter within the limit, as listed and reset by `tickfleet limits`.
     pub(super) counter: String,
     /// The maximum of one counter, in words; `None` if this configuration does not have the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allows: Option<String>,
     /// The use of the counter: calls, or an amount.
     pub(super) used: String,
-    /// Whether it limits concurrent calls: it is unknown when one of them ends.
+    /// True if the limit bounds concurrent calls. Then the end of the wait is unknown.
     #[serde(skip)]
     pub(super) is_held: bool,
 }
 
-/// The limit of a counter, with the used amount.
+/// The limit of a counter, with its used amount.
 pub(super) fn limit(
     policy: &Policy,
     tenant: &TenantId,
@@ -154,7 +154,7 @@ pub(super) fn limit(
     let known = policy.limits.iter().find(|limit| *limit.name == *counter.limit);
     let known = known.map(|limit| policy.tenants.get(tenant).map_or(Cow::Borrowed(limit), |owner| owner.limit(limit)));
     let known = known.as_deref();
-    // A counter means nothing after its end.
+    // After a counter's period has ended, its value is meaningless.
     let used = budget.counter.filter(|counter| counter.ends_ms > now_ms).map_or(0, |counter| counter.used);
     let held = budget.counter.map_or(0, |counter| counter.held);
     let is_held = held > 0 || known.is_some_and(|limit| limit.bound.is_held());
@@ -173,7 +173,7 @@ pub(super) fn caps(policy: &Policy, tenant: &TenantId, agent: &str) -> Option<Ca
     Some(policy.caps(owner, agent))
 }
 
-/// A history without any data yet.
+/// A history without any data, to be filled.
 fn blank(name: &TurnName, state: StoryState, now_ms: i64) -> Story {
     Story {
         tenant: name.tenant.clone(),
@@ -228,12 +228,12 @@ pub(super) const fn counter(live: &LiveTurn) -> Option<&CounterKey> {
     }
 }
 
-/// True for a counter of a configured limit. The names of built-in limits begin with `_`.
+/// Returns true for a counter of a configured limit. The names of built-in limits begin with `_`.
 pub(super) fn is_configured(counter: &CounterKey) -> bool {
     !counter.limit.starts_with('_')
 }
 
-/// A turn that has not ended.
+/// The history of a turn that has not ended.
 pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Story {
     let turn = &live.turn;
     let state = state(live);
@@ -278,7 +278,7 @@ const fn state(live: &LiveTurn) -> StoryState {
 }
 
 fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Option<TurnWait> {
-    // A counter means nothing after its end.
+    // After a counter's period has ended, its value is meaningless.
     let tick_used = if budget.tick_ends_ms > now_ms { budget.tick_used } else { 0 };
     let day_used = if budget.day_ends_ms > now_ms { budget.day_used } else { 0 };
     let tenant_used = if budget.tenant_day_ends_ms > now_ms { budget.tenant_day_used } else { 0 };
@@ -330,7 +330,7 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
 }
 
 impl TurnWait {
-    /// Returns the wait for approval if one is open, and otherwise this wait.
+    /// Returns the wait for an approval if one is open, and this wait otherwise.
     pub(super) fn or_for_approval(self, open: Option<Approval>) -> Self {
         match open {
             Some(open) => Self {
@@ -345,7 +345,7 @@ impl TurnWait {
     }
 }
 
-/// A turn that has ended.
+/// The history of a turn that has ended.
 pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
     let reply: Option<Reply> = serde_json::from_str(&turn.reply).ok();
     let results = reply.as_ref().map(|reply| reply.results.clone()).unwrap_or_default();
@@ -360,7 +360,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
         accepted_ms: Some(turn.admitted_ms),
         ended_ms: Some(turn.ended_ms),
         calls: results.len(),
-        // A task is one piece of work and does not count against caps of its agent.
+        // A task is one piece of work. It does not count against the caps of its agent.
         calls_admitted: if is_task { results.len() } else { calls_admitted },
         calls_done: results.len(),
         admissions,
@@ -378,7 +378,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
     }
 }
 
-/// Returns the delegator of a task and its description, from the arguments of its call.
+/// Returns the delegator and the description of a task, from the arguments of its call.
 fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
     let arguments = serde_json::from_str::<Call>(call).map(|call| call.arguments).unwrap_or_default();
     let said: Value = serde_json::from_str(&with_numbers_as_text(&arguments)).unwrap_or_default();
@@ -386,7 +386,7 @@ fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
     (text("delegator"), text("description").or_else(|| text("task_description")))
 }
 
-/// Adds what the audit entries contain and the record does not.
+/// Adds the facts that only the audit entries contain.
 pub(super) fn describe_by_audit(story: &mut Story) {
     let Some(entry) = story.audit.entries.first() else { return };
     let entry: Value = serde_json::from_str(&with_numbers_as_text(entry.get())).unwrap_or_default();
@@ -487,7 +487,7 @@ mod tests {
     fn a_turn_on_its_lane_waits_for_the_rule_that_its_counters_name() {
         let story = live(&name(), &laned(), budget(10), caps(), 1_000);
         assert_eq!((story.state, story.waits.unwrap().rule), (StoryState::Lane, Rule::TickCap));
-        // The tick has ended, so its counter means nothing.
+        // The tick has ended, so its counter is meaningless.
         let story = live(&name(), &laned(), budget(10), caps(), 2_500);
         assert_eq!(story.waits.unwrap().rule, Rule::NextLook);
     }

@@ -1,4 +1,4 @@
-//! Formats the history as text.
+//! Formats the history of a turn, call or task as text.
 
 use std::fmt::Write as _;
 
@@ -48,7 +48,7 @@ pub(super) fn story_lines(story: &Story) -> Vec<String> {
     life(story).into_iter().chain(inner).chain(rules(story)).chain(consents(story)).chain(beside(story)).collect()
 }
 
-/// The calls made by calls, each below its caller.
+/// Calls made by other calls, each below its caller.
 fn inner(calls: &[InnerCall]) -> Vec<String> {
     fn push_inner_call(call: &InnerCall, depth: usize, lines: &mut Vec<String>) {
         let tool = call.tool.as_deref().unwrap_or("a tool");
@@ -81,7 +81,7 @@ fn inner(calls: &[InnerCall]) -> Vec<String> {
     lines
 }
 
-/// Appends the audit entries, and whether there may be more.
+/// Appends the audit entries, and a note if there may be more.
 fn audit(story: &Story, text: &mut String) {
     let entries = &story.audit.entries;
     if !entries.is_empty() {
@@ -135,7 +135,7 @@ fn head(story: &Story, output: &Output) -> String {
     )
 }
 
-/// Admissions, failed attempts and waits for a tool, in order of time.
+/// Admissions, failed attempts and waits for a tool, in chronological order.
 fn steps(story: &Story) -> impl Iterator<Item = String> {
     let admissions = story.admissions.iter().map(|a| (a.at_ms, admission(a)));
     let tries = story.tries.iter().map(|t| (t.at_ms, failed_try(t)));
@@ -145,7 +145,7 @@ fn steps(story: &Story) -> impl Iterator<Item = String> {
     steps.into_iter().map(|(_, line)| line)
 }
 
-/// The history so far, in order of time.
+/// The history so far, in chronological order.
 fn life(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     match (story.state, &story.refusal) {
@@ -174,7 +174,7 @@ fn life(story: &Story) -> Vec<String> {
         lines.push("No calls admitted, no caps debited.".into());
     }
     lines.extend(story.task.iter().flat_map(tasks::text::steps));
-    // Recorded attempts are listed above.
+    // Recorded attempts are already listed, so only the others are counted here.
     let noted = story.tries.iter().filter(|noted| noted.attempt > 0).count();
     let unnoted = story.retries.saturating_sub(u64::try_from(noted).unwrap_or(u64::MAX));
     let trouble = [
@@ -204,7 +204,8 @@ fn life(story: &Story) -> Vec<String> {
     lines
 }
 
-/// Rules on arguments and context, and conditions on facts, that stopped a call, or would have if they were enforced.
+/// Lists rules on arguments and context, and conditions on facts, that stopped a call. Includes those in shadow mode,
+/// which would have stopped it.
 fn rules(story: &Story) -> Vec<String> {
     let told = |verdict: &str, call: &str, details: &Value, message: &str| {
         let rule = details.get("rule").and_then(Value::as_str)?;
@@ -212,7 +213,7 @@ fn rules(story: &Story) -> Vec<String> {
         let what = match reason? {
             "rule_not_met" | "rule_undecided" | "limit_reached" => "The rule ",
             "fact_missing" | "fact_forbidden" | "fact_deadlock" => "The condition on facts ",
-            // The rule is a command or a setting.
+            // `rule` names the command or setting that disabled the tool, so it needs no prefix.
             "tool_disabled" => "",
             _ => return None,
         };
@@ -230,7 +231,7 @@ fn rules(story: &Story) -> Vec<String> {
             serde_json::from_str(&tickfleet_protocol::json::with_numbers_as_text(entry.get())).unwrap_or_default();
         let text = |path: &str| entry.pointer(path).and_then(Value::as_str).unwrap_or_default();
         let call = text("/meta/call");
-        // Without a record, the log is the only source.
+        // Without results in the record, the audit log is the only source.
         if let (true, Some(details)) = (story.results.is_empty(), entry.pointer("/meta/error/details")) {
             lines.extend(told("stopped", call, details, text("/meta/error/message")));
         }
@@ -242,7 +243,7 @@ fn rules(story: &Story) -> Vec<String> {
     lines
 }
 
-/// Approvals and denials of calls that needed an approval.
+/// Approvals of calls, and denials by approvers.
 fn consents(story: &Story) -> Vec<String> {
     let here = |call: &str| story.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
     let denial = |result: &CallResult| {
@@ -264,7 +265,7 @@ fn consents(story: &Story) -> Vec<String> {
     story.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
 }
 
-/// Remarks on calls beyond their results: cached or repeated outcomes, and loops of the agent.
+/// Remarks on calls that go beyond their results: cached or repeated outcomes, and loops of the agent.
 fn beside(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     for result in &story.results {
@@ -292,7 +293,7 @@ fn beside(story: &Story) -> Vec<String> {
     lines
 }
 
-/// The turn or task that a task began and waits for.
+/// The turn or task that this task began and waits for.
 fn waits_for_work(story: &Story) -> Option<&TaskWait> {
     story.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
 }
@@ -322,7 +323,7 @@ fn present(story: &Story) -> Vec<String> {
     lines
 }
 
-/// Describes the holder and the call that it runs.
+/// Describes the process that holds the turn, and the call that it runs.
 fn held(story: &Story, holder: &str) -> String {
     let Some(running) = story.running.as_ref().filter(|_| !story.is_task) else {
         return format!("{holder} runs it");
@@ -432,7 +433,7 @@ fn waiting(wait: &TurnWait, now_ms: i64) -> String {
     }
 }
 
-/// Who paused it, and how to resume it.
+/// Describes who paused the turn, and how to resume it.
 fn paused(wait: &TurnWait, now_ms: i64) -> String {
     let Some(pause) = &wait.pause else { return "it is paused".into() };
     let since = clock(pause.since_ms);
@@ -451,7 +452,7 @@ fn used_up(limit: &LimitWait) -> String {
     format!("the limit {name} is used up ({allows}{used} used{by})")
 }
 
-/// The reason of an ending, as text.
+/// Describes why a turn ended early.
 const fn because(reason: &EndReason) -> &'static str {
     match reason {
         EndReason::Expired => "the deadline came first",
@@ -466,13 +467,13 @@ const fn because(reason: &EndReason) -> &'static str {
     }
 }
 
-/// Serializes the reason of an ending as its stable word.
+/// Serializes the end reason as its stable word.
 #[allow(clippy::ref_option, reason = "serde gives a reference")]
 pub(super) fn as_word<S: Serializer>(reason: &Option<EndReason>, serializer: S) -> Result<S::Ok, S::Error> {
     reason.as_ref().map(EndReason::word).serialize(serializer)
 }
 
-/// Formats an entry as `timestamp  level  message`.
+/// Formats an audit entry as `timestamp  level  message`.
 fn audit_line(json: &str) -> String {
     let entry: Value = serde_json::from_str(json).unwrap_or_default();
     let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();

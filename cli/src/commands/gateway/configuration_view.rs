@@ -1,4 +1,5 @@
-//! The configuration as operators see it: each setting with its origin, and the files that decide about calls.
+//! The configuration as operators see it: each setting with its origin, and the files from which the fleet decides
+//! about calls.
 
 use serde_json::{Value, json};
 use tickfleet_config::{Configuration, PrintedSetting, printed_parts};
@@ -6,7 +7,8 @@ use tickfleet_config::{Configuration, PrintedSetting, printed_parts};
 /// Maximum number of bytes shown of one file.
 const FILE_BYTES_MAX: usize = 256 * 1024;
 
-/// Returns the configuration as JSON. Secrets are already masked. A file longer than [`FILE_BYTES_MAX`] is cut.
+/// Returns the configuration as JSON. Secrets are already masked. If a file is longer than [`FILE_BYTES_MAX`], its text
+/// is cut.
 pub(super) fn view(configuration: &Configuration) -> Value {
     let shown = printed_parts(configuration);
     let setting = |PrintedSetting { path, value, origin }: PrintedSetting| {
@@ -15,7 +17,7 @@ pub(super) fn view(configuration: &Configuration) -> Value {
     };
     let file = |(name, text): (String, String)| {
         let cut = text.len().min(FILE_BYTES_MAX);
-        // A character has at most four bytes.
+        // A character has at most four bytes, so one of these positions is a character boundary.
         let end = (cut.saturating_sub(3)..=cut).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
         json!({"name": name, "text": text.get(..end), "bytes": text.len(), "whole": end == text.len()})
     };

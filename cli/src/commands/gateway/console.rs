@@ -1,4 +1,5 @@
-//! The console of `tickfleet dev` and `tickfleet demo`: a gateway in the same process, with keys created for it.
+//! The console of `tickfleet dev` and `tickfleet demo`: a gateway in the same process. Its keys are created at the
+//! start.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::setup::Setup;
 
 /// The default port of a console.
 pub(crate) const PORT: u16 = 8080;
-/// How long running requests may take when the console stops.
+/// Time limit for running requests when the console stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
 /// A running console and its keys.
@@ -26,10 +27,10 @@ pub(crate) struct Console {
     ending: CancellationToken,
 }
 
-/// Keys that expire with the process.
+/// The keys of a console. They are valid only as long as this process runs.
 struct Keys {
     console: NewKey,
-    /// Submits turns for all agents of a tenant.
+    /// Can submit turns for all agents of a tenant.
     service: NewKey,
 }
 
@@ -37,7 +38,7 @@ impl Console {
     /// Serves the console on this port of 127.0.0.1, until `draining`.
     ///
     /// # Errors
-    /// The port is taken; Redis is unreachable.
+    /// The port is taken, or Redis is unreachable.
     pub(crate) async fn start(setup: &Setup, port: u16, draining: &CancellationToken) -> Result<Self, Failure> {
         let key = || NewKey::random().map_err(Failure::failed);
         let keys = Keys { console: key()?, service: key()? };
@@ -47,11 +48,11 @@ impl Console {
         Ok(Self { address, keys, serving, ending })
     }
 
-    /// Restarts the console with another configuration, at the same address and with the same keys, so that open pages
-    /// continue to work.
+    /// Restarts the console with another configuration. The address and keys stay the same, so open pages continue to
+    /// work.
     ///
     /// # Errors
-    /// The port was taken meanwhile; Redis is unreachable.
+    /// Another process has taken the port, or Redis is unreachable.
     pub(crate) async fn with(self, setup: &Setup, draining: &CancellationToken) -> Result<Self, Failure> {
         let Self { address, keys, serving, ending } = self;
         end(serving, &ending).await;
@@ -60,18 +61,18 @@ impl Console {
         Ok(Self { address, keys, serving, ending })
     }
 
-    /// The link to the console. The key follows the `#`, so browsers do not send it, and the page removes it from the
-    /// address.
+    /// Returns the link to the console. The key follows the `#`, so browsers do not send it. The page removes the key
+    /// from the address bar.
     pub(crate) fn link(&self) -> String {
         format!("http://{}/console/#key={}", self.address, self.keys.console.secret)
     }
 
-    /// The address of the HTTP API, and a key for services of the tenant of [`Setup::somebody`].
+    /// Returns the address of the HTTP API, and a key for services. The key is for the tenant of [`Setup::somebody`].
     pub(crate) fn for_services(&self) -> (SocketAddr, &str) {
         (self.address, &self.keys.service.secret)
     }
 
-    /// Stops the console after it has answered the last requests.
+    /// Stops the console after it has responded to the last requests.
     pub(crate) async fn ended(self) {
         end(self.serving, &self.ending).await;
     }
@@ -86,7 +87,7 @@ async fn serve(
     let service = setup.somebody().map(|(tenant, _)| service_row(tenant, &keys.service));
     let rows = std::iter::once(row(setup, &keys.console)).chain(service);
     let keys = KeysFile::of(rows).map_err(Failure::failed)?;
-    // Its request metrics are not exported: the fleet's own metrics cover the rest.
+    // The request metrics of the console are not exported. The fleet's own metrics cover everything else.
     let metrics = Arc::new(Metrics::of(ProcessRole::Gateway).map_err(Failure::failed)?);
     let client = setup.client().await?.observed_by(metrics.clone());
     super::listen(super::of(setup, client, keys, metrics, ending.clone(), None)?, address, None).await
@@ -94,14 +95,14 @@ async fn serve(
 
 async fn end(mut serving: JoinHandle<()>, ending: &CancellationToken) {
     ending.cancel();
-    // If it panicked, the log has the reason, and the fleet still ends normally.
+    // If the console panicked, the log contains the reason, and the fleet still ends normally.
     if tokio::time::timeout(LAST_ANSWERS, &mut serving).await.is_err() {
         serving.abort();
     }
 }
 
-/// The key for the owner of a private fleet, who may do everything. It acts as the first approver in the configuration,
-/// if there is one.
+/// Returns the key for the owner of a private fleet, who can do everything. If the configuration has approvers, the key
+/// acts as the first one.
 fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     let approver = setup.configuration.policy.permissions.approvers.keys().next().cloned();
     let decides = approver.is_some().then_some(Verb::Approve);
@@ -117,7 +118,7 @@ fn row(setup: &Setup, key: &NewKey) -> KeyRow {
     }
 }
 
-/// The key for services, which may submit turns for all agents of its tenant.
+/// Returns the key for services. It can submit turns for all agents of its tenant.
 fn service_row(tenant: &TenantId, key: &NewKey) -> KeyRow {
     KeyRow {
         id: "dev-service".into(),

@@ -1,5 +1,5 @@
-//! The operator views of the gateway: `top`, `explain`, `limits` and `config print`, built from the configuration in
-//! its folder.
+//! The operator views of the gateway: `top`, `explain`, `limits` and `config print`. They are built from the
+//! configuration folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,9 +26,10 @@ use crate::failure::Failure;
 use crate::fleet::python::fingerprint;
 use crate::setup::Setup;
 
-/// A frame up to this age is returned to all requests.
+/// Maximum age of a frame that is returned without a new poll.
 const FRAME_FRESH: Duration = Duration::from_secs(1);
-/// If the last poll is older than this, its rates would cover too long a time: poll twice instead.
+/// Maximum age of the last poll for computing rates. If the poll is older, rates would cover too long a time. Then two
+/// polls are made.
 const FRAME_STALE: Duration = Duration::from_secs(15);
 
 /// The operator views of this process.
@@ -36,10 +37,10 @@ pub(super) struct LocalBackend {
     client: Client,
     /// The configuration as of the last request.
     setup: ArcSwap<Setup>,
-    /// Shared by all requests, because each poll costs Redis some round trips.
+    /// The frames are shared by all requests, because each poll costs Redis some round trips.
     frames: Mutex<FrameCache>,
-    /// The configuration as it is shown, with its fingerprint. The shown form includes the texts of the files, which
-    /// this process does not keep otherwise, so it is read once for all requests.
+    /// The configuration in its shown form, with its fingerprint. The shown form includes the texts of the files. This
+    /// process does not keep these texts otherwise, so they are read once for all requests.
     shown: Mutex<Option<(String, Value)>>,
 }
 
@@ -78,10 +79,10 @@ impl LocalBackend {
         })
     }
 
-    /// The setup for the current configuration in the folder.
+    /// Returns the setup for the current files of the configuration folder.
     ///
     /// # Errors
-    /// It cannot be read, or is invalid.
+    /// The configuration cannot be read, or is invalid.
     async fn current(&self) -> Result<Arc<Setup>, OperatorBackendError> {
         let previous = self.setup.load_full();
         let read = tokio::task::spawn_blocking(move || -> Result<Arc<Setup>, Failure> {
@@ -100,8 +101,8 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// As [`Self::current`], but returns the previous setup if the configuration cannot be read. An operator who looks
-    /// for a problem must not be blocked by an error in a file.
+    /// Same as [`Self::current`], but returns the previous setup if the configuration cannot be read. An error in a
+    /// file must not stop an operator who searches for a problem.
     async fn current_or_previous(&self) -> Arc<Setup> {
         match self.current().await {
             Ok(setup) => setup,
@@ -114,7 +115,8 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// The configuration as it is shown. If its files cannot be read now, only the settings of the previous one.
+    /// Returns the shown form of the configuration. If `is_whole` is false, its files cannot be read now: only the
+    /// settings of the previous configuration are returned.
     async fn shown(&self, setup: &Arc<Setup>, is_whole: bool) -> Result<Value, OperatorBackendError> {
         let mut known = self.shown.lock().await;
         if let Some((_, view)) = known.as_ref().filter(|(fingerprint, _)| *fingerprint == setup.fingerprint) {
@@ -167,7 +169,7 @@ impl OperatorBackend for LocalBackend {
         async move {
             let (setup, problem) = match self.current().await {
                 Ok(setup) => (setup, None),
-                // An operator who looks for an error in a file gets the error.
+                // An operator who searches for an error in a file gets this error.
                 Err(error) => (self.setup.load_full(), Some(error.to_string())),
             };
             let mut in_force = Vec::new();
@@ -209,8 +211,8 @@ impl OperatorBackend for LocalBackend {
 
     fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
         async move {
-            // An approver who was just removed from the file may no longer decide. If the file cannot be read, no
-            // approver may.
+            // An approver who was just removed from the file must not be able to decide. If the file cannot be read, no
+            // approver can.
             let setup = self.current().await?;
             Ok(setup.configuration.policy.permissions.approvers.get(name).cloned())
         }

@@ -1,6 +1,6 @@
-//! `tickfleet gateway`: the HTTP API of a fleet, and the keys for it. [`local_backend`] serves operator views of the
-//! configuration, [`configuration_view`] formats the configuration, [`tokens`] has the options for OpenID Connect
-//! tokens, and [`console`] serves a fleet on the operator's own machine.
+//! `tickfleet gateway`: serves the HTTP API of a fleet, and creates API keys. [`local_backend`] serves operator views
+//! of the configuration, and [`configuration_view`] formats the configuration. [`tokens`] has the options for OpenID
+//! Connect tokens. [`console`] serves a fleet on the operator's own machine.
 
 mod configuration_view;
 pub(crate) mod console;
@@ -34,7 +34,7 @@ use crate::fleet::readiness::ready;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Time between two checks whether Redis responds.
+/// Time between two attempts to reach Redis.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Serve the HTTP API until SIGTERM, or create an API key.
@@ -175,7 +175,7 @@ impl Key {
 }
 
 impl GatewayArgs {
-    /// How callers authenticate.
+    /// The keys and tokens with which callers authenticate.
     fn credentials(&self) -> Result<Credentials, Failure> {
         let keys = self.keys.as_deref().map(KeysFile::open).transpose().map_err(Failure::failed)?;
         let tokens = self.tokens.open().map_err(Failure::failed)?;
@@ -186,14 +186,14 @@ impl GatewayArgs {
         Ok(Credentials { keys, tokens, wrong: Some(wrong).filter(|wrong| wrong.per_second > 0) })
     }
 
-    /// The files for TLS.
+    /// The certificate and private key for TLS.
     fn tls(&self) -> Result<Option<TlsFiles>, Failure> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
         TlsFiles::open(certificate, key).map(Some).map_err(|error| Failure::usage(error.to_string()))
     }
 }
 
-/// Returns true for a subcommand, which needs neither a configuration nor Redis.
+/// Returns true for a subcommand. Subcommands need neither a configuration nor Redis.
 pub(crate) const fn needs_nothing(args: &GatewayArgs) -> bool {
     args.command.is_some()
 }
@@ -272,10 +272,10 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     Ok(())
 }
 
-/// Whether Redis responds, and holds the fleet of this configuration.
+/// Returns true if Redis responds and contains the fleet of this configuration.
 ///
 /// # Errors
-/// Redis holds another fleet: one with a different number of shards.
+/// Redis contains another fleet: its number of shards differs.
 async fn is_fleet_known(client: &Client) -> Result<bool, Failure> {
     match client.check().await {
         Ok(()) => Ok(true),
@@ -287,7 +287,7 @@ async fn is_fleet_known(client: &Client) -> Result<bool, Failure> {
     }
 }
 
-/// The gateway of this process.
+/// Creates the gateway of this process.
 ///
 /// # Errors
 /// The URL of Redis is invalid.
@@ -303,7 +303,7 @@ fn of(
     Ok(Gateway::new(client, credentials, backend, metrics, draining, public))
 }
 
-/// Serves probes and scrapes until `ended`, including during a drain.
+/// Serves probes and metrics until `ended`, including during a drain.
 ///
 /// # Errors
 /// The address cannot be bound.
@@ -356,7 +356,7 @@ fn make_key(args: &Key, output: &Output) -> Result<(), Failure> {
     };
     let rows = [row];
     let text = serde_saphyr::to_string(&rows).map_err(|error| Failure::failed(anyhow::anyhow!("{error}")))?;
-    // Print only a key that can be parsed again.
+    // Parse the key before it is printed, so that an invalid key is never printed.
     tickfleet_gateway::ApiKeys::parse(&text).map_err(Failure::usage)?;
     output.show(&rows, |_| text.trim_end().to_owned())?;
     output.note(&format!("The key, shown only once: {}", key.secret));

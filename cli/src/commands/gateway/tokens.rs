@@ -64,10 +64,10 @@ impl From<AlgorithmArg> for Algorithm {
 }
 
 impl TokenArgs {
-    /// Reads the rules; `None` without an issuer.
+    /// Opens the token check, with its rules. Returns `None` if no issuer is given.
     ///
     /// # Errors
-    /// [`TokenError`].
+    /// [`TokenError`] if the rules or keys cannot be used.
     pub(super) fn open(&self) -> Result<Option<Tokens>, TokenError> {
         let (Some(issuer), Some(rules)) = (&self.oidc_issuer, &self.oidc_rules) else { return Ok(None) };
         let algorithms = match self.oidc_algorithm.as_slice() {

@@ -1,5 +1,5 @@
-//! Combines a document that is spread over several files: other files become members of the document, and references to
-//! them become local. Only files in the document's folder are read, and nothing is fetched.
+//! Combines an OpenAPI document that is spread over several files. The other files become members of the document, and
+//! references to these files become local. Only files in the document's folder are read, and nothing is fetched.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use super::{DOCUMENT_BYTES_MAX, parse};
 
 /// The member of the document that contains the other files.
 pub(super) const FILES: &str = "x-tickfleet-files";
-/// Marks a reference that cannot be followed; the reason comes after it.
+/// Marks a reference that cannot be followed. The reason comes after the mark.
 pub(super) const UNREAD: char = '!';
-/// Maximum number of other files.
+/// Maximum number of files besides the document itself.
 const FILES_MAX: usize = 500;
 
-/// A document with everything that it refers to.
+/// A document that contains everything to which it refers.
 #[derive(Default)]
 pub(crate) struct Bundle {
     pub(crate) root: Value,
-    /// The paths of the other files, in their order in the document.
+    /// The paths of the other files. Their order is the same as in the document.
     pub(super) files: Vec<String>,
 }
 
 impl From<Value> for Bundle {
-    /// A document without a folder: references to other files are not followed.
+    /// Creates a bundle without a folder. References to other files are not followed.
     fn from(root: Value) -> Self {
         Self { root, files: Vec::new() }
     }
@@ -34,7 +34,7 @@ impl From<Value> for Bundle {
 struct BundleReader {
     document: PathBuf,
     folder: PathBuf,
-    /// The index of each file in the document, by path.
+    /// Maps the path of a file to its index among the other files.
     known: BTreeMap<PathBuf, usize>,
     contents: Vec<Value>,
     bytes: u64,
@@ -49,7 +49,7 @@ pub(super) fn bundled(mut root: Value, file: &Path) -> Bundle {
     let mut from = folder.clone();
     reader.rewrite(&mut root, None, &from);
     let mut next = 0;
-    // Each file is read once, so files that refer to each other do not cause an endless loop.
+    // Each file is read only once, so circular references between files do not cause an endless loop.
     while next < reader.contents.len() {
         let mut content = std::mem::take(&mut reader.contents[next]);
         if let Some((path, _)) = reader.known.iter().find(|(_, place)| **place == next) {
@@ -70,7 +70,7 @@ pub(super) fn bundled(mut root: Value, file: &Path) -> Bundle {
 }
 
 impl BundleReader {
-    /// Makes every reference within a value of one file local to the document.
+    /// Changes every reference in a value of one file to a local reference of the document.
     fn rewrite(&mut self, value: &mut Value, place: Option<usize>, from: &Path) {
         match value {
             Value::Array(items) => items.iter_mut().for_each(|item| self.rewrite(item, place, from)),
@@ -91,10 +91,10 @@ impl BundleReader {
         }
     }
 
-    /// Returns a reference as one within the document.
+    /// Converts a reference into a local reference of the document.
     ///
     /// # Errors
-    /// Why it cannot be followed.
+    /// The reason why the reference cannot be followed.
     fn local(&mut self, reference: &str, place: Option<usize>, from: &Path) -> Result<String, String> {
         let (file, pointer) = reference.split_once('#').unwrap_or((reference, ""));
         let place = match file {
@@ -107,7 +107,7 @@ impl BundleReader {
         Ok(place.map_or_else(|| format!("#{pointer}"), |place| format!("#/{FILES}/{place}{pointer}")))
     }
 
-    /// The index of a file in the document; `None` for the document itself.
+    /// Returns the index of a file among the other files, or `None` for the document itself.
     fn place(&mut self, path: &Path) -> Result<Option<usize>, String> {
         let path = path.canonicalize().map_err(|error| format!("cannot be read: {error}"))?;
         if path == self.document {
@@ -178,7 +178,7 @@ paths:
 "##;
 
     fn report(document: &str, files: &[(&str, &str)]) -> Report {
-        // Tools are built as in a worker, each with an HTTP client.
+        // The test builds tools in the same way as a worker. Each tool has an HTTP client.
         tickfleet_outbound::install_crypto_provider();
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("api");

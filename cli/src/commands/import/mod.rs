@@ -1,7 +1,7 @@
 //! `tickfleet tools import`: converts the operations of an OpenAPI document into a section of `tools.yaml`.
 //!
-//! Every tool is built before it is printed, as in a worker. Operations that could not be used are left out, with the
-//! reason.
+//! Every tool is built before it is printed, in the same way as in a worker. Operations that a worker could not use are
+//! left out, with the reason.
 
 mod bundle;
 mod operation;
@@ -74,7 +74,7 @@ pub(crate) struct Report {
     pub(crate) tools: BTreeMap<String, Value>,
     /// Operations that were left out, each with the reason.
     left_out: Vec<(String, String)>,
-    /// Remarks for the reader, each with the tool.
+    /// Remarks for the reader, each with the name of the tool.
     notes: Vec<(String, String)>,
 }
 
@@ -82,7 +82,7 @@ impl Report {
     /// The section of `tools.yaml`.
     ///
     /// # Errors
-    /// Cannot occur for the result of an import.
+    /// None occur for the result of an import.
     pub(crate) fn yaml(&self) -> Result<String, Failure> {
         serde_saphyr::to_string(&json!({ "tools": self.tools })).map_err(Failure::failed)
     }
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(),
     show_report(&report, args, output)
 }
 
-/// Builds tools as a worker does.
+/// Builds tools in the same way as a worker.
 pub(crate) struct ToolBuilder {
     kinds: ToolKinds,
     environment: Environment,
@@ -115,7 +115,7 @@ impl ToolBuilder {
     }
 }
 
-/// Returns the operations of a document as tools, except names in `taken`.
+/// Converts the operations of a document into tools. The names in `taken` are not used.
 ///
 /// # Errors
 /// The document is not an OpenAPI document, or an operation of `--only` is missing.
@@ -208,10 +208,10 @@ fn read(file: &Path) -> Result<Value, Failure> {
     parse(&text).map_err(|error| unread(&error))
 }
 
-/// Parses a document in JSON or YAML.
+/// Parses a JSON or YAML document.
 ///
 /// # Errors
-/// It is neither, or its aliases expand too much.
+/// The text is neither JSON nor YAML, or its YAML aliases expand too much.
 pub(crate) fn parse(text: &str) -> Result<Value, String> {
     if text.trim_start().starts_with('{') {
         return serde_json::from_str(text).map_err(|error| error.to_string());
@@ -223,13 +223,13 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| error.without_snippet().to_string())
 }
 
-/// The operations of a document, and unreadable ones with the reason.
+/// The readable operations of a document, and the unreadable ones with the reasons.
 type Operations<'d> = (Vec<Operation<'d>>, Vec<(String, String)>);
 
 /// Finds the operations of a document.
 ///
 /// # Errors
-/// There are too many.
+/// The document has too many operations.
 fn operations(document: &Document) -> Result<Operations<'_>, Failure> {
     let mut operations = Vec::new();
     let mut unread = Vec::new();

@@ -11,7 +11,7 @@ use super::security::{self, SecretNaming};
 const DESCRIPTION_BYTES_MAX: usize = 1_024;
 /// Headers that OpenAPI excludes from parameters, or that the connection sets.
 const HEADERS_IGNORED: [&str; 3] = ["accept", "content-type", "authorization"];
-/// If a body has only these keywords, its properties can be arguments themselves.
+/// If a body schema has only these keywords, the properties of the body can be arguments of the tool.
 const PLAIN_BODY: [&str; 6] = ["type", "properties", "required", "title", "description", "additionalProperties"];
 
 /// An operation and its position in the document.
@@ -23,7 +23,7 @@ pub(super) struct Operation<'d> {
     pub(super) operation: &'d Value,
 }
 
-/// A tool, and remarks for the reader.
+/// A converted tool, and remarks for the reader.
 pub(super) struct ImportedTool {
     /// Its declaration in `tools.yaml`.
     pub(super) tool: Value,
@@ -43,7 +43,7 @@ struct Arguments {
 }
 
 impl Operation<'_> {
-    /// Returns its name: its `operationId`, or its method and path.
+    /// Returns the name of the tool, from the `operationId` or from the method and path.
     pub(super) fn name(&self) -> String {
         let given = self.operation.get("operationId").and_then(Value::as_str);
         let name = given.map_or_else(|| format!("{}_{}", self.method, self.path), str::to_owned);
@@ -53,7 +53,7 @@ impl Operation<'_> {
         parts.join("_")
     }
 
-    /// Returns the tool.
+    /// Converts the operation into a tool.
     ///
     /// # Errors
     /// Why a tool cannot make this request.
@@ -132,7 +132,7 @@ impl Operation<'_> {
             let name = text("name");
             let place = text("in");
             let required = place == "path" || parameter.get("required") == Some(&Value::Bool(true));
-            // The schema must be readable even if the parameter is optional: a call without the parameter could do
+            // An unreadable schema is an error even if the parameter is optional. A call without the parameter could do
             // something else.
             if let Some(schema) = parameter.get("schema")
                 && let Err(reason) = self.document.inlined(schema)
@@ -140,7 +140,8 @@ impl Operation<'_> {
                 return Err(format!("its {place} parameter {name} cannot be read: {reason}"));
             }
             match self.parameter(&mut arguments, parameter, name, place, required) {
-                // A change without its filter could affect more than intended.
+                // If a required parameter is missing, or a change has no filter, the call could affect more than
+                // intended.
                 Err(reason) if required || self.method != "get" => {
                     return Err(format!("its {place} parameter {name} {reason}"));
                 }
@@ -265,7 +266,7 @@ impl Arguments {
         self.properties.insert(name, schema);
     }
 
-    /// A name for an argument that templates can use and that no other argument has.
+    /// Returns a name for an argument that templates can use and that no other argument has.
     fn name(&self, name: &str, place: &str) -> Result<String, String> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
         let plain: String = name.chars().map(plain).collect();
@@ -282,7 +283,7 @@ impl Arguments {
     }
 }
 
-/// Whether a schema is an object that its properties describe completely.
+/// Returns true if a schema is an object that its properties describe completely.
 fn is_plain(schema: &Value) -> bool {
     let Some(members) = schema.as_object() else { return false };
     let closed = members.get("additionalProperties").is_none_or(|more| *more == Value::Bool(false));
@@ -291,7 +292,7 @@ fn is_plain(schema: &Value) -> bool {
     object && closed && properties && members.keys().all(|key| PLAIN_BODY.contains(&key.as_str()))
 }
 
-/// Sets the description of a schema that has none.
+/// Adds a description to a schema that has none.
 fn describe(schema: &mut Value, description: Option<&Value>) {
     if let (Value::Object(members), Some(Value::String(text))) = (schema, description) {
         members.entry("description").or_insert_with(|| text.as_str().into());

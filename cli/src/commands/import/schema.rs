@@ -1,4 +1,5 @@
-//! Converts schemas of an OpenAPI document into self-contained JSON Schemas: resolves references, within bounds.
+//! Converts the schemas of an OpenAPI document into self-contained JSON Schemas. References are resolved, within
+//! bounds.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +7,7 @@ use super::bundle::{FILES, UNREAD};
 
 /// Maximum number of schemas in one tool's arguments, after references are resolved.
 const NODES_MAX: usize = 2_000;
-/// Maximum depth of nested references, and of nested schemas.
+/// Maximum depth of nested references, and also of nested schemas.
 const DEPTH_MAX: usize = 48;
 
 /// Keywords that do not constrain arguments.
@@ -22,7 +23,7 @@ const DROPPED: [&str; 10] = [
     "writeOnly",
     "$schema",
 ];
-/// Keywords with a schema.
+/// Keywords whose value is a schema.
 const SINGLE: [&str; 11] = [
     "items",
     "additionalProperties",
@@ -36,9 +37,9 @@ const SINGLE: [&str; 11] = [
     "unevaluatedProperties",
     "additionalItems",
 ];
-/// Keywords with schemas by name.
+/// Keywords whose value maps names to schemas.
 const NAMED: [&str; 4] = ["properties", "patternProperties", "dependentSchemas", "$defs"];
-/// Keywords with a list of schemas.
+/// Keywords whose value is a list of schemas.
 const LISTED: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 /// Keywords that can accompany a reference without constraining the value.
 const REMARKS: [&str; 4] = ["description", "title", "summary", "default"];
@@ -48,7 +49,7 @@ pub(super) struct Document {
     pub(super) root: Value,
     /// True for version 3.0, whose schemas differ from JSON Schema.
     pub(super) old: bool,
-    /// The paths of the other files in the document.
+    /// The paths of the other files that were merged into the document.
     pub(super) files: Vec<String>,
 }
 
@@ -68,11 +69,11 @@ impl Document {
         Err("a reference is circular".to_owned())
     }
 
-    /// As [`Self::follow`], for a path or an operation: the target must be an object, and a reference may only be
-    /// accompanied by remarks, because other members could be parameters.
+    /// Same as [`Self::follow`], but for a path or an operation. The target must be an object. Only remarks can
+    /// accompany a reference, because other members could be parameters.
     ///
     /// # Errors
-    /// As [`Self::follow`], and if these conditions are not met.
+    /// The errors of [`Self::follow`], or one of these conditions is not met.
     pub(super) fn whole<'d>(&'d self, value: &'d Value) -> Result<&'d Value, String> {
         let mut here = value;
         for _ in 0..DEPTH_MAX {
@@ -95,7 +96,7 @@ impl Document {
         self.root.pointer(pointer).ok_or_else(|| format!("{} points to nothing", self.shown(reference)))
     }
 
-    /// A reference as it was written in the original file.
+    /// Returns a reference in the form of the original file.
     fn shown(&self, reference: &str) -> String {
         let in_file = reference.strip_prefix("#/").and_then(|rest| rest.strip_prefix(FILES)?.strip_prefix('/'));
         let Some(in_file) = in_file else { return reference.to_owned() };
@@ -107,10 +108,10 @@ impl Document {
         }
     }
 
-    /// A schema with every reference resolved.
+    /// Returns a schema with every reference resolved.
     ///
     /// # Errors
-    /// It refers to itself, is too large, or uses a feature that the arguments of a tool do not support.
+    /// The schema refers to itself, is too large, or uses a feature that the arguments of a tool do not support.
     pub(super) fn inlined(&self, schema: &Value) -> Result<Value, String> {
         SchemaInliner { document: self, nodes: 0, trail: Vec::new() }.schema(schema, 0)
     }
@@ -148,7 +149,7 @@ impl SchemaInliner<'_> {
         let resolved = self.schema(target, depth + 1);
         self.trail.pop();
         let mut resolved = resolved?;
-        // In 3.0, siblings of a reference are ignored.
+        // OpenAPI 3.0 ignores the siblings of a reference.
         if self.document.old || members.len() == 1 {
             return Ok(resolved);
         }
@@ -193,7 +194,7 @@ impl SchemaInliner<'_> {
         Ok(Value::Object(made))
     }
 
-    /// Properties that only occur in responses.
+    /// Names of the properties that occur only in responses.
     fn read_only<'m>(&self, members: &'m Map<String, Value>) -> Result<Vec<&'m String>, String> {
         let mut names = Vec::new();
         for (name, property) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! The authentication of an operation: security schemes become references to secrets.
+//! The authentication of an operation. Security schemes become references to secrets.
 
 use std::collections::BTreeMap;
 
@@ -13,24 +13,24 @@ pub(super) struct ImportedCredentials {
     pub(super) query: BTreeMap<String, String>,
     pub(super) oauth2: Option<Value>,
     pub(super) secrets: BTreeMap<String, Value>,
-    /// Remarks for the person who sets the secrets.
+    /// Remarks for the person who provides the secrets.
     pub(super) notes: Vec<String>,
 }
 
-/// How secrets are named.
+/// How the variables of secrets are named.
 pub(super) struct SecretNaming {
     /// Prefix of each variable.
     pub(super) prefix: String,
-    /// True if each tenant has a secret of its own.
+    /// True if each tenant has its own secret.
     pub(super) per_tenant: bool,
 }
 
 impl SecretNaming {
-    /// The name of a scheme's secret.
+    /// Returns the variable name for the secret of a scheme.
     fn secret(&self, scheme: &str, what: &str) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
-        // The document chooses the names of its schemes. Without a prefix, it could choose a variable that the worker
-        // uses for another purpose, such as `REDIS_URL`. Besides, the name of a variable must begin with a letter.
+        // The document chooses the names of its schemes. Without a prefix, a scheme name could match a variable that
+        // the worker uses for another purpose, such as `REDIS_URL`. Also, a variable name must not begin with a digit.
         let prefix = if self.prefix.is_empty() { "IMPORTED_" } else { &self.prefix };
         let name: String = format!("{prefix}{scheme}{what}").chars().map(plain).collect();
         if name.starts_with(|c: char| c.is_ascii_digit()) { format!("S_{name}") } else { name }
@@ -42,10 +42,10 @@ impl SecretNaming {
     }
 }
 
-/// The first way of authentication that tools can use.
+/// Returns the first alternative of authentication that tools can use.
 ///
 /// # Errors
-/// Why there is no such way.
+/// The reason why no alternative can be used.
 pub(super) fn signing(
     document: &Document,
     operation: &Value,
@@ -63,7 +63,7 @@ pub(super) fn signing(
     Err(why.unwrap_or_default())
 }
 
-/// Combines all schemes of one way, which are sent together.
+/// Combines all schemes of one alternative. They are sent together.
 fn together(document: &Document, way: &Value, naming: &SecretNaming) -> Result<ImportedCredentials, String> {
     let mut signing = ImportedCredentials::default();
     for (name, scopes) in way.as_object().into_iter().flatten() {
@@ -132,7 +132,7 @@ impl ImportedCredentials {
             oauth2["refresh_token"] = self.secret(name, "_REFRESH_TOKEN", naming).into();
         }
         let scopes: Vec<&str> = scopes.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        // A refresh token carries the scopes that its owner agreed to.
+        // A refresh token already has the scopes to which its owner agreed.
         if !scopes.is_empty() && grant == "client_credentials" {
             oauth2["scope"] = scopes.join(" ").into();
         }
@@ -142,7 +142,7 @@ impl ImportedCredentials {
         Ok(())
     }
 
-    /// Declares a secret and returns the reference to it.
+    /// Declares a secret and returns its placeholder.
     fn secret(&mut self, scheme: &str, what: &str, naming: &SecretNaming) -> String {
         let name = naming.secret(scheme, what);
         let reference = naming.reference(&name);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tickfleet_tools_knowledge::documents::{FileFormat, Problem};
 
-/// Maximum number of files in folders of one import.
+/// Maximum number of files in folders per import.
 const FILES_MAX: usize = 20_000;
 /// Maximum depth of nested folders.
 const DEPTH_MAX: usize = 32;
@@ -13,23 +13,23 @@ const DEPTH_MAX: usize = 32;
 /// A file to import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundFile {
-    /// Its path, which becomes the source of its documents.
+    /// The path of the file. It becomes the source of the file's documents.
     pub(super) name: String,
     pub(super) form: FileFormat,
 }
 
-/// The files found below the given paths.
+/// The files that were found below the given paths.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) files: Vec<FoundFile>,
-    /// Paths that cannot be read, and given files that are not documents.
+    /// Paths that cannot be read, and files that were named explicitly but are not documents.
     pub(super) problems: Vec<Problem>,
-    /// Number of other files in folders.
+    /// Number of files in folders that are not documents.
     pub(super) others: usize,
 }
 
 impl Tree {
-    /// Finds all documents below these paths, sorted by name. Hidden files and links in folders are skipped.
+    /// Finds all documents below these paths, sorted by name. In folders, hidden files and links are skipped.
     pub(super) fn below(roots: &[String]) -> Self {
         let mut tree = Self::default();
         for root in roots {
@@ -91,7 +91,7 @@ impl FoundFile {
     /// Reads the file, unless it is larger than its format allows.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The reason why the file cannot be read.
     pub(super) fn read(&self) -> Result<Vec<u8>, Problem> {
         let problem = |why: String| Problem { place: self.name.clone(), why };
         let bytes = fs::metadata(Path::new(&self.name)).map_err(|error| problem(error.to_string()))?.len();

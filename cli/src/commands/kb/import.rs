@@ -44,15 +44,15 @@ struct Report {
     replaced: usize,
     unchanged: usize,
     removed: u64,
-    /// Documents that came from these paths and are no longer there.
+    /// Documents that came from these paths, but whose files no longer exist.
     gone: usize,
-    /// Files of other kinds.
+    /// Number of files of other kinds, which are skipped.
     left_out: usize,
-    /// The model that embeds passages, if one is configured.
+    /// The model that embeds passages; `None` if none is configured.
     model: Option<String>,
     /// Invalid documents and unreadable files, each with the reason.
     problems: Vec<ReportedProblem>,
-    /// Why the import stopped early.
+    /// Why the import stopped early, if it did.
     stopped: Option<&'static str>,
 }
 
@@ -71,7 +71,7 @@ impl From<Problem> for ReportedProblem {
 /// Runs the import.
 ///
 /// # Errors
-/// An unknown tenant; Redis; any invalid document.
+/// The tenant is unknown, a document is invalid, or Redis does not respond.
 pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result<(), Failure> {
     let store = super::store(setup, &args.tenant).await?;
     let embedder = setup.knowledge.embedder().map_err(|why| Failure::failed(anyhow::anyhow!(why)))?;
@@ -104,7 +104,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     if is_good { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// A path as documents name it, without a leading `./` or a trailing `/`.
+/// Returns a path in the form that documents use, without a leading `./` or a trailing `/`.
 fn tidy(path: &str) -> String {
     let mut tidy = path;
     while let Some(rest) = tidy.strip_prefix("./").filter(|rest| !rest.is_empty()) {
@@ -157,8 +157,8 @@ async fn one_file(
     Ok(())
 }
 
-/// Finds documents whose files no longer exist, and removes them if requested. After any read error, nothing counts as
-/// gone.
+/// Finds documents whose files no longer exist, and removes these documents if requested. If any file could not be
+/// read, no document counts as gone.
 async fn prune(
     store: &Store,
     args: &Import,

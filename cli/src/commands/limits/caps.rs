@@ -1,4 +1,4 @@
-//! The caps of agents, tenants and tasks, shown like limits: what they allow, and their fullest counters.
+//! The caps of agents, tenants and tasks. They are shown like limits: what they allow, and their fullest counters.
 
 use tickfleet_model::limit::{LimitMode, OnReach};
 use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
@@ -9,17 +9,18 @@ use super::counters::{COUNTERS_MAX, Shard};
 use super::views::{CounterView, LimitView};
 use crate::failure::Failure;
 
-/// The owner of the counters to show. Without a tenant, the counters of all.
+/// The tenant or agent whose counters are shown. Without a tenant, the counters of all tenants are shown.
 #[derive(Clone, Copy, Default)]
 pub(super) struct CounterOwner<'a> {
     pub(super) tenant: Option<&'a TenantId>,
     pub(super) agent: Option<&'a AgentId>,
 }
 
-/// Minimum number of tasks read per tenant, however many tenants there are.
+/// Minimum number of tasks read per tenant, even if there are many tenants.
 const TASKS_MIN: usize = 10;
 
-/// The caps of agents per tick and per day, of tenants per day, and of tasks, each with its `top` fullest counters.
+/// Reads the caps of agents per tick and per day, of tenants per day, and of tasks. Each cap has its `top` fullest
+/// counters.
 pub(super) async fn of(
     shards: &[Shard<'_>],
     policy: &Policy,
@@ -59,7 +60,7 @@ pub(super) async fn of(
     Ok(vec![ticks.view, days.view, tenants.view, tasks.view])
 }
 
-/// Adds the budgets of agents in a shard: of the requested agents, or otherwise of up to `COUNTERS_MAX` agents.
+/// Adds the budgets of agents in a shard. If no agent is requested, adds up to `COUNTERS_MAX` agents.
 async fn add_agents(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -89,7 +90,7 @@ async fn add_agents(
     Ok(())
 }
 
-/// Adds the daily counters of the requested tenant or, if none was requested, of all tenants with a cap of their own.
+/// Adds the daily counter of the requested tenant. If no tenant is requested, adds all tenants that have their own cap.
 async fn add_tenants(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -112,8 +113,8 @@ async fn add_tenants(
     Ok(())
 }
 
-/// Adds the budgets of running tasks, among the newest of each tenant. Calls beyond a task's budget end at once, so no
-/// turn waits for one.
+/// Adds the budgets of running tasks, from the newest tasks of each tenant. A call beyond a task's budget ends at once,
+/// so no turn waits for such a budget.
 async fn add_tasks(
     shard: &Shard<'_>,
     policy: &Policy,
@@ -138,13 +139,13 @@ async fn add_tasks(
     Ok(())
 }
 
-/// The agent to which a budget belongs, or `None` if this configuration does not have it.
+/// The agent to which a budget belongs; `None` if this configuration does not have the agent.
 fn agent_of<'a>(policy: &'a Policy, name: &str) -> Option<(&'a TenantPolicy, &'a AgentPolicy)> {
     let (tenant, agent) = name.split_once(':')?;
     policy.look_up(&TenantId::new(tenant).ok()?, &AgentId::new(agent).ok()?).ok()
 }
 
-/// A cap and the counters found for it.
+/// A cap, and the counters that were found for it.
 struct CapCounters {
     view: LimitView,
 }
@@ -165,7 +166,7 @@ impl CapCounters {
         Self { view }
     }
 
-    /// Adds a counter if its window has not ended. A counter that cannot be read counts as used up.
+    /// Adds a counter if its window has not ended. An unreadable counter counts as used up.
     fn add(&mut self, name: &str, (used, ends_ms): (i64, i64), cap: Option<u32>, now_ms: i64) {
         if ends_ms <= now_ms {
             return;

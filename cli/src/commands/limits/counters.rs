@@ -1,4 +1,4 @@
-//! Reads the counters of a limit in all shards, up to a bound.
+//! Reads the counters of a limit in all shards, up to a maximum number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ use tickfleet_store::{CounterFacts, CounterName, SeenCounters};
 
 use crate::failure::Failure;
 
-/// Maximum number of counters of one limit that are read per shard: about 20 short commands.
+/// Maximum number of counters of one limit that are read per shard. This takes about 20 short commands.
 pub(super) const COUNTERS_MAX: usize = 10_000;
 
-/// A shard and its current time.
+/// A shard, and the shard's current time.
 pub(super) struct Shard<'a> {
     pub(super) store: &'a tickfleet_store::Store,
     pub(super) now_ms: i64,
 }
 
-/// All shards, each with its time.
+/// Returns all shards, each with its current time.
 pub(super) async fn shards(client: &Client) -> Result<Vec<Shard<'_>>, Failure> {
     let mut shards = Vec::with_capacity(client.stores().len());
     for store in client.stores() {
@@ -35,26 +35,26 @@ pub(super) fn names(known: &[Limit]) -> BTreeSet<String> {
     known.iter().map(|limit| limit.name.clone()).collect()
 }
 
-/// Identifies a counter across shards. The shared counter `OTHERS` is a separate one in each shard, unless the limit is
-/// divided among shards.
+/// Identifies a counter across shards. Each shard has its own counter `OTHERS`, unless the limit is divided among
+/// shards.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CounterKey {
     pub(super) counter: String,
     pub(super) shard: Option<u32>,
 }
 
-/// The use of a counter, over all shards.
+/// The use of a counter, summed over all shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Calls, or millionths of an amount, in windows that have not ended.
+    /// Used calls, or millionths of an amount, in windows that have not ended.
     pub(super) used: u64,
     /// When the last of these windows ends, ms of shard time; `None` if all have ended.
     pub(super) ends_ms: Option<i64>,
-    /// Shards that have the counter.
+    /// The shards that have the counter.
     pub(super) shards: BTreeSet<u32>,
-    /// The maximum in all shards together, if known.
+    /// The maximum of all shards together; `None` if unknown.
     pub(super) allowed: Option<u64>,
-    /// Number of shards in which its share is used up.
+    /// Number of shards in which the shard's share of the maximum is used up.
     pub(super) full_in: u32,
 }
 
@@ -70,15 +70,15 @@ pub(super) struct LimitCounters {
     pub(super) complete: bool,
 }
 
-/// The limit that applies to a counter: its tenant may have a bound of its own.
+/// Returns the limit that applies to a counter. If the counter's tenant has its own bound, the limit has that bound.
 fn applicable_limit<'l>(limit: &'l Limit, counter: &str, policy: &Policy) -> Cow<'l, Limit> {
     let owner = tenant_of(limit, counter).and_then(|tenant| policy.tenants.get(&tenant));
     owner.map_or(Cow::Borrowed(limit), |owner| owner.limit(limit))
 }
 
 impl LimitCounters {
-    /// Reads the counters of the limit `name`. `limit` is its definition, if known, and `policy` has the tenants' own
-    /// bounds.
+    /// Reads the counters of the limit `name`. `limit` is the definition of the limit, if known. `policy` has the
+    /// tenants' own bounds.
     pub(super) async fn of(
         shards: &[Shard<'_>],
         (name, limit): (&str, Option<&Limit>),
@@ -94,7 +94,8 @@ impl LimitCounters {
         Ok(counters)
     }
 
-    /// Adds the counters of one shard. The third argument is the shard, the number of shards, and the shard's time.
+    /// Adds the counters of one shard. The third argument contains the shard, the number of shards, and the shard's
+    /// time.
     fn add(
         &mut self,
         found: SeenCounters,
@@ -115,8 +116,8 @@ impl LimitCounters {
             tally.shards.insert(shard);
             tally.allowed = fixed.map(|limit| limit.bound.max());
             let CounterFacts { used, ends_ms, held } = facts;
-            // A fixed window is over after its end. A rolling counter may cover further amounts, so its use is an upper
-            // bound.
+            // After its end, a fixed window does not count. A rolling counter may include amounts that have left its
+            // window, so its use is an upper bound.
             let is_rolling = limit.is_some_and(|limit| matches!(limit.every, Every::Rolling(_)));
             let counts = ends_ms > now_ms || is_rolling;
             if counts {
@@ -130,8 +131,8 @@ impl LimitCounters {
     }
 }
 
-/// The number of turns in the throttle queues of these counters, in their order; `None` for `OTHERS`, whose turns wait
-/// in queues of their own.
+/// Returns the number of turns in the throttle queue of each of these counters, in the same order. `None` for `OTHERS`:
+/// turns that wait for it are in other queues.
 pub(super) async fn waiting(
     shards: &[Shard<'_>],
     limit: &str,

@@ -1,4 +1,4 @@
-//! Builds the list of limits, each with what it allows and its fullest counters.
+//! Builds the list of limits. Each limit has a description of what it allows, and its fullest counters.
 
 use serde::Serialize;
 use serde_json::Number;
@@ -18,7 +18,7 @@ use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// Per limit, waiting turns are counted for this many of the fullest counters.
+/// Number of counters per limit for which waiting turns are counted. These are the fullest counters.
 const ASKED_MAX: usize = 100;
 
 /// The whole list.
@@ -31,11 +31,11 @@ pub(super) struct Listing {
     pub(super) limits: Vec<LimitView>,
 }
 
-/// The local policy, which says what limits allow, and the policy by which the fleet decides.
+/// Compares two policies: the local one, from which the bounds are shown, and the one that the fleet uses.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct PolicyComparison {
     pub(super) here: String,
-    /// Per shard; `None` until a scheduler has announced a policy there.
+    /// The policy of each shard; `None` until a scheduler has announced a policy there.
     pub(super) in_force: Vec<Option<String>>,
 }
 
@@ -49,7 +49,7 @@ impl PolicyComparison {
         Ok(Self { here: short_digest(&setup.configuration.digest).to_owned(), in_force })
     }
 
-    /// Warnings for the reader if they differ.
+    /// Warnings for the reader if the two policies differ.
     pub(super) fn doubts(&self) -> Vec<String> {
         let others = self.in_force.iter().enumerate().filter_map(|(shard, digest)| Some((shard, digest.as_ref()?)));
         let differ = others.filter(|(_, digest)| **digest != self.here).map(|(shard, digest)| {
@@ -63,7 +63,7 @@ impl PolicyComparison {
     }
 }
 
-/// The caller whose limits are shown.
+/// The tenant, and possibly the agent, whose limits are shown.
 struct Caller<'a> {
     tenant: &'a TenantId,
     owner: &'a TenantPolicy,
@@ -71,7 +71,7 @@ struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// Returns `None` if the command names no tenant.
+    /// Returns `None` if the filter has no tenant.
     fn of(filter: &'a LimitsFilter, policy: &'a Policy) -> Result<Option<Self>, Failure> {
         let Some(tenant) = &filter.tenant else { return Ok(None) };
         if let Some(agent) = &filter.agent {
@@ -82,14 +82,14 @@ impl<'a> Caller<'a> {
         Ok(Some(Self { tenant, owner, agent: None }))
     }
 
-    /// Whether the limit counts calls of this caller.
+    /// Returns true if the limit counts calls of this caller.
     fn is_limited_by(&self, limit: &Limit) -> bool {
         let fits = self.agent.is_none_or(|(agent, policy)| limit.matches.fits_agent(agent, policy));
         fits && limit.matches.fits_tenant(self.owner)
     }
 
-    /// Whether the counter counts calls of this caller. If the limit is unknown, a counter whose name begins with the
-    /// tenant does.
+    /// Returns true if the counter counts calls of this caller. If the limit is unknown, the counter's name must begin
+    /// with the tenant.
     fn may_debit(&self, limit: Option<&Limit>, counter: &str) -> bool {
         match limit {
             Some(limit) => may_debit(limit, counter, self.tenant, self.agent.map(|(agent, _)| agent)),
@@ -109,7 +109,7 @@ fn no_tenant(tenant: &TenantId, policy: &Policy) -> Failure {
 /// Reads the limits of all shards.
 ///
 /// # Errors
-/// An unknown limit, tenant or agent; Redis.
+/// The limit, tenant or agent is unknown, or Redis does not respond.
 pub(super) async fn of(setup: &Setup, client: &Client, filter: &LimitsFilter) -> Result<Listing, Failure> {
     let active = setup.active();
     with_run_time(&active, client.stores()).await;
@@ -142,12 +142,12 @@ pub(super) async fn of(setup: &Setup, client: &Client, filter: &LimitsFilter) ->
     Ok(Listing { now_ms, policy: PolicyComparison::of(setup, &shards).await?, caps, limits })
 }
 
-/// The configured limit with this name.
+/// Returns the configured limit with this name.
 pub(super) fn find_limit<'a>(limits: &'a [Limit], name: &str) -> Option<&'a Limit> {
     limits.iter().find(|limit| limit.name == name)
 }
 
-/// The failure for an unknown limit.
+/// Returns the failure for an unknown limit.
 pub(super) fn no_limit<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Failure {
     let meant = closest(wanted, names.clone()).map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
     Failure::failed(anyhow::anyhow!("unknown limit {wanted:?}.{meant} Limits: {}", list(names)))
@@ -168,7 +168,7 @@ async fn view(
     fullest.truncate(ASKED_MAX.max(top));
     let waiting = counters::waiting(shards, &name, &fullest).await?;
     let mut fullest: Vec<_> = fullest.into_iter().zip(waiting).collect();
-    // Among equally full counters, show those with the most waiting turns.
+    // If counters are equally full, show those with the most waiting turns.
     fullest.sort_by_key(|((_, tally), waiting)| (fullness(tally), std::cmp::Reverse(waiting.unwrap_or(0))));
     fullest.truncate(top);
     let counters = fullest.into_iter().map(|((key, tally), waiting)| counter_view(key, tally, waiting, limit, shards));
@@ -185,7 +185,7 @@ async fn view(
     })
 }
 
-/// Sort key, fullest first. It uses parts per million, because tenants may have bounds of their own.
+/// Sort key that puts the fullest counters first. It uses parts per million, because tenants may have different bounds.
 fn fullness(tally: &Tally) -> std::cmp::Reverse<(u64, u64)> {
     let part = tally.allowed.map_or(0, |allowed| tally.used.saturating_mul(1_000_000) / allowed.max(1));
     std::cmp::Reverse((part, tally.used))
@@ -211,7 +211,7 @@ fn counter_view(
     }
 }
 
-/// An amount used or allowed, in the unit of the limit.
+/// Returns an amount that is used or allowed, in the unit of the limit.
 pub(super) fn number(value: u64, limit: Option<&Limit>) -> Number {
     match limit.map(|limit| &limit.bound) {
         // The text of an amount is a valid number.

@@ -1,7 +1,8 @@
 //! `tickfleet limits`: shows the limits with their fullest counters, and resets a counter.
 //!
-//! [`counters`] reads counters of all shards, up to a bound, and [`caps`] the counters of the general caps. [`listing`]
-//! builds the list from them, and [`show`] formats it. Only [`reset`] changes anything.
+//! [`counters`] reads the counters of limits in all shards, up to a maximum number. [`caps`] reads the counters of the
+//! general caps. [`listing`] builds the list from these counters, and [`show`] formats the list. Only [`reset`] changes
+//! anything.
 
 mod caps;
 mod counters;
@@ -67,10 +68,10 @@ struct LimitsFilter {
     top: u8,
 }
 
-/// Shows limits or resets a counter.
+/// Shows limits, or resets a counter.
 ///
 /// # Errors
-/// An unknown limit, counter, tenant or agent; Redis.
+/// The limit, counter, tenant or agent is unknown, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result<(), Failure> {
     if let Some(LimitsCommand::Reset(reset)) = &args.command {
         return reset::run(setup, reset, output).await;
@@ -83,10 +84,10 @@ pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result
     output.show(&listing, |listing| show::text(listing, output))
 }
 
-/// Returns the list as JSON, for requests through the gateway.
+/// Returns the list as JSON, for the gateway.
 ///
 /// # Errors
-/// An unknown limit, tenant or agent; Redis.
+/// The limit, tenant or agent is unknown, or Redis does not respond.
 pub(crate) async fn as_json(setup: &Setup, client: &Client, filter: &LimitFilter) -> Result<Value, Failure> {
     let LimitFilter { limit, tenant, agent, top } = filter.clone();
     let listing = listing::of(setup, client, &LimitsFilter { limit, tenant, agent, top }).await?;

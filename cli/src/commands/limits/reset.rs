@@ -41,7 +41,7 @@ pub(super) struct Reset {
     by: Option<String>,
 }
 
-/// A trimmed text that is neither empty nor longer than `bytes_max`.
+/// Trims a text. Rejects it if it is empty or longer than `bytes_max`.
 fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
     let text = text.trim();
     match text.len() {
@@ -55,7 +55,7 @@ pub(crate) fn reason(text: &str) -> Result<String, String> {
     bounded(text, limits::REASON_BYTES_MAX)
 }
 
-/// The operator's name in the audit log.
+/// Parses the operator's name for the audit log.
 pub(crate) fn who(text: &str) -> Result<String, String> {
     bounded(text, limits::NAME_BYTES_MAX)
 }
@@ -67,9 +67,9 @@ struct ResetResult<'a> {
     counter: &'a str,
     /// The amount that was used, summed over all shards.
     used_before: Number,
-    /// The end of the window, ms of shard time.
+    /// When the window ends, ms of shard time.
     window_ends_ms: Option<i64>,
-    /// Turns that waited for the counter and are reconsidered now.
+    /// Number of turns that waited for the counter. They are reconsidered now.
     waiting: u64,
     /// Shards that had the counter.
     shards: Vec<u32>,
@@ -78,7 +78,7 @@ struct ResetResult<'a> {
 /// Resets a counter.
 ///
 /// # Errors
-/// An unknown counter; no name for the audit log; Redis.
+/// The counter is unknown, the name for the audit log is missing, or Redis does not respond.
 pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<(), Failure> {
     let by = args.by.clone().map_or_else(by_environment, Ok)?;
     let name = CounterName { limit: args.limit.clone(), counter: args.counter.clone() };
@@ -92,7 +92,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
     let client = setup.client().await?;
     let mut done: Vec<(u32, ResetCounter)> = Vec::new();
     let mut now_ms = 0;
-    // A counter of the fleet has a share in every shard; a counter of a tenant is in one shard.
+    // A counter of the whole fleet has a share in every shard. A counter of a tenant is in one shard.
     for store in client.stores() {
         now_ms = store.now_ms().await?;
         let entry = entry(setup, (&name, limit), (&by, &args.reason), now_ms);
@@ -118,7 +118,7 @@ async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Opti
     Ok(store.reset_limit(name, entry).await?.map(|was| (store.shard(), was)))
 }
 
-/// The name in the variable `USER`, for the audit log.
+/// Returns the name in the variable `USER`, for the audit log.
 ///
 /// # Errors
 /// The variable is not set, or its value is too long.
@@ -172,7 +172,7 @@ fn text(done: &ResetResult<'_>, name: &CounterName, limit: Option<&Limit>, now_m
     format!("{which}: {before}{window}{waiting}")
 }
 
-/// The failure for an unknown counter, with a suggestion.
+/// Returns the failure for an unknown counter, with a suggestion.
 async fn no_counter(client: &Client, setup: &Setup, name: &CounterName) -> Result<Failure, Failure> {
     let shards = counters::shards(client).await?;
     let names = counters::names(&setup.configuration.policy.limits);

@@ -8,7 +8,7 @@ use super::views::{CounterView, LimitView};
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, StatusColor, lines, table};
 
-/// All limits, each followed by its counters.
+/// Formats all limits. Each limit is followed by its counters.
 pub(super) fn text(listing: &Listing, output: &Output) -> String {
     if listing.limits.is_empty() && listing.caps.is_empty() {
         return "unknown limit: it is not in this configuration and has no counters in Redis".into();
@@ -50,7 +50,7 @@ fn allows(limit: &LimitView) -> String {
     format!("{allows}; {beyond}")
 }
 
-/// The counter's name. A limit with a single counter has an empty name for it.
+/// Returns the name to show for a counter. The only counter of a limit can have an empty name.
 fn name(counter: &CounterView) -> String {
     let name = match counter.counter.as_str() {
         "" => "(all calls)",
@@ -82,7 +82,7 @@ fn waiting(counter: &CounterView) -> String {
     counter.waiting.map_or_else(|| "each on its own".into(), |turns| turns.to_string())
 }
 
-/// A remark on counters that the table does not show.
+/// Returns a remark on the counters that the table leaves out.
 fn remark(limit: &LimitView) -> Option<String> {
     let shown = limit.counters.len() as u64;
     match (limit.complete, limit.total) {

@@ -1,4 +1,4 @@
-//! A limit or cap, and its counters, as they are shown.
+//! The displayed form of a limit or cap, and of its counters.
 
 use serde::Serialize;
 use serde_json::Number;
@@ -12,15 +12,15 @@ pub(super) struct LimitView {
     pub(super) allows: Option<String>,
     pub(super) on_reach: Option<OnReach>,
     pub(super) mode: Option<LimitMode>,
-    /// True if it limits concurrent calls: its counters count slots in use and have no windows.
+    /// True if the limit bounds concurrent calls. Its counters then count slots in use and have no windows.
     pub(super) is_held: bool,
-    /// Number of its counters.
+    /// Number of counters of the limit.
     pub(super) total: u64,
     /// Number of counters that were read.
     pub(super) looked_at: u64,
-    /// True if all counters were read. Otherwise others may be fuller than those shown.
+    /// True if all counters were read. If false, other counters may be fuller than those shown.
     pub(super) complete: bool,
-    /// The fullest first.
+    /// The counters to show, the fullest first.
     pub(super) counters: Vec<CounterView>,
 }
 
@@ -28,19 +28,20 @@ pub(super) struct LimitView {
 #[derive(Debug, Serialize)]
 pub(super) struct CounterView {
     pub(super) counter: String,
-    /// The shard, if each shard has a separate counter of this name.
+    /// The shard of the counter, if each shard has a separate counter with this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shard: Option<u32>,
-    /// Calls, or the sum of the argument. If this configuration does not have the limit, the raw number in Redis.
+    /// Used calls, or the sum of the argument. If this configuration does not have the limit, the raw number in Redis.
     pub(super) used: Number,
-    /// In the same unit; `None` if unknown here.
+    /// The maximum in the same unit; `None` if it is unknown in this configuration.
     pub(super) allowed: Option<Number>,
-    /// When the window ends, ms of shard time; `None` if it has ended.
+    /// When the window ends, ms of shard time; `None` if the window has ended.
     pub(super) window_ends_ms: Option<i64>,
-    /// Turns that wait for it; `None` for the shared counter, whose turns wait in queues of their own.
+    /// Number of turns that wait for the counter. `None` for the shared counter: turns that wait for it are in other
+    /// queues.
     pub(super) waiting: Option<u64>,
-    /// Shards in which its share is used up.
+    /// Number of shards in which the shard's share of the maximum is used up.
     pub(super) full_in: u32,
-    /// Number of shards among which it is divided; 1 if it is not divided.
+    /// Number of shards among which the maximum is divided; 1 if it is not divided.
     pub(super) shares: u32,
 }

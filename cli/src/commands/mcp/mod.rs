@@ -1,5 +1,5 @@
-//! `tickfleet mcp`: checks the configured MCP servers and pins their tool definitions. It can also serve an agent's
-//! tools to MCP clients on this machine.
+//! `tickfleet mcp`: checks the configured MCP servers and pins their tool definitions. The command can also serve an
+//! agent's tools to MCP clients on this machine.
 
 pub(crate) mod serve;
 
@@ -20,7 +20,7 @@ use crate::output::results;
 use crate::output::{Output, StatusColor, short};
 use crate::setup;
 
-/// How long to wait for a server before printing a note.
+/// How long to wait for a server before printing a note that it is slow.
 const NOTE_AFTER: Duration = Duration::from_secs(3);
 /// Characters shown of a server's command or address.
 const REACHED_BY_CHARS: usize = 120;
@@ -70,26 +70,26 @@ pub(crate) struct ServerCheck {
     server: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
-    /// Number of tools that the server offers and that can be pinned.
+    /// Number of the server's tools that can be pinned.
     offered: usize,
     differences: Vec<Difference>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// The difference between a tool and its pinned definition.
+/// The difference between the current definition of a tool and its pinned definition.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Difference {
     tool: String,
     /// `new`, `changed`, `gone` or `refused`.
     kind: &'static str,
-    /// The changed parts, or the reason why it was refused.
+    /// The changed parts of the definition, or the reason for the refusal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     details: Vec<String>,
     /// The changes line by line: removed lines with `-`, new lines with `+`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lines: Vec<String>,
-    /// The effect of calling the tool twice; `None` for a tool that is gone or refused.
+    /// The tool's effect, which decides whether calls can be repeated. `None` for a tool that is gone or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<tickfleet_model::Effect>,
     /// True if the tool is pinned.
@@ -97,10 +97,10 @@ struct Difference {
     is_pinned: bool,
 }
 
-/// Pins or checks tools. [`serve::run`] serves them.
+/// Pins or checks tools. `tickfleet mcp serve` is handled by [`serve::run`].
 ///
 /// # Errors
-/// An invalid `mcp.yaml`, an unknown server, a server that does not respond; with `check`, any difference.
+/// An invalid `mcp.yaml`, an unknown server, or a server that does not respond. With `check`, also any difference.
 pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<(), Failure> {
     let sources = setup::sources(global)?;
     let (file, pins) = tickfleet_config::load_mcp(&sources).map_err(Failure::failed)?;
@@ -126,7 +126,7 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
 /// Pins the tools of every configured server, without output.
 ///
 /// # Errors
-/// An invalid `mcp.yaml`, a server that does not respond, a file that cannot be written.
+/// An invalid `mcp.yaml`, a server that does not respond, or a file that cannot be written.
 pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     let (file, pins) = tickfleet_config::load_mcp(sources).map_err(Failure::failed)?;
     let checked_servers = check_servers(&chosen(&file, &[])?, &pins, &environment(sources), Backoff::QUIET).await;
@@ -138,7 +138,7 @@ pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     write(sources, &merged(&file, pins, &[], &checked_servers))
 }
 
-/// Checks every configured server on behalf of `doctor`. Returns its name, and whether its tools match the pinned
+/// Checks every configured server for `doctor`. Returns the name of each server, and whether its tools match the pinned
 /// definitions.
 pub(crate) async fn check_all_servers(
     file: &McpFile,
@@ -166,7 +166,7 @@ fn chosen<'a>(file: &'a McpFile, names: &[String]) -> Result<Vec<(&'a str, &'a M
     Ok(file.servers.iter().map(|(name, def)| (name.as_str(), def)).filter(|(name, _)| wanted(name)).collect())
 }
 
-/// How long to wait for a server, and where to print a note.
+/// How long to wait for a server, and where to print the note that it is slow.
 #[derive(Clone, Copy)]
 struct Backoff<'a> {
     limit: Duration,
@@ -176,7 +176,7 @@ struct Backoff<'a> {
 impl Backoff<'_> {
     const QUIET: Self = Self { limit: LIST_TIMEOUT, output: None };
 
-    /// Lists a server's tools, and prints a note if that takes long.
+    /// Lists a server's tools. If that takes long, prints a note.
     async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<ServerTools, String> {
         let mut looking = std::pin::pin!(list_tools(name, def, environment, self.limit));
         tokio::select! {
@@ -194,7 +194,7 @@ impl Backoff<'_> {
     }
 }
 
-/// The command or address of a server. Placeholders of secrets are shown as they are written.
+/// The command or address of a server. Placeholders of secrets are not replaced.
 fn reached_by(def: &McpServerDef) -> String {
     match &def.connection.transport {
         McpTransport::Stdio { command, args, .. } => {
@@ -273,7 +273,8 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
     }
 }
 
-/// A change as lines, without common lines at the beginning and end. Long texts are cut.
+/// Formats a change as lines. Leaves out the lines that both versions have at the beginning and at the end. Long texts
+/// are cut.
 fn changed_lines(change: &McpChange) -> Vec<String> {
     let before: Vec<&str> = change.before.lines().collect();
     let now: Vec<&str> = change.now.lines().collect();
@@ -295,14 +296,15 @@ fn changed_lines(change: &McpChange) -> Vec<String> {
 }
 
 impl ServerCheck {
-    /// A refused tool that is not pinned is not a difference: it is not imported in either case.
+    /// Returns true if no tool differs from its pinned definition. A refused tool that is not pinned does not
+    /// count, because it is not imported in either case.
     fn is_as_pinned(&self) -> bool {
         let differs = |difference: &Difference| difference.kind != "refused" || difference.is_pinned;
         self.error.is_none() && !self.differences.iter().any(differs)
     }
 
-    /// Whether the imported tools match the pinned definitions. New tools are not imported, so they do not matter here.
-    /// Tools that cannot be imported are named.
+    /// Checks whether the imported tools match the pinned definitions. New tools are not imported, so they are ignored
+    /// here. The returned text names the tools that cannot be imported.
     fn of_imported(mut self) -> Result<String, String> {
         let is_left_out = |difference: &&Difference| difference.kind == "refused" && !difference.is_pinned;
         let left_out: Vec<String> = self.differences.iter().filter(is_left_out).map(Difference::named).collect();
@@ -321,8 +323,8 @@ impl ServerCheck {
     }
 }
 
-/// The new pins: the current definitions of the checked servers, and the old pins of the others. Pins of servers that
-/// are no longer configured are removed.
+/// The new pins. Checked servers get their current definitions, and the others keep their old pins. Pins of servers
+/// that are no longer configured are removed.
 fn merged(
     file: &McpFile,
     pins: McpPins,
@@ -386,7 +388,7 @@ fn text(checks: &[&ServerCheck], written: bool, output: &Output) -> String {
 }
 
 impl Difference {
-    /// The tool, and what is wrong with it.
+    /// The name of the tool, and what is wrong with it.
     fn named(&self) -> String {
         let detail = if self.kind == "refused" { self.details.join(", ") } else { self.kind.to_owned() };
         format!("{} ({detail})", self.tool)
@@ -440,7 +442,7 @@ mod tests {
         let said = found(&["fine", "odd"]).of_imported().unwrap_err();
         assert_eq!(said, "different from pinned: odd (it has no inputSchema)");
 
-        // A server's text cannot forge lines of output.
+        // Text from a server must not forge lines of output.
         let forged = "1\n  new      pay (read)";
         let refused = vec![(forged.to_owned(), forged.to_owned())];
         let offer = ServerTools { version: Some(forged.to_owned()), tools: Vec::new(), refused };

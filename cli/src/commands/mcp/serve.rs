@@ -1,4 +1,4 @@
-//! `tickfleet mcp serve`: the tools of an agent for an MCP client that starts its servers itself.
+//! `tickfleet mcp serve`: serves the tools of an agent to an MCP client that starts its servers itself.
 
 use clap::Args;
 use tickfleet_gateway::serve_stdio;
@@ -22,7 +22,7 @@ pub(crate) struct Serve {
 /// Serves until the client disconnects.
 ///
 /// # Errors
-/// Redis cannot be reached; the client does not speak MCP.
+/// Redis cannot be reached, or the client does not speak MCP.
 pub(crate) async fn run(setup: &Setup, args: &Serve) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;

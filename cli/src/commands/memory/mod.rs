@@ -16,7 +16,7 @@ use crate::output::time_format::stamp;
 use crate::output::{Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Maximum size of an import file in bytes: 64 times what an agent can keep.
+/// Maximum size of an import file in bytes. It is 64 times the size that an agent can keep.
 const FILE_BYTES_MAX: u64 = 64 * limits::MEMORIES_BYTES_MAX as u64;
 
 /// Add, import, list or delete memories of an agent, which it searches with search_my_memories.
@@ -81,7 +81,7 @@ enum MemoryCommand {
     },
 }
 
-/// The result of a command.
+/// Counts of the memories that a command changed.
 #[derive(Debug, Default, Serialize)]
 struct MemoryResult {
     added: usize,
@@ -99,7 +99,7 @@ struct MemoryLine {
 /// Runs the command.
 ///
 /// # Errors
-/// An unknown agent, an invalid text; Redis.
+/// The agent is unknown, a text is invalid, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result<(), Failure> {
     let done = match &args.command {
         MemoryCommand::Add { text, owner, tag } => {
@@ -133,7 +133,7 @@ pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result
         .show(&done, |done| format!("{} added, {} already stored, {} deleted", done.added, done.known, done.forgotten))
 }
 
-/// The shard of an agent that exists.
+/// Returns the shard of an agent. Fails if the agent is unknown.
 async fn store(setup: &Setup, owner: &Owner) -> Result<Store, Failure> {
     let active = setup.active();
     with_tenant(setup, &active, &owner.tenant).await?;
@@ -143,7 +143,7 @@ async fn store(setup: &Setup, owner: &Owner) -> Result<Store, Failure> {
     Ok(setup.client().await?.store(&owner.tenant).clone())
 }
 
-/// The memories of a file: all of them, or an error if one is invalid.
+/// Reads the memories of a file. Fails if any memory is invalid.
 fn read(file: &PathBuf) -> Result<Vec<(String, Vec<String>)>, Failure> {
     let failed = |why: String| Failure::failed(anyhow::anyhow!("{}: {why}", file.display()));
     let bytes = fs::metadata(file).map_err(|error| failed(error.to_string()))?.len();
@@ -171,7 +171,7 @@ async fn add(store: &Store, owner: &Owner, notes: Vec<(String, Vec<String>)>) ->
     let at_ms = store.now_ms().await?;
     let mut done = MemoryResult::default();
     for (text, tags) in notes {
-        // The ID is derived from the text, so that a text added twice is stored once.
+        // The ID is derived from the text. If a text is added twice, it is stored once.
         let id = format!("p-{}", digest(&[&text]));
         let note = Note { id, text, tags, at_ms };
         match store.remember(&owner.tenant, &owner.agent, &note).await? {

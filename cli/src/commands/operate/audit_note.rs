@@ -1,4 +1,5 @@
-//! Operator and reason for the audit log, for commands that do not require them; and how old something is.
+//! Options with the operator and the reason for the audit log, for commands that do not require them. Also parses a
+//! minimum age.
 
 use std::time::Duration;
 
@@ -18,12 +19,12 @@ pub(crate) struct AuditNote {
 }
 
 impl AuditNote {
-    /// The operator, or `unknown`: a command that revokes a right must not fail for lack of a name.
+    /// Returns the operator, or `unknown`. A command that revokes a right must not fail because the name is missing.
     pub(crate) fn by(&self) -> String {
         self.by.clone().unwrap_or_else(|| by_environment().unwrap_or_else(|_| "unknown".into()))
     }
 
-    /// The reason, or an empty text.
+    /// Returns the reason, or an empty text.
     pub(crate) fn reason(&self) -> &str {
         self.reason.as_deref().unwrap_or_default()
     }

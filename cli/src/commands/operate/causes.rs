@@ -1,4 +1,5 @@
-//! `tickfleet dead list --by-cause`: groups entries that failed alike, and shows how to find them again.
+//! `tickfleet dead list --by-cause`: groups entries that failed for the same cause. For each group, shows the command
+//! that replays it.
 
 use comfy_table::Cell;
 use serde::Serialize;
@@ -12,9 +13,9 @@ use crate::output::{Output, lines, short, table};
 #[derive(Serialize)]
 struct CausesOutput {
     causes: Vec<Cause>,
-    /// Number of entries read.
+    /// Number of entries that were read.
     read: usize,
-    /// Entries with further causes, which are not listed separately.
+    /// Number of entries with other causes, which are not listed.
     #[serde(skip_serializing_if = "is_none")]
     others: u64,
 }
@@ -27,7 +28,7 @@ const fn is_none(count: &u64) -> bool {
 /// Reads all matching entries, and shows the most frequent causes.
 ///
 /// # Errors
-/// Redis.
+/// Redis does not respond.
 pub(super) async fn show(client: &Client, filter: &DeadFilter, now_ms: i64, output: &Output) -> Result<(), Failure> {
     let mut causes = Causes::default();
     let mut from = Some(DeadCursor::default());
@@ -64,10 +65,10 @@ fn causes_text(groups: &CausesOutput, now_ms: i64) -> String {
     text + &format!("\nReview and replay the first cause:\n  {}", replay(most))
 }
 
-/// The command that previews the replay of all entries with a cause.
+/// Returns the command that previews the replay of all entries with this cause.
 fn replay(cause: &Cause) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | ':' | '/');
-    // Inside single quotes, a single quote must be escaped for the shell.
+    // A single quote inside single quotes must be escaped for the shell.
     let quoted = |text: &str| {
         if text.chars().all(is_plain) && !text.is_empty() {
             return text.to_owned();

@@ -1,4 +1,4 @@
-//! `tickfleet dead`: dead letters, failed calls and failed tasks, and how operators replay or drop them.
+//! `tickfleet dead`: lists dead letters, failed calls and failed tasks. Operators can replay or drop them.
 
 use std::path::PathBuf;
 
@@ -206,7 +206,8 @@ impl DeadEntriesFilter {
 /// Lists, shows, replays or drops entries.
 ///
 /// # Errors
-/// Neither IDs nor filters; no name for the audit log; a message that cannot be read; Redis.
+/// Neither IDs nor filters are given. The name for the audit log is missing. The message cannot be read. Redis does not
+/// respond.
 pub(crate) async fn run(setup: &Setup, args: &DeadArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     match &args.command {
@@ -257,7 +258,7 @@ struct DeadPageOutput<'a> {
     dead: &'a [DeadEntry],
     /// Number of entries read.
     read: usize,
-    /// Where the next page starts; `None` at the end.
+    /// The cursor of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -331,9 +332,9 @@ struct Summary {
     found: usize,
     /// Number of entries replayed or dropped.
     handled: usize,
-    /// False for a preview.
+    /// True if the entries were handled; false for a preview.
     done: bool,
-    /// The results of entries that were not handled, and of all entries given by ID.
+    /// The results for entries that were not handled, and for all entries given by ID.
     answers: Vec<ReplayReport>,
 }
 
@@ -361,7 +362,7 @@ async fn handle_entries(
         }
         return show_summary(&summary, action, output);
     }
-    // Exclude entries that fail after this command started, so that nothing is replayed repeatedly.
+    // Exclude entries that fail after this command started. Otherwise an entry could be replayed repeatedly.
     let mut began_ms = 0;
     for store in client.stores() {
         began_ms = store.now_ms().await?.max(began_ms);

@@ -1,4 +1,4 @@
-//! Commands with which operators intervene: pauses, bulk cancellation of turns, dead letters, workers; and statistics.
+//! Commands for operators: pauses, bulk cancellation of turns, dead letters, workers and statistics.
 
 pub(crate) mod audit_note;
 mod causes;

@@ -1,7 +1,8 @@
-//! Checks names in operators' commands: a name that the fleet does not have is rejected, with the nearest names.
+//! Checks names in operators' commands. A name that the fleet does not have is rejected, with a hint to the nearest
+//! names.
 //!
-//! The local configuration is authoritative only if it is the one in force: an operator's machine may have another one,
-//! and a command in an emergency must not fail because of that.
+//! The local configuration is authoritative only if it is the one in force. An operator's machine may have another
+//! configuration, and a command in an emergency must not fail for that reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,11 +20,11 @@ use crate::setup::Setup;
 /// Prefix of the ID of every tool without a configured ID.
 const TOOL_ID: &str = "tool_";
 
-/// Accepts a name that the fleet has. If only the local configuration lacks it, and that is not in force, prints a
-/// note.
+/// Accepts a name that the fleet has. If only the local configuration lacks the name, and that configuration is not in
+/// force, prints a note.
 ///
 /// # Errors
-/// The name is unknown; Redis.
+/// The name is unknown, or Redis does not respond.
 pub(crate) async fn check(setup: &Setup, client: &Client, name: FleetName<'_>, output: &Output) -> Result<(), Failure> {
     match find_unknown(setup, client, name).await? {
         None => Ok(()),
@@ -39,14 +40,15 @@ pub(crate) async fn check(setup: &Setup, client: &Client, name: FleetName<'_>, o
 pub(crate) struct UnknownName {
     /// A message with the name and the nearest names.
     pub(crate) message: String,
-    /// True if the local configuration is the one in force.
+    /// True if the local configuration is in force, or if the published tool lists of agents are complete. Then the
+    /// fleet does not know the name either.
     pub(crate) is_in_force_here: bool,
 }
 
-/// Returns what is unknown about a name, or `None` if it is known.
+/// Returns a description of the unknown name, or `None` if the name is known.
 ///
 /// # Errors
-/// Redis.
+/// Redis does not respond.
 pub(crate) async fn find_unknown(
     setup: &Setup,
     client: &Client,
@@ -77,9 +79,9 @@ pub(crate) async fn find_unknown(
                 .chain(ids)
                 .chain(tools.disabled.iter().map(String::as_str))
                 .collect();
-            // The version in an ID does not matter for whether the tool exists.
+            // Whether a tool exists does not depend on the version in the ID.
             let name = tool.split_once('@').map_or(tool, |(name, _)| name);
-            // Versions of a tool have IDs of their own, which begin with the tool's ID.
+            // The ID of each version of a tool begins with the ID of the tool.
             let is_version = name.starts_with(TOOL_ID)
                 && known.iter().any(|known| known.starts_with(TOOL_ID) && name.starts_with(known));
             if is_version { None } else { of("tool", name, &known) }
@@ -88,7 +90,8 @@ pub(crate) async fn find_unknown(
     let Some(message) = found else { return Ok(None) };
     let mut is_in_force_here = is_in_force(setup, client).await?;
     if let (false, FleetName::Agent(tenant, agent)) = (is_in_force_here, name) {
-        // Workers publish the tools of every agent in the fleet, whatever the local configuration has.
+        // Workers publish a tool list for every agent of the fleet, including agents that the local configuration
+        // lacks.
         let store = client.store(tenant);
         if store.tool_list(tenant, agent).await?.is_some() {
             return Ok(None);
@@ -98,7 +101,7 @@ pub(crate) async fn find_unknown(
     Ok(Some(UnknownName { message, is_in_force_here }))
 }
 
-/// All tenants, configured or set at run time.
+/// All tenants: those of the configuration, and those set at run time.
 pub(crate) async fn tenants(setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
     let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
     for store in client.stores() {
@@ -107,10 +110,10 @@ pub(crate) async fn tenants(setup: &Setup, client: &Client) -> Result<BTreeSet<T
     Ok(tenants)
 }
 
-/// The turn or task named by `tenant id` or `tenant:id`.
+/// Parses the name of a turn or task, given as `tenant id` or `tenant:id`.
 ///
 /// # Errors
-/// The text names neither.
+/// The text has neither form.
 pub(crate) fn parse_turn_name(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failure> {
     match id {
         Some(turn) => Ok(TurnName { tenant: TenantId::new(tenant)?, turn: turn.clone() }),
@@ -119,19 +122,19 @@ pub(crate) fn parse_turn_name(tenant: &str, id: Option<&TurnId>) -> Result<TurnN
     }
 }
 
-/// The name of the tool with this name or ID, for filters: stored data and lists use names. The ID of one version means
-/// the tool.
+/// Returns the name of the tool with this name or ID, for filters. Stored data and lists contain names. The ID of a
+/// version stands for the whole tool.
 ///
 /// # Errors
-/// Redis.
+/// Redis does not respond.
 pub(crate) async fn tool_name(setup: &Setup, client: &Client, given: &str) -> Result<String, Failure> {
     Ok(ToolNames::read(setup, client).await?.name(given))
 }
 
-/// As [`tool_name`], for an optional argument.
+/// Same as [`tool_name`], but for an optional argument.
 ///
 /// # Errors
-/// Redis.
+/// Redis does not respond.
 pub(crate) async fn resolve_tool_filter(
     setup: &Setup,
     client: &Client,
@@ -143,20 +146,20 @@ pub(crate) async fn resolve_tool_filter(
     }
 }
 
-/// The spelling with which a tool is disabled or paused: its name, even if its ID was given. The ID of one version is
-/// kept, because it means that version only.
+/// Returns the spelling under which a tool is disabled or paused. This is the tool's name, even if its ID was given.
+/// The ID of one version is kept, because it stands only for that version.
 ///
 /// # Errors
-/// Redis.
+/// Redis does not respond.
 pub(crate) async fn tool_switched(setup: &Setup, client: &Client, given: &str) -> Result<String, Failure> {
     Ok(ToolNames::read(setup, client).await?.switched(given))
 }
 
-/// The tools of the fleet, from the configuration and as published by workers.
+/// The tools of the fleet, from the configuration and from the lists that workers publish.
 #[derive(Debug, Default)]
 struct ToolNames {
     names: BTreeSet<String>,
-    /// By ID: the name, or `<name>@<version>`.
+    /// Maps an ID to the name, or to `<name>@<version>`.
     ids: BTreeMap<String, String>,
     /// Names or IDs that the configuration disables.
     disabled: BTreeSet<String>,
@@ -203,15 +206,16 @@ impl ToolNames {
         }
     }
 
-    /// The name of the tool with this name or ID.
+    /// Returns the name of the tool with this name or ID.
     fn name(&self, given: &str) -> String {
         let name = if self.names.contains(given) { Some(given) } else { self.ids.get(given).map(String::as_str) };
-        // The tool may be gone while its calls are still stored.
+        // The tool may no longer exist although its calls are still stored.
         let of_default = || given.strip_prefix(TOOL_ID).filter(|name| !name.is_empty());
         name.or_else(of_default).unwrap_or(given).split('@').next().unwrap_or_default().to_owned()
     }
 
-    /// The name of the tool with this name or ID. Unknown text and the ID of one version are returned unchanged.
+    /// Returns the name of the tool with this name or ID. An unknown text, and the ID of one version, are returned
+    /// unchanged.
     fn switched(&self, given: &str) -> String {
         let name = self.ids.get(given).filter(|name| !self.names.contains(given) && !name.contains('@'));
         let has_versions = |name: &str| self.ids.values().any(|known| known.starts_with(&format!("{name}@")));
@@ -244,7 +248,7 @@ mod tests {
     fn tools() -> ToolNames {
         let mut tools = ToolNames::default();
         tools.names.insert("echo".into());
-        // IDs from files, from a binary, from an MCP server and from a Python host, as a worker publishes them.
+        // IDs as a worker publishes them: from files, from a binary, from an MCP server and from a Python host.
         let ids = [
             ("payments", "pay"),
             ("tool_tool_box", "tool_box"),
@@ -286,7 +290,7 @@ mod tests {
             ("tool_box", "tool_box"),
             ("tool_find", "tool_find"),
             ("tool_find@2", "tool_find@2"),
-            // For an unknown tool, it could be a name or an ID.
+            // The text names no known tool, so it is unclear whether it is a name or an ID.
             ("tool_gone", "tool_gone"),
         ] {
             assert_eq!(tools().switched(given), spelling, "{given}");

@@ -1,4 +1,5 @@
-//! `tickfleet pause` and `tickfleet resume`: hold back the calls of a tenant, of one of its agents, or to one tool.
+//! `tickfleet pause` and `tickfleet resume`: stop and restart the admission of calls of a tenant, of one of its agents,
+//! or to one tool.
 
 use clap::Args;
 use serde::Serialize;
@@ -97,7 +98,7 @@ struct ActivePause {
     pause: Pause,
 }
 
-/// The result of a command.
+/// The result of a pause or resume.
 #[derive(Debug, Serialize)]
 struct PauseReport<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,14 +107,14 @@ struct PauseReport<'a> {
     tool: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<&'a AgentId>,
-    /// False if nothing had to change.
+    /// False if the pause was already as requested.
     changed: bool,
 }
 
 /// Pauses, or lists all pauses.
 ///
 /// # Errors
-/// No name for the audit log; too many pauses; Redis.
+/// The name for the audit log is missing, there are too many pauses, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let Some(reason) = &args.reason else { return list(&client, output).await };
@@ -145,10 +146,10 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
     })
 }
 
-/// Resumes.
+/// Resumes a tenant, agent or tool.
 ///
 /// # Errors
-/// No name for the audit log; Redis.
+/// The name for the audit log is missing, or Redis does not respond.
 pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) -> Result<(), Failure> {
     let by = args.rest.by.clone().map_or_else(by_environment, Ok)?;
     let client = setup.client().await?;
@@ -158,7 +159,7 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
         let name = name_check::tool_switched(setup, &client, tool).await?;
         let paused = PausedTool { tenant: args.tenant.clone(), tool: name };
         let mut set = operate::resume_tool(client.stores(), &paused, operator).await?;
-        // It may have been paused by its ID while the ID was unknown.
+        // The tool may have been paused under its ID while its ID was unknown to this configuration.
         if set != PauseResult::Ok && paused.tool != *tool {
             let by_id = PausedTool { tool: tool.clone(), ..paused.clone() };
             set = operate::resume_tool(client.stores(), &by_id, operator).await?;
@@ -176,7 +177,7 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     };
     let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
     let set = operate::resume(client.store(&who.tenant), &who, operator).await?;
-    // A paused name may no longer be configured.
+    // Check the name only if nothing changed: a paused name may no longer be configured.
     if set != PauseResult::Ok {
         name_check::check(setup, &client, fleet_name(&who), output).await?;
     }
@@ -251,7 +252,7 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
             pause,
         }));
         for (PausedTool { tenant, tool }, pause) in set.tool_pauses {
-            // A pause for all tenants is stored in every shard.
+            // A pause for all tenants is stored in every shard, so list it only once.
             let is_known = tenant.is_none()
                 && pauses
                     .iter()

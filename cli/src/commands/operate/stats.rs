@@ -18,7 +18,7 @@ use crate::output::time_format::from_now;
 use crate::output::{Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Progress is printed after this many steps of 1,000 entries.
+/// Number of steps between two progress messages. A step counts 1,000 entries.
 const STEPS: usize = 20;
 /// Milliseconds in a day.
 pub(crate) const DAY_MS: i64 = 86_400_000;
@@ -85,18 +85,18 @@ impl From<ByArg> for StatsDimension {
 #[derive(Serialize)]
 struct StatsOutput {
     rows: Vec<StatsRow>,
-    /// Model usage; `None` if rows are by tool.
+    /// Model usage; `None` if rows are grouped by tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<ModelUseTotal>,
-    /// All shards are counted up to this time, ms.
+    /// The entries of all shards are counted up to this time, ms.
     counted_upto_ms: i64,
     /// True if entries may have left the log before they were counted.
     gap: bool,
 }
 
-/// How far the logs of all shards have been counted.
+/// How far the audit logs of all shards have been counted.
 pub(crate) struct CountProgress {
-    /// Up to this time, ms: of the shard that is furthest behind.
+    /// The entries of all shards are counted up to this time, ms. It comes from the shard that is furthest behind.
     pub(crate) upto_ms: i64,
     /// True if entries may have left the log before they were counted.
     pub(crate) gap: bool,
@@ -107,7 +107,7 @@ pub(crate) struct CountProgress {
 /// Counts all new entries.
 ///
 /// # Errors
-/// Redis.
+/// Redis does not respond.
 pub(crate) async fn count_new_entries(client: &Client, output: &Output) -> Result<CountProgress, Failure> {
     let mut all = CountProgress { upto_ms: i64::MAX, gap: false, now_ms: 0 };
     for store in client.stores() {
@@ -115,7 +115,7 @@ pub(crate) async fn count_new_entries(client: &Client, output: &Output) -> Resul
         loop {
             let counted = count_on(store, STEPS).await?;
             all.gap |= counted.gap;
-            // Entries written during the count are left for the next time.
+            // Entries that were written during this count are left for the next count.
             if !counted.more || counted.upto_ms >= all.now_ms {
                 all.upto_ms = all.upto_ms.min(counted.upto_ms);
                 break;
@@ -133,7 +133,7 @@ pub(crate) async fn count_new_entries(client: &Client, output: &Output) -> Resul
 /// Counts new entries and shows the statistics.
 ///
 /// # Errors
-/// Redis.
+/// Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let counted = count_new_entries(&client, output).await?;
@@ -162,7 +162,7 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
     output.show(&stats_output, |stats_output| rows_text(&stats_output.rows))
 }
 
-/// The cells that identify the row.
+/// The cells with the grouping keys of a row.
 fn names(row: &StatsRow) -> Vec<String> {
     row.key().into_iter().flatten().collect()
 }
@@ -179,7 +179,7 @@ fn figures(row: &StatsRow) -> [u64; 8] {
 
 const FIGURES: [&str; 8] = ["calls", "ok", "failed", "retries", "mean_ms", "p50_ms", "p95_ms", "p99_ms"];
 
-/// Columns for model usage, if rows have it.
+/// Columns for model usage, shown if rows have any.
 const USED: [&str; 4] = ["requests", "input_tokens", "output_tokens", "cost"];
 
 fn used(row: &StatsRow) -> Vec<String> {
@@ -201,7 +201,7 @@ fn rows_text(rows: &[StatsRow]) -> String {
     if rows.is_empty() {
         return "No calls ended in this time range.".into();
     }
-    // Omit the columns of model usage if no row has any.
+    // Leave out the columns of model usage if no row has any.
     let is_used = rows.iter().any(|row| row.used.is_some_and(|used| used != ModelUse::default()));
     let models = if is_used { &USED[..] } else { &[] };
     let head: Vec<String> =
@@ -219,14 +219,15 @@ fn heading(name: &str) -> String {
     name.to_uppercase().replace('_', " ")
 }
 
-/// CSV by RFC 4180: quotes cells if needed, and escapes text that a spreadsheet would take for a formula.
+/// Formats CSV according to RFC 4180. Cells are quoted if needed. Text that a spreadsheet would treat as a formula is
+/// escaped.
 fn csv(rows: &[StatsRow]) -> String {
     let cell = |text: &str| {
         let is_formula = text.starts_with(['=', '+', '-', '@']);
         let text = if is_formula { format!("'{text}") } else { text.to_owned() };
         if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
     };
-    // New columns follow the earlier ones, so that existing readers keep working.
+    // New columns are placed after the existing ones, so that existing readers keep working.
     let models = if rows.iter().any(|row| row.used.is_some()) { &USED[..] } else { &[] };
     let head = head(rows).into_iter().chain(FIGURES).chain(["outcomes"]).chain(models.iter().copied());
     let mut text = head.collect::<Vec<_>>().join(",");

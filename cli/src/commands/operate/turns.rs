@@ -20,11 +20,11 @@ use crate::output::time_format::from_now;
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-/// Turns per page by default.
+/// Number of turns per page by default.
 const LISTED: usize = 50;
-/// Maximum turns per page.
+/// Maximum number of turns per page.
 const LISTED_MAX: usize = 1_000;
-/// Turns that a preview shows.
+/// Maximum number of turns that a preview shows.
 const PREVIEWED: usize = 10;
 
 /// List unfinished turns, or cancel many of them.
@@ -155,7 +155,7 @@ impl TurnsFilter {
     }
 }
 
-/// The filter as it was given: the audit log records it.
+/// Formats the filter for the audit log, as it was given.
 impl std::fmt::Display for TurnsFilter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state.map(|at| state(at.into()).1.to_owned());
@@ -173,10 +173,10 @@ impl std::fmt::Display for TurnsFilter {
     }
 }
 
-/// Lists turns, or cancels many.
+/// Lists turns, or cancels many turns.
 ///
 /// # Errors
-/// Neither IDs nor filters; no name for the audit log; Redis.
+/// Neither IDs nor filters are given, the name for the audit log is missing, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     match &args.command {
@@ -188,7 +188,7 @@ pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<
 #[derive(Serialize)]
 struct TurnsPage<'a> {
     turns: &'a [TurnSummary],
-    /// Where the next page starts; `None` at the end.
+    /// The cursor of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -246,7 +246,7 @@ struct CancelSummary {
     found: usize,
     /// Number of turns that are being canceled. The others had ended or are unknown.
     cancelled: usize,
-    /// False for a preview.
+    /// True if the turns were canceled; false for a preview.
     done: bool,
 }
 

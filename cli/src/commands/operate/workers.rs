@@ -1,4 +1,4 @@
-//! `tickfleet workers`: lists workers, and drains or resumes one.
+//! `tickfleet workers`: lists workers, and drains or resumes a worker.
 
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
@@ -51,18 +51,19 @@ struct WorkerArgs {
     by: Option<String>,
 }
 
-/// The result of a command.
+/// The result of a drain or resume.
 #[derive(Debug, Serialize)]
 struct DrainResult<'a> {
     worker: &'a str,
-    /// False if nothing had to change.
+    /// False if the worker was already in the requested state.
     changed: bool,
 }
 
 /// Lists, drains or resumes workers.
 ///
 /// # Errors
-/// No name for the audit log; an unknown worker; too many drained workers; Redis.
+/// The name for the audit log is missing, the worker is unknown, too many workers are drained, or Redis does not
+/// respond.
 pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let (worker_args, drains) = match &args.command {

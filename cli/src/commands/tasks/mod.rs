@@ -1,4 +1,4 @@
-//! `tickfleet tasks`: lists tasks, shows the history of one, and cancels one. [`text`] formats them.
+//! `tickfleet tasks`: lists tasks, shows the history of a task, or cancels a task. [`text`] formats the output.
 
 pub(crate) mod text;
 
@@ -19,11 +19,11 @@ use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
 use crate::setup::Setup;
 
-/// Tasks that are listed by default.
+/// Number of tasks listed by default.
 const LISTED: usize = 50;
 /// Maximum number of tasks in a list.
 const LISTED_MAX: usize = 500;
-/// Characters of a description or outcome in a list.
+/// Maximum characters of a description or outcome in a list.
 const SHORT_CHARS: usize = 48;
 
 /// List tasks, show the history of a task, or cancel it.
@@ -118,7 +118,7 @@ struct CancelArgs {
 /// Lists tasks, shows one or cancels one.
 ///
 /// # Errors
-/// An unknown task; a task that could not be canceled.
+/// The task is unknown, or could not be canceled.
 pub(crate) async fn run(setup: &Setup, args: &Tasks, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     match &args.command {

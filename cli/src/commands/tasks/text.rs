@@ -10,10 +10,10 @@ use super::good;
 use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Output, StatusColor, short};
 
-/// Characters of a text in a history.
+/// Maximum characters of a text in a history.
 const TEXT_CHARS: usize = 160;
 
-/// The state of a task, with its color.
+/// The state of a task, and the color of the state.
 pub(crate) fn state(task: &TaskSummary) -> (StatusColor, String) {
     match (task.state, &task.outcome) {
         (TaskState::Waiting, _) => (StatusColor::Doubtful, "waiting".into()),
@@ -24,7 +24,8 @@ pub(crate) fn state(task: &TaskSummary) -> (StatusColor, String) {
     }
 }
 
-/// The history of a task and its subtasks. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
+/// Formats the history of a task and its subtasks. Writing to a `String` cannot fail, so the results of `writeln!` are
+/// ignored.
 pub(super) fn story(story: &TaskDetails, now_ms: i64, output: &Output) -> String {
     let mut text = String::new();
     one(story, now_ms, output, &mut text);
@@ -164,7 +165,7 @@ fn tree(story: &TaskDetails, depth: usize, output: &Output, text: &mut String) {
     }
 }
 
-/// The effects of a cancellation.
+/// Describes the effects of a cancellation.
 pub(super) fn cancelled(cancelled: &CancelledTask) -> String {
     let mut text = String::new();
     ended(cancelled, 0, &mut text);

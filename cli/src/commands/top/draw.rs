@@ -1,4 +1,4 @@
-//! Lays out a frame in a buffer of cells: for a terminal, or as text. Pure.
+//! Draws a frame into a buffer of cells. The buffer is shown on a terminal or as text. This module does no I/O.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -17,11 +17,11 @@ use tickfleet_model::hidden::visible;
 const PRINTED_ROWS_MAX: usize = 20;
 /// Below this width, the table of tools is placed below the table of agents instead of next to it.
 const WIDE_COLUMNS: u16 = 140;
-/// Columns used by the labels of the trends.
+/// Columns used by the labels of the three trends.
 const TREND_WORDS: u16 = 48;
-/// From this width on, the time that a trend covers is shown.
+/// Minimum width at which the time covered by a trend is shown.
 const TREND_COLUMNS: u16 = 100;
-/// Width of the bar of slots, in cells.
+/// Width of the slot usage bar, in cells.
 const BAR_CELLS: usize = 20;
 
 const HELP: [&str; 19] = [
@@ -63,33 +63,33 @@ impl Style {
     }
 }
 
-/// The explanation of a turn.
+/// The explanation of a turn, shown in a window.
 #[derive(Debug, Clone)]
 pub(super) struct TurnStory {
     pub(super) title: String,
     pub(super) lines: Vec<String>,
-    /// The first visible line.
+    /// Index of the first visible line.
     pub(super) at: usize,
 }
 
-/// The state of a live view, in addition to the frame.
+/// The state of a live view that is not part of the frame.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ViewState {
     pub(super) sort: Sort,
     pub(super) every: String,
     pub(super) paused: bool,
     pub(super) help: bool,
-    /// Why the last poll failed.
+    /// Why the last poll failed, if it did.
     pub(super) trouble: Option<String>,
     /// The values of earlier polls.
     pub(super) trend: Trend,
-    /// The selected row of the capped agents.
+    /// Index of the selected row in the table of capped agents.
     pub(super) chosen: Option<usize>,
-    /// An explanation that covers the frame.
+    /// An explanation, drawn on top of the frame.
     pub(super) story: Option<TurnStory>,
 }
 
-/// A frame as text, with as many lines as it needs.
+/// Formats a frame as text, with as many lines as it needs.
 pub(super) fn printed(frame: &Frame, columns: u16) -> String {
     let rows = |count: usize| u16::try_from(count.min(PRINTED_ROWS_MAX)).unwrap_or(0);
     let top = frame.backlog.len().max(frame.nodes.len() + 1).max(frame.backlog.len() + shard_lines(frame));
@@ -111,7 +111,7 @@ pub(super) fn printed(frame: &Frame, columns: u16) -> String {
     lines.join("\n").trim_end().to_owned()
 }
 
-/// Draws a frame into `area`. Rows that do not fit are left out at the end of each table.
+/// Draws a frame into `area`. If a table has too many rows, its last rows are left out.
 pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, area: Rect, buffer: &mut Buffer) {
     let warnings: Vec<Line<'_>> = view_state
         .and_then(|view_state| view_state.trouble.as_ref())
@@ -157,7 +157,7 @@ pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, 
     }
 }
 
-/// Height of the upper tables: the whole backlog, and as many nodes as leave room for the lower tables.
+/// Height of the upper tables. They show the whole backlog, and only so many nodes that the lower tables have room.
 fn tables_on_top(frame: &Frame, left: u16) -> u16 {
     let backlog = frame.backlog.len() + shard_lines(frame);
     let wanted = backlog.max(frame.nodes.len().min(PRINTED_ROWS_MAX) + 1) + 2;
@@ -219,10 +219,10 @@ fn foot(view_state: &ViewState, style: Style) -> Line<'static> {
     Line::from(vec![Span::styled(format!("{state}  "), style.bold()), Span::styled(keys, style.of(Color::DarkGray))])
 }
 
-/// The trends in one line; `None` before the second poll.
+/// The trends on one line; `None` before the second poll.
 fn trend(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>> {
     let covers = trend.covers_ms()?;
-    // Width of the three names and maximums.
+    // Width of the labels and maximums of the three trends.
     let words = if columns < TREND_COLUMNS { TREND_WORDS } else { TREND_WORDS + 14 };
     let cells = usize::from(columns.saturating_sub(words) / 3).clamp(4, 60);
     let mut spans = Vec::new();
@@ -237,7 +237,7 @@ fn trend(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>> {
     Some(Line::from(spans))
 }
 
-/// Shortens a long name in the middle, because its end says more.
+/// Shortens a long name in the middle, because its end is more informative.
 fn squeezed(name: &str, chars: usize) -> String {
     let all: Vec<char> = name.chars().collect();
     if all.len() <= chars || chars < 6 {
@@ -266,7 +266,7 @@ fn table(
     let title = if hidden > 0 { format!("{title} · {hidden} more") } else { title.to_owned() };
     buffer.set_line(area.x, area.y, &Line::styled(title, style.bold()), area.width.saturating_sub(1));
     let below = Rect { y: area.y + 1, height: area.height - 1, ..area };
-    // One column takes the remaining width: the column with width 0, or otherwise the first.
+    // One column takes the remaining width: the column with width 0. If none has width 0, it is the first column.
     let rest = widths.iter().position(|width| *width == 0).unwrap_or(0);
     let width = |(at, width): (usize, &u16)| if at == rest { Constraint::Min(10) } else { Constraint::Length(*width) };
     let widths: Vec<Constraint> = widths.iter().enumerate().map(width).collect();
@@ -310,7 +310,7 @@ fn draw_nodes(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
         .zip(["scheduler", "worker"])
         .map(|(count, kind)| format!("{count} {kind}{}", if count == 1 { "" } else { "s" }));
     let title = format!("{} alive", title.collect::<Vec<_>>().join(", "));
-    // The width that the other columns leave.
+    // The width that the other columns leave for this one.
     let room = usize::from(area.width.saturating_sub(2 + 16 + 9 + 2)).max(10);
     let row = |node: &Node| {
         let beat = match node.beat_age_ms {
@@ -410,7 +410,7 @@ fn draw_window(title: &str, shown: Vec<Line<'_>>, width: u16, style: Style, area
     lines(shown, inside, buffer);
 }
 
-/// A number with thousands separators; below 10 with one decimal, unless it is whole.
+/// Formats a number with thousands separators. A number below 10 has one decimal, unless it is whole.
 fn grouped(number: f64) -> String {
     if number < 10.0 && number.fract() > 0.0 {
         return format!("{number:.1}");
@@ -426,7 +426,7 @@ fn grouped(number: f64) -> String {
     out
 }
 
-/// A size in a readable unit.
+/// Formats a size in a readable unit.
 fn bytes(count: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut size = count as f64;

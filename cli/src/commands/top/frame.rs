@@ -1,4 +1,4 @@
-//! A frame: one view of the fleet, built from two polls. Pure.
+//! A frame: one view of the fleet, built from two polls. This module does no I/O.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,15 @@ use tickfleet_store::{MemoryUsage, NodeView, ServerLoad, ShardView, ThrottleQueu
 use super::poll_result::PollResult;
 use super::tools::Tools;
 
-/// Schedulers check timers every `scheduler.tick_poll`. If a timer is later than this, none of them does, ms.
+/// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this, no scheduler checks it,
+/// ms.
 const TIMER_LATE_MS_MAX: i64 = 2_000;
-/// States in which work waits for a process to read it.
+/// States in which work waits until a process reads it.
 const UNREAD_STATES: [&str; 3] = ["inbound turns", "inbound tasks", "ready"];
-/// Work in [`UNREAD_STATES`] that waits longer than this is not being read, ms.
+/// If work in [`UNREAD_STATES`] waits longer than this, no process reads it, ms.
 const UNREAD_MS_MAX: i64 = 10_000;
 
-/// The heading of a frame: where and when.
+/// The heading of a frame: which Redis, and when.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Heading {
     /// Redis' URL, with the password masked.
@@ -42,7 +43,7 @@ pub(crate) struct Frame {
     pub(crate) backlog: Vec<WorkInState>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) agents: Vec<Agent>,
-    /// True once all agents with waiting turns have been read.
+    /// True once the polls have read all agents with waiting turns.
     pub(crate) agents_whole: bool,
     pub(crate) tools: Tools,
     /// One row per shard, if there are several.
@@ -57,11 +58,11 @@ pub(crate) struct Frame {
 pub(crate) struct Server {
     pub(crate) version: String,
     pub(crate) used_bytes: u64,
-    /// 0 means unlimited.
+    /// 0 if memory is unlimited.
     pub(crate) max_bytes: u64,
     pub(crate) commands_per_s: u64,
     pub(crate) clients: u64,
-    /// CPU use; 1 is one whole processor.
+    /// CPU use; 1 is one whole core.
     pub(crate) cpu: Option<f64>,
 }
 
@@ -76,7 +77,7 @@ pub(crate) struct Rates {
     pub(crate) calls: Option<f64>,
 }
 
-/// Slots of live workers, as of their last heartbeat.
+/// Slots of live workers, according to their last heartbeats.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Slots {
     pub(crate) busy: usize,
@@ -88,9 +89,9 @@ pub(crate) struct Slots {
 pub(crate) struct WorkInState {
     pub(crate) state: &'static str,
     pub(crate) count: u64,
-    /// The unit of the count.
+    /// What `count` counts.
     pub(crate) unit: &'static str,
-    /// Age of the oldest, ms; `None` if the state is empty or the age is unknown.
+    /// Age of the oldest entry, ms; `None` if the state is empty or the age is unknown.
     pub(crate) oldest_ms: Option<i64>,
 }
 
@@ -103,43 +104,43 @@ pub(crate) struct Node {
     pub(crate) alive: bool,
     /// Time since its last heartbeat, ms.
     pub(crate) beat_age_ms: Option<i64>,
-    /// Time left of its lease, ms.
+    /// Time until its lease ends, ms.
     pub(crate) lease_left_ms: i64,
     pub(crate) slots: Option<Slots>,
-    /// True for a worker that an operator has drained, so that it takes no new work.
+    /// True if an operator has drained the worker, so that it takes no new work.
     pub(crate) drained: bool,
 }
 
-/// An agent whose turns wait for a later tick or day, or a limit with waiting turns.
+/// An agent whose turns wait for a later tick or day, or a limit that turns wait for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Agent {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) tenant: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) agent: String,
-    /// The limit; `None` for an agent.
+    /// Name of the limit; `None` if the row is an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<String>,
-    /// Turns that wait.
+    /// Number of waiting turns.
     pub(crate) turns: u64,
-    /// Time since the first of them was admitted, ms.
+    /// Time since the oldest of these turns was admitted, ms.
     pub(crate) oldest_ms: Option<i64>,
-    /// When its throttle queue is processed next, ms from now.
+    /// When the throttle queue is processed next, ms from now.
     pub(crate) due_in_ms: i64,
     pub(crate) tick_used: i64,
     pub(crate) day_used: i64,
-    /// Calls allowed per tick by the local configuration; `None` if unknown, or for a limit.
+    /// Calls allowed per tick by the local configuration. `None` if unknown, or if the row is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tick_max: Option<u32>,
-    /// Calls allowed per day, likewise.
+    /// Calls allowed per day by the local configuration. `None` if unknown, or if the row is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) day_max: Option<u32>,
-    /// The first turn in the queue, `tenant:turn`.
+    /// The first turn in the throttle queue, `tenant:turn`.
     pub(crate) first: String,
 }
 
 impl Agent {
-    /// A readable name for what the turns wait for.
+    /// A readable name of the agent or limit that the turns wait for.
     pub(crate) fn name(&self) -> String {
         match &self.limit {
             Some(limit) => format!("limit {limit}"),
@@ -169,7 +170,7 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
-    /// The next order.
+    /// The next sort order.
     pub(crate) const fn next(self) -> Self {
         match self {
             Self::Count => Self::Time,
@@ -188,7 +189,7 @@ impl Sort {
 }
 
 impl Frame {
-    /// The view at `now`, with rates since `last`.
+    /// Builds the view from the poll `now`, with rates since the poll `last`.
     pub(super) fn of(heading: Heading, last: Option<&PollResult>, now: &PollResult, tools: Tools) -> Self {
         let passed = last.map_or(0.0, |last| now.at.duration_since(last.at).as_secs_f64());
         let shards = &now.shards;
@@ -223,7 +224,7 @@ impl Frame {
         frame
     }
 
-    /// Adds to each agent what its caps allow.
+    /// Sets the calls allowed per tick and day for each agent.
     pub(super) fn with_caps(mut self, policy: &Policy) -> Self {
         for agent in self.agents.iter_mut().filter(|agent| agent.limit.is_none()) {
             let (Ok(tenant), Ok(name)) = (TenantId::new(&agent.tenant), AgentId::new(&agent.agent)) else { continue };
@@ -234,7 +235,7 @@ impl Frame {
         self
     }
 
-    /// Sorts agents, tools and nodes: by count, by time or by name. Nodes that are gone come first.
+    /// Sorts agents, tools and nodes by count, time or name. Lost nodes come first.
     pub(crate) fn sort(&mut self, sort: Sort) {
         self.agents.sort_by(|a, b| (&a.tenant, &a.agent, &a.limit).cmp(&(&b.tenant, &b.agent, &b.limit)));
         self.tools.rows.sort_by(|a, b| a.tool.cmp(&b.tool));
@@ -254,12 +255,12 @@ impl Frame {
     }
 }
 
-/// Number of entries ever added to the streams with these names; `None` if Redis does not report it for one of them.
+/// Number of entries ever added to the wanted streams; `None` if Redis does not report the number for one of them.
 fn added(shard: &ShardView, wanted: impl Fn(&str) -> bool) -> Option<u64> {
     shard.streams.iter().filter(|stream| wanted(&stream.name)).map(|stream| stream.added).sum()
 }
 
-/// Returns how fast a counter grew per second, over all shards.
+/// Returns the increase of a counter per second, summed over all shards.
 fn rate(
     last: Option<&PollResult>,
     now: &PollResult,
@@ -271,7 +272,7 @@ fn rate(
 }
 
 fn per_second(before: Option<u64>, now: Option<u64>, passed_s: f64) -> Option<f64> {
-    // The counter decreased: the stream was deleted and starts again.
+    // If the counter decreased, the stream was deleted and created again. Then the rate is unknown.
     let grown = now?.checked_sub(before?)?;
     #[allow(clippy::cast_precision_loss, reason = "a count a second is far below 2^53")]
     (passed_s > 0.0).then(|| (grown as f64 / passed_s * 10.0).round() / 10.0)
@@ -387,8 +388,8 @@ fn in_short(last: Option<&PollResult>, now: &PollResult, passed_s: f64) -> Vec<S
     now.shards.iter().enumerate().map(row).collect()
 }
 
-/// Warnings about what keeps turns waiting and about lost processes. While there is one, the frame does not report that
-/// all is well.
+/// Warnings about causes of waiting turns and about lost processes. While there is a warning, the frame does not report
+/// that all is well.
 fn waiting(frame: &Frame) -> Vec<String> {
     let mut warnings = Vec::new();
     match frame.paused {
@@ -420,7 +421,7 @@ fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<St
     let memory = MemoryUsage { used: server.used_memory, max: server.maxmemory };
     let short = memory.is_tight() || shards.iter().any(|shard| shard.pressure);
     if short {
-        // Low memory is the single cause of everything that is late.
+        // If memory is low, that is the only cause to report for late work.
         let says = "memory is nearly full: new work is rejected, accepted work continues in small batches";
         warnings.push(says.to_owned());
     }

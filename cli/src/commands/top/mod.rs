@@ -1,7 +1,7 @@
-//! `tickfleet top`: the current state of the fleet, in a terminal. It only queries Redis, so it works wherever
-//! `redis-cli` does and needs no Prometheus.
+//! `tickfleet top`: the current state of the fleet, in a terminal. The command only queries Redis. It works wherever
+//! `redis-cli` works, and needs no Prometheus.
 //!
-//! [`poller`] queries each shard once per refresh, [`frame`] builds a view from two polls, [`draw`] lays it out, and
+//! [`poller`] queries each shard once per refresh. [`frame`] builds a view from two polls, and [`draw`] draws the view.
 //! [`screen`] controls the terminal and reads keys.
 
 mod draw;
@@ -63,14 +63,14 @@ fn every(text: &str) -> Result<Duration, String> {
 /// Shows frames until it is stopped, or prints a single frame.
 ///
 /// # Errors
-/// [`Failure::Redis`] if Redis cannot be reached at the start; a terminal that cannot be used. If Redis becomes
-/// unreachable later, the view shows that and waits.
+/// [`Failure::Redis`] if Redis cannot be reached at the start. A failure if the terminal cannot be used. If Redis
+/// becomes unreachable later, this is not an error: the view shows it and waits.
 pub(crate) async fn run(setup: &Setup, args: &Top, output: &Output) -> Result<(), Failure> {
     let mut poller = Poller::new(setup)?;
     let policy = &setup.configuration.policy;
     let first = poller.poll(policy).await?;
     if output.json || args.once || !std::io::stdout().is_terminal() {
-        // Rates need some time between two polls.
+        // The rates need some time between two polls.
         tokio::time::sleep(args.every).await;
         let frame = poller.poll(policy).await?;
         return output.show(&frame, text);

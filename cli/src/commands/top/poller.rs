@@ -1,4 +1,4 @@
-//! Polls every shard.
+//! Polls every shard of the fleet.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use super::tools::Window;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// Polls all shards, and keeps what the next frame needs from the last poll.
+/// Polls all shards, and keeps the data of the last poll that the next frame needs.
 pub(crate) struct Poller {
     watches: Vec<Watch>,
     window: Window,
@@ -26,7 +26,7 @@ impl Poller {
     /// The URL of Redis is invalid.
     pub(crate) fn new(setup: &Setup) -> Result<Self, Failure> {
         let stores = setup.stores()?;
-        // In a cluster, each shard may have another primary.
+        // Connect for each shard separately, because each shard of a cluster can have another primary.
         Ok(Self {
             watches: stores.into_iter().map(Watch::new).collect(),
             window: Window::default(),
@@ -35,11 +35,11 @@ impl Poller {
         })
     }
 
-    /// Polls once and returns a frame, with the caps that `policy` allows. Rates cover the time since the last poll;
-    /// the first frame has none.
+    /// Polls once and returns a frame, with the caps from `policy`. Rates cover the time since the last poll. The first
+    /// frame has no rates.
     ///
     /// # Errors
-    /// [`Failure::Redis`], or an error that Redis returned.
+    /// [`Failure::Redis`] if Redis cannot be reached, or an error that Redis returned.
     #[allow(clippy::disallowed_methods, reason = "the edge: rates are over the time that really passed")]
     pub(crate) async fn poll(&mut self, policy: &Policy) -> Result<Frame, Failure> {
         let mut shards = Vec::with_capacity(self.watches.len());

@@ -1,4 +1,4 @@
-//! The terminal: takes it over, draws, reads keys, and restores it in every case.
+//! The terminal: takes it over, draws frames and reads keys. Always restores the terminal at the end.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::setup::Setup;
 
 /// How often the thread that reads keys checks whether it is still needed.
 const KEYS_WAIT: Duration = Duration::from_millis(100);
-/// Maximum number of unprocessed keys.
+/// Maximum number of keys that wait to be processed.
 const KEYS_MAX: usize = 64;
 
 /// The action of a key.
@@ -45,7 +45,7 @@ enum KeyAction {
     Redraw,
 }
 
-/// When the next poll is due, as set by keys.
+/// The time between polls, and whether polling is paused. Keys change both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PollPace {
     every: Duration,
@@ -62,8 +62,8 @@ impl PollPace {
     }
 }
 
-/// The terminal while the view uses it. Dropping this restores the terminal. A panic also restores it before its
-/// message is printed.
+/// The terminal while the live view uses it. Dropping this restores the terminal. A panic also restores the terminal,
+/// before the panic message is printed.
 struct Screen {
     terminal: DefaultTerminal,
     reading: Arc<AtomicBool>,
@@ -100,7 +100,7 @@ impl Drop for Screen {
 /// Shows frames until a key, a signal or a closed terminal ends the view.
 ///
 /// # Errors
-/// A terminal that cannot be used.
+/// The terminal cannot be used.
 pub(super) async fn run(
     setup: &Setup,
     (poller, first): (Poller, Frame),
@@ -148,14 +148,15 @@ pub(super) async fn run(
     }
 }
 
-/// Explains why a turn waits.
+/// Loads explanations of why turns wait.
 struct StoryLoader {
     setup: Arc<Setup>,
     client: Client,
 }
 
 impl StoryLoader {
-    /// Requests an explanation of why the first turn of the selected row waits. The result arrives through `stories`.
+    /// Requests the explanation of why the first turn of the selected row waits. The explanation arrives through
+    /// `stories`.
     fn load(&self, frame: &Frame, view_state: &mut ViewState, stories: &mpsc::Sender<TurnStory>) {
         let row = view_state.chosen.unwrap_or(0);
         let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };
@@ -170,7 +171,7 @@ impl StoryLoader {
                 |failure| vec![failure.message().unwrap_or_default()],
                 |story_receiver| story_receiver.lines,
             );
-            // The view may have ended meanwhile.
+            // The view may have ended. Then the explanation is dropped.
             drop(stories.send(TurnStory { title: turn, lines, at: 0 }).await);
         });
     }
@@ -204,7 +205,7 @@ fn apply(action: KeyAction, rows: usize, view_state: &mut ViewState, pace: &watc
     (view_state.every, view_state.paused) = (format_duration(now.every), now.paused);
 }
 
-/// Polls repeatedly, at the pace set by keys, until the view ends.
+/// Polls at the pace set by keys, until the view ends.
 async fn poll_repeatedly(
     setup: Arc<Setup>,
     mut poller: Poller,
@@ -231,7 +232,7 @@ async fn poll_repeatedly(
     }
 }
 
-/// Reads keys until they are no longer needed. Runs on a thread of its own, because reading from the terminal blocks.
+/// Reads keys while `needed` is true. Runs on a thread of its own, because reading from the terminal blocks.
 fn read_keys(needed: &AtomicBool, actions: &mpsc::Sender<KeyAction>) {
     while needed.load(Ordering::Relaxed) {
         let action =

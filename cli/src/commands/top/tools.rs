@@ -1,4 +1,4 @@
-//! Tools by outcome, over the last minute, from the end of the audit log. Pure.
+//! Counts calls by tool and outcome over the last minute, from the end of the audit log. This module does no I/O.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,14 +7,14 @@ use tickfleet_store::EndedCall;
 
 /// The time that the table of tools covers, ms.
 pub(super) const WINDOW_MS: i64 = 60_000;
-/// Maximum number of calls in the window: at higher rates it is a sample.
+/// Maximum number of calls in the window. At higher rates, the window contains only a sample.
 const CALLS_MAX: usize = 50_000;
 
 /// The calls of one tool in the last minute.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct ToolRow {
     pub(crate) tool: String,
-    /// Calls whose end was seen.
+    /// Number of calls whose end was polled.
     pub(crate) calls: u64,
     /// Number of calls by outcome.
     pub(crate) outcomes: BTreeMap<String, u64>,
@@ -30,22 +30,24 @@ pub(crate) struct Tools {
     pub(crate) rows: Vec<ToolRow>,
     /// Number of calls in all rows.
     pub(crate) seen: u64,
-    /// True if there were more calls, so that the rows are a sample.
+    /// True if more calls ended than were polled. The rows are then a sample.
     pub(crate) sampled: bool,
 }
 
-/// The calls of the last minute whose end was seen.
+/// The calls of the last minute whose end was polled.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     calls: VecDeque<EndedCall>,
-    /// The window is incomplete until then, because some calls were not seen, ms of shard time.
+    /// Until this time the window is incomplete, because some calls were not polled, ms of shard time.
     sampled_until_ms: i64,
 }
 
 impl Window {
-    /// Adds the calls of one poll of one shard. `ended` is how many calls ended since the previous poll, if known.
+    /// Adds the calls from one poll of one shard. `ended` is the number of calls that ended since the previous poll, if
+    /// known.
     pub(super) fn add(&mut self, seen: Vec<EndedCall>, ended: Option<u64>, now_ms: i64) {
-        // The newest calls come first. If the oldest one is older than the window, no call in the window is missing.
+        // The newest calls come first. If the oldest polled call is older than the window, no call in the window is
+        // missing.
         let reaches_back = seen.last().is_some_and(|oldest| oldest.at_ms <= now_ms - WINDOW_MS);
         if ended.is_some_and(|ended| ended > seen.len() as u64) && !reaches_back {
             self.sampled_until_ms = now_ms + WINDOW_MS;
@@ -57,7 +59,7 @@ impl Window {
         }
     }
 
-    /// The table at this time.
+    /// Returns the table as of `now_ms`.
     pub(super) fn tools(&mut self, now_ms: i64) -> Tools {
         self.calls.retain(|call| call.at_ms > now_ms - WINDOW_MS);
         let mut rows: BTreeMap<&str, (ToolRow, u64)> = BTreeMap::new();

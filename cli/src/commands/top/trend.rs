@@ -1,15 +1,15 @@
-//! Trends: the values seen by this view, as a line of small bars. Pure.
+//! Trends: the values that this view has polled, as lines of small bars. This module does no I/O.
 
 use std::collections::VecDeque;
 
 use super::frame::Frame;
 
-/// Number of polls that are kept: five minutes at one per second.
+/// Maximum number of polls that are kept. With one poll per second, they cover five minutes.
 const SEEN_MAX: usize = 300;
-/// The bars, from zero to the maximum.
+/// The characters for bars, from zero to the maximum.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The values of one poll.
+/// The values from one poll.
 #[derive(Debug, Clone, Copy)]
 struct Point {
     at_ms: i64,
@@ -41,14 +41,14 @@ impl Trend {
         }
     }
 
-    /// The time that the trend covers, ms; `None` before the second poll.
+    /// Returns the time that the trend covers, ms; `None` before the second poll.
     pub(super) fn covers_ms(&self) -> Option<i64> {
         let first = self.seen.front()?;
         let last = self.seen.back()?;
         (self.seen.len() > 1).then(|| (last.at_ms - first.at_ms).max(0))
     }
 
-    /// Each trend with its bars, at most `cells` of them, and its maximum.
+    /// Returns each trend with at most `cells` bars, and with its maximum.
     pub(super) fn lines(&self, cells: usize) -> [(&'static str, String, f64); 3] {
         let line = |what, of: fn(&Point) -> f64| {
             let values: Vec<f64> = self.seen.iter().map(of).collect();
@@ -63,7 +63,8 @@ impl Trend {
     }
 }
 
-/// One bar per value, but at most `cells`: if there are more values, each bar is the mean of several.
+/// Returns one bar per value, but at most `cells` bars. If there are more values, each bar is the mean of several
+/// values.
 fn bars(values: &[f64], cells: usize, most: f64) -> String {
     let together = values.len().div_ceil(cells.max(1)).max(1);
     let bar = |some: &[f64]| {

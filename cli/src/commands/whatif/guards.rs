@@ -1,4 +1,5 @@
-//! Evaluates recorded calls with the guards of a worker under the other policy, and compares the results.
+//! Evaluates recorded calls with a worker's guards under the other policy, and compares the results with the recorded
+//! ones.
 
 use std::sync::Arc;
 
@@ -23,22 +24,22 @@ const NO_TENANT: &str = "its tenant is not in the configuration (run-time tenant
 const NO_TOOL: &str = "a task is not a tool call";
 const LOST: &str = "its worker was lost or failed before the call ran: the log does not show how far it got";
 
-/// The other policy, and its tools.
+/// The guards of the other policy, with its tools.
 pub(super) struct Guards {
     active: Arc<ActivePolicy>,
     registry: Arc<Registry>,
-    /// How long facts are kept.
+    /// How long each fact is kept.
     kept: FactLifetimes,
 }
 
 impl Guards {
-    /// The guards of a configuration.
+    /// Creates the guards of a configuration.
     ///
     /// # Errors
-    /// Its tools cannot be used.
+    /// The tools of the configuration cannot be used.
     pub(super) fn new(setup: &Setup) -> Result<Self, Failure> {
         let active = setup.active();
-        // Only tools about the fleet itself would query the store, and no tool is run.
+        // The store is never queried: only tools about the fleet itself would query it, and no tool is run.
         let stores = setup.stores()?;
         let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
         let registry = Arc::new(setup.registry(store, &active, Runs::Elsewhere)?);
@@ -46,12 +47,11 @@ impl Guards {
         Ok(Self { kept: FactLifetimes::of(&active.policy.permissions), active, registry })
     }
 
-    /// The policy.
     pub(super) fn policy(&self) -> &Policy {
         &self.active.policy
     }
 
-    /// Lists the limits that cannot be evaluated from any log, whether or not a call debited them.
+    /// Lists the limits that no log is sufficient to evaluate, even if no call debited them.
     pub(super) fn name_undecided(&self, evaluation: &mut Evaluation) {
         let policy = self.policy();
         for limit in policy.limits.iter() {
@@ -59,7 +59,7 @@ impl Guards {
                 LimitBound::Tokens(_) | LimitBound::Money(_) => {
                     evaluation.summary.name_undecided(&whatif::limit(&limit.name), whatif::OF_MODELS);
                 }
-                // A single tenant has all slots.
+                // A single tenant gets all slots, so its share never limits it.
                 LimitBound::Share(_) if policy.tenants.len() > 1 => {
                     evaluation.summary.name_undecided(&whatif::limit(&limit.name), whatif::SHARE);
                 }
@@ -68,7 +68,7 @@ impl Guards {
         }
     }
 
-    /// Counts a task for each budget of tokens or money that its requests may have debited.
+    /// If a model runs the task, counts the task for each token or money budget that its requests may have debited.
     fn budgets_of_models(&self, task: &RecordedCall, evaluation: &mut Evaluation) {
         let names = TenantId::new(task.tenant.as_str()).ok().zip(AgentId::new(task.agent.as_str()).ok());
         let Some((tenant, agent)) = names else { return };
@@ -101,7 +101,7 @@ impl Guards {
         FactTurn::of(calls.first()?, by_facts)
     }
 
-    /// Evaluates a call. A difference is reported at once, unless facts may still stop the call.
+    /// Evaluates a call. Reports a difference at once, unless facts may still stop the call.
     async fn evaluate_call(
         &self,
         call: &RecordedCall,
@@ -125,12 +125,12 @@ impl Guards {
             }
             None => GuardResult::Same,
         };
-        // A call that the guards now stop does not reach its session.
+        // If the guards now stop a call, the call does not affect the facts of its session.
         let runs = !is_stopped || matches!(call.fate, RecordedFate::Ended { .. });
         FactCall::of(call, &row.filter(|_| runs)?, &self.kept, guarded, before_ms)
     }
 
-    /// The result of the guards for a call; `None` if they cannot evaluate it.
+    /// Returns the result of the guards for a call; `None` if they cannot evaluate the call.
     async fn recall(&self, call: &RecordedCall, evaluation: &mut Evaluation) -> Option<LoggedCallVerdict> {
         let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
         let is_of = |(tenant, agent): &(TenantId, AgentId)| {
@@ -151,12 +151,12 @@ impl Guards {
     }
 }
 
-/// Whether it is unknown how far an admitted call got: the guards may have passed it, and people may have approved it.
+/// Returns true if it is unknown how far an admitted call got: guards or approvers may have decided about it.
 fn is_lost(call: &RecordedCall) -> bool {
     call.fate == RecordedFate::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
 
-/// The arguments, or `None` if they are incomplete.
+/// Returns the arguments, or `None` if the log does not contain them completely.
 fn arguments(call: &RecordedCall) -> Option<&str> {
     match &call.arguments {
         Arguments::Whole(text) => Some(text),
@@ -164,9 +164,10 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
     }
 }
 
-/// The difference in the results of the guards for a call.
+/// Returns the difference between the recorded result of the guards and their new result for a call.
 fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut Evaluation) -> Option<Difference> {
-    // Arguments that were not JSON, or too long to be logged, were rejected for that reason.
+    // Arguments that are not JSON, or are too long to be logged, were rejected for exactly this reason. The result
+    // stays the same.
     let is_unread = matches!(&call.fate, RecordedFate::Ended { outcome, .. } if outcome == "invalid_arguments");
     if is_unread && arguments(call).is_none() && !matches!(recall, LoggedCallVerdict::Ends { .. }) {
         return None;
@@ -194,7 +195,7 @@ fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut 
 enum Comparison {
     Same,
     Unknown(&'static str),
-    /// The decision would change in this way, because of this rule.
+    /// The decision would change in this way, because of this rule or outcome.
     Other(DifferenceKind, String),
 }
 
@@ -205,7 +206,7 @@ fn compared(fate: &RecordedFate, recall: &LoggedCallVerdict) -> Comparison {
     match (fate, recall) {
         (RecordedFate::NotReached, _) => Comparison::Same,
         (_, LoggedCallVerdict::Unknown(why)) => Comparison::Unknown(why),
-        // Unless facts stop it under the other policy, too.
+        // The call was stopped by facts. Its facts are evaluated later, and may stop it under the other policy too.
         (RecordedFate::Stopped { reason, rule }, LoggedCallVerdict::Passes) if by_facts(reason) => {
             Comparison::Other(DifferenceKind::Allowed, rule.clone())
         }

@@ -1,4 +1,4 @@
-//! `tickfleet whatif`: the decisions about recorded traffic that another policy would change.
+//! `tickfleet whatif`: lists the decisions about recorded traffic that another policy would change.
 
 mod guards;
 mod sort;
@@ -32,13 +32,13 @@ use crate::output::Output;
 use crate::output::time_format::TimeArg;
 use crate::setup::{Setup, now_ms};
 
-/// Maximum number of differences that are printed; a file gets all of them.
+/// Maximum number of differences that are printed. The file of `--differences` gets all of them.
 const PRINTED_MAX: usize = 100;
-/// Maximum number of differences in the JSON.
+/// Maximum number of differences in the JSON output.
 const DIFFERENCES_MAX: usize = 10_000;
 /// Maximum number of calls of one turn that are evaluated together.
 const CALLS_MAX: usize = 1_000;
-/// Maximum number of counter resets, and of pauses, that are replayed.
+/// Maximum number of counter resets that are replayed, and also of pauses.
 const OPERATED_MAX: usize = 100_000;
 
 /// Evaluate recorded calls against another policy and list the differences.
@@ -81,7 +81,7 @@ pub(crate) struct WhatIf {
 #[derive(Serialize)]
 pub(super) struct Evaluation {
     pub(super) summary: Summary,
-    /// The first differences.
+    /// The first differences, as many as the output shows.
     pub(super) differences: Vec<Difference>,
     #[serde(skip)]
     file: Option<BufWriter<File>>,
@@ -105,28 +105,28 @@ impl Evaluation {
     }
 }
 
-/// The calls to evaluate.
+/// Which calls are evaluated.
 struct CallFilter {
     tenant: Option<String>,
     from_ms: Option<i64>,
     until_ms: Option<i64>,
 }
 
-/// The calls of the log, by turn, and its other entries.
+/// The calls of the log, grouped by turn, and the other entries of the log.
 struct RecordedLog {
     calls: Sorter,
     operated: OperatorActions,
-    /// Since when the log is complete: as each part states it, and after each gap.
+    /// The start of completeness that each part of the export states.
     parts: Vec<ExportPart>,
     began: LogStart,
-    /// When the first entry was written, ms.
+    /// When the first entry was written, ms since the epoch.
     first_ms: Option<i64>,
-    /// Whether only one tenant's calls are evaluated.
+    /// True if only the calls of one tenant are evaluated.
     one_tenant: bool,
     unread: u64,
 }
 
-/// Since when a part of an export is complete, ms: for all shards, and by shard.
+/// The time since which a part of an export is complete, ms: for all shards, and for each shard.
 #[derive(Default)]
 struct ExportPart {
     all_ms: Option<i64>,
@@ -136,7 +136,7 @@ struct ExportPart {
 /// Runs the evaluation.
 ///
 /// # Errors
-/// A decision would change; the configuration, a file or Redis cannot be read.
+/// At least one decision would change. The configuration, a file or Redis cannot be read.
 pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Result<(), Failure> {
     let other = Global { config: Some(args.policy.clone()), ..global.clone() };
     let setup = Setup::load(&other)?;
@@ -190,7 +190,7 @@ async fn live(global: &Global, args: &WhatIf, filter: &CallFilter) -> Result<Fil
     Ok(file)
 }
 
-/// When an entry was written, ms.
+/// When an entry was written, ms since the epoch.
 fn ms_of(id: &str) -> Option<i64> {
     id.split('-').next()?.parse().ok()
 }
@@ -230,7 +230,7 @@ impl RecordedLog {
                     }
                     RecordedEntry::Reset(_) | RecordedEntry::Pause(_) | RecordedEntry::Other => {}
                 },
-                // Windows have also counted the missing entries, so the log is complete only after the gap.
+                // The counters also include the missing entries. The log is therefore complete only after the gap.
                 Some(Line::Gone(gone)) => {
                     let at_ms = ms_of(gone.before.as_deref().unwrap_or(&gone.after));
                     at_ms.into_iter().for_each(|at_ms| self.began.cut_shard(gone.shard, at_ms));
@@ -242,7 +242,7 @@ impl RecordedLog {
         Ok(())
     }
 
-    /// Since when all parts together are complete. The parts follow each other, so the earliest start counts.
+    /// The time since which all parts together are complete. The parts follow each other, so the earliest start counts.
     fn began(&self) -> LogStart {
         let mut began = self.began.clone();
         let first = |of: &dyn Fn(&ExportPart) -> Option<i64>| {
@@ -255,7 +255,7 @@ impl RecordedLog {
             at_ms.into_iter().for_each(|at_ms| began.cut_shard(shard, at_ms));
         }
         if self.parts.is_empty() {
-            // A part without a header does not state what came before it.
+            // Without a header, it is unknown since when the export is complete. Its first entry counts.
             self.first_ms.into_iter().for_each(|at_ms| began.cut(at_ms));
         }
         began
@@ -278,7 +278,7 @@ impl RecordedLog {
     }
 }
 
-/// Evaluates all calls, turn by turn. Then replays when they are admitted, in the recorded order.
+/// Evaluates all calls, turn by turn. Then replays their admissions in the recorded order.
 async fn decide(
     setup: &Setup,
     log: RecordedLog,
@@ -317,7 +317,7 @@ async fn decide(
     evaluation.failed.take().map_or(Ok(evaluation), |error| Err(Failure::failed(error)))
 }
 
-/// Evaluates the conditions on session facts.
+/// Evaluates the conditions on session facts for all turns.
 fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Result<Evaluation, Failure> {
     let evaluation = RefCell::new(evaluation);
     let mut replay = FactReplay::new(began, |difference| evaluation.borrow_mut().add_difference(difference));
@@ -332,8 +332,8 @@ fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Re
     Ok(evaluation)
 }
 
-/// Evaluates all calls with the guards. Returns their turns, by when the first call of each was decided, and the turns
-/// that depend on facts, by when these first matter.
+/// Evaluates all calls with the guards. Returns two lists: all turns, sorted by the first decision about a call, and
+/// the turns that depend on facts, sorted by the time when these first matter.
 async fn evaluate_guards(
     guards: &Guards,
     calls: Sorter,
@@ -348,7 +348,7 @@ async fn evaluate_guards(
         if let Some(Some(next)) = &call
             && is_of(&group, next)
         {
-            // Parts of an export may overlap.
+            // Parts of an export may overlap, so a call can occur twice.
             let is_twice = |last: &RecordedCall| (last.position, last.written_ms) == (next.position, next.written_ms);
             if !group.last().is_some_and(is_twice) {
                 group.push(next.clone());
@@ -371,7 +371,7 @@ async fn evaluate_guards(
     }
 }
 
-/// Whether a call belongs to the same turn as these.
+/// Returns true if a call belongs to the same turn as the calls in `group`.
 fn is_of(group: &[RecordedCall], call: &RecordedCall) -> bool {
     let name = |call: &RecordedCall| (call.shard, call.tenant.clone(), call.turn.clone());
     group.len() < CALLS_MAX && group.first().is_none_or(|first| name(first) == name(call))
@@ -395,7 +395,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns since when exports with these lines are complete, in the first two shards.
+    /// For each of the first two shards, returns the time since which these exports are complete, ms.
     fn began(exports: &[&[&str]]) -> (i64, i64) {
         let mut log = RecordedLog {
             calls: Sorter::default(),

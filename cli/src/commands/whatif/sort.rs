@@ -1,14 +1,14 @@
-//! Sorts lines that may not fit in memory: parts are sorted, written to files, and merged.
+//! Sorts lines that may not fit in memory. Parts of the lines are sorted, written to files, and merged.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Lines, Seek as _, Write as _};
 
-/// Bytes that are sorted in memory.
+/// Maximum size of a part that is sorted in memory, bytes.
 const PART_BYTES: usize = 32 * 1024 * 1024;
 
-/// Lines to sort, each with its key.
+/// Lines to sort. Each line has a sort key.
 #[derive(Default)]
 pub(super) struct Sorter {
     part: Vec<(String, String)>,
@@ -17,7 +17,7 @@ pub(super) struct Sorter {
 }
 
 impl Sorter {
-    /// Adds a line, which must not contain line breaks. Control characters in the key, such as tabs and line breaks,
+    /// Adds a line. The line must not contain line breaks. Control characters in the key, such as tabs and line breaks,
     /// become spaces.
     pub(super) fn push(&mut self, key: String, line: String) -> std::io::Result<()> {
         self.bytes += key.len() + line.len() + 64;
@@ -39,7 +39,7 @@ impl Sorter {
         Ok(())
     }
 
-    /// Returns all lines in order.
+    /// Returns all lines, sorted by key.
     pub(super) fn sorted(mut self) -> std::io::Result<Sorted> {
         self.spill_to_disk()?;
         let mut sorted = Sorted { parts: Vec::new(), heads: BinaryHeap::new() };
@@ -51,7 +51,7 @@ impl Sorter {
     }
 }
 
-/// Lines in order.
+/// Sorted lines, merged from the parts.
 pub(super) struct Sorted {
     parts: Vec<Lines<BufReader<File>>>,
     heads: BinaryHeap<Reverse<(String, usize, String)>>,
@@ -67,7 +67,7 @@ impl Sorted {
         Ok(())
     }
 
-    /// The next line.
+    /// Returns the next line.
     pub(super) fn next(&mut self) -> std::io::Result<Option<String>> {
         let Some(Reverse((_, number, line))) = self.heads.pop() else { return Ok(None) };
         self.next_of(number)?;

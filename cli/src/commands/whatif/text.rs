@@ -1,4 +1,4 @@
-//! Formats the result as text.
+//! Formats the evaluation as text.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::output::{lines, table};
 /// Maximum number of names printed per list.
 const NAMES_MAX: usize = 10;
 
-/// The whole text.
+/// Returns the whole text.
 pub(super) fn text(evaluation: &Evaluation, policy: &Path, printed_max: usize) -> String {
     let summary = &evaluation.summary;
     let mut text = format!("{} calls were evaluated again under {}.\n", summary.calls, policy.display());
@@ -59,7 +59,7 @@ pub(super) fn text(evaluation: &Evaluation, policy: &Path, printed_max: usize) -
     text
 }
 
-/// The names with the most differences.
+/// Formats the names with the most differences.
 fn listed(title: &str, counts: &Counts) -> String {
     let mut found: Vec<(&String, &u64)> = counts.iter().collect();
     found.sort_by(|one, other| other.1.cmp(one.1).then(one.0.cmp(other.0)));

@@ -1,7 +1,7 @@
 //! `tickfleet approvals notify`: sends webhooks about approvals until it is stopped.
 //!
-//! Events that are not yet sent are pending in a consumer group of each tenant's stream of approvals. Each is sent at
-//! least once, with the same ID every time. An event that the receiver rejects delays no others.
+//! Events that are not yet sent are pending in a consumer group of each tenant's stream of approvals. Each event is
+//! sent at least once, always with the same ID. An event that the receiver rejects does not delay other events.
 
 mod sign;
 
@@ -33,23 +33,24 @@ use sign::Keys;
 
 /// Time between two reads.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Waits after failed attempts for one event; the last one repeats.
+/// Waits after failed attempts to send one event, s. The last wait repeats.
 const RETRY_WAITS_S: [u64; 5] = [1, 5, 30, 120, 300];
 /// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent requests.
 const CONCURRENT_MAX: usize = 8;
-/// Number of events sent before Redis is updated, which renews the lease. If the receiver hangs, this takes 20 s. It
-/// must stay below the lease, or another process with the same name would send the same events.
+/// Number of events sent between two updates of Redis. An update renews the lease. If the receiver hangs, a batch takes
+/// 20 s. This must stay below the lease. Otherwise another process with the same name would send the same events.
 const BATCH: usize = 2 * CONCURRENT_MAX;
-/// Tenants per query, and events per tenant. Failing events can hold up this many events, only of their own tenant.
+/// Tenants per query, and events per tenant. If this many events of a tenant fail, later events of this tenant wait.
 const TENANTS: usize = 50;
 const NOTICES: usize = 100;
-/// A process that does not renew its lease for this long is replaced by another one with its name, ms.
+/// If a process does not renew its lease for this long, another process with the same name takes over, ms.
 const LEASE_MS: u64 = 30_000;
 /// A batch that takes longer than this has stalled.
 const GAP_MAX: Duration = Duration::from_secs(300);
-/// Events that are sent. The use of an approval is not sent: it only concerns the worker and the call.
+/// The kinds of events that are sent. The use of an approval is not sent, because it concerns only the worker and the
+/// call.
 const EVENTS: [&str; 6] = ["asked", "agreed", "approved", "denied", "expired", "void"];
 
 /// Send a webhook for every requested and decided approval, until SIGTERM.
@@ -90,8 +91,8 @@ fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).filter(|time| !time.is_zero()).ok_or_else(|| "expected a duration such as 1h or 1d".to_owned())
 }
 
-/// The retry state of an event that was not accepted. Only this process has it; after a restart, the event is tried at
-/// once.
+/// The retry state of an event that the receiver did not accept. It is stored only in this process. After a restart,
+/// the event is sent again at once.
 struct RetryState {
     tries: usize,
     next: Instant,
@@ -116,7 +117,7 @@ struct Notifier<'a> {
 /// The result of sending an event.
 enum SendResult {
     Sent,
-    /// The event cannot or need not be sent, and is acknowledged as if it were sent.
+    /// The event cannot or need not be sent. It is acknowledged like a sent event.
     Skipped,
     Retry(Option<Duration>),
 }
@@ -155,7 +156,7 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
         handle.advanced();
         let _ = shutdown.draining.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await;
     }
-    // Acknowledge the last events, so that they are not sent again.
+    // Acknowledge the last sent events, so that the next process does not send them again.
     for shard in 0..notifier.stores.len() {
         let _ = notifier.note(shard).await;
     }
@@ -169,15 +170,15 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
 }
 
 impl Notifier<'_> {
-    /// The tenants of a shard, configured or set at run time.
+    /// The tenants of a shard: those of the configuration, and those set at run time.
     async fn tenants(&self, store: &Store) -> Result<Vec<TenantId>, StoreError> {
         let mut tenants: BTreeSet<TenantId> = store.run_time_config().await?.declared.into_keys().collect();
         tenants.extend(self.setup.active().load().policy.tenants.keys().cloned());
         Ok(tenants.into_iter().filter(|tenant| store.is_home_of(tenant)).collect())
     }
 
-    /// Sends the due events of a shard. Returns early if the process drains, or if another process with the same name
-    /// sends.
+    /// Sends the due events of a shard. Returns early if this process drains, or if another process with the same name
+    /// has the lease.
     async fn shard(
         &mut self,
         shard: usize,
@@ -217,12 +218,13 @@ impl Notifier<'_> {
         Ok(())
     }
 
-    /// Drops the retry state of a shard, because another process has its lease and starts from the pending events.
+    /// Drops the retry state of a shard. Another process now has the lease of the shard and starts from the pending
+    /// events.
     fn drop_shard(&mut self, shard: u32) {
         self.waiting.retain(|(number, ..), _| *number != shard);
     }
 
-    /// Acknowledges sent events in Redis and renews the lease. Returns whether this process still has it.
+    /// Acknowledges sent events in Redis and renews the lease. Returns whether this process still has the lease.
     async fn note(&mut self, shard: usize) -> Result<bool, StoreError> {
         let store = self.stores[shard].clone();
         let of_shard: BTreeSet<TenantId> = self
@@ -261,7 +263,7 @@ impl Notifier<'_> {
         self.sent.iter().filter(of).map(|(_, _, id)| id.clone()).collect()
     }
 
-    /// The events that are neither sent nor scheduled for a later attempt.
+    /// The events that were not sent and do not wait for a later attempt.
     fn due(&self, shard: u32, found: Vec<(TenantId, Vec<Notice>)>) -> Vec<(EventName, Notice)> {
         let all = found.into_iter().flat_map(|(tenant, notices)| {
             notices.into_iter().map(move |notice| ((shard, tenant.clone(), notice.id.clone()), notice))
@@ -313,7 +315,8 @@ impl Notifier<'_> {
             return SendResult::Skipped;
         }
         let body = message(tenant, event, &notice.fields);
-        // Receivers compare it with their own clocks, and shard time may be permanently ahead of those.
+        // Receivers compare the timestamp with their own clocks. Shard time is unsuitable: it may be permanently ahead
+        // of these clocks.
         let timestamp_s = wall_ms() / 1_000;
         let url = self.args.to.clone();
         let request = self
@@ -343,8 +346,9 @@ impl Notifier<'_> {
     }
 }
 
-/// Age of an event, ms. Events carry shard time, and their IDs come from Redis' clock. If Redis' clock was ahead for a
-/// while, shard time jumped ahead and stays ahead. The smaller of the two ages is not affected by a clock step.
+/// Age of an event, ms. Events carry shard time, and their IDs carry the time of Redis' clock. If Redis' clock was
+/// ahead for a while, shard time jumped ahead and stays ahead. A clock step affects only one of the two ages, so the
+/// smaller one is used.
 fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: i64) -> u64 {
     let number = |text: &str| text.parse::<i64>().ok();
     let by_shard = fields.get("at_ms").and_then(|text| number(text)).map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
@@ -352,9 +356,10 @@ fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: 
     by_shard.min(by_redis).max(0).unsigned_abs()
 }
 
-/// The message about an event. As in the stream, arguments lack secrets, and long ones are cut; the message says so and
-/// where the full arguments are. Numbers keep all digits. Invisible characters are escaped twice, so that they stay
-/// visible when a text of the message is displayed; `hidden_characters` reports them.
+/// The message about an event. Arguments are as in the stream: without secrets, and cut if they are long. If they were
+/// cut, the message says so and says where the full arguments are. Numbers keep all digits. Invisible characters are
+/// escaped twice, so that they stay visible when a receiver displays the text. `hidden_characters` reports whether
+/// there are any.
 fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> String {
     let text = |name: &str| fields.get(name).filter(|text| !text.is_empty());
     let time = |text: &String| Some(rfc3339(text.parse().ok()?));
@@ -387,7 +392,8 @@ fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) ->
     format!("{{\"type\":{},\"timestamp\":{at},\"data\":{{{}}}}}", quoted(&format!("approval.{event}")), data.join(","))
 }
 
-/// JSON in whose strings hidden characters are visible. Everything else stays as it was written, to the last digit.
+/// Makes hidden characters in the strings of JSON visible. Everything else keeps its exact text, including all digits
+/// of numbers.
 fn visible_in_strings(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     let mut rest = json;
@@ -457,7 +463,7 @@ mod tests {
             ("1000-0", 1_000, 4_000, 4_000, 3_000),
             // Shard time is permanently ahead.
             ("1000-0", 1_000 + DAY, 4_000 + DAY, 4_000, 3_000),
-            // Shard time has jumped since, or Redis' clock was ahead when the event happened.
+            // Shard time jumped ahead after the event, or Redis' clock was ahead when the event happened.
             ("1000-0", 1_000, 4_000 + DAY, 4_000, 3_000),
             ("86401000-0", 1_000 + DAY, 4_000 + DAY, 4_000, 0),
             ("1000-0", 1_000, 4_000 + DAY, 4_000 + DAY, DAY + 3_000),

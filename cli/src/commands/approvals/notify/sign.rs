@@ -1,5 +1,5 @@
-//! Signatures of webhooks, as in Standard Webhooks: the headers `webhook-id`, `webhook-timestamp` and
-//! `webhook-signature`, an HMAC-SHA256 of `id.timestamp.body`.
+//! Signatures of webhooks according to Standard Webhooks. The headers are `webhook-id`, `webhook-timestamp` and
+//! `webhook-signature`. The signature is an HMAC-SHA256 of `id.timestamp.body`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,14 +8,15 @@ use ring::hmac;
 /// Minimum number of bytes of a secret.
 const SECRET_BYTES_MIN: usize = 16;
 
-/// The signing keys: the newest one, and older ones that receivers may still use.
+/// The signing keys: the newest key, and older keys that receivers may still use.
 pub(super) struct Keys(Vec<hmac::Key>);
 
 impl Keys {
-    /// Reads secrets, separated by whitespace: `whsec_` and base64, or the bytes of the text itself.
+    /// Reads secrets that are separated by whitespace. A secret is `whsec_` followed by base64, or the bytes of the
+    /// text itself.
     ///
     /// # Errors
-    /// No secret, or an invalid one; the text does not contain it.
+    /// A secret is missing or invalid. The error text does not contain the secret.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let key = |secret: &str| {
             let bytes = match secret.strip_prefix("whsec_") {
@@ -31,7 +32,7 @@ impl Keys {
         if keys.is_empty() { Err("no secret found".to_owned()) } else { Ok(Self(keys)) }
     }
 
-    /// The header `webhook-signature`: one signature per key.
+    /// Returns the value of the header `webhook-signature`, with one signature per key.
     pub(super) fn sign(&self, id: &str, timestamp_s: i64, body: &str) -> String {
         let text = format!("{id}.{timestamp_s}.{body}");
         let sign = |key| format!("v1,{}", STANDARD.encode(hmac::sign(key, text.as_bytes())));
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn a_signature_is_that_of_the_published_example() {
-        // The example of the specification's libraries.
+        // This example is from the libraries of the specification.
         let keys = Keys::read("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let signed = keys.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, r#"{"test": 2432232314}"#);
         assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");

@@ -1,4 +1,4 @@
-//! The text of a batch, and why a batch was not accepted.
+//! The text of a batch, and the reasons why a batch was not accepted.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tickfleet_store::StoreError;
 /// Why a batch was not accepted.
 #[derive(Debug)]
 pub(super) enum SendError {
-    /// It must be sent again.
+    /// The batch must be sent again.
     Again {
         /// The reason, for people.
         why: String,
-        /// When, if the destination specifies it.
+        /// When to send it again, if the destination specifies that.
         wait: Option<Duration>,
     },
-    /// The destination accepts nothing more.
+    /// The destination accepts no more batches. The value is the reason.
     Over(String),
 }
 
@@ -33,7 +33,7 @@ impl From<StoreError> for SendError {
     }
 }
 
-/// The lines of a batch, after the header if there is one.
+/// Returns the lines of a batch. If a header is given, the header comes first.
 pub(super) fn text(header: Option<&Header>, batch: &LogBatch) -> String {
     let mut text = header.map_or_else(String::new, |header| format!("{}\n", lines::header(header)));
     for item in &batch.items {

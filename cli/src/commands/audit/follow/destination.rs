@@ -14,14 +14,14 @@ use super::otlp::Collector;
 use super::stdout::StdoutSink;
 use crate::failure::Failure;
 
-/// A destination, as named on the command line.
+/// A destination of an export, as given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// This file.
+    /// A file with this path.
     File(PathBuf),
     /// Standard output.
     Stdout,
-    /// An OpenTelemetry collector, by its base URL.
+    /// An OpenTelemetry collector with this base URL.
     Otlp(String),
 }
 
@@ -42,7 +42,7 @@ impl FromStr for Destination {
     }
 }
 
-/// Omits the user and password of a URL.
+/// Formats the destination without the user and password of a URL.
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -57,10 +57,10 @@ impl fmt::Display for Destination {
 }
 
 impl Destination {
-    /// Opens the destination. Returns the position of each shard, if the destination stores positions.
+    /// Opens the destination. If the destination stores positions, also returns the position of each shard.
     ///
     /// # Errors
-    /// It cannot be used.
+    /// The destination cannot be used.
     pub(super) fn open(
         &self,
         fleet: &str,
@@ -101,12 +101,12 @@ impl Sink {
         }
     }
 
-    /// Whether it stores positions itself.
+    /// Returns true if the destination itself stores positions.
     pub(super) const fn keeps_positions(&self) -> bool {
         matches!(self, Self::File(_))
     }
 
-    /// Whether a header precedes the next line.
+    /// Returns true if a header must be written before the next line.
     pub(super) const fn wants_header(&self) -> bool {
         match self {
             Self::File(files) => files.is_empty(),
@@ -115,8 +115,8 @@ impl Sink {
         }
     }
 
-    /// Sends a batch and returns how many of its records were permanently rejected. The destination has accepted the
-    /// rest when this returns.
+    /// Sends a batch and returns how many records of the batch were permanently rejected. When this returns, the
+    /// destination has accepted all other records.
     pub(super) async fn send(&mut self, header: &Header, batch: &LogBatch) -> Result<u64, SendError> {
         match self {
             Self::File(files) => files.append(header, batch).map_err(SendError::again).map(|()| 0),

@@ -1,7 +1,8 @@
-//! Lines in a file that is rotated when it is large, and how a later process continues it.
+//! Writes lines to a file, rotates the file when it is large, and lets a later process continue it.
 //!
-//! The files themselves store the position: each begins with a header that names its start. An incomplete line of a
-//! killed writer is removed. Every batch is on disk (`fdatasync`) before the next one is read.
+//! The files themselves store the position: each file begins with a header that contains its start position. If a
+//! writer was killed, its incomplete last line is removed. Every batch is on disk (`fdatasync`) before the next batch
+//! is read.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,22 +22,22 @@ pub(super) struct Files {
     path: PathBuf,
     size_max: u64,
     files_max: u32,
-    /// The file being written and its length; `None` between two files.
+    /// The file being written, and its length in bytes; `None` between two files.
     current: Option<(File, u64)>,
-    /// Locked as long as this process writes.
+    /// This lock file is locked as long as this process writes.
     _lock: File,
 }
 
-/// The content of a file.
+/// The content of a file that was read.
 struct FileContent {
     positions: Positions,
-    /// Up to the end of its last complete line.
+    /// Length up to the end of the last complete line, in bytes.
     length: u64,
 }
 
 impl Files {
-    /// Opens or creates the file of a fleet. Returns the position of each shard in it. A file of another fleet, or one
-    /// that is not an export, is not changed.
+    /// Opens or creates the export file of a fleet. Returns the position that the file contains for each shard. If the
+    /// file belongs to another fleet or is not an export, it is not changed.
     pub(super) fn open(path: &Path, fleet: &str, size_max: u64, files_max: u32) -> io::Result<(Self, Positions)> {
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(with_suffix(path, ".lock"))?;
         lock.try_lock().map_err(|error| match error {
@@ -60,7 +61,8 @@ impl Files {
         if let Some(found) = here {
             return Ok((files, found.positions));
         }
-        // The writer may have died just after it rotated the file: continue after the newest rotated file.
+        // The file has no header: the last writer may have died just after a rotation. Continue after the newest
+        // rotated file.
         for (_, closed) in files.closed()?.into_iter().rev() {
             if let Some(found) = read_content(&closed, fleet)? {
                 return Ok((files, found.positions));
@@ -69,12 +71,12 @@ impl Files {
         Ok((files, Positions::new()))
     }
 
-    /// Whether the next line is the first of its file.
+    /// Returns true if the next line will be the first line of its file.
     pub(super) const fn is_empty(&self) -> bool {
         !matches!(self.current, Some((_, length)) if length > 0)
     }
 
-    /// Appends a batch, and waits until it is on disk. If that fails, removes what was written of it.
+    /// Appends a batch and waits until the batch is on disk. On failure, removes the part that was already written.
     pub(super) fn append(&mut self, header: &Header, batch: &LogBatch) -> io::Result<()> {
         if batch.items.is_empty() {
             return Ok(());
@@ -94,7 +96,7 @@ impl Files {
         let length = length + text.len() as u64;
         if length >= self.size_max {
             drop(file);
-            // The batch is on disk. If the rotation fails, it is tried again after the next batch.
+            // The batch is on disk. If the rotation fails, the next batch starts another attempt.
             if let Err(error) = self.close() {
                 tracing::warn!(%error, "cannot rotate the export file; it keeps growing");
             }
@@ -111,7 +113,7 @@ impl Files {
         Ok((file, length))
     }
 
-    /// Rotates the file to the next number, and removes the oldest.
+    /// Renames the file to the next number, and removes the oldest rotated files.
     fn close(&self) -> io::Result<()> {
         let closed = self.closed()?;
         let number = closed.last().map_or(1, |(number, _)| number + 1);
@@ -123,7 +125,7 @@ impl Files {
         self.sync_folder()
     }
 
-    /// The rotated files, the oldest first.
+    /// Returns the rotated files, the oldest first.
     fn closed(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".";
         let mut found = Vec::new();
@@ -151,10 +153,10 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// How far a file goes; `None` without a header.
+/// Returns the positions and the length of a file; `None` if the file has no header.
 ///
 /// # Errors
-/// It cannot be read, or belongs to another fleet.
+/// The file cannot be read, or belongs to another fleet.
 fn read_content(path: &Path, fleet: &str) -> io::Result<Option<FileContent>> {
     let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
     let mut line = Vec::new();
@@ -191,7 +193,7 @@ fn read_content(path: &Path, fleet: &str) -> io::Result<Option<FileContent>> {
                 }
                 found.length = read;
             }
-            // Other lines are kept, unless they are at the end.
+            // Unknown lines are kept if a known line follows. At the end of the file they are removed.
             _ => {}
         }
     }
@@ -225,7 +227,7 @@ mod tests {
             assert!(error.contains(why), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
-        // A truncated header is written again.
+        // A file with only a truncated header starts again with a new header.
         std::fs::write(&path, "{\"export\":").unwrap();
         assert!(Files::open(&path, "south", 1 << 20, 2).is_ok());
     }

@@ -1,8 +1,8 @@
 //! `tickfleet audit export --follow`: exports the audit log continuously, as a process of its own.
 //!
-//! Each entry is exported at least once. If the destination is a file, the file stores the position, and each entry is
-//! in it once. Otherwise Redis stores the position after the destination has accepted a batch. A batch that was being
-//! sent when the process died is sent again, with the same IDs.
+//! Each entry is exported at least once. If the destination is a file, the file also stores the position, so it
+//! contains each entry exactly once. For other destinations, Redis stores the position after the destination has
+//! accepted a batch. If the process dies while it sends a batch, the batch is sent again with the same IDs.
 
 mod batch_text;
 mod destination;
@@ -33,13 +33,13 @@ use batch_text::SendError;
 pub(super) use destination::Destination;
 use destination::Sink;
 
-/// Time between two reads of a log without new entries.
+/// Time between two reads if the log has no new entries.
 const EVERY: Duration = Duration::from_secs(1);
 /// Longest wait after a failure.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// An exporter that does not renew its lease for this long is replaced by another one with its name, ms.
+/// If an exporter does not renew its lease for this long, another exporter with the same name takes over, ms.
 const LEASE_MS: u64 = 15_000;
-/// A batch that takes longer than this has stalled: each request to a destination has a time limit.
+/// If a batch takes longer than this, the export has stalled. Each request to a destination has a shorter time limit.
 const GAP_MAX: Duration = Duration::from_secs(120);
 
 /// Options of a continuous export.
@@ -75,7 +75,7 @@ fn size(text: &str) -> Result<u64, String> {
 struct Shard {
     store: Store,
     position: LogPosition,
-    /// Its position as stored in Redis; empty if the destination stores positions.
+    /// The shard's position as stored in Redis; empty if the destination stores positions.
     stored_position: String,
     /// Age of the oldest entry that is not yet exported.
     age: Duration,
@@ -89,7 +89,7 @@ struct Exporter {
     process: ConsumerId,
     metrics: Arc<Metrics>,
     header: Header,
-    /// Whether it has logged that another process exports.
+    /// True once the log says that another process exports.
     has_logged_standby: bool,
 }
 
@@ -110,7 +110,7 @@ pub(super) async fn run(setup: &Setup, args: &Follow, to: &Destination, header: 
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let metrics = Arc::new(Metrics::of(ProcessRole::Exporter).map_err(Failure::failed)?);
     let stores: Vec<Store> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
-    // The variable is optional.
+    // `OTEL_EXPORTER_OTLP_HEADERS` is optional.
     let headers = setup.secret("--to", &SealKey::Env("OTEL_EXPORTER_OTLP_HEADERS".into())).unwrap_or_default();
     let (sink, positions) = to.open(&header.fleet, args.max_size, args.max_files, &headers)?;
     let progress = Progress::default();
@@ -165,8 +165,8 @@ impl Exporter {
         Ok(())
     }
 
-    /// Exports all entries of each shard. A failure in one shard does not stop the others. Catching up may take hours,
-    /// so progress is reported after each batch.
+    /// Exports all new entries of each shard. A failure in one shard does not stop the others. Catching up may take
+    /// hours, so progress is reported after each batch.
     async fn round(&mut self, stop: &CancellationToken, handle: &LoopHandle) -> Result<(), SendError> {
         let mut failed = None;
         for at in 0..self.shards.len() {
@@ -218,8 +218,8 @@ impl Exporter {
         Ok(if batch.more { StepResult::MoreEntries } else { StepResult::Idle })
     }
 
-    /// An export without a position starts with the present entries. The positions of all shards are set before the
-    /// first line, because the header contains them.
+    /// Sets the positions of all shards before the first line is written, because the header contains them. An export
+    /// without a stored position starts with the entries that are in the log now.
     async fn begin(&mut self) -> Result<(), SendError> {
         if self.sink.keeps_positions() {
             for shard in self.shards.iter_mut().filter(|shard| shard.position == LogPosition::default()) {
@@ -229,7 +229,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Returns shard time if this process may continue, and `None` if another one exports.
+    /// Returns shard time if this process may export, and `None` if another process exports.
     async fn may_export(&mut self, at: usize) -> Result<Option<i64>, SendError> {
         if self.sink.keeps_positions() {
             return Ok(Some(self.shards[at].store.now_ms().await?));
@@ -250,7 +250,7 @@ impl Exporter {
         }
     }
 
-    /// Continues from the position that Redis stores for this name.
+    /// Continues from the position that Redis stores under this name.
     fn adopt(&mut self, at: usize, position: String) {
         let shard = &mut self.shards[at];
         shard.position = position.parse().unwrap_or_else(|error| {

@@ -1,7 +1,8 @@
-//! Sends records to an OpenTelemetry collector: OTLP over HTTP, as protobuf, to `/v1/logs`.
+//! Sends records to an OpenTelemetry collector with OTLP over HTTP, as protobuf, to `/v1/logs`.
 //!
-//! It uses the message types of the span exporter, but not OpenTelemetry's log exporter: a position may be stored only
-//! after a collector has accepted the batch, and records that it rejected must be reported.
+//! The module uses the message types of the span exporter, but not OpenTelemetry's log exporter, for two reasons. A
+//! position may be stored only after a collector has accepted the batch. Records that the collector rejected must be
+//! reported.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,10 +36,10 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// The collector at this base URL, with the headers in `OTEL_EXPORTER_OTLP_HEADERS`, as for spans.
+    /// Connects to the collector at this base URL. As for spans, `given` is the value of `OTEL_EXPORTER_OTLP_HEADERS`.
     ///
     /// # Errors
-    /// The URL or a header is invalid; the text does not contain their values.
+    /// The URL or a header is invalid. The error text does not contain header values.
     pub(super) fn new(base: &str, given: &str) -> Result<Self, String> {
         let url = Url::parse(&format!("{base}/v1/logs")).map_err(|error| format!("invalid URL: {error}"))?;
         // The operator chooses the collector, so any host is allowed.
@@ -51,7 +52,7 @@ impl Collector {
         !self.begun
     }
 
-    /// Sends a batch and returns how many records were permanently rejected.
+    /// Sends a batch and returns how many records the collector permanently rejected.
     pub(super) async fn send(&mut self, header: &Header, batch: &LogBatch) -> Result<u64, SendError> {
         self.begun = true;
         let records: Vec<LogRecord> = batch.items.iter().map(|item| record(&header.fleet, batch.shard, item)).collect();
@@ -60,7 +61,8 @@ impl Collector {
         }
         match self.post(header, records.clone()).await? {
             CollectorResponse::Accepted { refused } => Ok(refused),
-            // Send the records one by one, so that an invalid record does not affect the others.
+            // The collector rejected the batch. Send the records one by one, so that an invalid record does not affect
+            // the others.
             CollectorResponse::Refused(_) => {
                 let mut refused = 0;
                 for record in records {
@@ -95,7 +97,7 @@ impl Collector {
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
                 Ok(CollectorResponse::Refused(status.to_string()))
             }
-            // The address, the headers or the collector are at fault, not the record.
+            // The fault is in the address, in the headers or in the collector, not in the record. Retry later.
             _ => Err(SendError::Again {
                 why: format!("the collector returned {status}"),
                 wait: wait.map(Duration::from_secs),
@@ -106,13 +108,13 @@ impl Collector {
 
 /// The response of a collector to a batch.
 enum CollectorResponse {
-    /// Accepted, except for `refused` records.
+    /// The batch was accepted, except for `refused` records.
     Accepted { refused: u64 },
-    /// Permanently rejected.
+    /// The batch was permanently rejected. The value is the reason.
     Refused(String),
 }
 
-/// Number of records that a collector rejected in an accepted batch. They must not be sent again.
+/// Returns how many records of an accepted batch the collector rejected. These records must not be sent again.
 fn refused(said: &[u8]) -> u64 {
     let Ok(answer) = ExportLogsServiceResponse::decode(said) else { return 0 };
     let Some(partial) = answer.partial_success else { return 0 };
@@ -175,7 +177,8 @@ fn request(fleet: &str, log_records: Vec<LogRecord>) -> ExportLogsServiceRequest
     }
 }
 
-/// Builds the record of an entry. Its body is the entry's text in the log; common search terms are also attributes.
+/// Builds the record of an entry. The record's body is the entry's text in the log. Common search terms are also
+/// attributes.
 fn record(fleet: &str, shard: u32, item: &LogItem) -> LogRecord {
     let (id, event, body, level) = match item {
         LogItem::Entry(entry) => (entry.id.as_str(), "tickfleet.audit", entry.text.clone(), SeverityNumber::Info),
@@ -188,7 +191,7 @@ fn record(fleet: &str, shard: u32, item: &LogItem) -> LogRecord {
         event_name: event.to_owned(),
         severity_number: level as i32,
         attributes: vec![
-            // Records with the same `uid` are the same record, which identifies a repeated one.
+            // Two records with the same `uid` are the same record, so receivers can recognize repeated records.
             text("log.record.uid", &format!("{fleet}/{shard}/{kind}/{id}")),
             text("tickfleet.shard", &shard.to_string()),
             text("tickfleet.audit.id", id),

@@ -1,4 +1,4 @@
-//! Writes lines to standard output: for log collectors of containers.
+//! Writes lines to standard output, for log collectors of containers.
 
 use std::io::Write as _;
 
@@ -18,11 +18,11 @@ impl StdoutSink {
         !self.begun
     }
 
-    /// Prints a batch, and waits until the system has accepted it.
+    /// Prints a batch, and waits until the operating system has accepted it.
     pub(super) async fn print(&mut self, header: &Header, batch: &LogBatch) -> Result<(), SendError> {
         let text = text((!self.begun && !batch.items.is_empty()).then_some(header), batch);
         self.begun |= !text.is_empty();
-        // The reader may be slow. A separate thread keeps probes responsive.
+        // The reader may be slow. Write on a separate thread, so that probes still get responses.
         let printed = tokio::task::spawn_blocking(move || {
             let mut out = std::io::stdout().lock();
             out.write_all(text.as_bytes()).and_then(|()| out.flush())

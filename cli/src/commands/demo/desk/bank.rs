@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::story::LOST;
 use crate::commands::demo::stand_in::cut;
 
-/// The header with the reference of a payment.
+/// The header with the idempotency key of a payment.
 const REFERENCE: &str = "Idempotency-Key";
 
 /// The running services. Dropping this stops them.
@@ -26,12 +26,12 @@ pub(super) struct Bank {
     serving: tokio::task::JoinHandle<()>,
 }
 
-/// Requests to the services.
+/// The requests that the services received.
 #[derive(Debug, Default)]
 struct Ledger {
-    /// Payments with their references, in order.
+    /// Payments with their idempotency keys, in order.
     payments: Vec<(String, Value)>,
-    /// Number of price requests, by item.
+    /// Number of price requests for each item.
     quotes: BTreeMap<String, usize>,
 }
 
@@ -66,14 +66,14 @@ impl Bank {
         Ok(Self { base_url, ledger, serving })
     }
 
-    /// The recipients and amounts of payments, in order.
+    /// Returns the recipients and amounts of payments, in order.
     pub(super) fn paid(&self) -> Vec<(String, u64)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let ledger = self.ledger.lock();
         ledger.payments.iter().map(|(_, paid)| (text(&paid["to"]), paid["amount"].as_u64().unwrap_or(0))).collect()
     }
 
-    /// Number of price requests.
+    /// Returns the number of price requests.
     pub(super) fn quotes_asked(&self) -> usize {
         self.ledger.lock().quotes.values().sum()
     }
@@ -90,7 +90,7 @@ async fn quote(State(ledger): Services, Path(item): Path<String>) -> Json<Value>
     Json(json!({"item": item, "price": 80}))
 }
 
-/// Pays for every request: the fleet has to prevent duplicates. The response to one payment is lost.
+/// Makes a payment for every request, because the fleet must prevent duplicates. The response to one payment is lost.
 async fn pay(State(ledger): Services, headers: HeaderMap, Json(payment): Json<Value>) -> Response {
     let reference = headers.get(REFERENCE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     let mut ledger = ledger.lock();

@@ -1,5 +1,5 @@
-//! The third act: an agent pays, governed by facts, rules, approvals, idempotency and the loop breaker. Then it shows
-//! what the audit log proves, and what another policy would have decided.
+//! The third act: an agent pays, controlled by facts, rules, approvals, idempotency and the loop breaker. At the end,
+//! the act shows what the audit log proves, and what another policy would have decided.
 
 mod bank;
 mod records;
@@ -38,10 +38,10 @@ use story::{APPROVER, PAID, STEPS, Step};
 
 /// The longest wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Characters shown about a call.
+/// Maximum characters of a remark about a call.
 const TOLD_CHARS: usize = 96;
 
-/// The files of its configuration.
+/// The files of the act's configuration folder.
 const FILES: [(&str, &str); 5] = [
     ("tickfleet.yaml", include_str!("conf/tickfleet.yaml")),
     ("agents.yaml", include_str!("conf/agents.yaml")),
@@ -56,23 +56,23 @@ pub(super) struct Desk {
     pub(super) turns: Vec<DeskTurn>,
     /// The recipients and amounts of payments in the bank's ledger.
     paid: Vec<(String, u64)>,
-    /// Number of price requests: cached results reduce it.
+    /// Number of price requests that reached the bank. Cached results reduce this number.
     quotes_asked: usize,
     records: Records,
 }
 
-/// One turn.
+/// One turn of the act.
 #[derive(Debug, Serialize)]
 pub(super) struct DeskTurn {
     agent: &'static str,
     story: &'static str,
     outcomes: Vec<Outcome>,
-    /// Remarks about its calls, if there are any.
+    /// Remarks about the calls of the turn.
     told: Vec<String>,
 }
 
 impl Desk {
-    /// The checks that failed.
+    /// Describes the checks that failed.
     pub(super) fn broken(&self) -> Vec<String> {
         let mut broken = self.records.broken();
         for (turn, step) in self.turns.iter().zip(&STEPS) {
@@ -92,7 +92,7 @@ impl Desk {
     }
 }
 
-/// Plays the act on a fleet with its own configuration, in the folder `dir`.
+/// Plays the act on a fleet with its own configuration, which is written to the folder `dir`.
 ///
 /// # Errors
 /// The fleet cannot be started, or a reply does not arrive.
@@ -141,7 +141,7 @@ fn write_all(dir: &Path) -> std::io::Result<()> {
     FILES.iter().try_for_each(|(name, text)| std::fs::write(dir.join(name), text))
 }
 
-/// Plays the turns one after the other, then reads the records.
+/// Plays the turns one after the other. Then reads the records.
 async fn story(setup: &Setup, dir: &Path, bank: &Bank, output: &Output) -> Result<Desk, Failure> {
     let client = setup.client().await?;
     let inbox = private_inbox("desk");
@@ -181,7 +181,7 @@ fn turn(number: usize, step: &Step, inbox: &InboxName) -> anyhow::Result<Turn> {
     parse_turn(message.to_string().as_bytes()).map_err(|refusal| anyhow!(refusal.message))
 }
 
-/// Submits a turn and waits for its end. If it waits for an approval, `ann` approves a smaller amount.
+/// Submits a turn and waits for its end. If the turn waits for an approval, `ann` approves a smaller amount.
 async fn replied(client: &Client, replies: &mut Replies, turn: Turn, step: &Step) -> Result<Reply, Failure> {
     client.submit(turn).await?;
     loop {

@@ -1,5 +1,5 @@
-//! Reads the records at the end, with the program's own commands: an export, what it proves, and what another policy
-//! would have decided.
+//! Reads the records at the end of the act with the program's own commands: an export, what the export proves, and what
+//! another policy would have decided.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -16,36 +16,36 @@ use tokio::time::{Instant, sleep};
 use super::story::{OTHERWISE, SHADOWED};
 use crate::failure::Failure;
 
-/// Time that sealing the whole log may take.
+/// Time limit for sealing the whole log.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The rule that is stricter in the other policy, before and after the change.
+/// A text in the policy, and its replacement in the stricter policy.
 const STRICTER: (&str, &str) = ("args.amount <= 500\n", "args.amount <= 250\n");
-/// The rule in shadow mode.
+/// The name of the rule in shadow mode.
 const IN_SHADOW: &str = "permissions.pay.rules.small";
 
-/// The findings in the records.
+/// The results of reading the records.
 #[derive(Debug, Serialize)]
 pub(super) struct Records {
-    /// Entries of the audit log.
+    /// Number of entries in the audit log.
     pub(super) entries: u64,
-    /// Entries covered by seals.
+    /// Number of entries covered by seals.
     pub(super) sealed: u64,
     /// True if no sealed entry was changed.
     pub(super) intact: bool,
     /// True if no cap was exceeded, no call has two results and no effect ran twice.
     pub(super) holds: bool,
-    /// Calls that a rule in shadow mode would have stopped.
+    /// Number of calls that a rule in shadow mode would have stopped.
     pub(super) shadowed: usize,
-    /// Calls that the same policy would now decide differently.
+    /// Number of calls that the unchanged policy would now decide differently.
     pub(super) by_the_same: u64,
-    /// Calls that the stricter policy would decide differently.
+    /// Number of calls that the stricter policy would decide differently.
     pub(super) by_a_stricter: u64,
-    /// The rules that cause these differences.
+    /// The rules of the stricter policy that cause these differences.
     pub(super) by: Vec<String>,
 }
 
-/// Runs the program's commands with the configuration of this act.
+/// Runs the program's commands with the configuration of the act.
 pub(super) struct Commands<'a> {
     /// The environment of the fleet.
     pub(super) environment: &'a Environment,
@@ -81,7 +81,7 @@ impl Records {
         })
     }
 
-    /// The checks that failed.
+    /// Describes the checks that failed.
     pub(super) fn broken(&self) -> Vec<String> {
         let all = self.entries > 0 && self.sealed == self.entries;
         let expected = [
@@ -116,11 +116,11 @@ impl Commands<'_> {
         })
     }
 
-    /// Waits until the whole log is sealed, exports it to `export`, and returns what it proves.
+    /// Waits until the whole log is sealed and exported to `export`. Returns what the export proves.
     async fn proved(&self, export: &str) -> Result<Value, Failure> {
         let began = Instant::now();
         loop {
-            // An existing file would be continued.
+            // Remove the file of the last attempt. Otherwise the command would continue it.
             drop(std::fs::remove_file(export));
             let said = self.command(&["audit", "export", "--to", export])?.output().await.map_err(Failure::failed)?;
             if !said.status.success() {
@@ -135,7 +135,7 @@ impl Commands<'_> {
     }
 }
 
-/// Writes a copy of the policy in which only half the amount may be paid without approval.
+/// Writes a copy of the policy that allows only half the amount without approval.
 fn stricter_policy(to: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
     for (name, text) in super::FILES {
@@ -144,7 +144,7 @@ fn stricter_policy(to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Number of calls in an export that the rule in shadow mode would have stopped.
+/// Counts the calls in an export that the rule in shadow mode would have stopped.
 fn shadowed(export: &str) -> usize {
     let would_stop = |line: &&str| {
         let Some(Line::Entry(entry)) = Line::read(line) else { return false };

@@ -1,18 +1,18 @@
-//! The turns of the third act, in order, each with its expected outcome.
+//! The turns of the third act, in order. Each turn has its expected outcome.
 
 /// The amount of the payment whose response is lost.
 pub(super) const LOST: u64 = 300;
 
-/// One turn.
+/// One turn of the act.
 pub(super) struct Step {
     pub(super) agent: &'static str,
-    /// The agent's action, as the rest of a sentence that begins with its name.
+    /// The agent's action, as the rest of a sentence that begins with the agent's name.
     pub(super) story: &'static str,
-    /// Tool and arguments of each call.
+    /// The tool and the arguments of each call.
     pub(super) calls: &'static [(&'static str, &'static str)],
     /// The expected outcome of each call.
     pub(super) expected: &'static [&'static str],
-    /// If an approval is needed: the amount that is approved.
+    /// The amount that the approver approves; `None` if no approval is needed.
     pub(super) agrees_to: Option<u64>,
 }
 
@@ -73,11 +73,11 @@ pub(super) const STEPS: [Step; 10] = [
     Step { agent: "tina", story: "asks for the price again", calls: &[QUOTE], expected: &["ok"], agrees_to: None },
 ];
 
-/// The expected payments at the end, each made once.
+/// The payments that are expected at the end. Each is made once.
 pub(super) const PAID: [(&str, u64); 3] = [("kim", 80), ("ben", 600), ("zoe", LOST)];
-/// Calls that the rule in shadow mode would have stopped: payments of more than 100.
+/// Number of calls that the rule in shadow mode would have stopped: payments of more than 100.
 pub(super) const SHADOWED: usize = 2;
-/// Calls that would be decided differently if only half the amount may be paid without approval.
+/// Number of calls that are decided differently if only half the amount can be paid without approval.
 pub(super) const OTHERWISE: u64 = 1;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The kind of each tool: a function in the worker or in a Python module, a request or command declared in YAML, or a
-//! tool of an MCP server. [`python`] and [`shell`] are tools that some machines cannot run.
+//! The kind of each tool. A tool is a function in the worker or in a Python module, a request or command declared in
+//! YAML, or a tool of an MCP server. [`python`] and [`shell`] are tools that some machines cannot run.
 
 mod python;
 mod shell;
@@ -24,7 +24,7 @@ pub(super) enum Kind {
     Python,
     /// A request declared in YAML.
     Http,
-    /// An MCP server.
+    /// A tool of an MCP server.
     Mcp,
     /// A command in a sandbox.
     Shell,
@@ -44,12 +44,12 @@ impl Kind {
     }
 }
 
-/// The kind of each tool. An unknown tool has none.
+/// Maps each tool to its kind. An unknown tool has no kind.
 #[derive(Debug, Default)]
 pub(super) struct Kinds(BTreeMap<String, Kind>);
 
 impl Kinds {
-    /// The kinds of all configured tools.
+    /// Returns the kinds of all configured tools.
     pub(super) fn of(setup: &Setup) -> Self {
         let configuration = &setup.configuration;
         let typed = setup.sources().built_in_tools.iter().map(|name| (name.clone(), Kind::Typed));
@@ -70,23 +70,23 @@ impl Kinds {
     }
 }
 
-/// The kinds that the day leaves out, each with the reason on one line.
+/// The kinds of tools that were left out, each with the reason on one line.
 pub(super) type SkippedKinds = BTreeMap<Kind, String>;
 
-/// The tools of the day that some machines cannot run.
+/// The tools that some machines cannot run, and whether this machine can run them.
 pub(super) struct Probed {
     shell: ShellTool,
     python: PythonTool,
 }
 
 impl Probed {
-    /// Checks what this machine can run. `workspaces` is a folder for the commands of the shell tool, and `interpreter`
-    /// a Python that may have the package `tickfleet`.
+    /// Checks which tools this machine can run. `workspaces` is a folder for the commands of the shell tool.
+    /// `interpreter` is a Python interpreter, with or without the package `tickfleet`.
     pub(super) async fn on_this_machine(workspaces: PathBuf, interpreter: &str) -> Self {
         Self { shell: ShellTool::probe(workspaces), python: PythonTool::probe(interpreter).await }
     }
 
-    /// The turns of a day that this machine can play.
+    /// Removes the turns that this machine cannot play.
     pub(super) fn playable(&self, day: Vec<Planned>) -> Vec<Planned> {
         self.python.playable(self.shell.playable(day))
     }
@@ -96,18 +96,19 @@ impl Probed {
         &self.shell.workspaces
     }
 
-    /// Returns additions to `tools.yaml` and `permissions.yaml`. Other files that they refer to are written to `dir`.
+    /// Returns the additions to `tools.yaml` and `permissions.yaml`. Writes other files that these additions need to
+    /// `dir`.
     ///
     /// # Errors
     /// A file cannot be written.
     pub(super) fn configuration(&self, dir: &Path) -> std::io::Result<(String, String)> {
         let (declared, for_command) = self.shell.configuration();
-        // It is a section of its own, so it comes after the declarations under `tools`.
+        // The Python part is a separate section, so it comes after the declarations under `tools`.
         let (section, for_function) = self.python.configuration(&dir.join("code"))?;
         Ok((format!("{declared}{section}"), format!("{for_command}{for_function}")))
     }
 
-    /// The kinds that the day leaves out.
+    /// Returns the kinds of tools that are left out.
     pub(super) fn left_out(&self) -> SkippedKinds {
         let shell = self.shell.left_out.as_deref().map(|why| (Kind::Shell, why.to_owned()));
         let python = self.python.left_out().map(|why| (Kind::Python, why.to_owned()));

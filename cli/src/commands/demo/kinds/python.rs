@@ -1,4 +1,4 @@
-//! The Python tool of the day: sales figures. If no interpreter has the package `tickfleet`, the day leaves it out.
+//! The Python tool of the day: sales figures. If no interpreter has the package `tickfleet`, the tool is left out.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -11,16 +11,18 @@ use crate::commands::demo::day::Planned;
 
 /// The tool's name.
 const NAME: &str = "sales_figures";
-/// The module, and the name of its file.
+/// The source of the module, and the name of its file.
 const MODULE: &str = include_str!("sales_tools.py");
 const FILE: &str = "sales_tools.py";
 /// The tool's row in `permissions.yaml`.
 const GRANT: &str = "\n  # A function in Python.\n  sales_figures: {roles: [finance]}\n";
-/// A cold start of Python with the package's dependencies takes about a second.
+/// Time limit for the interpreter to respond. A cold start of Python with the package's dependencies takes about a
+/// second.
 const ANSWERS_IN: Duration = Duration::from_secs(20);
-/// Maximum characters of a reason, which is shown on one line of the report.
+/// Maximum characters of a reason. The report shows it on one line.
 const REASON_CHARS: usize = 160;
-/// Prints the path of the interpreter if it can run tools. Otherwise its last line on stderr is the reason.
+/// A script that prints the path of the interpreter if it can run tools. If not, the script's last line on stderr is
+/// the reason.
 const CHECK: &str = "\
 import sys
 if sys.version_info < (3, 10):
@@ -32,20 +34,20 @@ except ImportError as error:
 print(sys.executable)
 ";
 
-/// The tool, if this machine can run it.
+/// The Python tool, or the reason why this machine cannot run it.
 pub(crate) struct PythonTool {
-    /// The path of the interpreter, or the reason why the day leaves the tool out, on one line.
+    /// The path of the interpreter. If the tool is left out, the reason on one line.
     interpreter: Result<String, String>,
 }
 
 impl PythonTool {
-    /// Checks whether `program` is a Python with the package, by running it.
+    /// Runs `program` to check whether it is a Python interpreter with the package.
     pub(crate) async fn probe(program: &str) -> Self {
         Self::probe_within(ANSWERS_IN, program).await
     }
 
     async fn probe_within(limit: Duration, program: &str) -> Self {
-        // As in a worker, variables that change where Python finds packages are ignored.
+        // As in a worker, `-E` ignores variables that change where Python finds packages.
         let mut asked = Command::new(program);
         asked.args(["-E", "-c", CHECK]).stdin(Stdio::null()).kill_on_drop(true);
         let interpreter = match tokio::time::timeout(limit, asked.output()).await {
@@ -56,12 +58,12 @@ impl PythonTool {
         Self { interpreter: interpreter.map_err(|why| format!("{program}: {why}")) }
     }
 
-    /// Why the day leaves it out; `None` if it does not.
+    /// Why the tool is left out; `None` if it can be used.
     pub(crate) fn left_out(&self) -> Option<&str> {
         self.interpreter.as_ref().err().map(String::as_str)
     }
 
-    /// Returns additions to `tools.yaml` and `permissions.yaml`. The module is written to `dir`.
+    /// Returns the additions to `tools.yaml` and `permissions.yaml`, and writes the module to `dir`.
     ///
     /// # Errors
     /// The module cannot be written.
@@ -69,7 +71,7 @@ impl PythonTool {
         let Ok(interpreter) = &self.interpreter else { return Ok((String::new(), "")) };
         std::fs::create_dir_all(dir)?;
         std::fs::write(dir.join(FILE), MODULE)?;
-        // JSON strings are valid YAML.
+        // A JSON string is also valid YAML.
         let path = json!(dir.to_string_lossy());
         let interpreter = json!(interpreter);
         let entry = format!(
@@ -79,14 +81,14 @@ impl PythonTool {
         Ok((entry, GRANT))
     }
 
-    /// The turns of a day that this machine can play.
+    /// Removes the turns that this machine cannot play.
     pub(crate) fn playable(&self, day: Vec<Planned>) -> Vec<Planned> {
         let calls_it = |planned: &Planned| planned.turn.calls.iter().any(|call| call.tool == NAME);
         day.into_iter().filter(|planned| self.interpreter.is_ok() || !calls_it(planned)).collect()
     }
 }
 
-/// The path printed by an interpreter, or the last line of its error output.
+/// Returns the path that an interpreter printed. If it failed, returns the last line of its error output.
 fn answer(output: &Output) -> Result<String, String> {
     let last_line = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);

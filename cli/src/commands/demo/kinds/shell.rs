@@ -1,5 +1,5 @@
-//! The shell tool of the day: a command that counts words. If the machine cannot provide its sandbox, the day leaves it
-//! out.
+//! The shell tool of the day: a command that counts words. If this machine cannot provide the tool's sandbox, the tool
+//! is left out.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::commands::demo::day::Planned;
 
 /// The tool's name.
 const NAME: &str = "count_words";
-/// Its entry in `tools.yaml`.
+/// The tool's entry in `tools.yaml`.
 const DECLARATION: &str = "
   count_words:
     description: Counts the words of a text.
@@ -24,34 +24,34 @@ const DECLARATION: &str = "
       additionalProperties: false
     shell: {level: basic, command: [wc, -w], stdin: \"{{text}}\"}
 ";
-/// Its row in `permissions.yaml`.
+/// The tool's row in `permissions.yaml`.
 const GRANT: &str = "\n  # A command in a sandbox.\n  count_words: {everyone: true}\n";
-/// Longer than a run of the demo.
+/// How long workspaces are kept: longer than a run of the demo.
 const KEPT_FOR: Duration = Duration::from_secs(3_600);
 
-/// The tool, if this machine can run it.
+/// The shell tool, and whether this machine can run it.
 pub(crate) struct ShellTool {
-    /// The folder of the workspaces. It is not inside the demo's own folder, which other users may not enter: if the
-    /// demo runs as root, commands run as another user.
+    /// The folder of the workspaces. It is outside the demo's own folder, which other users may not be able to enter.
+    /// If the demo runs as root, commands run as another user.
     pub(crate) workspaces: PathBuf,
-    /// Why the day leaves it out, on one line; `None` if it does not.
+    /// Why the tool is left out, on one line; `None` if it can be used.
     pub(crate) left_out: Option<String>,
 }
 
 impl ShellTool {
-    /// Checks whether this machine can provide the sandbox, by confining a process.
+    /// Confines a process to check whether this machine can provide the sandbox.
     pub(crate) fn probe(workspaces: PathBuf) -> Self {
         let shell = Shell::new(Launcher::this_program(), &workspaces, KEPT_FOR);
         let held = shell.abilities().check(Level::Basic, &Network::None);
         Self { workspaces, left_out: held.err().map(|why| why.replace('\n', " ")) }
     }
 
-    /// Returns additions to `tools.yaml` and `permissions.yaml`.
+    /// Returns the additions to `tools.yaml` and `permissions.yaml`.
     pub(crate) const fn configuration(&self) -> (&'static str, &'static str) {
         if self.left_out.is_none() { (DECLARATION, GRANT) } else { ("", "") }
     }
 
-    /// The turns of a day that this machine can play.
+    /// Removes the turns that this machine cannot play.
     pub(crate) fn playable(&self, day: Vec<Planned>) -> Vec<Planned> {
         let calls_it = |planned: &Planned| planned.turn.calls.iter().any(|call| call.tool == NAME);
         day.into_iter().filter(|planned| self.left_out.is_none() || !calls_it(planned)).collect()
