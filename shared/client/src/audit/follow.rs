@@ -168,7 +168,7 @@ pub async fn begin(store: &Store) -> Result<LogPosition, StoreError> {
 /// # Errors
 /// [`StoreError`].
 pub async fn next(store: &Store, position: &LogPosition) -> Result<Option<LogBatch>, StoreError> {
-    // Read the seals first: their entries were written to the log before them.
+    // Read the seals first: the entries of a seal are always written to the log before the seal.
     let seals = store.seals(&position.seal.to_string(), PAGE).await?;
     let page = store.log_page(&position.entry.to_string(), PAGE).await?;
     Ok(batch(store.shard(), position, page, seals))
