@@ -73,7 +73,7 @@ pub struct StatsRow {
     pub ok: u64,
     /// All calls by outcome.
     pub outcomes: BTreeMap<String, u64>,
-    /// Attempts after the first.
+    /// The number of attempts after the first attempt of each call.
     pub retries: u64,
     /// Mean duration of the last attempt, ms.
     pub mean_ms: u64,
