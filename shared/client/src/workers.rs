@@ -23,7 +23,7 @@ pub struct WorkerSummary {
     pub alive: bool,
     /// The number of shards in which the worker has a valid lease.
     pub shards: usize,
-    /// Slots that run a slice now.
+    /// The number of slots that run a slice now.
     pub busy: usize,
     /// The number of all slots. For a drained worker, only the busy slots.
     pub slots: usize,

@@ -11,7 +11,7 @@ function nodes(child) {
 // Attributes whose text is shown or announced to users.
 const SHOWN = new Set(["aria-label", "title"]);
 
-/** An element: `h("p", {class: "soft"}, "text", element)`. An attribute with a function as its value adds a listener. */
+/** An element: `h("p", {class: "soft"}, "text", element)`. An attribute whose value is a function is a listener. */
 export function h(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -23,7 +23,7 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
-/** A table that scrolls if it is wider than the window. A column is [name, function from row to cell, true for numbers]. */
+/** A table that scrolls if it is wider than the window. A column: [name, function from row to cell, is a number]. */
 export function table(caption, columns, rows) {
   const kind = (isNumber) => (isNumber ? "number" : undefined);
   const head = h("tr", {}, columns.map(([name, , number]) => h("th", { scope: "col", class: kind(number) }, name)));

@@ -1,6 +1,6 @@
 // Lossless JSON: a number that JavaScript would round or format in another way keeps its digits.
 
-/** A number that keeps the digits of its source. It adds and compares as a number, but is shown and sent with its digits. */
+/** A number that keeps its digits as text. It adds and compares as a number, but its digits are shown and sent. */
 export class Digits {
   constructor(text) {
     this.text = text;
