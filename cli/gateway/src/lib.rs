@@ -2,11 +2,11 @@
 //! conversations with agents, tool definitions, an MCP server for each agent, and the operator API.
 //!
 //! START HERE: [`Gateway`] is what a process runs. `turns` handles a turn from its body to its reply; `caller`
-//! authenticates requests. `waiting` lets many callers wait on one reader of replies. `progress` polls once for all
-//! followers of turns. `agui` serves an agent to front ends that speak AG-UI. `mcp` is an agent's MCP server, over HTTP
-//! or [standard input and output](serve_stdio). `operate` is the operator API, and `console` has its web pages. The
-//! [`Client`] performs every action. A gateway makes no decision that Redis does not check, and has no state that
-//! another gateway needs. Any number of gateways can therefore run side by side.
+//! authenticates requests. `waiting` lets many callers wait on one reader of replies. `progress` polls Redis for all
+//! followers of turns together. `agui` serves an agent to front ends that speak AG-UI. `mcp` is an agent's MCP server,
+//! over HTTP or [standard input and output](serve_stdio). `operate` is the operator API, and `console` has its web
+//! pages. The [`Client`] performs every action. A gateway makes no decision that Redis does not check, and has no state
+//! that another gateway needs. Any number of gateways can therefore run side by side.
 
 mod agui;
 mod caller;

@@ -11,7 +11,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// The agent of a record. `None` if there is no record, or if the record names no agent.
+/// The agent of a record. `None` if the record does not exist or does not name an agent.
 pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     #[derive(Deserialize)]
     struct Owner {

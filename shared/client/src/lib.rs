@@ -254,7 +254,7 @@ impl Client {
         Ok(found.is_some_and(|found| found != task_digest(task)))
     }
 
-    /// Cancels a turn or task. The turn or task ends after its running calls have ended.
+    /// Cancels a turn or task. Its running calls are stopped; the turn or task ends after they have ended.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -155,7 +155,7 @@ async fn turn_status(store: &Store, name: &TurnName, stand: FollowedTurn) -> Res
     Ok(TurnStatus { agent: turn.head.agent.to_string(), standing, results })
 }
 
-/// What a call waits for that was dispatched before.
+/// The wait of a call that was dispatched earlier.
 async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<TurnWait, StoreError> {
     let state = &stand.turn.state;
     if let State::Waiting { reason: WaitReason::Approval { approval }, .. } = state
@@ -186,7 +186,7 @@ async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<
     Ok(TurnWait { reason, until_ms: stand.timer_ms })
 }
 
-/// What a call in a throttle queue waits for.
+/// The wait of a call in a throttle queue.
 fn throttled(counter: &CounterKey, stand: &FollowedTurn) -> TurnWait {
     if let Some(pause) = &stand.pause {
         return TurnWait { reason: TurnWaitReason::Pause { reason: pause.reason.clone() }, until_ms: None };

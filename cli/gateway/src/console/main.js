@@ -176,7 +176,10 @@ function prepare() {
   addEventListener("hashchange", () => begin() || show(true));
 }
 
-/** The key in a link that a program on this machine printed. Other hosts ignore the key: anyone could send a link. */
+/**
+ * The key in a link that a program on this machine printed. If the console runs on another host, the key is ignored:
+ * anyone could send such a link.
+ */
 function keyOfLink() {
   const key = /^#key=([\w-]+)$/.exec(location.hash)?.[1];
   if (!key) return "";

@@ -105,7 +105,7 @@ impl FollowedTurns {
         let known = turns.get(name).filter(|seen| seen.receiver_count() > 0);
         let mut seen = match known {
             Some(seen) => seen.subscribe(),
-            // Nobody follows the turn now, so a stored state may be outdated.
+            // The turn has no followers now, so a stored state may be outdated.
             None => {
                 let (sender, seen) = watch::channel(PolledState::Nothing);
                 turns.insert(name.clone(), sender);

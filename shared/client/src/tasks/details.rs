@@ -89,7 +89,7 @@ pub struct TaskCall {
     pub content: Option<String>,
 }
 
-/// What a task waits for.
+/// The wait of a task: its reason and its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TaskWait {
     /// The reason.

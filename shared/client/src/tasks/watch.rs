@@ -71,7 +71,7 @@ pub enum TaskEvent {
     },
     /// The task waits for another turn or task, an approval, or a retry.
     Waiting {
-        /// What the task waits for, as text or as an ID.
+        /// The reason for the wait, as text, or the ID of the turn or task.
         #[serde(rename = "for")]
         what: String,
         /// The latest end of the wait, ms of shard time, if known.
