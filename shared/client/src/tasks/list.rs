@@ -99,9 +99,8 @@ impl TaskFilter {
     }
 }
 
-/// The position of the next page: after a task of a tenant, or at a tenant's newest task. The position names a task
-/// only from an earlier page: the position contains the task's ID, and the caller may not be allowed to see all tasks
-/// of the tenant.
+/// The position of the next page: after a task of a tenant, or at a tenant's newest task. The named task was listed on
+/// an earlier page. The position contains the task's ID, so it must not name a task that the caller may not see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskCursor {
     tenant: TenantId,
