@@ -117,7 +117,7 @@ pub struct ApprovalVerdict<'a> {
     pub reason: &'a str,
     /// Changes of the arguments, in addition to earlier changes.
     pub narrow: NarrowedValues,
-    /// The changes that the person has seen ([`Approval::narrowed`]). `None` if there were no changes.
+    /// The changes that the person has seen ([`Approval::narrowed`]). `None` if the arguments were not changed.
     pub seen: Option<&'a RawValue>,
     /// Removes secrets from the reason and the changes.
     pub redactor: &'a Redactor,
@@ -289,7 +289,7 @@ async fn of_tenant(
         if looked_at < APPROVALS_LISTED_MAX {
             return Ok((found, None));
         }
-        // If `end` is `None`, all approvals of this batch have ended meanwhile and there is no position to report:
+        // If `end` is `None`, all approvals of this batch have ended meanwhile. No position can be reported then:
         // continue reading. The number of approvals that a tenant may request bounds the loop.
         if found.len() > filter.limit && end.is_some() {
             return Ok((found, end));

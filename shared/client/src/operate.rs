@@ -306,8 +306,8 @@ pub fn is_switchable_name(tool: &str) -> bool {
     !tool.is_empty() && tool.len() <= SWITCHED_BYTES_MAX && tool.chars().all(sound)
 }
 
-/// Switches a tool off or on again, for all agents in all shards. Returns false if every shard already had the
-/// requested state.
+/// Switches a tool off or on again. The switch applies to all agents in all shards. Returns false if every shard
+/// already had the requested state.
 ///
 /// # Errors
 /// [`StoreError`]; the call can be repeated.

@@ -142,9 +142,9 @@ fn of_limit(limit: &Limit) -> ConfiguredRule {
     }
 }
 
-/// The rules in `here` with their counts in these days, for one tenant or for all. Only the part of the log that is
-/// already [counted](crate::stats::count_on) is included. After these rules, the result has the counts of other names,
-/// such as rows of the permission matrix and rules that are no longer in the configuration.
+/// The rules in `here` with their counts in these days. The counts are of one tenant or of all tenants. Only the part
+/// of the log that is already [counted](crate::stats::count_on) is included. After these rules, the result has the
+/// counts of other names, such as rows of the permission matrix and rules that are no longer in the configuration.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -92,7 +92,7 @@ pub struct ExchangeRef {
 
 impl ExchangeRef {
     /// Parses the exchange from a task ID. `None` if the ID does not have the form of a session's task. A matching ID
-    /// is no proof: only the session's record shows whether the task belongs to the session.
+    /// proves nothing: only the session's record shows whether the task belongs to the session.
     #[must_use]
     pub fn of_task(task: &str) -> Option<Self> {
         let (session, number) = task.strip_prefix(TASKS)?.rsplit_once('-')?;
@@ -112,7 +112,7 @@ pub struct SessionExchange {
     pub number: u64,
     /// The user's message.
     pub user: String,
-    /// The agent's answer. `None` while there is no answer, or if the task ended without one.
+    /// The agent's answer. `None` before the agent has answered, or if the task ended without an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
 }

@@ -86,8 +86,8 @@ pub enum TurnWaitReason {
         /// The turn.
         turn: String,
     },
-    /// The call waits for a retry, for an open circuit breaker, for the end of a tool's pause, or for a worker that can
-    /// read the slice.
+    /// The call waits until one of these: its retry is due, a circuit breaker allows the call, a tool's pause ends, or
+    /// a worker can read the slice.
     NextTry,
 }
 

@@ -76,7 +76,7 @@ class Transport(Protocol):
         """Waits for the reply to a turn or task of any client. ``None`` if no reply arrived in time."""
 
     async def reply(self, tenant: str | None, id: str) -> Reply | None:
-        """Returns the reply in the record. ``None`` if there is no reply."""
+        """Returns the reply in the record. ``None`` if the record has no reply."""
 
     async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
         """Returns an agent's tool definitions for a model."""

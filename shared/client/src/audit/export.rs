@@ -27,7 +27,7 @@ pub struct ExportRange {
     pub until_ms: Option<i64>,
 }
 
-/// What the file of an interrupted export already contains. The export continues from there.
+/// The content of an interrupted export's file. The export continues after this content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportResume {
     /// The last exported entry of each shard.

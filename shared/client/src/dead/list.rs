@@ -1,5 +1,5 @@
-//! Listing dead items. There is no index, because an index would add a write to every call. Dead letters are few. The
-//! audit log is read from its newest entry, up to a maximum number of entries for each page.
+//! Listing dead items. Dead items have no index, because an index would add a write to every call. Dead letters are
+//! few. The audit log is read from its newest entry, up to a maximum number of entries for each page.
 
 use serde::Deserialize;
 use serde_json::Value;

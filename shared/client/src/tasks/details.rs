@@ -25,7 +25,7 @@ pub struct TaskDetails {
     pub summary: TaskSummary,
     /// The rounds of the task, if it runs on a model.
     pub rounds: Vec<Round>,
-    /// What the task waits for now.
+    /// The task's current wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<TaskWait>,
     /// The task's output.
