@@ -78,7 +78,7 @@ export class Direct implements Transport {
     for (const hub of this.#hubs.values()) hub.close();
     this.#hubs.clear();
     if (this.#isPrivate) {
-      // An inbox that cannot be removed now expires.
+      // An inbox that cannot be removed now expires later.
       for (const tenant of this.#tenants) {
         await this.#redis.forget(tenant, this.inbox, this.#prefix(tenant)).catch(() => {});
       }
@@ -99,7 +99,7 @@ export class Direct implements Transport {
     const waiter = there ?? new Waiter(`${tenant}:${id}`, what, isGiven);
     if (there === undefined) {
       this.#tenants.add(tenant);
-      // Add it before sending. Otherwise a reply could arrive unnoticed.
+      // Add the waiter before sending. Otherwise a reply could arrive unnoticed.
       hub.add(waiter, `${tenant}:${this.inbox}`);
     }
     waiter.holders += 1;

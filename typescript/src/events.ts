@@ -12,8 +12,8 @@ const ABSENT_AFTER_MS = 1_000;
 /** An event of a task. */
 export interface TaskEvent {
   /**
-   * `plan`: the model requests calls. `result`: a call has its result. `note`: the model received a note. `heard`:
-   * it received another agent's message. `summary`: old steps were summarized. `ended`.
+   * `plan`: the model requests calls. `result`: a call has its result. `note`: the model received a note. `heard`: the
+   * model received another agent's message. `summary`: old steps were summarized. `ended`: the task has ended.
    */
   kind: "plan" | "result" | "note" | "heard" | "summary" | "ended" | "other";
   /** Number of steps so far, from which `follow` can continue. */
@@ -64,7 +64,7 @@ export async function* follow(redis: Redis, prefix: string, place: string, posit
       yield { kind: "ended", position, text: "", calls: [], ...(reply && { reply }) };
       return;
     }
-    // By then, the scheduler has decided a message of an unknown tenant.
+    // After this time, the scheduler has decided any message of an unknown tenant.
     const isLate = position === first && performance.now() - started > ABSENT_AFTER_MS;
     if (isLate && (await redis.isAbsent(prefix, place))) {
       yield { kind: "ended", position, text: "", calls: [], reply: absent(place, "task") };

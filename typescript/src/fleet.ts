@@ -12,7 +12,7 @@ import type { Awaited, Transport } from "./transport.js";
 /** Default timeout of a reply, ms. */
 const TIMEOUT_MS = 300_000;
 
-/** Options of a client. Those of {@link DirectOptions} work only with Redis. */
+/** Options of a client. The options of {@link DirectOptions} work only with Redis. */
 export interface FleetOptions extends DirectOptions {
   /**
    * URL of Redis (`redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://`) or of a gateway
@@ -147,7 +147,7 @@ export class Fleet {
     try {
       return await submitted.reply(waiting);
     } catch (error) {
-      // The caller has no reference to it, and cannot release it.
+      // The caller has no reference to `submitted`, and cannot release it.
       if (error instanceof ReplyTimeout) submitted.release();
       throw error;
     }

@@ -1,5 +1,6 @@
 /**
- * One reader of replies for a whole process. Waiting callers get their replies from it, and make no requests to Redis.
+ * One reader of replies for a whole process. Waiting callers get their replies from this reader, and make no requests
+ * to Redis.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -8,11 +9,11 @@ import { type Entry, Inbox } from "./inbox.js";
 import { BLOCK_MS, type Link, type Redis } from "./redis.js";
 import { type Reply, absent, isEnd, readRecord, readReply } from "./reply.js";
 
-/** Ms without a reply, after which the record of a turn is read for the first time … */
+/** Ms until the record of a turn is read for the first time, if no reply has arrived. */
 const RECORD_AFTER_MS = 1_000;
-/** … the same if the caller gave the id, because the turn may have ended before … */
+/** The same if the caller gave the id, because the turn may have ended before it was submitted here. */
 const RECORD_SOON_MS = 100;
-/** … and the longest interval between two reads. */
+/** Longest interval between two reads of the record, ms. */
 const RECORD_EVERY_MAX_MS = 10_000;
 const LOOKS_AT_ONCE = 50;
 const PAUSE_MAX_MS = 2_000;
@@ -20,16 +21,16 @@ const PAUSE_MAX_MS = 2_000;
 /** A caller that waits for one reply. */
 export class Waiter {
   readonly reply: Promise<Reply>;
-  /** The stream and the entry of its message. The entry is `undefined` if this process did not submit it. */
+  /** The stream and the entry of the message. The entry is `undefined` if this process did not submit the message. */
   stream = "";
   entry: string | undefined;
-  /** Whether its message is being sent. Until it is sent, a record would belong to another turn. */
+  /** Whether the message is being sent. A record that exists before the message is sent belongs to another turn. */
   isSending = false;
-  /** Whether its entry has left the stream. A rejection is in the inbox by then. */
+  /** Whether the message's entry has left the stream. By then, the rejection of a rejected message is in the inbox. */
   isDecided = false;
   /** Replies that arrived before the end: one for each approval that the turn waits for. */
   readonly pending: Reply[] = [];
-  /** The number of handles that wait for it. */
+  /** The number of handles that wait for the reply. */
   holders = 0;
   lookAt: number;
   pauseMs: number;
@@ -53,7 +54,7 @@ export class Waiter {
     this.lookAt = Date.now() + this.pauseMs;
   }
 
-  /** Records that its message is on its stream. */
+  /** Records that the message is on its stream. */
   sent(stream: string, entry: string): void {
     this.stream = stream;
     this.entry = entry;
@@ -148,7 +149,7 @@ export class Hub {
   async #round(): Promise<void> {
     const count = this.#inboxes.size;
     const link = (this.#link ??= await this.redis.dedicated());
-    // An inbox was added while it connected. The next round reads it from the start.
+    // An inbox was added while the connection was opened. The next round reads the inbox from its start.
     if (this.#isClosed || this.#inboxes.size !== count) return;
     const found = await this.redis.read(link, [...this.#inboxes.values()], BLOCK_MS);
     for (const [key, entries] of found) {
@@ -214,8 +215,8 @@ export class Hub {
   }
 
   /**
-   * Takes the reply from the record, but not before this process' own message was decided. If that message was
-   * rejected, the record belongs to another turn.
+   * Takes the reply from the record, but only once this process' own message is decided. If that message was rejected,
+   * the record belongs to another turn.
    */
   async #lookAt(waiter: Waiter): Promise<void> {
     if (waiter.isSending) return;

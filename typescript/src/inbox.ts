@@ -1,9 +1,9 @@
 /**
- * The read position in an inbox. It does not access Redis, so that its decisions are easy to follow.
+ * The read position in an inbox. This module does not access Redis, so that its decisions are easy to follow.
  *
- * A position can be ahead of the inbox. If Redis has lost its last writes, and its clock is behind the earlier one, new
- * entries get lower numbers than entries that were already read. A reader therefore starts again if it receives nothing
- * or if replies are missing, and removes replies by their entries instead of by age.
+ * A position can be ahead of the inbox: if Redis has lost its last writes, and its clock is now behind the time of
+ * those writes, new entries get lower numbers than entries that were already read. A reader therefore starts again if
+ * it receives nothing or if replies are missing. It removes replies by their entries instead of by age.
  */
 
 /** Maximum number of entries in one read. */
@@ -18,7 +18,7 @@ export interface Entry {
   /** From 1 without gaps; 0 if the entry has no number. */
   seq: number;
   reply: string;
-  /** Number of missing replies before it. */
+  /** Number of missing replies before this entry. */
   missed: number;
 }
 

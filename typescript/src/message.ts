@@ -96,7 +96,7 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
 
 /**
  * CRC-32 as in zip, which gives the shard of a tenant. (`zlib.crc32` needs a newer Node.js than the oldest supported
- * one.)
+ * version.)
  */
 export function crc32(text: string): number {
   let crc = 0xffffffff;
@@ -186,7 +186,7 @@ export function written(message: Message): string {
   return text;
 }
 
-/** Fields that do not make it a different turn. */
+/** Fields that may differ between two submissions of the same turn. */
 const ASIDE = new Set([
   "deadline",
   "priority",

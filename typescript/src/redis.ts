@@ -7,14 +7,14 @@ import { COUNT, type Entry, type Inbox, entryOf } from "./inbox.js";
 
 /** Maximum duration of a blocking read, ms. */
 export const BLOCK_MS = 5_000;
-/** Timeout of a command, ms. A blocking read may also block for its own time. */
+/** Timeout of a command, ms. A blocking read may take this long in addition to its blocking time. */
 const ANSWER_MS = 10_000;
 /** Pauses before each retry, ms; the last value is repeated. */
 const PAUSES_MS = [50, 100, 200, 500, 1_000];
 
 /**
- * Checks the bounds of the queue and adds the entry in one step, so that concurrent producers do not exceed them. All
- * keys are declared: a cluster that moves the slot responds for all of them or for none.
+ * Checks the bounds of the queue and adds the entry in one step, so that concurrent producers do not exceed the bounds.
+ * All keys are declared: a cluster that moves the slot then responds for all keys or for none.
  */
 const ENQUEUE = `#!lua
 -- enqueue: puts a message on an inbound stream, unless too much waits there.
@@ -41,7 +41,7 @@ class Refused extends Error {
   }
 }
 
-/** A new connection. It is closed on the first error. */
+/** A new connection. The connection is closed on the first error. */
 export interface Link {
   send(key: string, args: string[], isRead: boolean): Promise<unknown>;
   drop(): void;
@@ -64,7 +64,7 @@ interface Driver {
   on(event: "error", listener: (error: unknown) => void): unknown;
 }
 
-/** Connects a driver. Its later errors show in the commands that use it. */
+/** Connects a driver. Later errors of the driver are reported by the commands that use it. */
 async function opened(driver: Driver, send: Link["send"]): Promise<Link> {
   driver.on("error", () => {});
   const drop = () => {
@@ -283,8 +283,8 @@ export class Redis {
   }
 
   /**
-   * Waits for entries after the read position of each inbox, on a separate connection. If none arrives, checks whether
-   * to start again.
+   * Waits for entries after the read position of each inbox, on a separate connection. If no entry arrives, checks
+   * whether to read an inbox from its start again.
    */
   async read(link: Link, inboxes: Inbox[], blockMs: number): Promise<Map<string, Entry[]>> {
     const keys = inboxes.map((inbox) => inbox.key);
@@ -333,7 +333,7 @@ export class Redis {
     return this.#patiently(() => this.#ask(key, "GET", key) as Promise<string | null>);
   }
 
-  /** As {@link get}. Returns `null` if the Redis user may read only its own inbox. */
+  /** Like {@link get}. Returns `null` if the Redis user may read only its own inbox. */
   async record(key: string): Promise<string | null> {
     if (!this.#mayReadRecords) return null;
     try {
@@ -347,7 +347,7 @@ export class Redis {
 
   /**
    * Returns whether the fleet rejects this turn or task (`<tenant>:<id>`) because its tenant is not configured, and has
-   * no record of it.
+   * no record of the turn or task.
    */
   async isAbsent(prefix: string, place: string): Promise<boolean> {
     if (!this.#mayLookForTenants) return false;

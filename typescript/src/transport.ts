@@ -10,9 +10,9 @@ export type Kind = "turn" | "task";
 export interface Awaited {
   /** Replies before the end. */
   readonly pending: readonly Reply[];
-  /** Returns the reply, even if it is a rejection. `undefined` if none arrived in time. */
+  /** Returns the reply, even if it is a rejection. `undefined` if no reply arrived in time. */
   reply(timeoutMs: number): Promise<Reply | undefined>;
-  /** Ends one reference to it. */
+  /** Drops one reference to the awaited reply. */
   release(): void;
 }
 
@@ -20,7 +20,7 @@ export interface Awaited {
 export interface Transport {
   /** The inbox for replies to this process. `undefined` if the transport needs none. */
   readonly inbox: string | undefined;
-  /** Returns the checked tenant. `undefined` if a gateway derives it from the key. */
+  /** Returns the checked tenant. `undefined` if a gateway derives the tenant from the key. */
   whose(tenant: string | undefined): string | undefined;
   /**
    * Submits a message. `isGiven` states whether the caller gave the id. With `waits`, the reply is awaited next, so
@@ -29,9 +29,9 @@ export interface Transport {
   submit(kind: Kind, tenant: string | undefined, message: Message, isGiven: boolean, waits: boolean): Promise<Awaited>;
   /** Submits a message without waiting for its reply. */
   send(kind: Kind, tenant: string | undefined, message: Message): Promise<void>;
-  /** Waits for the reply to a turn or task of any client. `undefined` if none arrived in time. */
+  /** Waits for the reply to a turn or task of any client. `undefined` if no reply arrived in time. */
   wait(tenant: string | undefined, id: string, timeoutMs: number): Promise<Reply | undefined>;
-  /** Returns the reply in the record. `undefined` without one. */
+  /** Returns the reply in the record. `undefined` if there is no reply. */
   reply(tenant: string | undefined, id: string): Promise<Reply | undefined>;
   /** Returns an agent's tool definitions for a model. */
   tools(tenant: string | undefined, agent: string, dialect: string): Promise<unknown>;

@@ -25,8 +25,8 @@ pub struct Credentials {
     pub keys: Option<KeysFile>,
     /// Tokens of an identity provider; `None` if only keys are accepted.
     pub tokens: Option<Tokens>,
-    /// Rate at which invalid credentials from one address are checked; `None` for no limit. It does not limit valid
-    /// ones.
+    /// Rate at which invalid credentials from one address are checked; `None` for no limit. Valid credentials are not
+    /// limited.
     pub wrong: Option<Rate>,
 }
 
@@ -91,12 +91,12 @@ impl FromRequestParts<Arc<Shared>> for Caller {
 /// Authenticates a request, and counts it against its rate. Call it once per request.
 ///
 /// # Errors
-/// As [`grant_of`]. 429: the holder exceeds its rate or its connections, or too many invalid credentials came from this
-/// address.
+/// The errors of [`grant_of`]. 429: the holder exceeds its rate or its connections, or too many invalid credentials
+/// came from this address.
 pub(crate) async fn authenticate(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     let secret = sent(parts)?;
-    // A valid key skips this check: finding it costs no more than looking up whether it was valid before. Clients that
-    // try keys therefore do not block holders of valid keys.
+    // A valid key skips this check: finding the key is as cheap as looking it up in a list of recently valid keys.
+    // Clients that guess keys therefore do not block holders of valid keys.
     if !shared.credentials.has_key(secret) {
         shared.invalid_credentials.check_rate(parts, secret)?;
     }
@@ -117,8 +117,8 @@ pub(crate) async fn authenticate(parts: &Parts, shared: &Shared) -> Result<Arc<G
 /// Authenticates a request without counting it.
 ///
 /// # Errors
-/// 401: the key or token is missing or invalid. 403: no rule grants the token anything, or it has the id of a key. 503:
-/// the issuer is unavailable.
+/// 401: the key or token is missing or invalid. 403: no rule grants the token a permission, or the token has the id of
+/// a key. 503: the issuer is unavailable.
 pub(crate) async fn grant_of(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     shared.credentials.holder(sent(parts)?).await
 }
@@ -169,7 +169,8 @@ impl Caller {
         Err(Problem::forbidden(format!("{} does not cover the agent {:?}", self.grant.named(), agent.as_str())))
     }
 
-    /// Returns true if the key may see something of this agent. If the agent is unknown, only a key for all agents may.
+    /// Returns true if the key may see data of this agent. If the agent is unknown, only a key for all agents may see
+    /// the data.
     pub(crate) fn sees(&self, agent: Option<&str>) -> bool {
         self.grant.covers(agent.unwrap_or_default())
     }

@@ -1,4 +1,4 @@
-//! Conversations with an agent: a message becomes a task, and its events are streamed.
+//! Conversations with an agent: a message becomes a task, and the task's events are streamed.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub(crate) async fn say(
         .session_id
         .map_or_else(new_session, |id| SessionId::new(id).map_err(|error| Problem::invalid(error.to_string())))?;
     let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
-    // Reserved before the message is sent: a message whose answer cannot be streamed must not be sent.
+    // Reserve the stream before the message is sent: if the answer cannot be streamed, the message must not be sent.
     let open_stream = OpenStream::begin(&shared, requester, Verb::Submit)?;
     let exchange = session.send(&message.message).await?;
     let session_event = SessionEvent { session_id: session.id().as_str(), task_id: exchange.task().as_str() };

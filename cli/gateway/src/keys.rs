@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::verbs::{CredentialKind, Grant, Rate, TenantScope, Verb};
 
-/// Random bytes of a key. It cannot be found by trying, so an unsalted hash reveals nothing.
+/// Number of random bytes of a key. Such a key cannot be found by trying, so an unsalted hash does not reveal the key.
 const KEY_BYTES: usize = 32;
 /// Prefix of every key, for scanners of leaked secrets.
 const PREFIX: &str = "tfk_";
@@ -61,7 +61,7 @@ impl KeyRow {
     }
 }
 
-/// A new key. Its secret is available only here.
+/// A new key. The secret is not stored anywhere else.
 #[derive(Clone)]
 pub struct NewKey {
     /// The key, sent as `Authorization: Bearer …`.
@@ -114,7 +114,7 @@ pub enum KeyError {
     NoRandomness,
 }
 
-/// The rows of a file, by the hash of their keys.
+/// The grants of the keys in a file, by the hash of the key.
 #[derive(Debug, Default)]
 pub struct ApiKeys {
     by_hash: HashMap<String, Arc<Grant>>,
@@ -146,7 +146,7 @@ impl ApiKeys {
 
     /// The grant of a key; `None` if there is no such key, or if it has expired at `now`.
     ///
-    /// A key has 256 random bits, so the timing of the hash lookup does not help to guess one.
+    /// A key has 256 random bits, so the timing of the hash lookup does not help to guess a key.
     #[must_use]
     pub fn find(&self, secret: &str, now: DateTime<Utc>) -> Option<Arc<Grant>> {
         let row = self.by_hash.get(&hash(secret))?;
@@ -210,7 +210,7 @@ impl KeysFile {
         Ok(Self { path: path.to_owned(), keys: Arc::new(ArcSwap::from_pointee(keys)) })
     }
 
-    /// Keys without a file.
+    /// Creates keys from rows, without a file.
     ///
     /// # Errors
     /// [`KeyError::Invalid`]: a row is invalid.

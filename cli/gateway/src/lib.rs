@@ -2,11 +2,11 @@
 //! conversations with agents, tool definitions, an MCP server for each agent, and the operator API.
 //!
 //! START HERE: [`Gateway`] is what a process runs. `turns` handles a turn from its body to its reply; `caller`
-//! authenticates requests. `waiting` lets many callers wait on one reader of replies, and `progress` serves all
-//! followers of turns from one poll. `agui` serves an agent to front ends that speak AG-UI; `mcp` is an agent's MCP
-//! server, over HTTP or [standard input and output](serve_stdio). `operate` is the operator API and `console` its web
-//! pages. Every action is the [`Client`]'s: a gateway makes no decision that Redis does not check, and holds no state
-//! that another gateway needs. Any number of gateways run side by side.
+//! authenticates requests. `waiting` lets many callers wait on one reader of replies. `progress` polls Redis for all
+//! followers of turns together. `agui` serves an agent to front ends that speak AG-UI. `mcp` is an agent's MCP server,
+//! over HTTP or [standard input and output](serve_stdio). `operate` is the operator API, and `console` has its web
+//! pages. The [`Client`] performs every action. A gateway makes no decision that Redis does not check, and has no state
+//! that another gateway needs. Any number of gateways can therefore run side by side.
 
 mod agui;
 mod caller;
@@ -156,8 +156,8 @@ impl Gateway {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The gate of the API, open at first. A process that starts while Redis may be unavailable closes it until the
-    /// fleet is known.
+    /// The gate of the API. The gate is open at first. A process that starts while Redis may be unavailable closes the
+    /// gate until the fleet is known.
     #[must_use]
     pub fn gate(&self) -> Gate {
         self.shared.gate.clone()
@@ -234,8 +234,8 @@ impl Gateway {
     }
 }
 
-/// Adds headers to every response for browsers and proxies: do not sniff the type, do not render it as a page, do not
-/// cache it.
+/// Adds headers for browsers and proxies to every response: do not sniff the type, do not render the response as a
+/// page, do not cache the response.
 async fn guarded(mut response: Response) -> Response {
     const GUARDS: [(HeaderName, &str); 3] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -12,7 +12,8 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// Rejects an id in the form of a derived id. Otherwise a caller could take the place of another caller's work.
+/// Rejects an id in the form of a derived id. Otherwise, a caller could use an id that belongs to another caller's
+/// work.
 ///
 /// # Errors
 /// 400, with the field.
@@ -38,10 +39,10 @@ pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
     }
 }
 
-/// Rejects a session that is a conversation with an agent outside the key.
+/// Rejects a session that is a conversation with an agent that the key does not cover.
 ///
 /// # Errors
-/// 403; Redis does not respond.
+/// 403. Also fails if Redis does not respond.
 pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context) -> Result<(), Problem> {
     let Some(id) = &context.session_id else { return Ok(()) };
     let held = shared.client.store(caller.tenant()).session(caller.tenant(), id).await?;
@@ -54,11 +55,12 @@ pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context)
     }
 }
 
-/// Sets the delegator of a task to the agent of its parent, if the key covers that agent. The scheduler compares the
-/// two when it decides, so a parent that changes in between cannot make another agent the delegator.
+/// Sets the delegator of a task to the agent of its parent, if the key covers that agent. When the scheduler decides
+/// the task, it compares the delegator with the parent's agent. A parent that changes in between therefore cannot make
+/// another agent the delegator.
 ///
 /// # Errors
-/// 404: the parent belongs to another agent, has ended, or was never accepted. Redis does not respond.
+/// 404: the parent belongs to another agent, has ended, or was never accepted. Also fails if Redis does not respond.
 pub(crate) async fn under_parent(shared: &Shared, caller: &Caller, task: &mut Task) -> Result<(), Problem> {
     let Some(parent) = &task.parent else { return Ok(()) };
     let name = TurnName::task(caller.tenant(), parent);

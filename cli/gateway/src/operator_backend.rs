@@ -1,4 +1,5 @@
-//! Operator requests that need more than Redis: the configuration, which the process that starts a gateway has.
+//! Operator requests that need more than Redis: they need the configuration, which the process that starts a gateway
+//! has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -70,7 +71,8 @@ pub trait OperatorBackend: Send + Sync {
     fn overview(&self) -> BackendFuture<'_>;
 
     /// The history of a turn, call or task, given as `<turn>` or `<turn>/<position>`. Without a tenant, all tenants are
-    /// searched. Returns `{"story": …, "lines": […]}`: data, and the same as text lines. Numbers keep all their digits.
+    /// searched. Returns `{"story": …, "lines": […]}`: the history as data, and as lines of text. Numbers keep all
+    /// their digits.
     fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> BackendFuture<'a, Box<RawValue>>;
 
     /// Limits and caps with their fullest counters.
@@ -89,17 +91,18 @@ pub trait OperatorBackend: Send + Sync {
     /// All tenants, with the time zone of their days.
     fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>>;
 
-    /// The roles of an approver in the current configuration; `None` if it has no such approver.
+    /// The roles of an approver in the current configuration; `None` if the configuration has no such approver.
     fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>>;
 
     /// The name of a tool, given by name or id.
     fn tool_name<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String>;
 
-    /// Like [`Self::tool_name`], but the id of one version is returned unchanged, because it is switched alone.
+    /// Like [`Self::tool_name`], but returns the id of one version unchanged, because a version can be switched on its
+    /// own.
     fn tool_switched<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String>;
 
-    /// A message with similar names if the fleet does not have this name. `None` if it does, or if that cannot be
-    /// determined.
+    /// A message with similar names if the fleet does not have this name. `None` if the fleet has the name, or if this
+    /// cannot be determined.
     fn unknown<'a>(&'a self, named: FleetName<'a>) -> BackendFuture<'a, Option<String>>;
 
     /// Masks secrets in text that is stored.

@@ -11,7 +11,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::problem::Problem;
 
-/// The agent of a record; `None` without a record, or if it does not name the agent.
+/// The agent of a record. `None` if the record does not exist or does not name an agent.
 pub(crate) fn agent_of(view: &TurnView) -> Option<String> {
     #[derive(Deserialize)]
     struct Owner {
@@ -42,9 +42,9 @@ pub(crate) fn sees_reply(caller: &Caller, reply: &Reply) -> bool {
 pub(crate) enum RecordOwner {
     /// No record exists.
     Nothing,
-    /// It belongs to an agent that the key covers.
+    /// The record belongs to an agent that the key covers.
     Own,
-    /// It belongs to another agent, or its agent is unknown.
+    /// The record belongs to another agent, or its agent is unknown.
     Others,
 }
 

@@ -23,7 +23,7 @@ const DAMAGED: &str = "damaged";
 /// Error code for an address that sent too many invalid keys.
 const WRONG_KEYS: &str = "too_many_wrong_keys";
 
-/// Response extension for requests that came too fast. It lets metrics tell them from a full queue.
+/// Response extension for requests that came too fast. It lets metrics distinguish these requests from a full queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RateRejection {
     /// The key's rate is exceeded.
@@ -91,7 +91,7 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "conflict", message)
     }
 
-    /// Logs the reason. It may name addresses and users, so callers do not receive it.
+    /// Logs the reason. The reason may contain addresses and users, so callers do not receive it.
     pub(crate) fn unavailable(reason: &str) -> Self {
         tracing::warn!(reason, "request failed");
         let message = "the fleet's Redis does not respond or the configuration is unreadable: see the gateway's log";
@@ -138,13 +138,13 @@ impl Problem {
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
     }
 
-    /// The request exceeds the rate of its key. One more is accepted after `seconds`.
+    /// The request exceeds the rate of its key. The next request is accepted after `seconds`.
     pub(crate) fn over_rate(who: &str, per_second: u32, seconds: u64) -> Self {
         let message = format!("{who} may send {per_second} requests a second; retry after Retry-After");
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, RATE, message) }
     }
 
-    /// Too many invalid keys and tokens came from this address. The next one is checked after `seconds`.
+    /// Too many invalid keys and tokens came from this address. The next key or token is checked after `seconds`.
     pub(crate) fn too_many_wrong(seconds: u64) -> Self {
         let message = "too many invalid API keys from this address: this key was not checked; retry after Retry-After";
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, WRONG_KEYS, message) }
@@ -197,7 +197,7 @@ pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        // The error may name addresses and users, so it goes only to the log.
+        // The error may contain addresses and users, so callers do not receive it.
         tracing::warn!(%error, "request failed at Redis");
         if error.is_script_error() {
             // A retry would fail again.
@@ -253,7 +253,8 @@ impl From<SessionError> for Problem {
 
 impl From<Box<RejectedMessage>> for Problem {
     fn from(refused: Box<RejectedMessage>) -> Self {
-        // As with a rejection through Redis, each readable call has a result, so that the conversation can continue.
+        // Each readable call has a result, as in a rejection that is sent through Redis, so that the conversation can
+        // continue.
         let id = refused.turn_id.as_ref().filter(|_| refused.tenant.is_some());
         let reply = id.map(|id| rejection_reply(&refused, RejectionStatus::Rejected, RejectedId::Turn(id)));
         Self { reply, ..Self::new(StatusCode::BAD_REQUEST, refused.code.as_str(), refused.message) }

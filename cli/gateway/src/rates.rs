@@ -18,7 +18,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Allowances by name.
 ///
-/// They use the generic cell rate algorithm: an allowance is the instant at which it is full again.
+/// Uses the generic cell rate algorithm: an allowance is stored as the instant at which it is full again.
 #[derive(Debug)]
 pub(crate) struct Allowances<N> {
     of: Mutex<HashMap<N, Allowance>>,
@@ -32,9 +32,9 @@ impl<N> Default for Allowances<N> {
 
 #[derive(Debug)]
 struct Allowance {
-    /// When it is full again.
+    /// When the allowance is full again.
     whole_at: Instant,
-    /// When the log last reported it as used up.
+    /// When the log last reported the allowance as used up.
     logged_at: Option<Instant>,
 }
 
@@ -43,12 +43,12 @@ struct Allowance {
 pub(crate) struct RateExceeded {
     /// Seconds until one more request is accepted.
     pub(crate) seconds: u64,
-    /// True if this has not been logged for a minute.
+    /// True if this allowance has not been logged as used up for a minute.
     pub(crate) is_log_due: bool,
 }
 
 impl<N: Eq + Hash> Allowances<N> {
-    /// Takes one from an allowance.
+    /// Takes one unit from an allowance.
     pub(crate) fn take(&self, name: N, rate: Rate) -> Result<(), RateExceeded> {
         let now = Instant::now();
         let mut all = self.of.lock();
@@ -72,7 +72,7 @@ impl<N: Eq + Hash> Allowances<N> {
         }
     }
 
-    /// Returns true if one more would exceed the allowance now. Takes nothing.
+    /// Returns true if one more unit would exceed the allowance now. Takes nothing.
     pub(crate) fn is_used_up(&self, name: &N, rate: Rate) -> bool {
         let now = Instant::now();
         let whole_at = self.of.lock().get(name).map(|allowance| allowance.used(rate, now));
@@ -81,8 +81,8 @@ impl<N: Eq + Hash> Allowances<N> {
 }
 
 impl Allowance {
-    /// When it is full again. At most the time that a fully used allowance takes at the current rate, so that earlier
-    /// use at another rate does not delay a caller any longer.
+    /// When the allowance is full again. At most as late as for an allowance that is used up now and refills at the
+    /// current rate. Earlier use at another rate therefore does not delay a caller longer.
     fn used(&self, rate: Rate, now: Instant) -> Instant {
         self.whole_at.clamp(now, now + one(rate) * rate.burst_size())
     }
@@ -92,7 +92,8 @@ fn one(rate: Rate) -> Duration {
     Duration::from_secs(1) / rate.per_second.max(1)
 }
 
-/// Seconds until `whole_at` is within the allowance, rounded up; `None` if it already is.
+/// Seconds, rounded up, until the allowance permits a request after which it is full at `whole_at`. `None` if it
+/// permits the request now.
 fn over(whole_at: Instant, rate: Rate, now: Instant) -> Option<u64> {
     let over = whole_at.saturating_duration_since(now).saturating_sub(one(rate) * rate.burst_size());
     (!over.is_zero()).then(|| over.as_secs() + 1)
@@ -108,7 +109,7 @@ impl RequestRates {
     /// Takes one request from the sender's allowance.
     ///
     /// # Errors
-    /// 429, with the seconds until one more is accepted.
+    /// 429, with the seconds until the next request is accepted.
     pub(crate) fn take(&self, grant: &Grant) -> Result<(), Problem> {
         let Some(rate) = grant.rate else { return Ok(()) };
         self.callers.take(grant.holder(), rate).map_err(|over| {
@@ -125,8 +126,8 @@ impl RequestRates {
     }
 }
 
-/// If there are too many allowances, removes the full ones and, if still necessary, those closest to full. A removed
-/// caller can send slightly earlier than its rate allows.
+/// If there are too many allowances, removes the full ones. If this is not enough, also removes the ones that are
+/// closest to full. A caller whose allowance is removed can send slightly earlier than its rate allows.
 fn make_room<N: Eq + Hash>(all: &mut HashMap<N, Allowance>, now: Instant) {
     if all.len() < CALLERS_MAX {
         return;
@@ -206,7 +207,7 @@ mod tests {
         let rates = RequestRates::default();
         for number in 0..CALLERS_MAX + 10 {
             rates.take(&grant(&number.to_string(), CredentialKind::Token, rate(1, 10))).unwrap();
-            // Allowances that are full at different times.
+            // Let the allowances be full at different times.
             if number % 1_000 == 0 {
                 advance(Duration::from_micros(1)).await;
             }

@@ -141,8 +141,8 @@ pub(crate) async fn delegate(
     if let Some(permit) = permit
         && let TurnLookup::Ended(reply) = shared.waiting.reply(&name, wait, &permit, None).await?
     {
-        // Another message may have been decided first, or the id may have been created for other work. Its result is
-        // not the result of this request.
+        // Another message with this id may have been decided first, or the id may belong to other work. In both cases,
+        // the reply is not the reply to this request.
         let is_others = reply.status == ReplyStatus::Done && reply.agent != task.target.as_str();
         let is_taken = is_others || shared.client.has_id_conflict(&task).await?;
         return if is_taken { Err(taken()) } else { Ok(reply_response(&reply)) };
@@ -179,8 +179,8 @@ pub(crate) async fn list(
     let sees = |agent: Option<&str>| caller.sees(agent);
     let page = task_page_of(&shared.client, &tenants, &filter, from.as_ref(), &sees).await?;
     let mut headers = HeaderMap::new();
-    // The position consists of names and a number, which fit into a header. The list contains its task, so it reveals
-    // nothing new.
+    // The position consists of names and a number, which fit into a header. The list contains the task that the
+    // position names, so the position reveals nothing new.
     if let Some(next) = page.next.and_then(|next| HeaderValue::from_str(&next.to_string()).ok()) {
         headers.insert(NEXT, next);
     }
@@ -234,19 +234,19 @@ pub(crate) async fn events(
     let position = position(&headers)?;
     let caller = requester.caller.clone();
     let open_stream = OpenStream::begin(&shared, requester, Verb::Read)?;
-    // While a task waits for a decision, another message with its id may be decided first. The stream then starts at
-    // its beginning, which names the agent.
+    // While a task waits for a decision, another message with its id may be decided first. In that case, start the
+    // stream at its beginning: the first event names the agent.
     let position = if is_decided(&shared, &caller, &name).await? { position } else { 0 };
     Ok(events::of_task(open_stream, caller, shared.client.watch_from(&name, position), shared.draining.clone()))
 }
 
-/// Checks that the caller may watch a task, even one that was accepted a moment ago. Returns whether a scheduler has
-/// decided it. An existing task takes precedence, because any caller can send another message with its id. A task that
-/// is decided between the two reads is found in the second round.
+/// Checks that the caller may watch a task, even one that was accepted a moment ago. Returns true if a scheduler has
+/// decided the task. If a decided task with this id exists, it counts, because any caller can send another message with
+/// its id. A task that is decided between the two reads is found in the second round.
 async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
     let agent = |task: &UndecidedTurn| task.agent.as_ref().map(ToString::to_string);
     for _ in 0..2 {
-        // A task of another agent takes as long as an unknown id.
+        // The check takes equally long for a task of another agent and for an unknown id.
         let owner = if caller.sees(None) { RecordOwner::Own } else { record_owner(shared, caller, name).await? };
         if owner == RecordOwner::Own && shared.client.task(name).await?.is_some() {
             return Ok(true);

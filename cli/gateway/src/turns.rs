@@ -198,7 +198,7 @@ pub(crate) async fn cancel(
     Ok(Json(CancelResponse { answer }))
 }
 
-/// Reserves a place to wait, if the request waits.
+/// Reserves a permit to wait, if the request waits.
 ///
 /// # Errors
 /// 429.

@@ -142,7 +142,7 @@ pub(crate) struct CallerIdentity {
 pub struct Grant {
     /// Id in logs and in the audit log: the name of the key, or the name in the token.
     pub id: String,
-    /// Whether it was a key or a token.
+    /// The kind of the credential.
     pub credential: CredentialKind,
     /// The tenant whose agents are covered; all tenants only for operators.
     pub tenant: TenantScope,
@@ -159,7 +159,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Returns true if it covers this agent.
+    /// Returns true if the grant covers this agent.
     #[must_use]
     pub fn covers(&self, agent: &str) -> bool {
         self.agents.iter().any(|row| match row.strip_suffix('*') {

@@ -21,7 +21,7 @@ use crate::problem::Problem;
 use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::CallerIdentity;
 
-/// Waiting requests at once: of the process, of one tenant, and of one caller. Each costs a few kilobytes and a
+/// Maximum waiting requests: of the process, of one tenant, and of one caller. Each takes a few kilobytes and a
 /// connection.
 const WAITING_MAX: PermitBounds = PermitBounds { all: 10_000, tenant: 2_500, caller: 2_000 };
 /// First and longest interval between reads of the record of a turn whose reply has not arrived.
@@ -50,7 +50,7 @@ pub(crate) enum TurnLookup {
     Unknown,
 }
 
-/// A place among the waiting requests, released on drop.
+/// A permit to wait, released on drop.
 #[derive(Debug)]
 pub(crate) struct WaitPermit {
     _share: Permit,
@@ -64,7 +64,8 @@ pub(crate) struct ReplyWaiters {
 
 struct Inner {
     client: Client,
-    /// Inbox of this process: replies to the turns that it submits go there, whatever the tenant.
+    /// Inbox of this process, with the same name for every tenant. It receives replies to the turns that this process
+    /// submits.
     inbox: InboxName,
     tenants: Mutex<HashMap<TenantId, TenantWaiters>>,
     permits: PermitPool,
@@ -79,7 +80,7 @@ struct TenantWaiters {
     used: Instant,
 }
 
-/// A waiting request. Dropping it removes its entry.
+/// A waiting request. Dropping the waiter removes its entry.
 struct Waiter<'a> {
     inner: &'a Inner,
     name: &'a TurnName,
@@ -106,14 +107,14 @@ impl ReplyWaiters {
         Self { inner: Arc::new(Inner { client, inbox, tenants, permits, draining, readers }) }
     }
 
-    /// The inbox for replies to turns that this process submits for a tenant. A reader for it runs from now on.
+    /// The inbox for replies to turns that this process submits for a tenant. Starts a reader of the inbox.
     pub(crate) fn inbox(&self, tenant: &TenantId) -> InboxName {
         self.start_reader(tenant);
         self.inner.inbox.clone()
     }
 
-    /// Looks up a turn without reading messages that wait for admission, because they can be large. Returns `None` if
-    /// only such a message could tell more; if a rejection is known, the messages are read.
+    /// Looks up a turn without reading messages that wait for admission, because such messages can be large. Returns
+    /// `None` if only a waiting message could show the state. If a rejection is known, the messages are read.
     ///
     /// # Errors
     /// Redis does not respond.
@@ -121,8 +122,8 @@ impl ReplyWaiters {
         self.inner.peek(name, None).await
     }
 
-    /// Reserves a place to wait. A submit reserves it before it sends the turn, so that an accepted turn is not refused
-    /// afterwards.
+    /// Reserves a permit to wait. Reserve it before a turn is sent, so that the wait for an accepted turn is not
+    /// refused.
     ///
     /// # Errors
     /// Too many requests wait already.
@@ -134,7 +135,7 @@ impl ReplyWaiters {
             .ok_or_else(|| Problem::too_many_wait(WAITING_MAX))
     }
 
-    /// The state of a turn or task now. If the caller's key does not cover it, it is unknown.
+    /// The state of a turn or task now. If the caller's key does not cover the turn, the state is `Unknown`.
     ///
     /// # Errors
     /// Redis does not respond.
@@ -142,8 +143,8 @@ impl ReplyWaiters {
         self.inner.look_up(name, caller).await
     }
 
-    /// Waits for the reply to a turn or task, at most for `wait`. If the caller's key does not cover it, the wait is as
-    /// long as for an unknown id.
+    /// Waits for the reply to a turn or task, at most for `wait`. If the caller's key does not cover the turn, the wait
+    /// is as long as for an unknown id.
     ///
     /// # Errors
     /// Redis does not respond.
@@ -179,8 +180,8 @@ impl ReplyWaiters {
                 // The caller keeps waiting, as for an id that does not exist.
                 Some(reply) if !is_for(&reply) => previous = Some(reply),
                 Some(reply) if reply.status == ReplyStatus::Done => break TurnLookup::Ended(reply),
-                // It may belong to an earlier attempt or to another message with this id: the next lookup decides
-                // whether it counts.
+                // The rejection may belong to an earlier attempt or to another message with this id. The next lookup
+                // decides whether the rejection counts.
                 Some(rejection) => {
                     previous = Some(rejection);
                     continue;
@@ -246,7 +247,7 @@ impl Inner {
         if !matches!(found, TurnLookup::Unknown) {
             return Ok(Some(found));
         }
-        // A rejected id is free again, so it may have been accepted since.
+        // A rejected id can be used again, so another message with this id may have been accepted since.
         let rejection = self.rejection(name).filter(|reply| caller.is_none_or(|caller| sees_reply(caller, reply)));
         let Some(rejection) = rejection else { return Ok(None) };
         if self.is_undecided(name, caller).await? {
@@ -276,7 +277,7 @@ impl Inner {
         if self.is_undecided(name, caller).await? {
             return Ok(TurnLookup::UnderWay);
         }
-        // It may have been admitted between the two reads.
+        // The turn may have been admitted between the two reads.
         match self.look_up_record(name, caller).await? {
             TurnLookup::Unknown if self.client.store(&name.tenant).is_absent(&name.tenant).await? => {
                 Ok(unknown_tenant_reply(name).map_or(TurnLookup::Unknown, TurnLookup::Ended))
@@ -353,8 +354,8 @@ impl Inner {
         }
     }
 
-    /// Removes a tenant without waiting requests. Check and removal share one lock, so a later caller starts a new
-    /// reader.
+    /// Returns true if the tenant has no waiting requests and has not been used for a while, and removes the tenant.
+    /// Check and removal share one lock, so a later caller starts a new reader.
     fn is_idle(&self, tenant: &TenantId) -> bool {
         let mut tenants = self.tenants.lock();
         let idle = tenants

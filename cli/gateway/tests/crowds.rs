@@ -58,7 +58,7 @@ async fn a_thousand_silent_connections_shut_nobody_out_of_a_gateway_with_tls() {
     for _ in 0..2 {
         let stream = TcpStream::connect(front.address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
-        // Silent connections are closed after ten seconds. A client that had to wait for that would have been locked
+        // Silent connections are closed after ten seconds. A client that had to wait that long would have been locked
         // out.
         let shaken = timeout(Duration::from_secs(9), connector.connect(name, stream)).await;
         let stream = shaken.expect("a handshake beside those that are silent").unwrap();

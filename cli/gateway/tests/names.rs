@@ -112,7 +112,7 @@ enum ProbeKey {
 #[derive(Debug)]
 enum ExpectedRejection {
     Status(u16),
-    /// A response with several results; the one result has this word.
+    /// A response with a list of results. The only result has this word.
     Answer(&'static str),
     /// An error of JSON-RPC.
     Rpc,
@@ -247,7 +247,7 @@ fn probes(letter: &str) -> Vec<Probe> {
     probes
 }
 
-/// The members of a schema, nested members with a dot.
+/// The members of a schema. Names of nested members contain a dot.
 fn members(document: &Value, schema: &Value, before: &str, found: &mut BTreeSet<String>) {
     if let Some(name) = schema["$ref"].as_str() {
         return members(document, document.pointer(&name[1..]).unwrap(), before, found);
@@ -278,7 +278,7 @@ fn fields() -> BTreeSet<(String, String)> {
             for parameter in operation["parameters"].as_array().into_iter().flatten() {
                 let place = parameter["in"].as_str().unwrap();
                 let word = parameter["name"].as_str().unwrap();
-                // The number of an event names nothing.
+                // An event's id is a number, and names nothing that has an owner.
                 if place == "path" || place == "header" && word != "last-event-id" {
                     found.insert(format!("{place} {word}"));
                 }
@@ -328,7 +328,7 @@ fn plan() -> Plan {
     }
 }
 
-/// Ends tasks, so that none of them is left.
+/// Cancels tasks, and waits until they have ended.
 async fn end(fleet: &Fleet, front: &TestGateway, key: &str, tasks: &[&str]) {
     for task in tasks {
         front.ask(key, "POST", &format!("/v1/tasks/{task}/cancel"), &Value::Null).await;

@@ -1,4 +1,4 @@
-//! Operators must name something that the fleet has. Any other name is rejected, and nothing is written.
+//! Operators must name a tenant, agent or tool that the fleet has. Any other name is rejected, and nothing is written.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;

@@ -36,7 +36,7 @@ class ToolError(Exception):
         retry_after: float | None = None,
         not_executed: bool = False,
     ) -> None:
-        # Convert it to text, because a caller may pass an exception that cannot be pickled.
+        # Convert the message to text, because a caller may pass an exception that cannot be pickled.
         super().__init__(str(message))
         if retry_after is not None and not (isinstance(retry_after, (int, float)) and 0 <= retry_after < float("inf")):
             raise ValueError(f"retry_after is a number of seconds, not {retry_after!r}")

@@ -63,7 +63,8 @@ def read(function: Callable[..., Any]) -> Signature:
                 raise TypeError(f"{name}: more than one parameter is a Context")
             context = parameter.name
             continue
-        # By number, because a model's field cannot have a name such as `schema` or `_id`, and a parameter can.
+        # Number the fields: a parameter can have a name such as `schema` or `_id`, but a field of a pydantic model
+        # cannot.
         key = f"a{len(parameters)}"
         parameters[key] = parameter.name
         fields[key] = (hint, _field(hint, parameter, described.get(parameter.name)))
@@ -92,8 +93,8 @@ def read(function: Callable[..., Any]) -> Signature:
 
 
 def _described(docstring: docstring_parser.Docstring) -> dict[str, str]:
-    """Returns the parameter descriptions of a docstring. NumPy's style can describe several at once: ``x, y :
-    float``."""
+    """Returns the parameter descriptions of a docstring. NumPy's style can describe several parameters at once, such as
+    ``x, y : float``."""
     found: dict[str, str] = {}
     for param in docstring.params:
         # The parser returns attributes as parameters, too.

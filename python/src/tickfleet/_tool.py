@@ -84,7 +84,7 @@ class Tool:
     def _read(self, arguments: str | bytes) -> BaseModel:
         model = self.signature.arguments
         if self.signature.has_decimals and _FRACTION.search(arguments if isinstance(arguments, str) else arguments.decode()):
-            # Pydantic would parse fractions as floats, and make decimals of those.
+            # Pydantic would parse fractions as floats, and convert the floats to decimals.
             return model.model_validate(json.loads(arguments, parse_float=_Written))
         return model.model_validate_json(arguments)
 
@@ -194,7 +194,7 @@ def tool(
 
 
 def _called(function: Any, name: Any) -> str:
-    """Returns the name of a tool, which error messages contain, too."""
+    """Returns the name of a tool, also for error messages."""
     if not callable(function):
         raise TypeError(f"@tool is given {function!r}; expected a function, and options by name: @tool(name='stock')")
     return name if name and isinstance(name, str) else str(function.__name__)

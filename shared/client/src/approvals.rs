@@ -1,5 +1,5 @@
-//! Approvals: the questions to people about agents' calls, and their decisions. Every operator interface uses this
-//! module. The interface authenticates people and looks up their roles.
+//! Approvals: requests to people to approve agents' calls, and the people's decisions. Every operator interface uses
+//! this module. The interface authenticates people and looks up their roles.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,15 +22,15 @@ const TENANTS_TOGETHER: usize = 64;
 /// Maximum number of approvals of one tenant in a list.
 pub const APPROVALS_LISTED_MAX: usize = 500;
 
-/// A question to people about a call.
+/// A request to people to approve a call.
 #[derive(Debug, Clone, Serialize)]
 pub struct Approval {
     /// The tenant of the call.
     pub tenant: TenantId,
-    /// Its ID.
+    /// The approval's ID.
     pub id: String,
-    /// `waiting`, `approved` (the call has not begun yet), `used` (the call has begun with it), `denied`, `expired`, or
-    /// `void` (the call has ended in another way, or has changed).
+    /// `waiting`, `approved` (the call has not begun yet), `used` (the approved call has begun), `denied`, `expired`,
+    /// or `void` (the call ended without using the approval, or has changed).
     pub state: String,
     /// The call, `<turn>/<position>`.
     pub call: String,
@@ -38,38 +38,38 @@ pub struct Approval {
     pub agent: String,
     /// The tool.
     pub tool: String,
-    /// Its version.
+    /// The tool's version.
     pub version: String,
-    /// The arguments that the call runs with, if [`Self::arguments_exact`] is true; otherwise their short form: secrets
-    /// removed, and truncated if long.
+    /// If [`Self::arguments_exact`] is true, the arguments that the call runs with. Otherwise, their short form:
+    /// secrets removed, and truncated if long.
     pub arguments: Box<RawValue>,
     /// True if the call runs with exactly these `arguments`.
     pub arguments_exact: bool,
     /// Bytes of the arguments that the call runs with.
     pub arguments_bytes: u64,
-    /// The short form of exact arguments, if it differs.
+    /// The short form of exact arguments, if it differs from `arguments`.
     #[serde(skip)]
     short: Option<Box<RawValue>>,
-    /// What requires the approval.
+    /// The configuration entries that require the approval.
     pub asked_by: Vec<ApprovalTrigger>,
-    /// The demands for approvers, all of which have to be met.
+    /// The requirements on approvers. All of them must be met.
     pub needs: Vec<RequiredApprovers>,
-    /// The arguments that may be changed, as JSON pointers.
+    /// The arguments that approvers may change, as JSON pointers.
     pub may_narrow: Vec<String>,
-    /// Changes of these arguments: pointer to value.
+    /// Changed arguments: pointer to new value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<Box<RawValue>>,
     /// Time of the request, ms of shard time.
     pub asked_ms: i64,
-    /// Deadline of the decision; after an approval, the time until which it is valid; after the end, the time of the
-    /// end. ms of shard time.
+    /// While waiting: the deadline of the decision. After an approval: the time until which the approval is valid.
+    /// After the end: the time of the end. In ms of shard time.
     pub until_ms: i64,
     /// Time of the end, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<i64>,
     /// The people who agreed.
     pub agreed: Vec<RecordedVerdict>,
-    /// The person who denied it.
+    /// The person who denied the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<RecordedVerdict>,
 }
@@ -77,18 +77,18 @@ pub struct Approval {
 /// A configuration entry that requires an approval.
 #[derive(Debug, Clone, Serialize, serde::Deserialize)]
 pub struct ApprovalTrigger {
-    /// Its place in the configuration.
+    /// The entry's path in the configuration.
     pub place: String,
-    /// The reason in words.
+    /// The reason as text.
     pub why: String,
 }
 
-/// A demand for approvers.
+/// A requirement on approvers.
 #[derive(Debug, Clone, Serialize)]
 pub struct RequiredApprovers {
     /// The number of approvers.
     pub approvers: u32,
-    /// Each approver has one of these roles. Empty: any role.
+    /// Each approver must have one of these roles. If empty, any role is accepted.
     pub roles: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ pub struct RecordedVerdict {
     pub at_ms: Option<i64>,
 }
 
-/// A verdict of a person about a call.
+/// A verdict that a person submits about a call.
 #[derive(Debug)]
 pub struct ApprovalVerdict<'a> {
     /// The person.
@@ -117,7 +117,7 @@ pub struct ApprovalVerdict<'a> {
     pub reason: &'a str,
     /// Changes of the arguments, in addition to earlier changes.
     pub narrow: NarrowedValues,
-    /// The changes that the person has seen ([`Approval::narrowed`]). `None` without changes.
+    /// The changes that the person has seen ([`Approval::narrowed`]). `None` if the arguments were not changed.
     pub seen: Option<&'a RawValue>,
     /// Removes secrets from the reason and the changes.
     pub redactor: &'a Redactor,
@@ -126,7 +126,7 @@ pub struct ApprovalVerdict<'a> {
 /// Why a verdict was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ApprovalError {
-    /// It was never requested, or ended longer ago than approvals are kept.
+    /// The approval was never requested, or ended longer ago than approvals are kept.
     #[error("unknown approval: never requested, or ended more than seven days ago")]
     Unknown,
     /// The verdict comes from the agent that makes the call.
@@ -135,10 +135,10 @@ pub enum ApprovalError {
     /// The person has none of the required roles.
     #[error("none of {0}'s roles may approve this call")]
     Role(String),
-    /// It was decided before, has expired, or was used by its call.
+    /// The approval was decided before, has expired, or was used by its call.
     #[error("it has ended: {0}")]
     Ended(String),
-    /// Its call has ended, or has changed.
+    /// The approval's call has ended or has changed.
     #[error("its call has ended or changed")]
     Gone,
     /// The arguments have changed since the person saw them.
@@ -147,10 +147,10 @@ pub enum ApprovalError {
     /// The person has already agreed.
     #[error("{0} has already agreed; each approver counts once")]
     Again(String),
-    /// The arguments cannot be changed in this way.
+    /// The arguments cannot be changed as requested.
     #[error(transparent)]
     Narrow(#[from] NarrowError),
-    /// The changes have too many bytes.
+    /// The changed arguments have too many bytes.
     #[error("the changed arguments have {0} bytes; at most {max} are allowed", max = limits::APPROVAL_NARROWED_BYTES_MAX)]
     TooLong(usize),
     /// The request to Redis failed.
@@ -180,7 +180,7 @@ pub struct ApprovalFilter {
     pub limit: usize,
 }
 
-/// A position in a list: after an approval, in order of deadlines.
+/// A position in a list of approvals, which is in order of deadlines. The next page starts after this approval.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApprovalCursor {
     until_ms: i64,
@@ -223,7 +223,7 @@ pub struct ApprovalPage {
     pub next: Option<ApprovalCursor>,
 }
 
-/// A page of the waiting approvals of these tenants that pass the filter, the earliest deadline first. Memory stays
+/// Lists one page of the waiting approvals of `tenants` that match the filter, the earliest deadline first. Memory is
 /// bounded by the page size, regardless of the number of tenants.
 ///
 /// # Errors
@@ -241,7 +241,8 @@ pub async fn approval_page(
             page.next = [page.next.take(), end].into_iter().flatten().min();
         }
         page.approvals.sort_by_cached_key(ApprovalCursor::of);
-        // `next` is the position where the reading of a tenant stopped. Later approvals belong to the next page.
+        // `next` is the earliest position at which reading stopped for a tenant. Approvals after `next` belong to the
+        // next page.
         if let Some(end) = &page.next {
             page.approvals.retain(|approval| ApprovalCursor::of(approval) <= *end);
         }
@@ -253,7 +254,8 @@ pub async fn approval_page(
     Ok(page)
 }
 
-/// The matching approvals of a tenant, and the position where reading stopped. `None` if all were read.
+/// Lists the matching approvals of a tenant, and the position at which reading stopped. The position is `None` if all
+/// approvals were read.
 async fn of_tenant(
     client: &Client,
     tenant: &TenantId,
@@ -287,8 +289,8 @@ async fn of_tenant(
         if looked_at < APPROVALS_LISTED_MAX {
             return Ok((found, None));
         }
-        // If none of these approvals waits any longer, no position can be reported, so reading continues. It is bounded
-        // by the number of approvals that a tenant may request.
+        // If `end` is `None`, all approvals of this batch have ended meanwhile. No position can be reported then:
+        // continue reading. The number of approvals that a tenant may request bounds the loop.
         if found.len() > filter.limit && end.is_some() {
             return Ok((found, end));
         }
@@ -360,7 +362,8 @@ pub(crate) async fn decide(
     })
 }
 
-/// Returns the changes of the arguments with this verdict, in the format of the record. Empty without changes.
+/// Returns the earlier changes merged with the changes of this verdict, in the format of the record. Empty if this
+/// verdict changes nothing.
 fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String, ApprovalError> {
     if verdict.narrow.is_empty() {
         return Ok(String::new());
@@ -368,7 +371,7 @@ fn narrowed(view: &ApprovalView, verdict: &ApprovalVerdict<'_>) -> Result<String
     let seen = verdict.seen.map_or("", RawValue::get);
     let mut values: NarrowedValues = serde_json::from_str(seen).unwrap_or_default();
     values.extend(verdict.narrow.iter().map(|(pointer, value)| (pointer.clone(), value.clone())));
-    // An ended approval has no exact arguments. The decision rejects it below.
+    // An ended approval has no exact arguments. `decide` rejects the verdict later.
     if let Some(arguments) = &view.exact {
         narrow(arguments, &view.record.shown.may_narrow, &values)?;
     }
@@ -435,7 +438,8 @@ impl Approval {
         }
     }
 
-    /// The approval for lists, logs and people who may not decide it: secrets removed, and truncated if long.
+    /// The approval as shown in lists, in logs and to people who may not decide it: secrets removed, and truncated if
+    /// long.
     #[must_use]
     pub fn for_onlookers(self, redactor: &Redactor) -> Self {
         let clean = |json: Box<RawValue>| RawValue::from_string(redactor.json(json.get()).into_owned()).ok();
@@ -448,7 +452,7 @@ impl Approval {
         }
     }
 
-    /// Returns true if an approver with these roles may decide it.
+    /// Returns true if `by` may decide this approval with these roles.
     #[must_use]
     pub fn may_be_decided_by(&self, by: &str, roles: &BTreeSet<String>) -> bool {
         let has_role = |needed: &RequiredApprovers| {
@@ -457,13 +461,13 @@ impl Approval {
         by != self.agent && self.needs.iter().any(has_role)
     }
 
-    /// The demands for approvers, in words (`2 of finance, legal`).
+    /// The requirements on approvers, as text (`2 of finance, legal`).
     #[must_use]
     pub fn needed(&self) -> String {
         self.needs.iter().map(RequiredApprovers::in_words).collect::<Vec<_>>().join(", and ")
     }
 
-    /// The turn of its call. `None` if another program has written an invalid call.
+    /// The turn of the approval's call. `None` if the record has an invalid call, written by another program.
     #[must_use]
     pub fn turn(&self) -> Option<TurnName> {
         TurnName::parse(&format!("{}:{}", self.tenant, self.call.rsplit_once('/')?.0))
@@ -471,7 +475,7 @@ impl Approval {
 }
 
 impl RequiredApprovers {
-    /// The demand in words (`2 of finance, legal`).
+    /// The requirement as text (`2 of finance, legal`).
     #[must_use]
     pub fn in_words(&self) -> String {
         match (self.approvers, self.roles.as_slice()) {

@@ -10,15 +10,16 @@ use crate::Client;
 use crate::operate::Operator;
 use crate::tasks::CancelStatus;
 
-/// Maximum number of names in an entry of the audit log.
+/// Maximum number of turn names in an entry of the audit log.
 const NAMED_MAX: usize = 100;
 
-/// Cancels turns and tasks, and returns the results in their order. A task ends with everything that it began. Before
-/// the first cancel, each tenant's audit log gets an entry with the operator, the reason, the number and the names;
-/// with `filter`, if they were found by a filter. The entries and results of their calls have the reason, too.
+/// Cancels turns and tasks, and returns the results in the same order. Canceling a task also ends everything that the
+/// task began. Before the first cancel, each tenant's audit log gets an entry. The entry has the operator, the reason,
+/// the number of turns and their names. It also has `filter`, unless `filter` is empty. The audit entries and the
+/// results of the canceled calls contain the reason, too.
 ///
 /// # Errors
-/// [`StoreError`]: the first of them may have been canceled. The call may be repeated.
+/// [`StoreError`]: some turns and tasks may already have been canceled. The call can be repeated.
 pub async fn end_many(
     client: &Client,
     names: &[TurnName],
@@ -26,7 +27,7 @@ pub async fn end_many(
     operator: Operator<'_>,
 ) -> Result<Vec<CancelStatus>, StoreError> {
     note(client, names, filter, operator).await?;
-    // The results name the operator.
+    // The results state the operator together with the reason.
     let reason = format!("{}: {}", operator.by, operator.reason);
     let mut answers = Vec::with_capacity(names.len());
     for name in names {
@@ -35,15 +36,15 @@ pub async fn end_many(
     Ok(answers)
 }
 
-/// Returns true if a turn or task of this name exists: in progress, ended and still recorded, or accepted and not yet
-/// decided by a scheduler.
+/// Returns true if a turn or task with this name exists: in progress, ended with a stored record, or accepted and
+/// waiting for a scheduler's decision.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn turn_exists(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
     let store = client.store(&name.tenant);
     let is_known = || async { Ok::<_, StoreError>(!matches!(store.turn_view(name).await?, TurnView::Unknown)) };
-    // A turn that is decided between these reads has its record at the last one.
+    // If a scheduler decides the turn between the first two reads, the third read finds the record.
     Ok(is_known().await? || client.undecided(name).await?.is_some() || is_known().await?)
 }
 
@@ -60,7 +61,7 @@ async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<CancelSta
     Ok(client.cancel(name, reason).await?.into())
 }
 
-/// Writes audit entries that an operator is about to cancel these turns and tasks.
+/// Writes audit entries: an operator is about to cancel these turns and tasks.
 ///
 /// # Errors
 /// [`StoreError`].

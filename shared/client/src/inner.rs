@@ -9,37 +9,38 @@ use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView};
 
 use crate::Reply;
 
-/// Looks at this many possible inner calls of one call at a time.
+/// Number of possible inner calls of one call that are read at a time.
 const TOGETHER: usize = 8;
 
 /// A call that another call made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InnerCall {
-    /// The position of the call that made it, in that call's turn.
+    /// The position of the outer call in its turn.
     pub made_by: usize,
-    /// Its own turn, which `tickfleet explain` takes.
+    /// The turn of the inner call. `tickfleet explain` accepts this ID.
     pub id: TurnId,
-    /// Its tool. `None` if its record was not kept, because memory was short.
+    /// The tool. `None` if the record was not kept because memory was short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// Its outcome. `None` while it is in progress.
+    /// The outcome. `None` while the call is in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// Its attempts so far.
+    /// The number of attempts so far.
     pub attempts: u32,
-    /// The duration of its last attempt, ms. `None` while it is in progress.
+    /// The duration of the last attempt, ms. `None` while the call is in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// Why it failed, if it did.
+    /// The error message, if the call failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The calls that it made itself.
+    /// The inner calls that this call made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inner: Vec<Self>,
 }
 
-/// The inner calls of the calls at `positions` of a turn or task of `agent`, in the order in which they were made.
-/// Their IDs are derived from the turn's ID. A turn with such an ID does not count if another agent submitted it.
+/// The inner calls of the calls at `positions`, in the order in which they were made. `name` is a turn or task of
+/// `agent`. The IDs of inner calls are derived from the turn's ID. If another agent submitted a turn with such an ID,
+/// the turn is ignored.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -64,7 +65,7 @@ fn below<'a>(
         for position in positions {
             let outer = CallId { turn: name.turn.clone(), position };
             let mut number = 1;
-            // Most calls make no inner calls, which the first read shows.
+            // Read one turn first: most calls make no inner calls.
             let mut together = 1;
             while number <= limits::INNER_CALLS_MAX {
                 let numbers = (number..number + together).filter_map(|number| inner_turn(&outer, number).ok());

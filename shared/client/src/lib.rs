@@ -23,8 +23,8 @@
 //! # }
 //! ```
 //!
-//! Delivery: a turn with an ID from the producer ([`Turn::id`]) may be submitted again after any error, and runs once.
-//! A turn without an ID may have been accepted even if an error was returned.
+//! Delivery: a producer can choose a turn's ID ([`Turn::id`]). After any error, the producer can submit this turn
+//! again; the turn runs once. A turn without an ID may have been accepted even if `submit` returned an error.
 
 pub mod approvals;
 pub mod audit;
@@ -66,20 +66,20 @@ use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as Su
 /// An accepted turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Submitted {
-    /// Its ID: the producer's, or a generated one.
+    /// The turn's ID: chosen by the producer, or generated.
     pub turn_id: TurnId,
-    /// True if the turn was submitted before. It does not run again, and no second reply arrives. Its record has the
-    /// result; [`Replies::await_reply`] reads it.
+    /// True if this turn was accepted before. It does not run again, and no second reply arrives.
+    /// [`Replies::await_reply`] reads the result from the turn's record.
     pub duplicate: bool,
 }
 
 /// Why a turn or task was not accepted.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SubmitError {
-    /// It exceeds a bound, so a retry fails as well.
+    /// The turn or task exceeds a bound, so a retry fails as well.
     #[error("invalid turn: {0}")]
     Invalid(String),
-    /// Its ID belongs to a turn with different content.
+    /// The ID was already used for a turn with different content.
     #[error("the id {0} was used for a turn with other content")]
     Conflict(TurnId),
     /// Too many turns wait for admission; retry later.
@@ -118,16 +118,16 @@ impl Client {
     /// Connects to the fleet at `url`. `options` must match the fleet: namespace, number of shards, bounds.
     ///
     /// # Errors
-    /// [`StoreError::Url`], [`StoreError::Connect`]; [`StoreError::Shards`] if the fleet has another number of shards,
-    /// because turns would then go to shards that no scheduler reads.
+    /// [`StoreError::Url`], [`StoreError::Connect`]; [`StoreError::Shards`] if the fleet has a different number of
+    /// shards than `options`. With a wrong number, turns would go to shards that no scheduler reads.
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let client = Self::open(url, options)?;
         client.check().await?;
         Ok(client)
     }
 
-    /// As [`Self::connect`], for a process that may start while Redis is unavailable: does not connect yet. Submit
-    /// nothing before [`Self::check`] has passed.
+    /// Creates a client without connecting, for a process that may start while Redis is unavailable. Submit nothing
+    /// before [`Self::check`] has succeeded.
     ///
     /// # Errors
     /// [`StoreError::Url`].
@@ -149,20 +149,20 @@ impl Client {
         Ok(())
     }
 
-    /// Reports every request to Redis to `observer`.
+    /// Returns this client with an `observer` to which every request to Redis is reported.
     #[must_use]
     pub fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
         let observed = self.shards.iter().map(|store| store.clone().observed_by(Arc::clone(&observer)));
         Self { shards: observed.collect() }
     }
 
-    /// A client over open shards: all of them, in order. For simulations.
+    /// Creates a client from stores that are already open: all shards, in order. For simulations.
     #[must_use]
     pub fn over(shards: Vec<Store>) -> Self {
         Self { shards: shards.into() }
     }
 
-    /// The shard of a tenant, for operations that this client does not offer.
+    /// The store of the tenant's shard, for operations that this client does not offer.
     #[must_use]
     pub fn store(&self, tenant: &TenantId) -> &Store {
         let shard = shard_of(tenant, u32::try_from(self.shards.len()).unwrap_or(1));
@@ -184,7 +184,7 @@ impl Client {
         self.submit_many(vec![turn]).await.pop().unwrap_or_else(|| Err(missing()))
     }
 
-    /// Submits many turns with one script per shard and batch, and returns the results in their order. The shards run
+    /// Submits many turns with one script per shard and batch. The results have the order of `turns`. The shards run
     /// concurrently; turns of one shard keep their order.
     pub async fn submit_many(&self, turns: Vec<Turn>) -> Vec<Result<Submitted, SubmitError>> {
         let mut answers: Vec<Option<Result<Submitted, SubmitError>>> = turns.iter().map(|_| None).collect();
@@ -206,8 +206,8 @@ impl Client {
         answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
     }
 
-    /// Enqueues a task for an agent, and returns its ID: the producer's, or a generated one. A scheduler validates the
-    /// task; if it is rejected, the reply has the status `rejected`.
+    /// Enqueues a task for an agent. Returns the task's ID: chosen by the producer, or generated. A scheduler validates
+    /// the task later. If the scheduler rejects the task, the reply has the status `rejected`.
     ///
     /// # Errors
     /// [`SubmitError`] states why the task was not accepted.
@@ -227,7 +227,7 @@ impl Client {
         };
         let entry = match self.store(&task.tenant).enqueue_task(&submission).await? {
             SubmitStatus::Accepted { entry } => entry,
-            // If the ID belongs to another task, the scheduler says so in its reply.
+            // If the ID belongs to another task, the scheduler's reply reports the conflict.
             SubmitStatus::Duplicate | SubmitStatus::Conflict => String::new(),
             SubmitStatus::QueueFull => return Err(SubmitError::QueueFull),
             SubmitStatus::InboxFull => return Err(SubmitError::InboxFull),
@@ -240,8 +240,8 @@ impl Client {
         }
     }
 
-    /// Returns true if the ID that the producer gave this task belongs to another task or to a turn. While several
-    /// messages with one ID wait for the scheduler's decision, the ID belongs to none of them.
+    /// Returns true if the ID that the producer chose for this task already belongs to another task or to a turn. While
+    /// several messages with this ID wait for the scheduler's decision, the ID belongs to none of the messages.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -254,7 +254,7 @@ impl Client {
         Ok(found.is_some_and(|found| found != task_digest(task)))
     }
 
-    /// Cancels a turn or task. Running calls end first.
+    /// Cancels a turn or task. Its running calls are stopped; the turn or task ends after they have ended.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -262,8 +262,8 @@ impl Client {
         self.store(&name.tenant).cancel(name, reason).await
     }
 
-    /// The reply to a turn or task from its record. Use it if the reply was lost, was read by another reader, or was
-    /// not addressed to an inbox.
+    /// Reads the reply to a turn or task from its record. Use this if the reply was lost, was read by another reader,
+    /// or was not addressed to an inbox.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -271,8 +271,8 @@ impl Client {
         replies::recorded(self.store(&name.tenant), name).await
     }
 
-    /// The accepted turn or task of this name, as long as no scheduler has decided it; otherwise `None`. A caller that
-    /// first calls this and then reads the record misses nothing in between.
+    /// Returns the accepted turn or task with this name if no scheduler has decided it yet; otherwise `None`. Call this
+    /// first and read the record second, so that a decision between the two calls is not missed.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -336,7 +336,8 @@ impl Client {
         approvals::find(self.store(tenant), tenant, id).await
     }
 
-    /// The approval with this ID, of any of these tenants. Sends each shard one request per thousand tenants.
+    /// Finds the approval with this ID among the approvals of `tenants`. Sends each shard one request per thousand
+    /// tenants.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -354,7 +355,7 @@ impl Client {
     /// Records that a person approves or denies a waiting call. The caller must authenticate the person.
     ///
     /// # Errors
-    /// [`ApprovalError`] states why the verdict does not count.
+    /// [`ApprovalError`] states why the verdict was rejected.
     pub async fn decide_approval(
         &self,
         tenant: &TenantId,
@@ -364,15 +365,15 @@ impl Client {
         approvals::decide(self.store(tenant), tenant, id, verdict).await
     }
 
-    /// Reads the replies of an inbox, from the oldest one in it.
+    /// Reads the replies of an inbox, starting with the oldest.
     #[must_use]
     pub fn replies(&self, tenant: &TenantId, inbox: &InboxName) -> Replies {
         Replies::new(self.store(tenant).clone(), tenant.clone(), inbox.clone())
     }
 }
 
-/// Returns true if the digest of the task is known before the scheduler decides it. A task with a parent and no
-/// delegator gets its delegator, which the digest contains, from its parent.
+/// Returns true if the task's digest is known before the scheduler decides the task. The digest contains the delegator.
+/// If a task has a parent but no delegator, the scheduler takes the delegator from the parent.
 const fn has_own_content(task: &Task) -> bool {
     task.parent.is_none() || task.delegator.is_some()
 }
@@ -381,14 +382,14 @@ const fn has_own_content(task: &Task) -> bool {
 #[must_use]
 pub fn private_inbox(purpose: &str) -> InboxName {
     let unique = tickfleet_store::incarnation("r", purpose);
-    // An incarnation is a valid ID. Only a very long purpose makes it too long for an inbox.
+    // An incarnation is a valid ID. It is too long for an inbox name only if `purpose` is very long.
     InboxName::new(unique.as_str()).unwrap_or_else(|_| private_inbox("reader"))
 }
 
 /// Returns the submission for the store, if the turn is within its bounds.
 fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     let calls = turn.calls.len();
-    // A plain answer may have no calls.
+    // A plain answer does not need calls.
     let none = calls == 0 && !dialect_info(turn.dialect).in_words;
     if none || calls > limits::CALLS_PER_TURN_MAX {
         let max = limits::CALLS_PER_TURN_MAX;
@@ -428,7 +429,8 @@ async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize
     indexes.into_iter().zip(answers).collect()
 }
 
-/// Counts the leading turns that fit in one script: at least one, and no more than its bounds allow.
+/// Counts the leading turns that fit within the limits of one script. Returns at least one, even if that turn is too
+/// large.
 fn batch_length(turns: &[Submission]) -> usize {
     let mut bytes = 0;
     let fits = |turn: &&Submission| {
@@ -439,7 +441,7 @@ fn batch_length(turns: &[Submission]) -> usize {
 }
 
 fn answer(turn: &Submission, word: SubmitStatus) -> Result<Submitted, SubmitError> {
-    // The scheduler derives the same ID from an inbound entry.
+    // The scheduler derives the same ID from the inbound entry.
     let minted = |entry: &str| TurnId::new(format!("t{entry}")).map_err(|e| SubmitError::Invalid(e.to_string()));
     match (word, &turn.turn) {
         (SubmitStatus::Accepted { entry }, None) => Ok(Submitted { turn_id: minted(&entry)?, duplicate: false }),

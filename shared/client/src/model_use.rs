@@ -8,13 +8,13 @@ use tickfleet_store::Used;
 /// Model usage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ModelUse {
-    /// Requests that models answered.
+    /// Requests to which models responded.
     pub requests: u64,
     /// Tokens of the requests.
     pub input_tokens: u64,
-    /// Tokens of the answers.
+    /// Tokens of the responses.
     pub output_tokens: u64,
-    /// The cost, in millionths of the currency of the prices. Serialized in that currency.
+    /// The cost, in millionths of the currency of the configured prices. Serialized as an amount in that currency.
     #[serde(serialize_with = "in_currency")]
     pub cost: u64,
 }

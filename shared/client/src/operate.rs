@@ -1,4 +1,5 @@
-//! Operations for operators: list unfinished turns, pause and resume agents, tenants and tools, and set tenants.
+//! Operations for operators: list unfinished turns, pause and resume agents, tenants and tools, and change tenants'
+//! settings.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,52 +12,52 @@ use tickfleet_model::{AgentId, Redactor, TenantId, TurnId, limits};
 use tickfleet_protocol::{OperatorAct, act_entry};
 use tickfleet_store::{LiveTurn, PauseResult, Store, StoreError, TurnName, TurnView};
 
-/// Turns that are read concurrently.
+/// Number of turns that are read concurrently.
 const TOGETHER: usize = 32;
-/// Maximum number of key scan steps for one page, about 500 keys each.
+/// Maximum number of key scan steps for one page. One step scans about 500 keys.
 const STEPS_MAX: usize = 400;
 
 /// The state of an unfinished turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnState {
-    /// It waits in a throttle queue: for a tick, a day, a limit, or the end of a pause.
+    /// The turn waits in a throttle queue: for a tick, the next day, a limit, or the end of a pause.
     Lane,
-    /// It waits for a worker.
+    /// The turn waits for a worker.
     Ready,
-    /// A worker holds it.
+    /// A worker runs the turn.
     Running,
-    /// It waits for a retry, or for something that it has begun.
+    /// The turn waits for a retry, or for an operation that it has started.
     Parked,
-    /// It is ending: its remaining calls do not run.
+    /// The turn is ending: its remaining calls do not run.
     Ending,
 }
 
-/// A list entry of an unfinished turn.
+/// An unfinished turn in a list.
 #[derive(Debug, Clone, Serialize)]
 pub struct TurnSummary {
-    /// Its tenant.
+    /// The turn's tenant.
     pub tenant: TenantId,
-    /// Its ID.
+    /// The turn's ID.
     pub id: TurnId,
-    /// Its state.
+    /// The turn's state.
     pub state: TurnState,
-    /// The agent that makes its calls.
+    /// The agent that makes the turn's calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// The tools of the calls that have no result yet.
     pub tools: Vec<String>,
-    /// The number of its calls.
+    /// The number of calls in the turn.
     pub calls: usize,
-    /// The number of calls that have a result.
+    /// The number of calls that already have a result.
     pub done: usize,
-    /// When it was admitted, ms of shard time.
+    /// When the turn was admitted, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_ms: Option<i64>,
-    /// When it expires, ms of shard time.
+    /// When the turn expires, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,
-    /// The worker that holds it.
+    /// The worker that runs the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
 }
@@ -74,11 +75,11 @@ pub struct TurnFilter {
     pub state: Option<TurnState>,
     /// Only turns that were admitted at least this long ago.
     pub older_than: Option<Duration>,
-    /// Maximum number of turns; a page may have a few more.
+    /// Maximum number of turns. A page can exceed the limit by a few turns.
     pub limit: usize,
 }
 
-/// A position in a list: a shard, and a scan cursor among its keys.
+/// A position in a list: a shard, and a scan cursor over the shard's keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TurnCursor {
     shard: usize,
@@ -104,16 +105,16 @@ impl std::str::FromStr for TurnCursor {
 /// A page of turns.
 #[derive(Debug, Clone, Default)]
 pub struct TurnPage {
-    /// The matching turns, unordered, because Redis scans keys in no order.
+    /// The matching turns. They are unordered, because Redis scans keys in no particular order.
     pub turns: Vec<TurnSummary>,
     /// The position of the next page. `None` at the end.
     pub next: Option<TurnCursor>,
 }
 
-/// A page of the unfinished turns that pass the filter. Scans the keys of the shards in at most 400 steps (about
-/// 200,000 keys) a page, which bounds the cost of a filter that matches nothing. An index would slow down the hot path.
-/// A turn that is unfinished during the whole scan is found at least once; a turn that begins or ends meanwhile may be
-/// missing.
+/// Lists one page of the unfinished turns that match the filter. One page scans at most 400 steps (about 200,000 keys)
+/// of the shards' keys, which bounds the cost of a filter without matches. An index would slow down the hot path. A
+/// turn that is unfinished during the whole scan is listed at least once. A turn that begins or ends during the scan
+/// may be missing.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -135,7 +136,7 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor)
     Ok(page)
 }
 
-/// Adds the turns that pass the filter.
+/// Adds the turns in `names` that match the filter to `into`.
 async fn add_matching(
     store: &Store,
     filter: &TurnFilter,
@@ -204,7 +205,7 @@ pub struct Operator<'a> {
     pub by: &'a str,
     /// The reason.
     pub reason: &'a str,
-    /// Removes secrets.
+    /// Removes secrets from `by` and `reason`.
     pub redactor: &'a Redactor,
 }
 
@@ -231,16 +232,16 @@ pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Resu
 /// The result of pausing a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolPaused {
-    /// True if at least one shard had no such pause before.
+    /// True if the tool was not yet paused in at least one shard.
     pub changed: bool,
-    /// Shards that have reached their maximum number of pauses. The tool is not paused there.
+    /// The shards that have reached their maximum number of pauses. The tool is not paused in these shards.
     pub full: Vec<u32>,
-    /// The number of shards in which the tool is now paused.
+    /// The number of shards in which the tool is paused after this call.
     pub paused: usize,
 }
 
 impl ToolPaused {
-    /// A message about the shards that could not pause the tool. `None` if it is paused in all of them.
+    /// A message that names the shards that could not pause the tool. `None` if all shards paused the tool.
     #[must_use]
     pub fn incomplete_message(&self) -> Option<String> {
         let full: Vec<String> = self.full.iter().map(ToString::to_string).collect();
@@ -250,11 +251,11 @@ impl ToolPaused {
     }
 }
 
-/// Pauses a tool, in its tenant's shard or in all shards. If one shard has too many pauses already, the tool is still
-/// paused in the others.
+/// Pauses a tool, in its tenant's shard or in all shards. A shard that has reached its maximum number of pauses does
+/// not prevent the pause in other shards.
 ///
 /// # Errors
-/// [`StoreError`]; the call may be repeated.
+/// [`StoreError`]; the call can be repeated.
 pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<ToolPaused, StoreError> {
     let text = |text: &str| operator.redactor.text(text).into_owned();
     let mut set = ToolPaused::default();
@@ -278,7 +279,7 @@ pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<
 /// Resumes the calls of a tool.
 ///
 /// # Errors
-/// [`StoreError`]; the call may be repeated.
+/// [`StoreError`]; the call can be repeated.
 pub async fn resume_tool(
     shards: &[Store],
     tool: &PausedTool,
@@ -295,21 +296,21 @@ pub async fn resume_tool(
     Ok(set)
 }
 
-/// Maximum bytes of the name or ID of a tool that is switched.
+/// Maximum bytes of the name or ID of a tool that is switched on or off.
 pub const SWITCHED_BYTES_MAX: usize = 2 * limits::NAME_BYTES_MAX;
 
-/// Returns true if a text can be the name of a tool, or the ID of a version, which contains an `@`.
+/// Returns true if the text has the form of a tool name, or of a tool version's ID, which contains an `@`.
 #[must_use]
 pub fn is_switchable_name(tool: &str) -> bool {
     let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
     !tool.is_empty() && tool.len() <= SWITCHED_BYTES_MAX && tool.chars().all(sound)
 }
 
-/// Switches a tool off for all agents in all shards, or on again. Returns false if every shard already had the wanted
-/// state.
+/// Switches a tool off or on again. The switch applies to all agents in all shards. Returns false if every shard
+/// already had the requested state.
 ///
 /// # Errors
-/// [`StoreError`]; the call may be repeated.
+/// [`StoreError`]; the call can be repeated.
 pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Operator<'_>) -> Result<bool, StoreError> {
     let (action, verb) = if on { ("ENABLE_TOOL", "enabled") } else { ("DISABLE_TOOL", "disabled") };
     let of_all = PausedTool { tenant: None, tool: tool.to_owned() };
@@ -321,8 +322,8 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
     Ok(changed)
 }
 
-/// The tools that are switched off for all agents, by name or ID, each with its shards. These are all shards, unless a
-/// change is in progress or was interrupted.
+/// The tools that are switched off for all agents, by name or ID, each with the shards in which it is off. A tool is
+/// off in only some shards if a switch is in progress or was interrupted.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -336,8 +337,8 @@ pub async fn switched_off(shards: &[Store]) -> Result<BTreeMap<String, Vec<u32>>
     Ok(off)
 }
 
-/// Sets the run-time settings of a tenant in its shard. After the response, no call is admitted by the earlier
-/// settings.
+/// Sets the run-time settings of a tenant in its shard. Once this function returns, no call is admitted with the
+/// earlier settings.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -353,7 +354,7 @@ pub async fn set_tenant(
     store.set_tenant(tenant, policy, &audit_entry).await
 }
 
-/// Removes the run-time settings of a tenant. Returns false if nothing was set.
+/// Removes the run-time settings of a tenant. Returns false if the tenant had none.
 ///
 /// # Errors
 /// [`StoreError`].

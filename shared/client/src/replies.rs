@@ -1,4 +1,4 @@
-//! Reading replies in order. Gaps are reported, and the turn's record is a second source.
+//! Reading replies in order. The reader reports gaps. A lost reply can be read from the turn's record.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,27 +10,28 @@ use tokio::time::Instant;
 use tickfleet_model::{CallError, CallResult, Dialect, InboxName, TenantId, TurnId};
 use tickfleet_store::{InboxEntry, InboxReader, Store, StoreError, TurnName, TurnView};
 
-/// How often the turn's record is read while the inbox does not have the awaited reply.
+/// How often the turn's record is read while the awaited reply is not in the inbox.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
-/// How a turn or task ended as a whole.
+/// How a turn or task ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyStatus {
     /// Every call has a result.
     Done,
-    /// It was rejected; [`Reply::error`] states why.
+    /// The turn or task was rejected; [`Reply::error`] states why.
     Rejected,
-    /// Its ID belongs to another turn. [`Reply::results`] is empty, because those results are not this producer's.
+    /// The ID belongs to another turn. [`Reply::results`] is empty, because the other turn's results are not for this
+    /// producer.
     Conflict,
-    /// One of its calls waits for an approval ([`Reply::approval`]). The turn has not ended: another reply follows.
+    /// A call waits for an approval ([`Reply::approval`]). The turn has not ended: another reply follows.
     PendingApproval,
 }
 
 /// An approval that a call waits for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PendingApproval {
-    /// The approval.
+    /// The approval's ID.
     pub id: String,
     /// The call, `<turn>/<position>`.
     pub call: String,
@@ -53,17 +54,17 @@ pub struct Reply {
     pub task_id: Option<TurnId>,
     /// The tenant.
     pub tenant: String,
-    /// The agent that made the calls, as the message named it. Empty if the message could not be read.
+    /// The agent that made the calls, as named in the message. Empty if the message could not be read.
     #[serde(default)]
     pub agent: String,
     /// The agent that delegated the task, if an agent did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegator: Option<String>,
-    /// The call that delegated the task, `<turn id>/<position>`, if an agent's call did. The reply of that turn may
-    /// arrive after the reply of the task.
+    /// The call that delegated the task, `<turn id>/<position>`, if a call delegated it. The reply to that call's turn
+    /// may arrive after the reply to the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegated_by: Option<String>,
-    /// How it ended.
+    /// How the turn or task ended.
     pub status: ReplyStatus,
     /// The dialect of [`Self::messages`].
     pub dialect: Dialect,
@@ -73,7 +74,7 @@ pub struct Reply {
     /// The producer's trace context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// Why it was rejected.
+    /// Why the turn or task was rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
     /// The approval that a call waits for.
@@ -87,11 +88,11 @@ pub struct Reply {
     /// The audit entries of the calls, if the turn requested them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_audits: Option<Vec<Box<RawValue>>>,
-    /// Its number within the inbox. `None` if it was read from the turn's record.
+    /// The reply's number in the inbox. `None` if the reply was read from the turn's record.
     #[serde(skip)]
     pub seq: Option<u64>,
-    /// The number of replies missing between this one and the previous one: trimmed by age, or taken by another reader.
-    /// The records of their turns have their results.
+    /// The number of replies missing between this reply and the previous one. They were trimmed because of their age,
+    /// or taken by another reader. Their results are in the records of their turns.
     #[serde(skip)]
     pub missed: u64,
 }
@@ -109,7 +110,7 @@ impl Reply {
         self.status != ReplyStatus::PendingApproval
     }
 
-    /// Returns true if it was accepted and every call succeeded.
+    /// Returns true if the turn or task was accepted and every call succeeded.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.status == ReplyStatus::Done && self.results.iter().all(|result| result.success)
@@ -126,7 +127,7 @@ impl Reply {
 pub enum RecordedReply {
     /// The turn has ended, with this reply.
     Ended(Box<Reply>),
-    /// The turn has ended while memory was short. Only its inbox has the reply.
+    /// The turn ended while memory was short. Only the inbox has the reply.
     InInbox,
     /// The turn has not ended.
     UnderWay,
@@ -149,17 +150,17 @@ pub(super) async fn recorded(store: &Store, name: &TurnName) -> Result<RecordedR
     })
 }
 
-/// A reader of one inbox. An inbox must have only one reader: it removes the replies that it has returned when it reads
-/// from Redis again.
+/// A reader of one inbox. An inbox must have only one reader: each read from Redis removes the replies that the reader
+/// has already returned.
 #[derive(Debug)]
 pub struct Replies {
     store: Store,
     tenant: TenantId,
     inbox: InboxName,
     reader: InboxReader,
-    /// Read from Redis, and not parsed yet.
+    /// Entries that were read from Redis and are not parsed yet.
     unread: VecDeque<InboxEntry>,
-    /// Parsed while another reply was awaited, each with its entry.
+    /// Parsed replies that arrived while another reply was awaited, each with its entry.
     set_aside: VecDeque<(String, Reply)>,
     seq: u64,
     /// Entries that were returned and are still in the inbox.
@@ -175,14 +176,14 @@ impl Replies {
         Self { store, tenant, inbox, reader, unread, set_aside, seq: 0, handed_out }
     }
 
-    /// Waits at most `timeout` for the next reply. `None` if none arrives.
+    /// Waits at most `timeout` for the next reply. `None` if no reply arrives.
     ///
-    /// Before it reads from Redis again, it removes the returned replies from the inbox. A process that crashes while
-    /// it handles a reply therefore receives it again.
+    /// Before each read from Redis, removes the already returned replies from the inbox. A process that crashes while
+    /// it handles a reply therefore receives the reply again.
     ///
     /// # Errors
-    /// [`StoreError`]; call again, no reply is lost. [`StoreError::Reply`] for a reply that cannot be parsed, which is
-    /// skipped.
+    /// [`StoreError`]; call again, no reply is lost. [`StoreError::Reply`] if a reply cannot be parsed; the next call
+    /// skips this reply.
     pub async fn next(&mut self, timeout: Duration) -> Result<Option<Reply>, StoreError> {
         let found = match self.set_aside.pop_front() {
             Some(found) => Some(found),
@@ -191,12 +192,12 @@ impl Replies {
         Ok(found.map(|found| self.hand_out(found)))
     }
 
-    /// Waits at most `timeout` for the reply about this turn or task. Other replies that arrive meanwhile are kept for
-    /// [`Self::next`]. If the reply is not in the inbox (it was trimmed, another reader took it, or the turn was a
-    /// duplicate), it is read from the turn's record, as long as records are kept.
+    /// Waits at most `timeout` for the reply to this turn or task. Other replies that arrive meanwhile are kept for
+    /// [`Self::next`]. The inbox may lack the reply: it was trimmed, another reader took it, or the turn was a
+    /// duplicate. The reply is then read from the turn's record, as long as the record is kept.
     ///
     /// # Errors
-    /// As [`Self::next`].
+    /// The same errors as [`Self::next`].
     pub async fn await_reply(&mut self, id: &TurnId, timeout: Duration) -> Result<Option<Reply>, StoreError> {
         let at = self.set_aside.iter().position(|(_, reply)| reply.id() == Some(id) && reply.is_final());
         if let Some(found) = at.and_then(|at| self.set_aside.remove(at)) {
@@ -221,10 +222,10 @@ impl Replies {
         }
     }
 
-    /// Stops reading: removes the returned replies from the inbox, and leaves the rest for another reader.
+    /// Stops reading: removes the returned replies from the inbox, and leaves the other replies for another reader.
     ///
     /// # Errors
-    /// [`StoreError`]; the next reader receives the last replies again.
+    /// [`StoreError`]; the next reader receives the returned replies again.
     pub async fn finish(mut self) -> Result<(), StoreError> {
         self.trim().await
     }
@@ -232,7 +233,7 @@ impl Replies {
     /// Stops reading, and deletes the inbox with its replies. Use it for a private inbox.
     ///
     /// # Errors
-    /// [`StoreError`]; the inbox then expires.
+    /// [`StoreError`]; the inbox is then not deleted before it expires.
     pub async fn forget(self) -> Result<(), StoreError> {
         self.store.forget_inbox(&self.tenant, &self.inbox).await
     }
@@ -242,7 +243,7 @@ impl Replies {
         reply
     }
 
-    /// The next entry, parsed and with its number.
+    /// The next entry from the inbox, parsed, with its sequence number.
     async fn read(&mut self, deadline: Instant) -> Result<Option<(String, Reply)>, StoreError> {
         loop {
             if let Some(entry) = self.unread.pop_front() {
@@ -266,7 +267,7 @@ impl Replies {
         }
     }
 
-    /// Removes the returned replies.
+    /// Removes the returned replies from the inbox.
     async fn trim(&mut self) -> Result<(), StoreError> {
         self.reader.remove(&self.handed_out).await?;
         self.handed_out.clear();
@@ -282,8 +283,8 @@ impl Replies {
     }
 }
 
-/// The number of replies missing between two sequence numbers. 0 for the first reply that is read, and for an inbox
-/// that was recreated and counts from 1 again.
+/// The number of replies missing between two sequence numbers. Returns 0 for the first reply that is read. Also returns
+/// 0 if the inbox was recreated, so that its numbers restart at 1.
 fn missed(before: u64, now: u64) -> u64 {
     if before == 0 { 0 } else { now.saturating_sub(before.saturating_add(1)) }
 }

@@ -1,6 +1,6 @@
-//! Rules, conditions on facts, and limits, with their modes, and how many calls each has denied or would have denied.
-//! [Statistics](crate::stats) count these in the audit log. The counts are stored with those of calls, in fields whose
-//! names cannot be confused with counts of calls.
+//! Rules, conditions on facts, and limits, with their modes and how many calls each has denied, or would have denied in
+//! shadow mode. [Statistics](crate::stats) count these calls in the audit log. The counts are stored together with the
+//! counts of calls, in fields whose names cannot be confused with counts of calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use tickfleet_model::policy::{FactCondition, Policy, Rule, RuleMode, ToolGrant};
 use tickfleet_model::{Limit, Outcome, TenantId};
 use tickfleet_store::{Store, StoreError};
 
-/// The separator of a field's parts. No tenant's name contains it.
+/// The separator between a field's parts. No tenant's name contains the separator.
 const BETWEEN: char = '|';
 
 /// The effect of a rule on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RuleEffect {
-    /// The rule is in shadow mode, and would otherwise have stopped or delayed the call.
+    /// The rule is in shadow mode. In another mode, the rule would have stopped or delayed the call.
     Shadow,
     /// The rule denied the call.
     Deny,
@@ -33,11 +33,11 @@ impl RuleEffect {
 
 /// The field that counts the effects of a rule on calls of a tenant.
 pub(crate) fn field(did: RuleEffect, tenant: &str, rule: &str) -> String {
-    // A name with three colons would be a count of calls.
+    // Replace colons: a field with three colons would be a count of calls.
     format!("{}{BETWEEN}{tenant}{BETWEEN}{}", did.word(), rule.replace(':', "/"))
 }
 
-/// The tenant of a field that counts calls by outcome. `None` for other counts.
+/// The tenant of a field that counts calls by outcome. `None` if the field counts something else.
 pub(crate) fn call_of(field: &str) -> Option<&str> {
     let (tenant, rest) = field.split_once(':')?;
     let (_, what) = rest.split_once(':')?.1.rsplit_once(':')?;
@@ -57,14 +57,15 @@ fn read(field: &str) -> Option<(RuleEffect, &str, &str)> {
 /// A rule, a condition on a fact, or a limit: anything that can stop a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfiguredRule {
-    /// Its place in the configuration, as in results and the audit log: `permissions.send_money.rules.small_amounts`.
+    /// The rule's path in the configuration, as in results and the audit log:
+    /// `permissions.send_money.rules.small_amounts`.
     pub rule: String,
     /// `rule`, `fact` or `limit`; `other` for a counted name that is not in the configuration.
     pub kind: &'static str,
-    /// `enforce`, `ask` (if the rule fails, people may approve the call), or `shadow`. `None` for `other`.
+    /// `enforce`, `ask` (if the rule fails, people can approve the call), or `shadow`. `None` for `other`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
-    /// Its content, in words or as configured.
+    /// The rule's content, as text or as configured.
     pub says: String,
 }
 
@@ -74,11 +75,11 @@ pub struct RuleRow {
     /// The rule.
     #[serde(flatten)]
     pub here: ConfiguredRule,
-    /// Calls that it would have stopped or delayed if it were not in shadow mode.
+    /// Calls that the rule would have stopped or delayed if it were not in shadow mode.
     pub shadow: u64,
-    /// Calls that it denied. A call that a limit only delays is not denied.
+    /// Calls that the rule denied. A call that a limit only delays does not count as denied.
     pub denied: u64,
-    /// The last day (UTC) with one of these calls, in days since the epoch.
+    /// The last day (UTC) with a call in `shadow` or `denied`, in days since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_day: Option<i64>,
 }
@@ -141,9 +142,9 @@ fn of_limit(limit: &Limit) -> ConfiguredRule {
     }
 }
 
-/// The rules in `here` with their counts in these days, of one tenant or all, as far as the log is
-/// [counted](crate::stats::count_on). After them, the counts of other names, such as rows of the permission matrix and
-/// rules that are no longer in the configuration.
+/// The rules in `here` with their counts in these days. The counts are of one tenant or of all tenants. Only the part
+/// of the log that is already [counted](crate::stats::count_on) is included. After these rules, the result has the
+/// counts of other names, such as rows of the permission matrix and rules that are no longer in the configuration.
 ///
 /// # Errors
 /// [`StoreError`].

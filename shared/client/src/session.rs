@@ -30,11 +30,11 @@ use tickfleet_store::{MessageResult, SessionRecord, Side, Store, StoreError, Tur
 use crate::tasks::{CancelledTask, TaskEvent, TaskProgress, TaskWatcher, cancel_task};
 use crate::{Client, SubmitError};
 
-/// Maximum bytes of a session ID. The IDs of its tasks contain it.
+/// Maximum bytes of a session ID. The IDs of the session's tasks contain the session ID.
 const ID_BYTES_MAX: usize = 64;
 /// The prefix of the task IDs of a session.
 const TASKS: &str = "ses-";
-/// Attempts to reserve the next exchange of a session while others send concurrently.
+/// Maximum attempts to reserve the next exchange of a session while other messages are sent concurrently.
 const PLACES_TRIED: usize = 8;
 
 /// The name of a session within its tenant.
@@ -42,7 +42,7 @@ const PLACES_TRIED: usize = 8;
 #[serde(transparent)]
 pub struct SessionId(SessionName);
 
-/// A text that is not a session name.
+/// The error for a text that is not a session name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a session name: expected 1 to 64 letters, digits, _ or -")]
 pub struct InvalidSessionId(String);
@@ -51,7 +51,7 @@ impl SessionId {
     /// Checks a session name.
     ///
     /// # Errors
-    /// The text is not a valid name.
+    /// [`InvalidSessionId`] if the text is not a valid name.
     pub fn new(id: impl Into<String>) -> Result<Self, InvalidSessionId> {
         let id = id.into();
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
@@ -81,7 +81,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// The place of a task in a session: the exchange that it answers.
+/// The exchange of a session to which a task belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExchangeRef {
     /// The session.
@@ -91,8 +91,8 @@ pub struct ExchangeRef {
 }
 
 impl ExchangeRef {
-    /// Parses the place from a task ID. `None` if the ID does not have the form of a session task. Only the session's
-    /// record shows whether the task really belongs to it.
+    /// Parses the exchange from a task ID. `None` if the ID does not have the form of a session's task. A matching ID
+    /// proves nothing: only the session's record shows whether the task belongs to the session.
     #[must_use]
     pub fn of_task(task: &str) -> Option<Self> {
         let (session, number) = task.strip_prefix(TASKS)?.rsplit_once('-')?;
@@ -112,12 +112,13 @@ pub struct SessionExchange {
     pub number: u64,
     /// The user's message.
     pub user: String,
-    /// The agent's answer. `None` until there is one, or if the task ended without an answer.
+    /// The agent's answer. `None` before the agent has answered, or if the task ended without an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
 }
 
-/// The user's message as the session stores it. It includes the task, so that no other task can pass for it.
+/// The user's message as stored in the session. It includes the task's ID, so that another task with a matching ID is
+/// not taken for this exchange's task.
 #[derive(Serialize, Deserialize)]
 struct StoredMessage {
     task: String,
@@ -158,13 +159,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a new session, or continues an existing one. `context` is part of each of its tasks.
+    /// Opens a new session, or continues an existing one. `context` becomes part of each task of the session.
     #[must_use]
     pub fn open(client: &Client, tenant: TenantId, agent: AgentId, id: SessionId, context: Context) -> Self {
         Self { client: client.clone(), tenant, agent, id, context }
     }
 
-    /// Its name.
+    /// The session's name.
     #[must_use]
     pub const fn id(&self) -> &SessionId {
         &self.id
@@ -183,7 +184,7 @@ impl Session {
             .collect())
     }
 
-    /// Sends a message. It becomes a task of the agent, which also receives the earlier exchanges.
+    /// Sends a message. The message becomes a task of the agent. The task also receives the earlier exchanges.
     ///
     /// # Errors
     /// [`SessionError`]. If the task was not accepted, the message stays in the session without an answer.
@@ -210,7 +211,8 @@ impl Session {
             match self.store().add_message(session, &self.agent, place.number, Side::User, &kept).await? {
                 MessageResult::Done => return Ok(place),
                 MessageResult::OtherAgent => return Err(SessionError::Others(self.id.clone())),
-                // An equal message from another sender belongs to another exchange.
+                // `Already` means that another sender has stored an equal message. Its exchange is not ours, so try the
+                // next number.
                 MessageResult::Already | MessageResult::Conflict | MessageResult::Gap => {}
             }
         }
@@ -254,13 +256,13 @@ pub struct Exchange {
     place: ExchangeRef,
     task: TaskId,
     watch: TaskWatcher,
-    /// The answer, while it is being stored. If the caller drops the future of `next` meanwhile, the next call returns
-    /// the answer.
+    /// The answer while it is being stored. If the caller drops the future of `next` during this time, the next call of
+    /// `next` returns the answer.
     answer: Option<TaskProgress>,
 }
 
 impl Exchange {
-    /// The ID of its task.
+    /// The ID of the task that answers the message.
     #[must_use]
     pub const fn task(&self) -> &TaskId {
         &self.task
@@ -269,7 +271,7 @@ impl Exchange {
     /// The next event of the task. `None` after the last one.
     ///
     /// # Errors
-    /// [`StoreError`]; call again, no event is lost.
+    /// [`StoreError`]; call `next` again: no event is lost.
     pub async fn next(&mut self) -> Result<Option<TaskProgress>, StoreError> {
         if self.answer.is_none() {
             let progress = self.watch.next().await?;
@@ -295,7 +297,7 @@ impl Exchange {
     }
 }
 
-/// The exchanges before the one that a task answers. `None` if the task belongs to no session of this agent.
+/// The exchanges before the exchange that `task` answers. `None` if the task belongs to no session of this agent.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -318,10 +320,10 @@ pub async fn earlier_exchanges(
     Ok(Some((place, before)))
 }
 
-/// Stores the agent's answer in an exchange, once.
+/// Stores the agent's answer in an exchange. A repeated call does not replace the answer.
 ///
 /// # Errors
-/// [`StoreError`]; the call may be repeated.
+/// [`StoreError`]; the call can be repeated.
 pub async fn store_answer(
     store: &Store,
     tenant: &TenantId,

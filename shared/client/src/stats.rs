@@ -1,9 +1,9 @@
 //! Statistics of calls: number, outcomes and durations, by day, tenant, agent and tool.
 //!
 //! The hot path counts nothing for statistics. A reader counts the entries of the audit log that are not counted yet,
-//! and stores the counts next to the log ([`count_on`]); each entry is counted once, even with several readers. The
-//! first read of a long log therefore takes a while, later reads do not, and counts outlive the log. Entries that leave
-//! the log before the first read are not counted.
+//! and stores the counts next to the log ([`count_on`]). Each entry is counted once, even with several readers. The
+//! first read of a long log therefore takes a while; later reads are fast. The counts are kept longer than the log.
+//! Entries that are trimmed from the log before the first read are not counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,11 +15,11 @@ use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 use crate::model_use::ModelUse;
 use crate::rules::{RuleEffect, field};
 
-/// Entries counted in one step. The script that adds their counts stays far below 10 ms.
+/// Number of entries counted in one step. The script that adds their counts takes far less than 10 ms.
 const STEP: usize = 1_000;
 /// Milliseconds of a day.
 const DAY_MS: i64 = 86_400_000;
-/// The name that replaces agents and tools beyond a day's maximum, and tools that do not exist.
+/// The name that replaces tools that do not exist. It also replaces agents and tools beyond a day's maximum.
 const OTHERS: &str = "~";
 
 /// A dimension by which rows are grouped.
@@ -46,7 +46,7 @@ pub struct StatsQuery {
     pub tool: Option<String>,
     /// The first day, in days since the epoch.
     pub from_day: i64,
-    /// The last day, inclusive.
+    /// The last day, inclusive, in days since the epoch.
     pub until_day: i64,
     /// The dimensions by which rows are grouped.
     pub by: BTreeSet<StatsDimension>,
@@ -73,17 +73,17 @@ pub struct StatsRow {
     pub ok: u64,
     /// All calls by outcome.
     pub outcomes: BTreeMap<String, u64>,
-    /// Attempts after the first.
+    /// The number of attempts after the first attempt of each call.
     pub retries: u64,
     /// Mean duration of the last attempt, ms.
     pub mean_ms: u64,
-    /// Median duration, ms; overestimated by up to a fifth.
+    /// Median duration, ms; too high by up to a fifth.
     pub p50_ms: u64,
-    /// 95th percentile of the duration, ms; overestimated by up to a fifth.
+    /// 95th percentile of the duration, ms; too high by up to a fifth.
     pub p95_ms: u64,
-    /// 99th percentile of the duration, ms; overestimated by up to a fifth.
+    /// 99th percentile of the duration, ms; too high by up to a fifth.
     pub p99_ms: u64,
-    /// Model usage, if it was [added](crate::usage::add_use).
+    /// Model usage, if [`add_use`](crate::usage::add_use) added it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used: Option<ModelUse>,
 }
@@ -99,17 +99,17 @@ impl StatsRow {
 /// How much of a shard's log is counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CountProgress {
-    /// Entries that this call has counted.
+    /// The number of entries counted by this call.
     pub entries: usize,
     /// Time of the last counted entry, ms by Redis' clock.
     pub upto_ms: i64,
     /// True if the log has uncounted entries.
     pub more: bool,
-    /// True if entries may have left the log before they were counted.
+    /// True if entries may have been trimmed from the log before they were counted.
     pub gap: bool,
 }
 
-/// Continues counting the log of a shard, at most `steps` times 1,000 entries.
+/// Continues counting the log of a shard. Counts at most `steps` × 1,000 entries.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -170,7 +170,7 @@ struct LoggedError {
 }
 
 impl LoggedMeta {
-    /// The rules that would have stopped the call, and the rule that stopped it.
+    /// The rules that would have stopped the call, and the rule that did stop it.
     fn rules(&self) -> impl Iterator<Item = (RuleEffect, &str)> {
         let denied = || self.error.as_ref()?.details.as_ref()?.get("rule")?.as_str();
         let denied = denied().filter(|_| self.outcome == Outcome::Denied.as_str());
@@ -179,7 +179,7 @@ impl LoggedMeta {
     }
 }
 
-/// The summed counts of these entries.
+/// The sums of the counts of these entries.
 fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     let mut sums: HashMap<(i64, String, String, String), u64> = HashMap::new();
     for entry in entries {
@@ -194,7 +194,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
                 1;
         }
         let agent = logged.meta.agent.unwrap_or(logged.actor_id);
-        // A model can name tools that do not exist, without a bound.
+        // A model can name any number of tools that do not exist.
         let is_tool = logged.meta.outcome != Outcome::UnknownTool.as_str();
         let tool = if is_tool { logged.entity_id.as_str() } else { OTHERS };
         let took = format!("h{}", bucket(logged.meta.duration_ms));
@@ -214,12 +214,12 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     sums.into_iter().map(addition).collect()
 }
 
-/// The bucket of a duration. Bucket bounds grow by the fourth root of two.
+/// The bucket of a duration. Each bucket's upper bound is the fourth root of two times the previous bound.
 fn bucket(ms: u64) -> u32 {
     ((ms as f64 + 1.0).log2() * 4.0).ceil() as u32
 }
 
-/// The longest duration of a bucket, ms.
+/// The longest duration that belongs to a bucket, ms.
 fn longest_of(bucket: u32) -> u64 {
     (f64::from(bucket) / 4.0).exp2() as u64 - 1
 }
@@ -245,7 +245,7 @@ impl Sums {
         }
     }
 
-    /// The duration that this percentage of the calls does not exceed, ms.
+    /// The duration, ms, that `percent` percent of the calls do not exceed.
     fn quantile(&self, percent: u64) -> u64 {
         let all: u64 = self.buckets.values().sum();
         let wanted = (all * percent).div_ceil(100);
@@ -260,8 +260,8 @@ impl Sums {
     }
 }
 
-/// The statistics of the calls that match the query, grouped by its dimensions, as far as the log is
-/// [counted](count_on).
+/// The statistics of the calls that match the query, grouped by the query's dimensions. Only the part of the log that
+/// is already [counted](count_on) is included.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -281,7 +281,8 @@ pub async fn stats(shards: &[Store], query: &StatsQuery) -> Result<Vec<StatsRow>
     Ok(rows.into_iter().map(|(of, sums)| row(of, &sums)).collect())
 }
 
-/// The row and the name of a count. `None` if it does not match the query, or is not a count of calls.
+/// The key of the row to which a count belongs, and the name of the count. `None` if the field does not match the
+/// query, or is not a count of calls.
 fn key_of<'a>(query: &StatsQuery, day: i64, field: &'a str) -> Option<([Option<String>; 4], &'a str)> {
     let (tenant, rest) = field.split_once(':')?;
     let (agent, rest) = rest.split_once(':')?;

@@ -1,4 +1,4 @@
-//! The states of turns, for callers that follow many of them: what each turn waits for, whether a worker runs it, and
+//! The status of turns, for callers that follow many turns: what each turn waits for, whether a worker runs it, and
 //! which calls have results.
 
 use futures::future::join_all;
@@ -9,14 +9,14 @@ use tickfleet_core::turn::{State, WaitReason};
 use tickfleet_model::{CallResult, Outcome, TaskId};
 use tickfleet_store::{FollowedTurn, Store, StoreError, TurnName};
 
-/// The state of an unfinished turn, with results.
+/// The status of an unfinished turn, with the results of its calls.
 #[derive(Debug, Clone)]
 pub struct TurnStatus {
-    /// The agent that makes its calls.
+    /// The agent that makes the turn's calls.
     pub agent: String,
-    /// Its state.
+    /// The turn's state.
     pub standing: TurnPhase,
-    /// The results from the requested one on, at most about 16. The next request returns more.
+    /// The results, starting at the requested position; at most about 16. The next request returns more.
     pub results: Vec<CallEnd>,
 }
 
@@ -24,18 +24,18 @@ pub struct TurnStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum TurnPhase {
-    /// Accepted, and not yet decided by a scheduler.
+    /// The turn is accepted. No scheduler has decided it yet.
     Queued,
-    /// Its next call waits.
+    /// The turn's next call waits.
     Waiting(TurnWait),
-    /// Calls were admitted, and wait for a free worker.
+    /// Calls were admitted and wait for a free worker.
     Dispatched,
-    /// A worker runs its calls, starting with this one. Short calls after it may already have ended.
+    /// A worker runs the turn's calls, starting with `call`. Short calls after `call` may already have ended.
     Running {
         /// The first call that has no result in Redis, `<turn>/<position>`.
         call: String,
     },
-    /// It is ending: its remaining calls do not run.
+    /// The turn is ending: its remaining calls do not run.
     Ending,
 }
 
@@ -54,12 +54,12 @@ pub struct TurnWait {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "for", rename_all = "snake_case")]
 pub enum TurnWaitReason {
-    /// A cap or limit is used up, or earlier turns of the agent go first.
+    /// A cap or limit is used up, or earlier turns of the agent are admitted first.
     Limit {
         /// The name of a limit, `calls per tick` or `actions per day`.
         limit: String,
     },
-    /// An operator has paused its agent or its tenant.
+    /// An operator has paused the agent or the tenant.
     Pause {
         /// The operator's reason.
         reason: String,
@@ -70,22 +70,24 @@ pub enum TurnWaitReason {
         approval: String,
         /// The call, `<turn>/<position>`.
         call: String,
-        /// Its tool.
+        /// The call's tool.
         tool: String,
-        /// The demands for approvers, in words.
+        /// The requirements on approvers, as text.
         needs: String,
     },
-    /// A task that the call has delegated.
+    /// The call waits for a task that it has delegated.
     Task {
         /// The task.
         task: String,
     },
-    /// Another turn: one that the call began, one that may change a fact, or one with an equal call.
+    /// The call waits for another turn: a turn that it started, a turn that may change a fact, or a turn with an equal
+    /// call.
     Turn {
         /// The turn.
         turn: String,
     },
-    /// A retry, the end of a circuit breaker's wait or of a tool's pause, or a worker that can read the slice.
+    /// The call waits until one of these: its retry is due, a circuit breaker allows the call, a tool's pause ends, or
+    /// a worker can read the slice.
     NextTry,
 }
 
@@ -98,11 +100,11 @@ pub struct CallEnd {
     pub tool_call_id: Option<String>,
     /// The tool as the model named it.
     pub tool: String,
-    /// True if its outcome is `ok`.
+    /// True if the outcome is `ok`.
     pub success: bool,
-    /// How it ended.
+    /// How the call ended.
     pub outcome: Outcome,
-    /// Attempts; 0 if it never ran.
+    /// The number of attempts; 0 if the call never ran.
     pub attempts: u32,
 }
 
@@ -119,11 +121,11 @@ impl From<&CallResult> for CallEnd {
     }
 }
 
-/// The states of these turns of one shard, each with the ends of its calls from the given one on. `None` for a turn
-/// that is not in progress. An error for a turn whose record cannot be read, which does not affect the others.
+/// The statuses of turns of one shard. Each turn comes with a position; its results start at this position. A turn that
+/// is not in progress yields `None`. If a turn's record cannot be read, only this turn yields an error.
 ///
 /// # Errors
-/// [`StoreError`] if none of them could be read.
+/// [`StoreError`] if no turn could be read.
 pub async fn turn_statuses(
     store: &Store,
     turns: &[(TurnName, usize)],
@@ -147,13 +149,13 @@ async fn turn_status(store: &Store, name: &TurnName, stand: FollowedTurn) -> Res
         State::Ready { .. } | State::Running { .. } => TurnPhase::Dispatched,
         State::Ending { .. } => TurnPhase::Ending,
     };
-    // An unreadable result ends the list: otherwise the caller would count later results as earlier ones.
+    // Stop at an unreadable result. Otherwise, the caller would assign later results to earlier calls.
     let results = stand.results.iter().map_while(|result| serde_json::from_str::<CallResult>(result).ok());
     let results = results.map(|result| CallEnd::from(&result)).collect();
     Ok(TurnStatus { agent: turn.head.agent.to_string(), standing, results })
 }
 
-/// The wait of a call that was dispatched before.
+/// The wait of a call that was dispatched earlier.
 async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<TurnWait, StoreError> {
     let state = &stand.turn.state;
     if let State::Waiting { reason: WaitReason::Approval { approval }, .. } = state
@@ -174,7 +176,7 @@ async fn parked(store: &Store, name: &TurnName, stand: &FollowedTurn) -> Result<
                 TurnWaitReason::Turn { turn: turn.to_string() }
             }
             WaitReason::Budget { counter } => TurnWaitReason::Limit { limit: limit_of(counter) },
-            // A call with a decided approval is dispatched again, as after a breaker's wait.
+            // A call whose approval is decided is dispatched again, like a call after a circuit breaker's wait.
             WaitReason::Approval { .. } | WaitReason::Breaker { .. } | WaitReason::Reader { .. } => {
                 TurnWaitReason::NextTry
             }
@@ -192,7 +194,7 @@ fn throttled(counter: &CounterKey, stand: &FollowedTurn) -> TurnWait {
     TurnWait { reason: TurnWaitReason::Limit { limit: limit_of(counter) }, until_ms: stand.due_ms }
 }
 
-/// The name of a counter's limit; in words for the caps that every fleet has.
+/// The name of a counter's limit. Caps that every fleet has are named in words.
 pub(crate) fn limit_of(counter: &CounterKey) -> String {
     match &*counter.limit {
         limits::TICK => "calls per tick".into(),

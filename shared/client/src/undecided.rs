@@ -7,7 +7,7 @@ use tickfleet_store::{Inbound, Store, StoreError, TurnName, UndecidedMessage};
 /// A turn or task that waits for a scheduler's decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndecidedTurn {
-    /// The agent in its message. `None` if the message cannot be read now.
+    /// The agent in the turn's message. `None` if the message cannot be read now.
     pub agent: Option<AgentId>,
 }
 
@@ -15,12 +15,12 @@ pub(super) async fn undecided(store: &Store, name: &TurnName) -> Result<Option<U
     if let Some(waits) = store.undecided(name).await? {
         return Ok(agent(&waits, name).map(|agent| UndecidedTurn { agent: Some(agent) }));
     }
-    // Its entry is being moved.
+    // The message's entry is being moved.
     Ok(store.waits_for_admission(name).await?.then_some(UndecidedTurn { agent: None }))
 }
 
-/// The agent in the message, if the message is of this turn or task. The same ID may have been derived from the entry
-/// of another tenant's message.
+/// The agent in the message, if the message belongs to this turn or task. Another tenant's message may have the same
+/// ID, if the ID was derived from the message's entry.
 fn agent(waits: &UndecidedMessage, name: &TurnName) -> Option<AgentId> {
     let raw = waits.message.as_bytes();
     let (tenant, given, agent) = match waits.from {

@@ -13,9 +13,10 @@ use crate::Client;
 pub use crate::model_use::ModelUse;
 use crate::stats::{StatsDimension, StatsQuery, StatsRow};
 
-/// Tenants that are read concurrently.
+/// Number of tenants that are read concurrently.
 const TOGETHER: usize = 32;
-/// Maximum number of tenants times days in one response: 1,000 tenants for 4 days, or 100 tenants for 40 days.
+/// Maximum of the number of tenants multiplied by the number of days in one response: 1,000 tenants for 4 days, or 100
+/// tenants for 40 days.
 const READ_MAX: usize = 4_000;
 
 /// The sum of the usage, and whether it is complete.
@@ -24,12 +25,13 @@ pub struct ModelUseTotal {
     /// The sum.
     #[serde(flatten)]
     pub used: ModelUse,
-    /// False if the query has more tenants and days than one response reads, or more days than usage is kept for (40).
+    /// True if the sum covers all tenants and days of the query. False if the query has more tenants and days than one
+    /// response reads, or more days than usage is kept for (40).
     pub complete: bool,
 }
 
-/// Adds model usage to the rows of a query, and rows for usage without calls. `zones` has the tenants of the query,
-/// each with the time zone of its days. The days of model usage begin at midnight in that zone. Returns `None` if the
+/// Adds model usage to the rows of a query, and adds rows for usage without calls. `zones` has the tenants of the
+/// query, each with its time zone. The days of model usage begin at midnight in that time zone. Returns `None` if the
 /// query is about tools.
 ///
 /// # Errors
@@ -77,7 +79,7 @@ async fn days_of(store: &Store, tenant: &TenantId, zone: Tz, days: usize) -> Res
     store.usage(tenant, &starts).await
 }
 
-/// The usage of a day that matches the query, each with the key of its row.
+/// The parts of a day's usage that match the query, each with the key of its row.
 fn keyed<'a>(
     query: &StatsQuery,
     (tenant, zone): (&TenantId, Tz),
@@ -99,7 +101,7 @@ fn keyed<'a>(
     wanted.map(|(agent, used)| (key(Some(agent)), used)).collect()
 }
 
-/// Adds the usage to its rows, and sorts the rows.
+/// Adds the usage to the rows with the same keys, and sorts the rows.
 fn join(rows: &mut Vec<StatsRow>, found: BTreeMap<[Option<String>; 4], ModelUse>) {
     let at: HashMap<[Option<String>; 4], usize> = rows.iter().enumerate().map(|(at, row)| (row.key(), at)).collect();
     rows.iter_mut().for_each(|row| row.used = Some(ModelUse::default()));

@@ -1,4 +1,4 @@
-//! Workers, and operators who drain and resume them.
+//! Workers, and operations to drain and resume workers.
 
 use std::collections::BTreeMap;
 
@@ -10,46 +10,47 @@ use tickfleet_store::{PauseResult, ShardWorkers, Slots, Store, StoreError, worke
 
 use crate::operate::Operator;
 
-/// Age of a drain flag, ms, after which it is removed if its worker is gone. Checked when another worker is drained.
+/// Age of a drain flag, ms, after which the flag is removed if its worker is gone. Checked when another worker is
+/// drained.
 const GONE_MS: i64 = 24 * 3_600 * 1_000;
 
 /// A worker process, with all shards that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WorkerSummary {
-    /// Its name: `w-`, the name of the host or pod, and the number of the process.
+    /// The worker's name: `w-`, the name of the host or pod, and the number of the process.
     pub name: String,
-    /// True if it has a valid lease in at least one shard.
+    /// True if the worker has a valid lease in at least one shard.
     pub alive: bool,
-    /// The number of shards in which it has a valid lease.
+    /// The number of shards in which the worker has a valid lease.
     pub shards: usize,
-    /// Slots that run a slice now.
+    /// The number of slots that run a slice now.
     pub busy: usize,
-    /// All slots; of a drained worker, only the busy ones.
+    /// The number of all slots. For a drained worker, only the busy slots.
     pub slots: usize,
-    /// Time since its last heartbeat, ms. `None` without a heartbeat.
+    /// Time since the worker's last heartbeat, ms. `None` if no heartbeat is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beat_age_ms: Option<i64>,
-    /// The operator who drained it, with reason and time.
+    /// The operator who drained the worker, with reason and time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drained: Option<Pause>,
-    /// False until its heartbeat has read the latest drain or resume.
+    /// False until the worker's heartbeat has read the latest drain or resume.
     pub heard: bool,
 }
 
 /// The result of a drain or resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerDrainResult {
-    /// It was changed in at least one shard.
+    /// The worker was drained or resumed in at least one shard.
     Ok,
-    /// It already had the wanted state.
+    /// The worker already had the requested state in every shard.
     None,
     /// No worker with this name exists or is drained.
     Unknown,
-    /// A shard has too many drained workers; in other shards it may have been done.
+    /// A shard has too many drained workers. The worker may be drained in other shards.
     Full,
 }
 
-/// The workers of the fleet by name, including drained workers that are gone; and shard time, ms.
+/// The workers of the fleet by name, including drained workers that are gone; and the shard time, ms.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -93,7 +94,7 @@ fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
     }
 }
 
-/// The worker with this name, or with a consumer of this name, as shown by `top`.
+/// Finds the worker with this name, or the worker with a consumer of this name, as shown by `top`.
 fn resolve_worker<'a>(known: &'a [ShardWorkers], requested: &'a str) -> Option<&'a str> {
     let is_known = |name: &str| {
         let mut all = known.iter();
@@ -104,7 +105,7 @@ fn resolve_worker<'a>(known: &'a [ShardWorkers], requested: &'a str) -> Option<&
     [Some(requested), worker_of(requested)].into_iter().flatten().find(|name| is_known(name))
 }
 
-/// Returns a message that the worker does not exist, with the nearest names.
+/// Returns a message that the worker does not exist, with similar names.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -117,11 +118,11 @@ pub async fn no_worker(shards: &[Store], worker: &str) -> Result<String, StoreEr
     Ok(format!("unknown worker {worker:?}. {near}."))
 }
 
-/// Drains a worker in all shards: it finishes its slices and takes no new ones, but keeps running. Its next heartbeat
-/// reads the drain flag.
+/// Drains a worker in all shards: the worker finishes its slices and takes no new ones, but keeps running. The worker
+/// reads the drain flag with its next heartbeat.
 ///
 /// # Errors
-/// [`StoreError`]; the call may be repeated.
+/// [`StoreError`]; the call can be repeated.
 pub async fn drain(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<WorkerDrainResult, StoreError> {
     change(shards, worker, operator, true).await
 }
@@ -129,7 +130,7 @@ pub async fn drain(shards: &[Store], worker: &str, operator: Operator<'_>) -> Re
 /// Resumes a drained worker in all shards.
 ///
 /// # Errors
-/// [`StoreError`]; the call may be repeated.
+/// [`StoreError`]; the call can be repeated.
 pub async fn resume(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<WorkerDrainResult, StoreError> {
     change(shards, worker, operator, false).await
 }
@@ -165,7 +166,7 @@ async fn change(
     Ok(if is_full { WorkerDrainResult::Full } else { set })
 }
 
-/// Drained workers whose flags can be removed, except for one worker.
+/// Drained workers that are gone and whose flags can be removed, except the worker `but`.
 fn gone(shard: &ShardWorkers, but: &str) -> Vec<String> {
     let is_heard = |name: &str| shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name));
     let old = shard.drained.iter().filter(|(_, note)| shard.now_ms - note.since_ms > GONE_MS);

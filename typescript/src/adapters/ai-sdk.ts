@@ -42,7 +42,7 @@ interface Definition {
  * @throws {InvalidMessage} `runId` is missing, or `turnId` is set, which all calls would share.
  */
 export async function fleetTools(fleet: Fleet, agent: string, given: RunFields): Promise<ToolSet> {
-  // JavaScript callers can omit it.
+  // JavaScript callers can omit the third argument.
   const { runId, ...fields } = (given ?? {}) as RunFields;
   if (typeof runId !== "function") runNamed(runId);
   if ("turnId" in fields) {

@@ -26,7 +26,7 @@ class Later extends Error {
   }
 }
 
-/** Yields the events of a task from a position on. After a lost stream, it continues after the last reported step. */
+/** Yields the events of a task from a position on. If the stream is lost, continues after the last reported step. */
 export async function* follow(
   http: Http,
   tenant: string | undefined,

@@ -102,7 +102,7 @@ export class Gateway implements Transport {
 class Sent implements Awaited {
   readonly #text: string;
   readonly #id: string;
-  /** When it was accepted, by a clock that also runs while the machine sleeps. */
+  /** When the message was accepted, by a clock that also runs while the machine sleeps. */
   #takenAt: number | undefined;
   #isAskedFor = false;
   #reply: Reply | undefined;
@@ -156,8 +156,9 @@ class Sent implements Awaited {
   }
 
   async #look(wait: number, asked: Asked): Promise<Reply | undefined> {
-    // Another gateway may have accepted the message, and alone know of its rejection. If it is sent again here, this
-    // gateway learns of the rejection, too. A message that was not rejected does not run again.
+    // Another gateway may have accepted the message. In that case, only that gateway knows of a rejection. If the
+    // message is sent again here, this gateway learns of the rejection, too. A message that was not rejected does not
+    // run again.
     if (this.#takenAt !== undefined && !this.#isAskedFor && Math.abs(Date.now() - this.#takenAt) < FRESH_MS) {
       this.#isAskedFor = true;
       return this.submit(wait, asked);
@@ -179,7 +180,7 @@ class Sent implements Awaited {
 /** Returns the reply to a turn or task, if it arrives within the wait. */
 async function look(http: Http, tenant: string | undefined, id: string, wait: number, asked: Asked): Promise<Reply | undefined> {
   const answer = await http.ask("GET", `/v1/turns/${segment(id)}${wait > 0 ? `?wait=${wait}` : ""}`, tenant, { ...asked, wait });
-  // It may not have arrived yet.
+  // The turn or task may not have arrived yet.
   return answer.status === 404 ? undefined : endedBy(good(answer));
 }
 

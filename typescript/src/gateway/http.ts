@@ -77,7 +77,7 @@ export class Tries {
 
   /**
    * Waits before the next attempt, at least as long as the gateway requests, unless the signal ends the wait. Throws
-   * the error if the time is over.
+   * the error if the wait would exceed the patience.
    */
   async pause(error: Error, atLeastMs = 0, signal?: AbortSignal): Promise<void> {
     const pause = PAUSES_MS[Math.min(this.#tries++, PAUSES_MS.length - 1)]!;
@@ -99,7 +99,10 @@ export interface Asked {
   again?: string;
   /** The retries. Default: the client's patience. */
   tries?: Tries;
-  /** Ends the request early, and must also do so when the client is closed. Default: only when it is closed. */
+  /**
+   * Ends the request early. The signal must also fire when the client is closed. Default: a signal that fires only when
+   * the client is closed.
+   */
   signal?: AbortSignal;
 }
 
@@ -134,12 +137,15 @@ export class Http {
     return this.#closing.signal;
   }
 
-  /** Throws if the client was closed, because that is then the reason of any error. */
+  /** Throws if the client was closed, because the close is then the cause of any other error. */
   checkOpen(cause?: unknown): void {
     if (this.closed.aborted) throw new FleetError("closed", "the fleet's client was closed", { cause });
   }
 
-  /** Returns the response to a request that may be sent twice. The caller handles statuses about the request. */
+  /**
+   * Sends a request, with retries, and returns the response. The request must be safe to send twice. The caller handles
+   * statuses about the request.
+   */
   async ask(method: string, path: string, tenant: string | undefined, asked: Asked = {}): Promise<Answer> {
     this.checkOpen();
     try {
@@ -206,7 +212,7 @@ export async function within<T>(
 ): Promise<T> {
   const own = new AbortController();
   const stop = () => own.abort(outer?.reason);
-  // A timer cannot count longer times. They have no timeout.
+  // A timer cannot count longer times, so longer times have no timeout.
   const timer = ms < 2 ** 31 ? setTimeout(() => own.abort(new Error(`no response within ${ms} ms`)), ms) : undefined;
   outer?.addEventListener("abort", stop);
   try {
@@ -222,7 +228,7 @@ export async function within<T>(
 
 function checkedKey(key: string): string {
   if (/^[\x21-\x7e]+$/.test(key)) return key;
-  // Without the key itself, because errors are logged.
+  // The message omits the key, because errors are logged.
   throw new FleetError("invalid_key", "the gateway's API key contains whitespace or non-ASCII characters");
 }
 
@@ -235,7 +241,7 @@ export function segment(id: string): string {
   throw new Unsupported(`the id ${id} is not valid in a URL and cannot be used through a gateway`);
 }
 
-/** Returns the response with the headers that it needs. */
+/** Returns the response with the header that the client reads. */
 export async function answerOf(response: Response): Promise<Answer> {
   const after = response.headers.get("retry-after") ?? "";
   // Gateways send seconds, never a date.

@@ -1,5 +1,5 @@
-//! Converts the events of a task to AG-UI events. Each model response becomes an assistant message with its calls, each
-//! result a tool message. An event without an AG-UI counterpart becomes a CUSTOM event.
+//! Converts the events of a task to AG-UI events. Each model response becomes an assistant message with its calls. Each
+//! result becomes a tool message. An event without an AG-UI counterpart becomes a CUSTOM event.
 
 use std::collections::VecDeque;
 
@@ -95,7 +95,8 @@ impl RunConverter {
         }
     }
 
-    /// A model response with calls. A response without calls is followed by the answer itself.
+    /// Converts a model response with calls. A response without calls is not converted: the answer follows as a
+    /// separate event.
     fn plan(&mut self, text: &str, calls: &[PlannedCall]) {
         self.plans += 1;
         if calls.is_empty() {
@@ -107,7 +108,7 @@ impl RunConverter {
         }
         self.calls.clear();
         for (position, call) in calls.iter().enumerate() {
-            // The same id as in `explain` and the audit log.
+            // The call's id in `explain` and in the audit log.
             let id = format!("{message}/{position}");
             self.ready.extend([
                 json!({"type": "TOOL_CALL_START", "toolCallId": id, "toolCallName": call.tool, "parentMessageId": message}),
@@ -118,7 +119,7 @@ impl RunConverter {
         }
     }
 
-    /// Results arrive in the order of the calls.
+    /// Converts a result. Results arrive in the order of the calls.
     fn result(&mut self, content: &str) {
         let Some(call) = self.calls.pop_front() else { return };
         self.results += 1;

@@ -1,7 +1,7 @@
 import { parse, write } from "./json.js";
 
-// The gateway's API with the key of this tab. The key is stored only for the tab and sent as a header, so no other page
-// can make the browser send it.
+// The gateway's API with the key of this tab. The key is stored only for the tab and sent as a header. Other pages
+// therefore cannot make the browser send the key.
 
 const STORED = "tickfleet-key";
 let me;
@@ -33,7 +33,7 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
   return json;
 }
 
-/** The JSON of a response, with all digits of its numbers; `{}` if it is invalid. */
+/** Parses the JSON of a response. Numbers keep all digits. Returns `{}` if the JSON is invalid. */
 async function read(answer) {
   try {
     return parse(await answer.text());
@@ -72,7 +72,7 @@ export function withQuery(path, query) {
   return text ? `${path}?${text}` : path;
 }
 
-/** Signs in with a key that is valid and has the permission `view`. */
+/** Signs in with a key. Throws if the key is invalid or lacks the permission `view`. */
 export async function signIn(key) {
   if (key) sessionStorage.setItem(STORED, key.trim());
   try {

@@ -11,7 +11,7 @@ function nodes(child) {
 // Attributes whose text is shown or announced to users.
 const SHOWN = new Set(["aria-label", "title"]);
 
-/** An element: `h("p", {class: "soft"}, "text", element)`. Functions among the attributes are listeners. */
+/** An element: `h("p", {class: "soft"}, "text", element)`. An attribute whose value is a function is a listener. */
 export function h(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -23,7 +23,7 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
-/** A table that scrolls if it is wider than the window. Columns: [name, function from row to cell, is a number]. */
+/** A table that scrolls if it is wider than the window. A column: [name, function from row to cell, is a number]. */
 export function table(caption, columns, rows) {
   const kind = (isNumber) => (isNumber ? "number" : undefined);
   const head = h("tr", {}, columns.map(([name, , number]) => h("th", { scope: "col", class: kind(number) }, name)));
@@ -50,7 +50,7 @@ export function fromNow(atMs, nowMs) {
   return atMs >= nowMs ? `in ${span(atMs - nowMs)}` : `${span(nowMs - atMs)} ago`;
 }
 
-/** A date and time in UTC, in the format of the commands. */
+/** A date and time in UTC, in the format that the commands print. */
 export const clock = (ms) => (ms ? `${new Date(ms).toISOString().replace("T", " ").slice(0, 19)} UTC` : "");
 
 /** A link to the history of a turn, task or approval. */
@@ -71,8 +71,8 @@ export function field(label, attributes, ...options) {
 /**
  * Asks for confirmation of an action. `fields` are elements of the form. `act` receives the form's data, a signal that
  * aborts when the dialog is closed, and `show`, which displays progress in the dialog: screen readers do not announce
- * text behind it. While `act` runs, the closing button has the label `stop`. An error is shown in the dialog. Resolves
- * when nothing runs any more, with whether the action succeeded.
+ * text behind the dialog. While `act` runs, the closing button has the label `stop`. An error is shown in the dialog.
+ * When nothing runs any more, resolves to true if the action succeeded.
  */
 export function confirm({ title, text, fields = [], button, stop = "Close", act }) {
   return new Promise((done) => {

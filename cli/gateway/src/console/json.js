@@ -1,6 +1,6 @@
 // Lossless JSON: a number that JavaScript would round or format in another way keeps its digits.
 
-/** A number with the digits of its source. It adds and compares as a number; these digits are shown and sent. */
+/** A number that keeps its digits as text. It adds and compares as a number, but its digits are shown and sent. */
 export class Digits {
   constructor(text) {
     this.text = text;

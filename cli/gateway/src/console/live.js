@@ -7,7 +7,7 @@ const AGAIN_MS = 3000;
 let abort;
 let isOpen = false;
 
-/** Returns whether snapshots arrive. */
+/** Returns true while snapshots arrive. */
 export const isLive = () => isOpen;
 
 function told(open) {
@@ -24,7 +24,7 @@ async function listen(signal, on, refused) {
       }
     } catch (error) {
       if (signal.aborted) return;
-      // The key has become invalid, or may not watch: a retry changes nothing.
+      // The key has become invalid, or may not open the stream: a retry would fail as well.
       if (error.status === 401) return refused(error);
       if (error.status === 403 || error.status === 404) return;
     } finally {

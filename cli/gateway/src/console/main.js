@@ -22,7 +22,8 @@ import { workers } from "./views/workers.js";
 // refreshes, a function that requests data, a function that draws it, and the refresh interval. With `is_fleet`, the
 // data is the snapshot of the fleet, which the live stream delivers.
 const VIEWS = { overview, turns, tasks, approvals, dead, pauses, limits, rules, tools, workers, stats, audit, config, find };
-// Refresh interval while the live stream reports changes: some changes do not show in its snapshots.
+// Refresh interval while the live stream reports changes. Views still refresh, because the snapshots do not show all
+// changes.
 const QUIET_MS = 30_000;
 const main = document.getElementById("main");
 let showing;
@@ -175,7 +176,10 @@ function prepare() {
   addEventListener("hashchange", () => begin() || show(true));
 }
 
-/** The key in a link that a program on this machine printed. On other hosts it is ignored: anyone could send a link. */
+/**
+ * The key in a link that a program on this machine printed. If the console runs on another host, the key is ignored:
+ * anyone could send such a link.
+ */
 function keyOfLink() {
   const key = /^#key=([\w-]+)$/.exec(location.hash)?.[1];
   if (!key) return "";
@@ -183,7 +187,7 @@ function keyOfLink() {
   return ["127.0.0.1", "localhost", "[::1]"].includes(location.hostname) ? key : "";
 }
 
-/** Signs in with the key of the link or of this tab. Returns whether there was one. */
+/** Signs in with the key of the link or of this tab. Returns false if there is no key. */
 function begin(known) {
   const key = keyOfLink();
   if (!key && !known) return false;

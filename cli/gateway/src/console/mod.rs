@@ -1,5 +1,5 @@
-//! The console: web pages for operators, over the API in [`operate`](crate::operate). They are part of the program,
-//! load from this server alone, and can do no more than the key that is entered.
+//! The console: web pages for operators, over the API in [`operate`](crate::operate). The pages are part of the program
+//! and load only from this server. They can do no more than the entered key permits.
 
 use axum::Router;
 use axum::extract::Path;
@@ -42,7 +42,7 @@ const FILES: [(&str, &str, &str); 24] = [
 
 /// Headers that restrict the browser: scripts, styles and data only from this server, no framing, no form submission,
 /// and no text parsed as HTML. The console's code sends the key as a header, so another page cannot make the browser
-/// act with it.
+/// use the key.
 const GUARDS: [(HeaderName, &str); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -91,7 +91,7 @@ mod tests {
             }
             for import in text.split("from \"").skip(1) {
                 let wanted = import.split('"').next().unwrap_or_default();
-                // Views are in a subfolder of the files that they share.
+                // Views are in a subfolder. The files that they share are one level above.
                 let own = if name.starts_with("views/") { "views/" } else { "" };
                 let file = match wanted.strip_prefix("../") {
                     Some(shared) => shared.to_owned(),

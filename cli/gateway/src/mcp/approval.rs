@@ -13,7 +13,8 @@ use super::McpServer;
 use crate::serving::public::PublicUrl;
 
 impl McpServer {
-    /// The approval that the next call of a turn waits for; `None` if it waits for something else, or on a read error.
+    /// The approval that the next call of a turn waits for. `None` if the call waits for something else, or on a read
+    /// error.
     pub(super) async fn pending_approval(&self, name: &TurnName, live: &LiveTurn) -> Option<Approval> {
         let id = live.turn.approval.as_deref().filter(|_| turn_state(live) == TurnState::Parked)?;
         match self.client.approval(&name.tenant, id).await {
@@ -39,14 +40,14 @@ impl McpServer {
         )
     }
 
-    /// The page to show; `None` if it has no known URL, or if the client cannot show pages.
+    /// The page to show. `None` if the gateway has no configured URL, or if the client cannot show pages.
     pub(super) fn page(&self, context: &RequestContext<RoleServer>) -> Option<&PublicUrl> {
         let shows = context.client_capabilities().and_then(|can| can.elicitation).is_some_and(|can| can.url.is_some());
         self.public.as_ref().filter(|_| shows)
     }
 }
 
-/// A request that the client shows its user the page for approvals.
+/// A request to the client: show the user the page for approvals.
 pub(super) fn approval_prompt(approval: &Approval, words: &str, page: &PublicUrl) -> InputRequests {
     let params = ElicitRequestParams::UrlElicitationParams {
         meta: None,

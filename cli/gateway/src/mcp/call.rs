@@ -23,17 +23,17 @@ use crate::names;
 use crate::problem::Problem;
 use crate::waiting::TurnLookup;
 
-/// If the client supports tasks, a longer call becomes a task. Most calls end within this time, so their clients need
-/// not poll.
+/// If the client supports tasks, a call that takes longer than this becomes a task. Most calls end sooner, so their
+/// clients do not need to poll.
 const TASK_AFTER: Duration = Duration::from_secs(2);
-/// Other clients wait at most this long. Clients and proxies rarely allow more.
+/// If the client does not support tasks, a request waits at most this long. Clients and proxies rarely allow more.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 /// How long a submit is retried while Redis does not respond. `SUBMIT_AGAIN` is the pause between attempts.
 const SUBMIT_MAX: Duration = Duration::from_secs(10);
 const SUBMIT_AGAIN: Duration = Duration::from_millis(500);
 /// Interval of progress notifications, for clients that ask for them.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Member of `_meta` with an id chosen by the client. A call with a known id runs once.
+/// Member of `_meta` with an id chosen by the client. Several calls with the same id run once.
 const TURN_ID: &str = "tickfleet/turn_id";
 /// Member of `_meta` that is rejected. The facts of calls over MCP belong to the agent: a client that chose a session
 /// could avoid facts that block a call.
@@ -50,7 +50,7 @@ impl McpServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let began = Instant::now();
-        // Reserved before the submit: a call that could not wait for its result must not be submitted.
+        // Reserve the wait before the submit: a call that cannot wait for its result must not be submitted.
         let permit = match self.waiting.reserve(&principal.holder()) {
             Ok(permit) => permit,
             Err(problem) => return Ok(CallToolResponse::Complete(not_now(&problem))),
@@ -104,7 +104,7 @@ impl McpServer {
         names::chosen(TURN_ID, turn.id.as_ref())
             .map_err(|problem| ErrorData::invalid_params(problem.summary().0.to_owned(), None))?;
         turn.reply_to = Some(self.waiting.inbox(&principal.tenant));
-        // With an id chosen here, a submit without a response from Redis can be repeated, and still runs once.
+        // The id is chosen here. If Redis does not respond, the submit can be repeated, and the call still runs once.
         let id = turn.id.take().map_or_else(new_id, Ok)?;
         turn.id = Some(id.clone());
         let began = Instant::now();
@@ -124,7 +124,7 @@ impl McpServer {
         }
     }
 
-    /// The result of a call that was submitted before and has no record.
+    /// The response to a call that was submitted before and has no record.
     async fn not_there(&self, name: &TurnName) -> Result<CallToolResponse, ErrorData> {
         let known = self.client.store(&name.tenant).content_of(name).await.map_err(|error| failed(&error.into()))?;
         let turn = &name.turn;
@@ -140,8 +140,8 @@ impl McpServer {
         Ok(CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)])))
     }
 
-    /// The client has stopped waiting. If that cancels the call, the turn is canceled too. Over HTTP with a revision
-    /// before 2026-07-28, a broken connection does not cancel a call.
+    /// Handles a client that has stopped waiting. If the protocol cancels the call in this case, cancels the turn too.
+    /// Over HTTP with a revision before 2026-07-28, a broken connection does not cancel a call.
     async fn cancelled(&self, name: &TurnName, context: &RequestContext<RoleServer>) -> ErrorData {
         let is_wanted_no_more = self.only.is_some() || is_stateless(context);
         if is_wanted_no_more && let Err(error) = self.cancel(name).await {
@@ -208,7 +208,8 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
     if let Some(result) = results.and_then(|results| results.into_iter().next()) {
         return Ok(result);
     }
-    // The call succeeded even though the library cannot parse its result. Reported as a failure, it would be repeated.
+    // The call succeeded, but the library cannot parse its result. If it were reported as failed, the model would
+    // repeat it.
     if let Some(result) = reply.results.first().filter(|result| result.outcome == Outcome::Ok) {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         return Ok(CallToolResult::success(vec![ContentBlock::text(output.to_owned())]));
@@ -218,7 +219,7 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
     Ok(CallToolResult::error(vec![ContentBlock::text(why.to_owned())]))
 }
 
-/// A unique id. It reveals nothing by itself: reading the turn requires a key for the agent.
+/// A unique id. The id is not a secret: reading the turn requires a key for the agent.
 fn new_id() -> Result<TurnId, ErrorData> {
     let mut bytes = [0_u8; 16];
     let random = SystemRandom::new().fill(&mut bytes).is_ok();
@@ -242,7 +243,7 @@ fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
 
-/// The call was rejected before it was accepted, for example by a full queue or for lack of memory. The model may
+/// The call was rejected before it was accepted, for example because of a full queue or a lack of memory. The model can
 /// retry.
 fn not_now(problem: &Problem) -> CallToolResult {
     let (message, is_worth_another) = problem.summary();

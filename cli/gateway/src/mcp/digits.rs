@@ -1,8 +1,8 @@
-//! Preserves numbers that the protocol library would round: they pass through it as texts.
+//! Preserves numbers that the protocol library would round: such a number passes through the library as a text.
 //!
-//! The library parses JSON into values with 64-bit integers and fractions of about 16 digits. On the way into it, each
-//! longer number becomes a text with a mark that is secret to this process. On the way out, each such text becomes the
-//! number again.
+//! The library parses JSON into values with 64-bit integers and fractions of about 16 digits. Before parsing, each
+//! longer number becomes a text that begins with a mark. The mark is secret to this process. In the output, each such
+//! text becomes the original number again.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::IgnoredAny;
 use tickfleet_model::redaction::string_end;
 
-/// Digits of a fraction that are always exact.
+/// A fraction with at most this many digits is always exact.
 const DIGITS_EXACT: usize = 15;
 
 /// The mark: a text that begins with it is a number.

@@ -24,17 +24,17 @@ pub(crate) type HttpServer = StreamableHttpService<McpServer, NeverSessionManage
 
 /// Maximum bytes of a request body.
 const BODY_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
-/// The same after numbers became texts: each has at least 15 digits, and its quotes and mark add 51 bytes.
+/// Maximum bytes after numbers became texts: each such number has at least 15 digits; its quotes and mark add 51 bytes.
 const GUARDED_BYTES_MAX: usize = 5 * BODY_BYTES_MAX;
-/// Pages of the local machine, on any port.
+/// Origins of pages on the local machine, on any port.
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
 pub(crate) fn http_server(server: McpServer) -> HttpServer {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
-        // Only programs that know a key send it; a browser never does so by itself, so a check of the host name
-        // protects nothing. Pages of other origins are still rejected, as the specification requires.
+        // Only programs that know a key send it. A browser never sends a key by itself, so a check of the host name
+        // would protect nothing. Pages of other origins are still rejected, as the specification requires.
         .disable_allowed_hosts()
         .with_allowed_origins(LOCAL_ORIGINS)
         .with_max_request_body_bytes(GUARDED_BYTES_MAX);
@@ -59,7 +59,7 @@ pub(crate) async fn answer(
 /// Converts the numbers of a request that would be rounded to marked texts.
 async fn with_guarded_digits(request: Request) -> Result<Request, Problem> {
     let (head, body) = request.into_parts();
-    // If the body ends early, no client waits for the response, so the error may be imprecise.
+    // This error may be imprecise if the body ended early. In that case, no client waits for the response.
     let bytes = axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| Problem::too_large())?;
     let body = match std::str::from_utf8(&bytes).map(digits::guarded) {
         Ok(Cow::Owned(guarded)) => guarded.into(),

@@ -45,11 +45,12 @@ pub use stdio::serve_stdio;
 
 /// Tools per page of a list.
 const PAGE: usize = 200;
-/// How long to wait for a tool list that no worker has written yet. Clients ask once, as soon as a fleet starts.
+/// How long to wait for a tool list that no worker has written yet. Clients request the list once, as soon as a fleet
+/// starts.
 const LIST_WAIT: Duration = Duration::from_secs(5);
-/// First pause between attempts to read the list. It doubles up to [`LIST_LOOKS_MAX`].
+/// First pause between attempts to read the list. The pause doubles up to [`LIST_LOOKS_MAX`].
 const LIST_LOOKS_MIN: Duration = Duration::from_millis(100);
-/// See [`LIST_LOOKS_MIN`].
+/// Longest pause between attempts to read the list.
 const LIST_LOOKS_MAX: Duration = Duration::from_secs(1);
 
 /// The agent that a server speaks for.
@@ -57,7 +58,7 @@ const LIST_LOOKS_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Principal {
     tenant: TenantId,
     agent: AgentId,
-    /// The caller's key; `None` if the process speaks for the agent that it was started with.
+    /// The caller's key. `None` if the process was started for this agent.
     caller: Option<Caller>,
 }
 
@@ -76,7 +77,7 @@ impl Principal {
         self.caller.as_ref().map_or_else(started, Caller::holder)
     }
 
-    /// The turn of a task id. An invalid id is an unknown task.
+    /// The turn with this task id. An invalid id is reported as an unknown task.
     fn turn(&self, task_id: &str) -> Result<TurnName, ErrorData> {
         let turn = TurnId::new(task_id).map_err(|_| unknown_task(task_id))?;
         Ok(TurnName { tenant: self.tenant.clone(), turn })
@@ -91,7 +92,7 @@ pub(crate) struct McpServer {
     /// Metrics of the gateway; `None` over standard input and output.
     metrics: Option<Arc<Metrics>>,
     draining: CancellationToken,
-    /// The only agent that it serves; `None` if each request names its agent.
+    /// The only agent that the server serves; `None` if each request names its agent.
     only: Option<Principal>,
     /// Base URL of the gateway's pages, if configured. `None` over standard input and output.
     public: Option<PublicUrl>,
@@ -210,8 +211,8 @@ impl ServerHandler for McpServer {
         Ok(page)
     }
 
-    // Without an advertised capability these methods are unknown, not empty lists: revision 2026-07-28 requires that
-    // both agree.
+    // The server does not advertise these capabilities. The methods below are therefore unknown, instead of returning
+    // empty lists: revision 2026-07-28 requires that methods and capabilities agree.
 
     async fn list_prompts(
         &self,
@@ -274,7 +275,7 @@ impl ServerHandler for McpServer {
         self.task(&principal, &request.task_id, &context).await.map(GetTaskResult::new)
     }
 
-    /// Receives responses to a task's requests. They decide nothing: the caller cannot approve its own call.
+    /// Receives responses to a task's requests. The responses decide nothing: the caller cannot approve its own call.
     async fn update_task(
         &self,
         request: UpdateTaskParams,
@@ -292,7 +293,7 @@ impl ServerHandler for McpServer {
     ) -> Result<(), ErrorData> {
         let principal = self.principal(&context)?;
         principal.may(Verb::Cancel)?;
-        // A task of another agent is unknown.
+        // A task of another agent is reported as unknown.
         self.task(&principal, &request.task_id, &context).await?;
         self.cancel(&principal.turn(&request.task_id)?).await
     }

@@ -17,8 +17,8 @@ const LINE_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
 /// Size of the buffer between a standard stream and the protocol library, in bytes.
 const PIPE_BYTES: usize = 64 * 1024;
 
-/// Serves the tools of one agent until the client disconnects, or until `draining`. The user who started the process
-/// speaks for the agent: no key is required.
+/// Serves the tools of one agent until the client disconnects or `draining` is canceled. The user who started the
+/// process acts for the agent: no key is required.
 ///
 /// # Errors
 /// The client does not speak MCP, or disconnected before the handshake.
@@ -27,7 +27,7 @@ pub async fn serve_stdio(
     (tenant, agent): (TenantId, AgentId),
     draining: CancellationToken,
 ) -> std::io::Result<()> {
-    // Canceled last, so that waiting calls get a response before the inbox is removed.
+    // `readers` is canceled last, so that waiting calls get a response before the inbox is removed.
     let readers = CancellationToken::new();
     let waiting = ReplyWaiters::new(client.clone(), readers.clone());
     let only = Some(Principal { tenant, agent, caller: None });
@@ -44,7 +44,7 @@ pub async fn serve_stdio(
         Err(error) => Err(std::io::Error::other(error)),
     };
     read.abort();
-    // The library has closed its end of the pipe. This returns when all responses have been written.
+    // The library has closed its end of the pipe, so this task ends once all responses have been written.
     drop(written.await);
     readers.cancel();
     waiting.ended().await;

@@ -1,4 +1,4 @@
-//! The state of a call that a client follows as a task. It comes from the turn's record alone.
+//! The state of a call that a client follows as a task. The state is read from the turn's record alone.
 
 use chrono::{DateTime, SecondsFormat};
 use rmcp::ErrorData;
@@ -30,13 +30,14 @@ impl McpServer {
         let store = self.client.store(&principal.tenant);
         let retain_ms = store.options().retain_ms;
         let failed = |error: tickfleet_store::StoreError| failed(&error.into());
-        // A task of another agent is unknown, before and after it has been decided. The check takes equally long.
+        // A task of another agent is reported as unknown, whether it is decided or not. The check takes as long as for
+        // a task that does not exist.
         let is_own = |view: &TurnView| agent_of(view).as_deref() == Some(principal.agent.as_str());
         let mut view = store.turn_view(&name).await.map_err(failed)?;
         let waits = if is_own(&view) { None } else { self.client.undecided(&name).await.map_err(failed)? };
         let is_queued = waits.is_some_and(|waits| waits.agent.as_ref() == Some(&principal.agent));
         if !is_own(&view) && !is_queued {
-            // It may have been admitted between the two reads.
+            // The turn may have been admitted between the two reads.
             view = store.turn_view(&name).await.map_err(failed)?;
         }
         match view {
@@ -77,7 +78,7 @@ fn working(name: &TurnName, live: &LiveTurn, retain_ms: i64) -> DetailedTask {
     let mut task = Task::new(name.turn.as_str(), TaskStatus::Working, instant(created_ms), instant(created_ms))
         .with_status_message(state_words(turn_state(live)))
         .with_poll_interval_ms(POLL_MS);
-    // It ends by its deadline, and its record is kept for a while after that.
+    // The turn ends by its deadline, and its record is kept for `retain_ms` after the end.
     task.ttl_ms = u64::try_from(live.turn.head.deadline_ms - created_ms + retain_ms).ok();
     DetailedTask::new(task, TaskPayload::Working)
 }

@@ -233,9 +233,9 @@ async fn decide(
     Ok(Json(counted))
 }
 
-/// Returns the changed arguments that the approver saw, as the record has them. They are compared by value, with all
-/// digits, because JSON clients format values differently. The store's script compares the returned text with the
-/// record again when it decides.
+/// Returns the changed arguments that the approver saw, as stored in the record. The changes are compared by value,
+/// with all digits, because JSON clients format values differently. When the store's script decides, it compares the
+/// returned text with the record again.
 fn changes_seen<'a>(approval: &'a Approval, shown: Option<&RawValue>) -> Result<Option<&'a RawValue>, Problem> {
     let Some(shown) = shown else { return Ok(None) };
     let now = approval.narrowed.as_deref();

@@ -1,5 +1,5 @@
-//! The live state of the fleet. Redis is polled every two seconds for all watchers together, and only while there are
-//! any.
+//! The live state of the fleet. Redis is polled every two seconds, once for all watchers, and only while there are
+//! watchers.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use crate::verbs::{CallerIdentity, Verb};
 
 /// Time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Live views open at once: of one gateway, and of one key. Each is a connection, and all receive the same snapshot.
-/// Only keys for all tenants can open one.
+/// Maximum number of open live views: of one gateway, and of one key. Each live view is a connection. All live views
+/// receive the same snapshot. Only keys for all tenants can open a live view.
 const WATCHERS_MAX: PermitBounds = PermitBounds { all: 200, tenant: 200, caller: 50 };
 
 /// The latest snapshot.
@@ -85,8 +85,8 @@ impl FleetPoller {
         stop.run_until_cancelled(polling).await;
     }
 
-    /// Snapshots from now on, while `may_still` returns true for the watcher. A slow reader skips snapshots and always
-    /// receives the newest.
+    /// Streams snapshots while `may_still` returns true for the watcher. If a reader is slow, it skips snapshots and
+    /// receives the newest one.
     ///
     /// # Errors
     /// 429: too many live views.
@@ -296,17 +296,17 @@ mod tests {
         }
         assert_eq!(backend.0.load(Ordering::SeqCst), 5, "one look for all of them");
 
-        // The stream of an invalid key ends, and its place becomes free.
+        // The stream of an invalid key ends, and its permit is released.
         may.store(false, Ordering::SeqCst);
         assert!(watchers[0].next().await.is_none());
         drop(watchers.remove(0));
         may.store(true, Ordering::SeqCst);
         assert!(watch().is_ok());
         drop(watchers);
-        // As above.
+        // Sleeping advances the paused clock.
         tokio::time::sleep(POLL_INTERVAL * 2).await;
         let looks = backend.0.load(Ordering::SeqCst);
-        // As above.
+        // Sleeping advances the paused clock.
         tokio::time::sleep(POLL_INTERVAL * 10).await;
         assert_eq!(backend.0.load(Ordering::SeqCst), looks, "and nobody looks on when all have gone");
         stop.cancel();

@@ -74,7 +74,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/audit", get(audit::search))
 }
 
-/// Resolves a filter's tool, given by name or id, to its name; `None` if the filter has none.
+/// Resolves the tool of a filter, given by name or id, to the tool's name. `None` if the filter has no tool.
 ///
 /// # Errors
 /// 503.
@@ -135,7 +135,7 @@ impl Operator {
     /// Restricts a requested tenant to the tenants of the key. `None` means all tenants.
     ///
     /// # Errors
-    /// 400: invalid tenant. 403: the key does not cover it.
+    /// 400: invalid tenant. 403: the key does not cover the tenant.
     pub(crate) fn restrict_tenant(&self, requested: Option<String>) -> Result<Option<TenantId>, Problem> {
         let requested: Option<TenantId> = optional("tenant", requested)?;
         match (self.grant.tenant.one(), requested) {
@@ -146,7 +146,8 @@ impl Operator {
         }
     }
 
-    /// Splits `tenant:id`. An `id` alone gets the key's tenant; with a key for all tenants, its tenant is `None`.
+    /// Splits `tenant:id`. If the text is only an `id`, the tenant is the key's tenant; with a key for all tenants,
+    /// `None`.
     ///
     /// # Errors
     /// 400, 403.

@@ -171,7 +171,7 @@ pub(crate) async fn resume(
         PauseTarget::Tool(given) => {
             let tool = PausedTool { tool: shared.backend.tool_switched(&given.tool).await?, ..given.clone() };
             match operate::resume_tool(shared.client.stores(), &tool, by).await? {
-                // It may have been paused under its id, at a time when the id could not be resolved to a name.
+                // The tool may have been paused under its id, at a time when the id could not be resolved to a name.
                 set if set != PauseResult::Ok && tool != *given => {
                     operate::resume_tool(shared.client.stores(), given, by).await?
                 }
@@ -179,7 +179,7 @@ pub(crate) async fn resume(
             }
         }
     };
-    // Checked only now, because the configuration may no longer have the paused tenant, agent or tool.
+    // Check the target only now: the configuration may no longer have the paused tenant, agent or tool.
     if set != PauseResult::Ok {
         target.is_known(&shared).await?;
     }

@@ -21,9 +21,9 @@ use crate::verbs::Verb;
 /// A disabled tool.
 #[derive(Debug, Serialize)]
 pub(crate) struct DisabledTool {
-    /// Its name or id.
+    /// The tool's name or id.
     tool: String,
-    /// Shards in which it is disabled; absent if in all.
+    /// The shards in which the tool is disabled; absent if it is disabled in all shards.
     #[serde(skip_serializing_if = "Option::is_none")]
     only_in: Option<Vec<u32>>,
 }
@@ -124,7 +124,7 @@ async fn switch(
     let by = Actor { by: operator.by(), reason: validate_reason(&request.reason)?, redactor: &redactor };
     let name = shared.backend.tool_switched(&request.tool).await?;
     let mut changed = operate::switch_tool(shared.client.stores(), &name, on, by).await?;
-    // It may have been disabled under its id, at a time when the id could not be resolved to a name.
+    // The tool may have been disabled under its id, at a time when the id could not be resolved to a name.
     if on && !changed && name != request.tool {
         changed = operate::switch_tool(shared.client.stores(), &request.tool, on, by).await?;
     }

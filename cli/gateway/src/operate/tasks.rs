@@ -52,7 +52,7 @@ pub(crate) struct AllTasksPage {
     /// Position of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
-    /// True if the position to continue from has expired: the list of its tenant starts over.
+    /// True if the requested position has expired: the list of the position's tenant then starts at its newest task.
     list_restarted: bool,
     /// Now, ms of shard time.
     now_ms: i64,

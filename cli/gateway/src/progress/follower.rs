@@ -99,7 +99,8 @@ impl FollowerEvents {
         self.standing = Some(standing);
     }
 
-    /// Also used for a turn that the key does not cover, so that the event does not reveal its owner.
+    /// Ends with `gone`. Also used for a turn that the key does not cover, so that the event does not reveal the turn's
+    /// owner.
     fn add_gone(&mut self) {
         let message = format!("{} is unknown: rejected, or its record has expired", self.name.turn);
         self.push("gone", &json!({"message": message}));

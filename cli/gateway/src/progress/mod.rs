@@ -1,5 +1,5 @@
-//! The progress of turns, streamed to followers: what a turn waits for, where it runs, which calls have ended, and its
-//! reply.
+//! The progress of turns, streamed to followers: what a turn waits for, where it runs, which of its calls have ended,
+//! and its reply.
 //!
 //! START HERE: [`events`] handles a request to follow a turn. `poller` is the one task of a gateway that polls Redis
 //! for all followers. `follower` turns the polled states into the events of one follower.
@@ -45,7 +45,7 @@ pub(crate) async fn events(
     caller.may(Verb::Read)?;
     let name = named_turn(&caller, id)?;
     let skipped = position(&headers)?;
-    // A turn that the caller may not see is unknown, as in a request for its reply.
+    // A turn that the caller may not see is reported as unknown, as in a request for the turn's reply.
     lookup_response(&name, &shared.waiting.look_up(&name, Some(&caller)).await?)?;
     let open_stream = OpenStream::begin(&shared, requester, Verb::Read)?;
     let seen = shared.followed.follow(&name);

@@ -21,7 +21,7 @@ use crate::waiting::{ReplyWaiters, TurnLookup};
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Pause after a failed poll.
 const POLL_RETRY_PAUSE: Duration = Duration::from_secs(2);
-/// Polls between two reads of a message that waits for admission: it may be large.
+/// A message that waits for admission is read only with every n-th poll, because it may be large.
 const READ_EVERY: u32 = 8;
 /// Maximum turns in one query to Redis.
 const TURNS_PER_QUERY: usize = 100;
@@ -34,18 +34,18 @@ pub(super) enum PolledState {
     Queued,
     /// In progress.
     Underway {
-        /// The agent that makes its calls.
+        /// The agent that makes the turn's calls.
         agent: String,
-        /// Its state: waiting with a reason, or where it runs.
+        /// The turn's state: what the turn waits for, or where it runs.
         standing: TurnPhase,
         /// The calls that have ended, in order.
         ended: Arc<Vec<CallEnd>>,
     },
     /// Ended, with this reply.
     Ended(Arc<Reply>),
-    /// Unknown. If it ended while memory was short, its reply is only in its inbox.
+    /// The turn is unknown. If it ended while memory was short, its reply is only in its inbox.
     Gone,
-    /// Its record cannot be read: the gateway's log has the reason. It is not polled again.
+    /// The turn's record cannot be read: the gateway's log has the reason. The turn is not polled again.
     Damaged,
     /// The poll failed: the gateway's log has the reason.
     Away,
@@ -105,7 +105,7 @@ impl FollowedTurns {
         let known = turns.get(name).filter(|seen| seen.receiver_count() > 0);
         let mut seen = match known {
             Some(seen) => seen.subscribe(),
-            // The state that the last followers saw may be outdated.
+            // The turn has no followers now, so a stored state may be outdated.
             None => {
                 let (sender, seen) = watch::channel(PolledState::Nothing);
                 turns.insert(name.clone(), sender);
@@ -146,13 +146,14 @@ impl Inner {
         known.map(|(name, seen)| (name.clone(), seen.borrow().ended())).collect()
     }
 
-    /// Polls these turns. Returns false if some of them could not be read.
+    /// Polls these turns. Returns false if a turn could not be read.
     async fn poll_turns(&self, names: Vec<(TurnName, usize)>) -> bool {
         let mut shards: HashMap<u32, Vec<(TurnName, usize)>> = HashMap::new();
         for (name, known) in names {
             shards.entry(self.client.store(&name.tenant).shard()).or_default().push((name, known));
         }
-        // A shard that does not respond delays no other shard, and is tried once per poll.
+        // The shards are polled concurrently. A shard that does not respond delays no other shard, and is tried once
+        // per poll.
         let polls = shards.into_values().map(async |names| {
             for some in names.chunks(TURNS_PER_QUERY) {
                 if !self.poll_shard_turns(some).await {
@@ -202,7 +203,7 @@ impl Inner {
         let is_read = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
         self.update_state(name, |seen| match found {
             Ok(TurnLookup::Ended(reply)) => PolledState::Ended(reply),
-            // It may have been admitted between the two reads: the next poll shows it.
+            // The turn may have been admitted between the two reads. In that case, the next poll shows it.
             Ok(TurnLookup::UnderWay) if matches!(seen, PolledState::Underway { .. }) => seen.clone(),
             Ok(TurnLookup::UnderWay) => PolledState::Queued,
             Ok(TurnLookup::InInbox | TurnLookup::Unknown) => PolledState::Gone,

@@ -17,8 +17,8 @@ pub(crate) const TRACEPARENT: &str = "traceparent";
 /// Maximum characters of a request id from the caller.
 const ID_CHARS_MAX: usize = 128;
 
-/// Assigns an id to the request, or keeps the caller's. Returns the id in the response, and logs the request when its
-/// response begins. Requests that probes send constantly are logged at debug level.
+/// Assigns an id to the request, unless the caller sent a valid one. Returns the id in the response, and logs the
+/// request when its response begins. Frequent requests of probes are logged at debug level.
 pub(crate) async fn log(request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = valid_request_id(request.headers()).unwrap_or_else(random_id);

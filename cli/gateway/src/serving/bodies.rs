@@ -1,4 +1,4 @@
-//! A time limit for request bodies. A body that trickles in occupies a connection and the memory for what has arrived.
+//! A time limit for request bodies. A slow body occupies a connection, and memory for the part that has arrived.
 
 use std::io;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream;
 use tokio::time::{Instant, timeout_at};
 
-/// A request whose body has not arrived by then fails. Bodies have at most 1 MiB.
+/// Maximum time until the body of a request has arrived. Bodies have at most 1 MiB.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Limits the time for the body of a request.
@@ -20,8 +20,8 @@ pub(crate) async fn in_time(request: Request, next: Next) -> Response {
 }
 
 fn bounded(body: BodyDataStream) -> Body {
-    // The time starts when the body is first read: authentication happens before, and must not count against the
-    // sender.
+    // The time starts when the body is first read. Authentication happens before the read, and must not count against
+    // the sender.
     let timed = stream::unfold(Some((body, None)), |state| async {
         let (mut body, deadline) = state?;
         let deadline = deadline.unwrap_or_else(|| Instant::now() + BODY_TIME_MAX);

@@ -1,6 +1,6 @@
 //! Bounds of resources that callers share.
 
-/// Maximum numbers in use at once.
+/// Maximum number of units of a resource that are in use at the same time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PermitBounds {
     /// By all callers together.

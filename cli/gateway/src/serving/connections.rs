@@ -1,6 +1,7 @@
 //! Connections, from their first byte. A connection is unknown until it has sent a valid key or token. Unknown
-//! connections are bounded in number and in time. If there are too many, the oldest one of the address with the most is
-//! closed, so that silent connections cannot keep others out. A known connection counts for the caller of its key.
+//! connections are bounded in number and in time. If there are too many, one is closed: the oldest connection of the
+//! address with the most unknown connections. Silent connections therefore cannot keep others out. A known connection
+//! counts for the caller that its key identifies.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -26,9 +27,9 @@ use crate::verbs::CallerIdentity;
 
 /// Maximum connections without a valid key, including those in a TLS handshake.
 const UNKNOWN_MAX: usize = 512;
-/// A connection that has not sent a valid key by then is closed.
+/// A connection that has not sent a valid key within this time is closed.
 const UNKNOWN_TIME_MAX: Duration = Duration::from_secs(30);
-/// Connections of one tenant and of one caller at once. These bounds exceed those for waiting requests and streams
+/// Maximum connections of one tenant and of one caller. These bounds exceed the bounds for waiting requests and streams
 /// together.
 const KNOWN_MAX: PermitBounds = PermitBounds { all: usize::MAX, tenant: 5_000, caller: 4_000 };
 
@@ -108,7 +109,7 @@ impl fmt::Debug for OpenConnection {
 }
 
 impl OpenConnection {
-    /// Counts the connection for the caller of its first valid key. Later keys do not change that.
+    /// Counts the connection for the caller of its first valid key. Later keys do not change the caller.
     ///
     /// # Errors
     /// 429: the caller or its tenant has too many connections.
@@ -144,7 +145,7 @@ impl Drop for OpenConnection {
 pub(crate) struct RequestConnection(pub(super) Arc<OpenConnection>);
 
 impl RequestConnection {
-    /// The origin of a request; `None` if it did not come over a network.
+    /// The connection of a request; `None` if the request did not come over a network.
     pub(crate) fn of(parts: &Parts) -> Option<&Self> {
         parts.extensions.get::<ConnectInfo<Self>>().map(|origin| &origin.0)
     }
@@ -157,7 +158,7 @@ impl RequestConnection {
     /// Counts the connection for a caller.
     ///
     /// # Errors
-    /// As [`OpenConnection::assign_to`].
+    /// The errors of [`OpenConnection::assign_to`].
     pub(crate) fn assign_to(&self, holder: &CallerIdentity) -> Result<(), Problem> {
         self.0.assign_to(holder)
     }
@@ -197,11 +198,11 @@ impl Listener for PlainListener {
     }
 }
 
-/// The byte stream of a connection. It fails once the connection must not stay open.
+/// The byte stream of a connection. Reads and writes fail once the connection must not stay open.
 pub(crate) struct ConnectionStream<S> {
     stream: S,
     connection: Arc<OpenConnection>,
-    /// Ready when the time without a valid key is over.
+    /// Ready when the time for an unknown connection is over, or when the connection is closed.
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_over: bool,
 }
@@ -210,7 +211,7 @@ impl<S> ConnectionStream<S> {
     pub(super) fn new(stream: S, connection: Arc<OpenConnection>) -> Self {
         let closed = connection.closed.clone();
         let over = async move {
-            // Whichever comes first.
+            // Wait for the timeout or the close, whichever comes first.
             _ = tokio::time::timeout(UNKNOWN_TIME_MAX, closed.cancelled()).await;
         };
         Self { stream, connection, over: Box::pin(over), is_over: false }

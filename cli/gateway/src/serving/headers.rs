@@ -1,5 +1,5 @@
-//! Headers that may occur only once. With two values, a proxy and the gateway, or two parts of the gateway, could each
-//! use a different one.
+//! Headers that may occur only once. If a header had two values, a proxy and the gateway, or two parts of the gateway,
+//! could each use a different value.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -13,7 +13,7 @@ const ONCE: [&str; 5] = ["authorization", "content-type", "idempotency-key", "la
 /// Prefixes of header names that a request may have at most once.
 const FAMILIES: [&str; 2] = ["mcp-", "tickfleet-"];
 
-/// Rejects a request with two values of such a header.
+/// Rejects a request that repeats a header of `ONCE` or `FAMILIES`.
 pub(crate) async fn once(request: Request, next: Next) -> Response {
     match repeated(request.headers()) {
         Some(name) => {
@@ -28,7 +28,7 @@ fn repeated(headers: &HeaderMap) -> Option<&HeaderName> {
     headers.keys().find(|name| counts_once(name.as_str()) && headers.get_all(*name).iter().nth(1).is_some())
 }
 
-/// The value of an informational header; `None` if there are several, so that no arbitrary one is used.
+/// The value of an informational header. `None` if there are several values, because none of them can be preferred.
 pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())

@@ -1,6 +1,6 @@
-//! A rate limit per address for invalid keys and tokens, so that keys cannot be tried at the speed of the gateway. A
-//! credential that was valid here before is exempt: behind a proxy all clients share one address, and a client that
-//! tries keys must not block the others.
+//! A rate limit per address for invalid keys and tokens, so that keys cannot be guessed at the speed of the gateway. A
+//! credential that was valid here before is exempt: behind a proxy, all clients share one address, and a client that
+//! guesses keys must not block the other clients.
 
 use std::collections::HashSet;
 use std::mem::take;
@@ -65,7 +65,7 @@ impl InvalidCredentialLimiter {
     /// Decides whether the credential of a request is checked at all.
     ///
     /// # Errors
-    /// 429: too many invalid credentials came from this address, and this one was not valid here before.
+    /// 429: too many invalid credentials came from this address, and this credential was not valid here before.
     pub(crate) fn check_rate(&self, parts: &Parts, secret: &str) -> Result<(), Problem> {
         let (Some(rate), Some(peer)) = (self.rate, peer_of(parts)) else { return Ok(()) };
         if !self.wrong.is_used_up(&peer, rate) || self.good.lock().has(&Sha256::digest(secret).into()) {
@@ -127,8 +127,8 @@ mod tests {
             limiter.check_rate(&here, "wrong").unwrap();
             limiter.count(&here, "wrong");
         }
-        // The limit applies to any port, and to any credential not yet known as valid. Otherwise a valid one could be
-        // found by trying.
+        // The limit applies to any port, and to any credential not yet known as valid. Otherwise, valid credentials
+        // could be found by guessing.
         for (parts, secret) in
             [(&from("192.0.2.7:2000"), "wrong"), (&here, "other"), (&from("[::ffff:192.0.2.7]:1"), "x")]
         {

@@ -42,7 +42,7 @@ impl PublicUrl {
         format!("{}/console/#/approvals", self.0)
     }
 
-    /// URL of the metadata for `path`. An agent's MCP server has its own; everything else uses the gateway's.
+    /// URL of the metadata for `path`. An agent's MCP server has its own metadata; all other paths use the gateway's.
     fn metadata(&self, path: &str) -> String {
         let own = if agent_of(path).is_some() { path } else { "" };
         format!("{}{METADATA}{own}", self.0)

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::public::METADATA;
 use crate::problem::RateRejection;
 
-/// A request until its response begins. A client that disconnects before is counted too.
+/// A request until its response begins. If the client disconnects before the response, the request is counted, too.
 struct RequestInFlight<'a> {
     metrics: &'a Metrics,
     request: &'static str,

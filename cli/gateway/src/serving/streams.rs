@@ -1,5 +1,5 @@
-//! Streams: bounded in number, so that no tenant takes the streams of others. A stream ends when the listener's
-//! credential becomes invalid.
+//! Streams: bounded in number, so that no tenant can use up all streams. A stream ends when the listener's credential
+//! becomes invalid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::problem::Problem;
 use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::{CallerIdentity, Verb};
 
-/// Open streams: of one gateway, one tenant and one caller. Each is a connection and something to poll.
+/// Maximum open streams: of one gateway, one tenant and one caller. Each stream needs a connection and is polled for.
 const STREAMS_MAX: PermitBounds = PermitBounds { all: 1_000, tenant: 250, caller: 200 };
 /// Interval at which a listener's permission is checked.
 const PERMISSION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -34,8 +34,8 @@ impl Streams {
     }
 }
 
-/// The sender of a request for a stream, and its credential, which is checked again while the stream is open. It
-/// contains a secret, so it has no `Debug`.
+/// The sender of a request for a stream, and its credential, which is checked again while the stream is open. The
+/// credential is a secret, so this type has no `Debug`.
 pub(crate) struct StreamRequester {
     pub(crate) caller: Caller,
     parts: Parts,

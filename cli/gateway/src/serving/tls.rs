@@ -1,5 +1,5 @@
-//! TLS of the gateway: a certificate and its key from files, reloaded when they change, and a listener that runs each
-//! handshake in its own task, so that a client that never completes one delays no other.
+//! TLS of the gateway: a certificate and its key from files, reloaded when they change, and a listener. The listener
+//! runs each handshake in its own task, so that a client that never completes its handshake does not delay others.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,9 +27,9 @@ use super::peer::Peer;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Maximum bytes of each file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// A client that has not completed the handshake by then is disconnected.
+/// A client that has not completed the handshake within this time is disconnected.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Pause when the system has no more sockets, so that others can be released.
+/// Pause when the system has no more sockets, so that open sockets can be released.
 const REST: Duration = Duration::from_secs(1);
 
 /// Why TLS is unavailable.
@@ -53,8 +53,8 @@ pub enum TlsError {
     },
 }
 
-/// A certificate and its key, from files that are reloaded when they change. If a reload fails, the previous ones stay
-/// in use.
+/// A certificate and its key, from files that are reloaded when they change. If a reload fails, the previous
+/// certificate and key stay in use.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     certificate: PathBuf,
@@ -115,7 +115,7 @@ fn config(certificate: &Path, key: &Path, certificates: &[u8], secret: &[u8]) ->
     if chain.is_empty() {
         return Err(wrong(certificate, "expected a PEM certificate; found none".into()));
     }
-    // The message for an invalid key must not contain any of it.
+    // The message about an invalid key must not contain any part of the key.
     let secret = PrivateKeyDer::from_pem_slice(secret);
     let secret = secret.map_err(|_| wrong(key, "expected an unencrypted PEM private key".into()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -1,4 +1,5 @@
-//! Source of an issuer's public keys: a file, or the issuer itself, whose discovery document has their URL.
+//! Source of an issuer's public keys: a file, or the issuer itself. The issuer's discovery document has the URL of the
+//! keys.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -24,12 +25,12 @@ pub(super) enum Source {
         client: Client,
         /// The issuer's name, as in tokens.
         name: String,
-        /// URL of its discovery document.
+        /// URL of the issuer's discovery document.
         discovery: Url,
     },
 }
 
-/// The fields that are used of the discovery document.
+/// The fields of the discovery document that are used.
 #[derive(Deserialize)]
 struct Discovery {
     issuer: String,
@@ -78,7 +79,8 @@ impl Source {
             Self::Issuer { client, name, discovery } => {
                 let said = get(client, discovery.clone()).await?;
                 let said: Discovery = serde_json::from_slice(&said).map_err(|error| format!("{discovery}: {error}"))?;
-                // Otherwise the keys of one issuer could verify the tokens of another (RFC 8414, section 3.3).
+                // The document must name this issuer. Otherwise, the keys of one issuer could verify the tokens of
+                // another (RFC 8414, section 3.3).
                 if said.issuer != *name {
                     return Err(format!("{discovery} is for the issuer {:?}; expected {name:?}", said.issuer));
                 }
@@ -90,7 +92,7 @@ impl Source {
     }
 }
 
-/// Parses a URL whose responses cannot be forged on the way: https, or this machine.
+/// Parses a URL whose responses cannot be forged in transit: https, or http to this machine.
 fn trusted(url: &str) -> Result<Url, String> {
     let url = Url::parse(url).map_err(|error| format!("{url:?}: {error}"))?;
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
@@ -102,7 +104,7 @@ fn trusted(url: &str) -> Result<Url, String> {
 }
 
 /// # Errors
-/// No response in time, a status other than 200, or too long a body.
+/// No response in time, a status other than 200, or a body that is too long.
 async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     let failed = |error: reqwest::Error| format!("{url}: {}", root(&error));
     let answer = client.get(url.clone()).send().await.map_err(failed)?;

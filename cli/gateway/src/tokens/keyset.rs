@@ -10,7 +10,7 @@ use serde::Deserialize;
 pub(super) const SET_BYTES_MAX: usize = 1 << 20;
 /// Maximum keys of a set.
 const KEYS_MAX: usize = 1_000;
-/// Accepted bytes of an RSA modulus, as in `ring`.
+/// Accepted lengths of an RSA modulus in bytes, as in `ring`.
 const MODULUS_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
 
 /// The usable keys of a set.
@@ -18,7 +18,7 @@ const MODULUS_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
 pub(super) struct KeySet {
     /// Keys of different types may share an id.
     by_id: HashMap<String, Vec<VerificationKey>>,
-    /// Keys without an id. Such a key is used only if it is the only one.
+    /// Keys without an id. Such a key is used only if it is the only key of the set.
     nameless: Vec<VerificationKey>,
     /// Number of keys that are not for signatures, or whose algorithm is not supported.
     pub(super) skipped: usize,
@@ -26,7 +26,7 @@ pub(super) struct KeySet {
 
 #[derive(Debug)]
 struct VerificationKey {
-    /// The algorithms that it may be used with, given by its type and by its `alg` if it has one.
+    /// The algorithms that the key may be used with. They follow from the key's type, and from its `alg` if it has one.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
@@ -40,7 +40,7 @@ impl KeySet {
     /// Parses a set. An unusable key is skipped.
     ///
     /// # Errors
-    /// It is too large, or not a set.
+    /// The text is too large, or is not a key set.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() > SET_BYTES_MAX {
             return Err(format!("more than {SET_BYTES_MAX} bytes of keys"));
@@ -65,7 +65,7 @@ impl KeySet {
         self.by_id.values().map(Vec::len).sum::<usize>() + self.nameless.len()
     }
 
-    /// The keys with this id; if the token names none, the only key of the set. `None` if there is no such id.
+    /// The keys with this id. If the token names no id, the only key of the set. `None` if no key is found.
     fn named(&self, id: Option<&str>) -> Option<&[VerificationKey]> {
         match id {
             Some(id) => self.by_id.get(id).map(Vec::as_slice),

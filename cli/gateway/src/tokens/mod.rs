@@ -1,12 +1,12 @@
-//! Tokens of an identity provider (OpenID Connect, JWT), as an alternative to API keys. Checks who signed a token, for
-//! which service and until when, and what its claims grant.
+//! Tokens of an identity provider (OpenID Connect, JWT), as an alternative to API keys. The gateway checks who signed a
+//! token, for which service and until when it is valid, and what its claims grant.
 //!
 //! START HERE: [`Tokens::holder`] converts a token to a [`Grant`]. `keyset` holds the issuer's public keys, and
 //! `issuer` reads them. `signature` verifies signatures, and `rules` maps claims to permissions.
 //!
-//! One task of the process reads the keys every few minutes. It reads earlier if a token names an unknown key, but
-//! never more often than [`TokenOptions::keys_rest`], so tokens cannot cause more requests. While the issuer is
-//! unavailable, the last keys stay in force.
+//! One task of the process reads the keys every few minutes. If a token names an unknown key, the task reads earlier.
+//! Reads are at least [`TokenOptions::keys_rest`] apart, so that tokens cannot cause more requests to the issuer. While
+//! the issuer is unavailable, the last keys stay in force.
 
 mod issuer;
 mod keyset;
@@ -35,15 +35,15 @@ use issuer::Source;
 use keyset::KeySet;
 use rules::{Claims, GrantRules, claim, text};
 
-/// Maximum bytes of a token. Those of the largest providers have a few kilobytes.
+/// Maximum bytes of a token. Tokens of the largest providers have a few kilobytes.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
-/// Responses of the issuer for each read of its keys: the discovery document and the keys.
+/// Number of responses of the issuer for each read of its keys: the discovery document and the keys.
 const ANSWERS: u32 = 2;
-/// Maximum requests that wait for such a read.
+/// Maximum number of requests that wait for a read of the keys.
 const WAITERS_MAX: usize = 256;
-/// Interval at which keys are read even if no token requires it. A revoked key is rejected after that.
+/// Interval at which keys are read even if no token requires it. A revoked key is accepted until the next read.
 const READ_EVERY: Duration = Duration::from_secs(300);
-/// The same interval after a failed read.
+/// Time until the next read after a failed read, if no token requires one.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 /// Interval at which the file of rules is checked, and shortest interval between reads of a key file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -55,9 +55,9 @@ const LOOK_FILE_EVERY: Duration = Duration::from_secs(10);
 pub struct TokenOptions {
     /// The `iss` of the tokens, which is also the URL of the issuer.
     pub issuer: String,
-    /// A file with the issuer's public keys (JSON Web Key Set). Without it, they are fetched from the issuer.
+    /// A file with the issuer's public keys (JSON Web Key Set). Without a file, the keys are fetched from the issuer.
     pub jwks: Option<PathBuf>,
-    /// Accepted `aud` values. A token needs one of them.
+    /// Accepted `aud` values. A token needs one of these values.
     pub audience: Vec<String>,
     /// Accepted signature algorithms.
     pub algorithms: Vec<Algorithm>,
@@ -69,7 +69,7 @@ pub struct TokenOptions {
     pub rules: PathBuf,
     /// Shortest interval between two reads of the keys.
     pub keys_rest: Duration,
-    /// Timeout of one response of the issuer, from connecting to its last byte.
+    /// Timeout of one response of the issuer, from connecting to the last byte.
     pub answer_max: Duration,
 }
 
@@ -89,7 +89,7 @@ impl TokenOptions {
 /// Why tokens cannot be accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The issuer's URL is invalid, or its client cannot be set up.
+    /// The issuer's URL is invalid, or the HTTP client cannot be set up.
     #[error("the issuer {issuer}: {problem}")]
     Issuer {
         /// The issuer.
@@ -125,7 +125,7 @@ struct KeyRead {
 enum KeyReadPhase {
     /// Reading.
     Reading,
-    /// Has read a moment ago, and ignores requests until its rest is over.
+    /// Has just read the keys, and ignores requests until the shortest interval between reads is over.
     Resting,
     /// Reads on request, or when the interval is over.
     Idle,
@@ -198,7 +198,7 @@ impl Tokens {
     /// The permissions of a token's holder.
     ///
     /// # Errors
-    /// 401: the token is invalid. 403: it is valid, but grants nothing. 503: the issuer's keys are unavailable.
+    /// 401: the token is invalid. 403: the token is valid, but grants nothing. 503: the issuer's keys are unavailable.
     pub(crate) async fn holder(&self, token: &str) -> Result<Grant, Problem> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Problem::unauthorized(format!("a token has at most {TOKEN_BYTES_MAX} bytes")));
@@ -244,7 +244,7 @@ impl Inner {
         Err(Problem::unauthorized("this token is signed with a key that its issuer is not known to have"))
     }
 
-    /// Verifies a token with the key that it names. `None`: the key is unknown.
+    /// Verifies a token with the key that the token names. `None` if the key is unknown.
     fn checked(&self, token: &str, header: &Header) -> Option<Result<Claims, Problem>> {
         let keys = self.keys.load();
         let key = match keys.find(header.kid.as_deref(), header.alg)? {
@@ -268,7 +268,8 @@ impl Inner {
         if claims.get("iss").and_then(Value::as_str) != Some(self.options.issuer.as_str()) {
             return Err(refused(&ErrorKind::InvalidIssuer));
         }
-        // Only the owner of that key may send such a token, and the gateway cannot check for the key (RFC 7800).
+        // The token is bound to a key: only the key's owner may use the token, and the gateway cannot check the key
+        // (RFC 7800).
         if claims.contains_key("cnf") {
             return Err(Problem::unauthorized("a token that is bound to its sender's key is not taken here"));
         }
@@ -281,8 +282,8 @@ impl Inner {
     /// The holder's id for the audit log.
     fn name(&self, claims: &Claims) -> Result<String, String> {
         let name = text(claims, &self.options.name_claim)?;
-        // Users can write any address into their profile, so an unverified one must not become their id. Some issuers
-        // write the flag as a text.
+        // Users can write any address into their profile, so an unverified address must not become their id. Some
+        // issuers write `email_verified` as a text.
         let is_verified = |said: &Value| *said == true || *said == "true";
         if self.options.name_claim == "email" && claim(claims, "email_verified").is_some_and(|said| !is_verified(said))
         {
@@ -295,8 +296,8 @@ impl Inner {
         Ok(name.to_owned())
     }
 
-    /// Requests a read of the keys, and waits for it. If they were read a moment ago, returns immediately: the content
-    /// of tokens must not decide how often the issuer is queried.
+    /// Requests a read of the keys, and waits for the read. If the keys were read a moment ago, returns immediately:
+    /// the content of tokens must not decide how often the issuer is queried.
     async fn request_keys(&self) -> KeyRead {
         let mut key_reads = self.key_read.subscribe();
         let now = *key_reads.borrow_and_update();
@@ -350,11 +351,11 @@ impl Inner {
         };
         tokio::time::sleep(cooldown).await;
         self.key_read.send_modify(|key_read| key_read.phase = KeyReadPhase::Idle);
-        // The result does not matter: the keys are due either way.
+        // The result does not matter: the keys are read after the timeout and after a request alike.
         let _ = tokio::time::timeout(every, self.key_requested.notified()).await;
     }
 
-    /// Follows the file of rules. A permission that is removed from it is rejected about a second later.
+    /// Follows the file of rules. A permission that is removed from the file is rejected about a second later.
     async fn follow_rules(&self) {
         let path = &self.options.rules;
         let mut known = read_rules(path).ok();
@@ -377,7 +378,8 @@ impl Inner {
     }
 }
 
-/// When a token expires. The library has checked the claim; a time beyond the calendar becomes the latest possible one.
+/// When a token expires. The library has checked the claim. A time beyond the calendar becomes the latest possible
+/// time.
 fn ends(claims: &Claims, leeway: Duration) -> DateTime<Utc> {
     let seconds = claims.get("exp").and_then(Value::as_f64).unwrap_or_default() + leeway.as_secs_f64();
     #[allow(clippy::cast_possible_truncation, reason = "a number that is too large becomes the largest")]

@@ -36,7 +36,7 @@ struct GrantRule {
     tenant: Option<TenantScope>,
     /// The claim that names the tenant.
     tenant_claim: Option<String>,
-    /// Agents, in the form of a key's row.
+    /// Agents, as in a row of the key file.
     agents: Option<Vec<String>>,
     /// The claim that names agents: a text or a list of texts.
     agents_claim: Option<String>,
@@ -59,7 +59,7 @@ enum FieldSource<'a, T> {
 }
 
 /// # Errors
-/// Both or neither are given.
+/// Both the fixed value and the claim are given, or neither.
 fn one_of<'a, T>(name: &str, given: Option<&'a T>, claim: Option<&'a String>) -> Result<FieldSource<'a, T>, String> {
     match (given, claim) {
         (Some(given), None) => Ok(FieldSource::Fixed(given)),
@@ -103,7 +103,7 @@ impl GrantRules {
 }
 
 impl GrantRule {
-    /// Rejects a rule that is inconsistent or could never grant anything, and with it the whole file.
+    /// Rejects a rule that is inconsistent or could never grant anything. Such a rule makes the whole file invalid.
     fn check(&self) -> Result<(), String> {
         if self.claims.is_empty() {
             return Err("claims: expected at least one; sub: \"*\" matches every user of the issuer".into());
@@ -171,7 +171,8 @@ impl GrantRule {
     }
 }
 
-/// A claim by name. If no claim has that name, its parts lead into objects: `realm_access.roles`.
+/// Finds a claim by its name. If no claim has the name, its dotted parts select members of nested objects:
+/// `realm_access.roles`.
 pub(super) fn claim<'a>(claims: &'a Claims, name: &str) -> Option<&'a Value> {
     claims.get(name).or_else(|| {
         let (first, rest) = name.split_once('.')?;
@@ -190,7 +191,7 @@ fn fits(wanted: &Value, found: &Value) -> bool {
     }
 }
 
-/// The text of a claim; an empty one is an error.
+/// The text of a claim. An empty text is an error.
 pub(super) fn text<'a>(claims: &'a Claims, name: &str) -> Result<&'a str, String> {
     let found = claim(claims, name).and_then(Value::as_str).filter(|text| !text.is_empty());
     found.ok_or_else(|| format!("the claim {name:?}: expected a text"))

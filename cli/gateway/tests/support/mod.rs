@@ -139,7 +139,7 @@ impl TestGateway {
         Self::over(fleet, rows, None).await
     }
 
-    /// With TLS, if files are given.
+    /// Like [`Self::of`], with TLS if files are given.
     pub async fn over(fleet: &Fleet, rows: &[Value], tls: Option<TlsFiles>) -> Self {
         Self::serve(fleet, Client::over(vec![fleet.store.clone()]), rows, tls).await
     }
@@ -199,7 +199,7 @@ impl TestGateway {
     }
 }
 
-/// Sends a request over a connection of its own, and reads the response.
+/// Sends a request over a new connection, and reads the response.
 pub async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> HttpResponse {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut bytes = Vec::new();

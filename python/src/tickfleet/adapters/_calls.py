@@ -53,7 +53,7 @@ def run_named_by(run_id: str | Callable[[Any], str] | None, context: Any) -> str
     """Returns the id of a run that its owner has set, if any.
 
     Raises:
-        InvalidMessage: It is empty or not a text.
+        InvalidMessage: The id is empty or not a text.
     """
     named = run_id(context) if callable(run_id) else run_id
     if named is None and run_id is None:

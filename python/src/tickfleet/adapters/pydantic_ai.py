@@ -98,8 +98,8 @@ class FleetToolset(AbstractToolset[Any]):
         return told(reply)
 
     def _origin(self, ctx: RunContext[Any], name: str) -> tuple[list[Any], str | None]:
-        """Returns values that identify the response that made the call, and the call's arguments as written there. The
-        arguments are ``None`` if several calls of the response share the id."""
+        """Returns values that identify the response that made the call, and the call's arguments as written in the
+        response. The arguments are ``None`` if several calls of the response share the id."""
         named = run_named_by(self._run_id, ctx)
         responses = [message for message in ctx.messages if isinstance(message, ModelResponse)]
         made = [(response, parts) for response in responses if (parts := _calls(response, ctx.tool_call_id))]

@@ -77,7 +77,7 @@ class Direct:
         self._hubs.clear()
         if self._is_private:
             for tenant in self._tenants:
-                # An inbox that cannot be removed now expires.
+                # An inbox that cannot be removed now expires later.
                 with contextlib.suppress(Exception):
                     await self._redis.forget(tenant, self._inbox, self._prefix(tenant))
         self._tenants.clear()
@@ -94,7 +94,7 @@ class Direct:
         waiter = there or Waiter(place, asked=what, is_given=is_given)
         if there is None:
             self._tenants.add(tenant)
-            # Add it before sending. Otherwise a reply could arrive unnoticed.
+            # Add the waiter before sending. Otherwise a reply could arrive unnoticed.
             hub.add(waiter, f"{tenant}:{self._inbox}")
         waiter.sending = True
         try:

@@ -1,5 +1,5 @@
-"""One reader of replies for a whole process. Waiting callers get their replies from it, and make no requests to
-Redis."""
+"""One reader of replies for a whole process. Waiting callers get their replies from this reader, and make no requests
+to Redis."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tickfleet.client._reply import Reply, absent, read_record, read_reply
 log = logging.getLogger("tickfleet.client")
 
 _RECORD_AFTER = 1.0
-# Seconds without a reply, after which the record of a turn is read for the first time …
+# Seconds until the record of a turn is read for the first time, if no reply has arrived.
 _RECORD_SOON = 0.1
-# … the same if the caller gave the id, because the turn may have ended before …
+# The same if the caller gave the id, because the turn may have ended before it was submitted here.
 _RECORD_EVERY_MAX = 10.0
-# … and the longest interval between two reads.
+# Longest interval between two reads of the record, in seconds.
 _LOOKS_AT_ONCE = 50
 _PAUSE_MAX = 2.0
 
@@ -36,9 +36,9 @@ class Waiter:
     place: str
     """``<tenant>:<id>``."""
     stream: str = ""
-    """The stream of its message."""
+    """The stream of the submitted message."""
     entry: str | None = None
-    """The entry of its message. ``None`` if this process did not submit it."""
+    """The stream entry of the message. ``None`` if this process did not submit the message."""
     asked: str = ""
     """The submitted content, which distinguishes another turn with the same id."""
     reply: asyncio.Future[Reply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -49,16 +49,17 @@ class Waiter:
     pending: list[Reply] = field(default_factory=list)
     """Replies that arrived before the end: one for each approval that the turn waits for."""
     sending: bool = False
-    """Whether its message is being sent. Until it is sent, a record would belong to another turn."""
+    """Whether the message is being sent. A record that exists before the message is sent belongs to another turn."""
     decided: bool = False
-    """Whether its entry has left the stream. A rejection is in the inbox by then."""
+    """Whether the entry of the message has left the stream. If the message was rejected, the rejection is then in the
+    inbox."""
 
     def __post_init__(self) -> None:
         self.pause = _RECORD_SOON if self.is_given else _RECORD_AFTER
         self.look_at = time.monotonic() + self.pause
 
     def sent(self, stream: str, entry: str) -> None:
-        """Records that its message is on its stream."""
+        """Records that the message is on its stream."""
         self.stream, self.entry, self.decided, self.sending = stream, entry, False, False
 
 
@@ -184,7 +185,7 @@ class Hub:
         now = time.monotonic()
         next_at = min((waiter.look_at for waiter in list(self._waiters.values())), default=None)
         if next_at is None or next_at > now:
-            # Hold no reference to a waiter meanwhile, so that an abandoned one disappears at once.
+            # Hold no reference to a waiter during this wait, so that an abandoned waiter disappears at once.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._due.wait(), None if next_at is None else next_at - now)
             return
@@ -197,7 +198,7 @@ class Hub:
                 log.warning("a record cannot be read: %s", found)
 
     async def _look_at(self, waiter: Waiter) -> None:
-        """Takes the reply from the record, but not before this process' own message was decided. If that message was
+        """Takes the reply from the record, but only once this process' own message is decided. If that message was
         rejected, the record belongs to another turn."""
         if waiter.sending:
             return

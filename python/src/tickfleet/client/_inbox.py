@@ -1,8 +1,8 @@
-"""The read position in an inbox. It does not access Redis, so that its decisions are easy to follow.
+"""The read position in an inbox. This module does not access Redis, so that its decisions are easy to follow.
 
-A position can be ahead of the inbox. If Redis has lost its last writes, and its clock is behind the earlier one, new
-entries get lower numbers than entries that were already read. A reader therefore starts again if it receives nothing
-or if replies are missing, and removes replies by their entries instead of by age.
+A position can be ahead of the inbox: if Redis has lost its last writes, and its clock is now behind the time of those
+writes, new entries get lower numbers than entries that were already read. A reader therefore starts again if it
+receives nothing or if replies are missing. It removes replies by their entries instead of by age.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Entry:
     """From 1 without gaps; 0 if the entry has no number."""
     reply: str
     missed: int = 0
-    """Number of missing replies before it."""
+    """Number of missing replies before this entry."""
 
 
 @dataclass

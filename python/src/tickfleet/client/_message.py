@@ -114,7 +114,7 @@ class TaskFields(TypedDict, total=False):
 
 
 _CALLS = ("tool_calls", "content", "calls", "answer")
-# Fields that do not make it a different turn.
+# Fields that may differ between two submissions of the same turn.
 _ASIDE = frozenset(
     ("deadline", "priority", "reply_to", "user_context", "session_data", "session_id", "correlation_id", "traceparent", "tracestate")
     + ("strict", "parallel_reads", "pending_approval", "tool_call_audits")
@@ -137,7 +137,7 @@ def name(value: str, what: str, bytes_max: int = NAME_BYTES_MAX) -> str:
     """Returns the value, if it is a valid name of a tenant, an agent or an inbox, or a valid id.
 
     Raises:
-        InvalidMessage: It is not valid.
+        InvalidMessage: The value is not valid.
     """
     if not isinstance(value, str) or not _NAME.match(value) or len(value) > bytes_max:
         allowed = f"1 to {bytes_max} characters of A-Z a-z 0-9 _ . -"
@@ -224,8 +224,8 @@ def task_message(
 
 @contextlib.contextmanager
 def _refused() -> Iterator[None]:
-    """Rejects values that JSON cannot represent, wherever the error occurs first: :func:`asked` runs before
-    :func:`written`."""
+    """Rejects values that JSON cannot represent. Both :func:`asked` and :func:`written` use this, because `asked` runs
+    first."""
     try:
         yield
     except (TypeError, ValueError, RecursionError) as error:
@@ -240,7 +240,7 @@ def written(message: Mapping[str, Any]) -> str:
     """Encodes a message for its stream.
 
     Raises:
-        InvalidMessage: It cannot be encoded as JSON, or is too long.
+        InvalidMessage: The message cannot be encoded as JSON, or is too long.
     """
     with _refused():
         text = _text(message)
@@ -254,10 +254,10 @@ def asked(message: Mapping[str, Any]) -> str:
     """Returns the content by which this process recognizes an equal turn or task.
 
     Raises:
-        InvalidMessage: It cannot be encoded as JSON.
+        InvalidMessage: The message cannot be encoded as JSON.
     """
     said = {key: value for key, value in message.items() if key not in _ASIDE}
     with _refused():
-        # Encode it once before. JSON turns keys that are not strings into strings, and the original keys could not be
-        # sorted.
+        # Encode and parse the message first. JSON turns keys that are not strings into strings; the original keys could
+        # not be sorted.
         return json.dumps(json.loads(_text(said)), sort_keys=True)

@@ -37,8 +37,8 @@ _PASSING = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.Read
 
 _SENTINEL_PORT = 26379
 
-# Checks the bounds of the queue and adds the entry in one step, so that concurrent producers do not exceed them. All
-# keys are declared: a cluster that moves the slot responds for all of them or for none.
+# Checks the bounds of the queue and adds the entry in one step, so that concurrent producers do not exceed the bounds.
+# All keys are declared: a cluster that moves the slot then responds for all keys or for none.
 ENQUEUE = """#!lua
 -- enqueue: puts a message on an inbound stream, unless too much waits there.
 -- KEYS  1 stream · 2 meta
@@ -101,7 +101,7 @@ def connect(url: str) -> Any:
         if not name:
             raise ValueError("the URL lacks the name of the primary: expected redis+sentinel://host:26379/primary")
         secret = _options(parts)
-        # Sentinels have no password here.
+        # No password is sent to the Sentinels.
         sentinel: Any = aio.Sentinel  # The library has no types for it.
         sentinels = sentinel(_hosts(parts, _SENTINEL_PORT), sentinel_kwargs={"socket_timeout": 5.0})
         return sentinels.master_for(name, db=int(db or 0), **secret, **common)
@@ -162,7 +162,7 @@ class Redis:
 
         Raises:
             QueueFull, Pressure: Nothing was written.
-            Unavailable: It may have been written.
+            Unavailable: The message may have been written.
         """
         answer = await self._try(lambda: self._enqueue(stream, meta, field, message, bounds))
         if answer == "QUEUE_FULL":
@@ -201,7 +201,8 @@ class Redis:
         return entry
 
     async def read(self, inboxes: Sequence[Inbox], block_ms: int = BLOCK_MS) -> dict[str, list[Entry]]:
-        """Waits for entries after the read position of each inbox. If none arrives, checks whether to start again."""
+        """Waits for entries after the read position of each inbox. If no entry arrives, checks whether to read an inbox
+        from its start again."""
         places = {inbox.key: inbox.last for inbox in inboxes}
         found = await self._client.xread(places, count=COUNT, block=max(1, block_ms))
         if not found:
@@ -211,13 +212,13 @@ class Redis:
         return {key: [entry_of(id, fields or {}) for id, fields in entries] for key, entries in found or []}
 
     async def patiently_read(self, inbox: Inbox, block_ms: int) -> list[Entry]:
-        """As :meth:`read`, for one inbox, with retries after connection errors."""
-        # A blocking read must not occupy a place of short commands.
+        """Like :meth:`read`, for one inbox, with retries after connection errors."""
+        # A blocking read must not count toward the concurrent short commands.
         found = await self._try(lambda: self.read([inbox], block_ms), contextlib.nullcontext())
         return found.get(inbox.key, [])
 
     async def patiently_remove(self, inbox: Inbox, ids: list[str]) -> None:
-        """As :meth:`remove`, with retries after connection errors."""
+        """Like :meth:`remove`, with retries after connection errors."""
         await self._try(lambda: self.remove(inbox, ids))
 
     async def _newest(self, key: str) -> str | None:
@@ -247,7 +248,7 @@ class Redis:
         return text
 
     async def record(self, key: str) -> str | None:
-        """As :meth:`get`. Returns ``None`` if the Redis user may read only its own inbox."""
+        """Like :meth:`get`. Returns ``None`` if the Redis user may read only its own inbox."""
         if not self._may_read_records:
             return None
 
@@ -263,7 +264,7 @@ class Redis:
 
     async def is_absent(self, prefix: str, place: str) -> bool:
         """Returns whether the fleet rejects this turn or task (``<tenant>:<id>``) because its tenant is not configured,
-        and has no record of it."""
+        and has no record of the turn or task."""
         if not self._may_look_for_tenants:
             return False
         try:

@@ -97,7 +97,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._thread: _Thread | None = None
         self._closed = False
-        # Raises errors about the arguments here.
+        # Create the client now, so that invalid arguments raise their error here.
         self._running()
 
     def _running(self) -> _Thread:

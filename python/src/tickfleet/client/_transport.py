@@ -27,7 +27,7 @@ PATIENCE = 10.0
 
 
 class DirectOptions(TypedDict, total=False):
-    """Options of a fleet over Redis. A gateway knows them itself."""
+    """Options of a fleet over Redis. A gateway has these options in its own configuration."""
 
     namespace: str | None
     shards: int | None
@@ -52,7 +52,7 @@ class Awaited(Protocol):
         """Replies before the end."""
 
     async def reply(self, timeout: float | None) -> Reply | None:
-        """Returns the reply, even if it is a rejection. ``None`` if none arrived in time."""
+        """Returns the reply, even if it is a rejection. ``None`` if no reply arrived in time."""
 
 
 class Transport(Protocol):
@@ -63,7 +63,7 @@ class Transport(Protocol):
         """The inbox for replies to this process. ``None`` if the transport needs none."""
 
     def whose(self, tenant: str | None) -> str | None:
-        """Returns the checked tenant. ``None`` if a gateway derives it from the key."""
+        """Returns the checked tenant. ``None`` if a gateway derives the tenant from the key."""
 
     async def submit(self, kind: Kind, tenant: str | None, message: dict[str, Any], is_given: bool, waits: bool) -> Awaited:
         """Submits a message. `is_given` states whether the caller gave the id. With `waits`, the reply is awaited next,
@@ -73,10 +73,10 @@ class Transport(Protocol):
         """Submits a message without waiting for its reply."""
 
     async def wait(self, tenant: str | None, id: str, timeout: float | None) -> Reply | None:
-        """Waits for the reply to a turn or task of any client. ``None`` if none arrived in time."""
+        """Waits for the reply to a turn or task of any client. ``None`` if no reply arrived in time."""
 
     async def reply(self, tenant: str | None, id: str) -> Reply | None:
-        """Returns the reply in the record. ``None`` without one."""
+        """Returns the reply in the record. ``None`` if the record has no reply."""
 
     async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
         """Returns an agent's tool definitions for a model."""
@@ -85,7 +85,7 @@ class Transport(Protocol):
         """Cancels a turn or task."""
 
     def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
-        """Yields the events of a task from a position on. A caller that stops early closes it."""
+        """Yields the events of a task from a position on. A caller that stops early closes the generator."""
 
     def replies(self, tenant: str | None, inbox: str, check: Callable[[], None]) -> Replies:
         """Returns a reader of an inbox, which calls `check` before each read."""
@@ -95,7 +95,7 @@ class Transport(Protocol):
 
 
 def transport(url: str, api_key: ApiKey | None, patience: float, options: DirectOptions) -> Transport:
-    """Returns the transport for a URL. It does not connect yet, and imports only what this transport needs.
+    """Returns the transport for a URL. Does not connect yet, and imports only the packages that this transport needs.
 
     Raises:
         ValueError: The URL or the key is invalid.

@@ -55,7 +55,7 @@ def _positive(text: str) -> int:
 
 
 def _connect(arguments: argparse.Namespace) -> socket.socket:
-    # A copy that child processes of tools do not inherit.
+    # Use a copy of the socket, because child processes of tools do not inherit the copy.
     inherited = socket.socket(fileno=arguments.fd)
     connection = inherited.dup()
     inherited.close()

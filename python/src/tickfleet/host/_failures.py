@@ -64,6 +64,6 @@ def of(error: BaseException) -> dict[str, Any]:
 
 
 def bare(failure: dict[str, Any]) -> dict[str, Any]:
-    """Returns a failure without the parts that may not be JSON, or may be too long. Keeps its kind, which the worker
-    acts on."""
+    """Returns a failure without the parts that may not be JSON, or may be too long. Keeps the failure's kind, because
+    the worker acts on the kind."""
     return {**failure, "message": failure["message"][:_CHARS_MAX], "details": None}

@@ -1,5 +1,5 @@
-"""Frames: a length of four bytes, big-endian, and as many bytes of JSON. Neither side accepts a frame above the common
-bound."""
+"""Frames: a length of four bytes, big-endian, followed by JSON of that length. Both sides reject a frame above the
+common bound."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def encode(message: dict[str, Any]) -> bytes:
     """Encodes a frame. Replaces half of a surrogate pair, which the worker could not read, with a question mark.
 
     Raises:
-        FrameTooLarge: It would exceed the bound.
-        TypeError, ValueError, RecursionError: It cannot be encoded as JSON.
+        FrameTooLarge: The frame would exceed the bound.
+        TypeError, ValueError, RecursionError: The message cannot be encoded as JSON.
     """
     text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     body = text.encode(errors="replace")
@@ -38,7 +38,7 @@ async def read(reader: asyncio.StreamReader) -> dict[str, Any] | None:
     """Reads the next message. ``None`` if the other side has closed the socket.
 
     Raises:
-        FrameTooLarge: Its length exceeds the bound, so the rest of the stream cannot be read.
+        FrameTooLarge: The frame's length exceeds the bound, so the rest of the stream cannot be read.
     """
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))

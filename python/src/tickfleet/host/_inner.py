@@ -34,7 +34,7 @@ class InnerCalls:
 
         def call(tool: str, arguments: dict[str, Any], /) -> _Future:
             nonlocal made
-            # Encode it here, so that an error is raised in the tool.
+            # Encode the arguments here, so that an encoding error is raised in the tool.
             text = json.dumps(arguments)
             future: _Future = concurrent.futures.Future()
             with self._lock:

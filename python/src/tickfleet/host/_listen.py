@@ -33,7 +33,7 @@ _LOOK_S = 0.1
 _LINGER_S = 2.0
 #: Maximum number of scans of the machine's processes. A process that forks during one scan is found in the next.
 _LOOKS_MAX = 10
-#: The event of a closed connection. Without it, as on some platforms, interpreters end only by themselves.
+#: The event of a closed connection. On platforms without this event, interpreters end only by themselves.
 _GONE = getattr(select, "POLLRDHUP", 0)
 
 
@@ -51,7 +51,7 @@ class _Interpreter:
 
 def run(arguments: argparse.Namespace) -> None:
     """Listens until SIGTERM, and then until all connections have been closed for a while. A second SIGTERM, or SIGINT,
-    ends it at once."""
+    ends the tool host at once."""
     _ToolHost(arguments).run()
 
 
@@ -100,7 +100,8 @@ class _ToolHost:
             elif number == woken.fileno():
                 woken.recv(4096)
             elif (interpreter := self._running.get(number)) is not None:
-                # The interpreter has noticed this, too, and ends. If it does not, it is killed.
+                # The interpreter also sees that the connection is closed, and ends. If it does not end in time, it is
+                # killed.
                 interpreter.ends_at = time.monotonic() + _GRACE_S
                 self._poll.unregister(number)
         self._reap()
@@ -153,7 +154,8 @@ class _ToolHost:
             self._poll.unregister(number)
             print(f"an interpreter has ended with {code}", file=sys.stderr, flush=True)
         _kill(interpreter)
-        # Closing only this copy would leave the worker waiting while a process still holds another.
+        # Closing only this copy of the connection would leave the worker waiting while a process still has another
+        # copy.
         try:
             interpreter.connection.shutdown(socket.SHUT_RDWR)
         except OSError:

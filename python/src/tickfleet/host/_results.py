@@ -34,8 +34,8 @@ class Withheld(Exception):
         return cls(why, f"what {tool.name} returned cannot be encoded: it has {size}")
 
     def answer(self, tool: Tool) -> dict[str, Any]:
-        """Returns the end of the call. A failure would make the model repeat what was done. Only repeating a read is
-        harmless."""
+        """Returns the result that ends the call. A failure would make the model repeat the call. A repetition is
+        harmless only if the call is a read."""
         if tool.effect == "read":
             return {"error": {"kind": "permanent", "message": f"The tool ran, but its result {self.why}."}}
         note = f"The tool did what was asked. Its result {self.why}. Do not call this tool again to repeat it."
@@ -46,7 +46,7 @@ def dump(tool: Tool, result: Any) -> str:
     """Encodes a function's result as JSON text.
 
     Raises:
-        Withheld: It cannot be encoded as JSON.
+        Withheld: The result cannot be encoded as JSON.
     """
     if isinstance(result, Iterator):
         # A generator does its work while it is read. If it fails, the function has not completed. The list is passed on

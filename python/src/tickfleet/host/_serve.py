@@ -79,7 +79,7 @@ class Host:
     def _context(self, facts: dict[str, Any], caller: Caller) -> Context:
         logger = logging.Logger(f"tickfleet.tool.{facts['call_id']}", logging.INFO)
         logger.addHandler(_ToWorker(self, facts["call_id"]))
-        # The end of this attempt, or of the call, whichever comes first.
+        # The deadline of this attempt, or of the call, whichever comes first.
         deadline = time.time() + facts.pop("timeout_ms") / 1000
         if (end := facts.pop("deadline_ms", None)) is not None:
             deadline = min(deadline, end / 1000)
@@ -143,7 +143,7 @@ class Host:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            # The thread is busy until it ends. Until then the call counts as running.
+            # The thread is busy until the tool ends. The call counts as running until the thread is free.
             await _ended(future)
             raise
 

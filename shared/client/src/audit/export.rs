@@ -1,8 +1,8 @@
 //! Exporting the audit log with its seals, as lines that recipients can verify themselves.
 //!
-//! An export contains complete seals: those with an entry in the time range, and those sealed after its start, because
-//! anchors refer to the time of sealing. A seal brings all of its entries, including those before the range. The export
-//! writes one shard after the other, and an interrupted export can be continued.
+//! An export contains complete seals: the seals with an entry in the time range, and the seals created after the start
+//! of the range, because anchors refer to the time of sealing. Each seal is exported with all of its entries, including
+//! entries before the range. The export writes one shard after the other. An interrupted export can be continued.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,7 +13,7 @@ use tickfleet_proof::seal::{EntryId, SealBody};
 use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{LogSeal, Store, StoreError};
 
-/// Entries, or seals, that are read in one page.
+/// Number of entries, or of seals, that are read in one page.
 const PAGE: usize = 500;
 
 /// The range of an export.
@@ -21,34 +21,34 @@ const PAGE: usize = 500;
 pub struct ExportRange {
     /// Only entries of this tenant.
     pub tenant: Option<TenantId>,
-    /// Start, ms by Redis' clock.
+    /// Start of the range, ms by Redis' clock.
     pub from_ms: Option<i64>,
-    /// End, exclusive, ms by Redis' clock.
+    /// End of the range, exclusive, ms by Redis' clock.
     pub until_ms: Option<i64>,
 }
 
-/// The content of an interrupted export, from which it continues.
+/// The content of an interrupted export's file. The export continues after this content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportResume {
     /// The last exported entry of each shard.
     entries: BTreeMap<u32, EntryId>,
     /// The number of the last exported seal of each chain.
     seals: BTreeMap<(u32, String), u64>,
-    /// The numbers of exported entries and seals.
+    /// The numbers of entries and seals exported so far.
     counted: End,
-    /// The fleet, from the file's header.
+    /// The fleet named in the file's header.
     fleet: Option<String>,
-    /// The tenant. `None` if the export is of all tenants.
+    /// The tenant named in the file's header. `None` if the export is of all tenants.
     tenant: Option<String>,
-    /// The public keys of its seals, by their IDs.
+    /// The public keys of the exported seals, by key ID.
     keys: BTreeMap<String, String>,
     /// The text of the last exported entry of each shard.
     last: BTreeMap<u32, String>,
 }
 
 impl ExportResume {
-    /// Reads a line of the existing file. Returns true if the line is kept. The end line is not kept, because it is
-    /// written again.
+    /// Reads a line of the existing file. Returns true if the line stays in the file. The end line does not stay: the
+    /// continued export writes a new one.
     pub fn take(&mut self, line: &str) -> bool {
         match Line::read(line) {
             Some(Line::Entry(entry)) => {
@@ -87,7 +87,7 @@ impl ExportResume {
 }
 
 impl ExportResume {
-    /// Checks that the existing file belongs to this fleet and has the tenant of `header`, so that the rest can be
+    /// Checks that the existing file is an export of this fleet and of the tenant in `header`, so that the rest can be
     /// appended.
     ///
     /// # Errors
@@ -117,7 +117,8 @@ impl ExportResume {
             let id = id.to_string();
             let is_ours = match store.log_entries_back(&id, &id, 1).await?.first() {
                 Some(entry) => entry.text == *text,
-                // The entry may have left the log since. Then the log was trimmed, and all of its entries are newer.
+                // The entry may have been trimmed from the log since the export. In that case, all entries still in the
+                // log are newer.
                 None => {
                     let page = store.log_page("0-0", 1).await?;
                     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
@@ -146,18 +147,18 @@ struct SealedRange {
     seals: Vec<(LogSeal, SealBody)>,
     /// The sealed entries to export.
     ids: BTreeSet<EntryId>,
-    /// Entries up to this one are sealed.
+    /// The last sealed entry of the shard, exported or not.
     upto: EntryId,
 }
 
 impl<'a, W: io::Write> Export<'a, W> {
-    /// Creates an export of these shards, to be written to `out`.
+    /// Creates an export of `stores`, to be written to `out`.
     pub fn new(stores: &'a [Store], range: ExportRange, resume: ExportResume, out: W) -> Self {
         Self { stores, range, resume, out }
     }
 
-    /// Writes the export, and returns its numbers of entries and seals. `header` comes first, unless a file with a
-    /// header is continued.
+    /// Writes the export. Returns the numbers of exported entries and seals. Writes `header` first, unless it continues
+    /// an existing file.
     ///
     /// # Errors
     /// [`StoreError`], or an I/O error.
@@ -239,7 +240,8 @@ impl<'a, W: io::Write> Export<'a, W> {
             let page = store.log_entries(&from, &until, PAGE).await?;
             for entry in &page {
                 let Ok(id) = entry.id.parse::<EntryId>() else { continue };
-                // Sealed entries are exported with their seal, unsealed ones if they are in the range.
+                // Export sealed entries with their seal. Export entries that are not sealed yet if they are in the
+                // range.
                 let unsealed = id > covered.upto && self.is_inside(id) && self.is_of_tenant(&entry.text);
                 if covered.ids.contains(&id) || unsealed {
                     while let Some((seal, body)) = seals.next_if(|(_, body)| ended(body) < id) {
@@ -287,7 +289,7 @@ pub enum ExportError {
     /// The output could not be written.
     #[error("the export cannot be written: {0}")]
     Write(#[from] io::Error),
-    /// The existing file is not a part of this export.
+    /// The existing file does not belong to this export.
     #[error("nothing was exported: {0}")]
     Other(String),
 }

@@ -1,7 +1,8 @@
 //! Following the audit log and its seals in batches, for continuous exports.
 //!
-//! A [`LogPosition`] records how much of a shard was read, and the number of entries ever added to the log up to there.
-//! That number reveals entries that were trimmed before they were read. The batch reports them as an item.
+//! A [`LogPosition`] records how far a shard's log was read, and how many entries were ever added to the log up to that
+//! position. This count reveals entries that were trimmed before they were read. A batch reports the trimmed entries as
+//! an item.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,28 +11,28 @@ use tickfleet_proof::lines::{self, LostEntries};
 use tickfleet_proof::seal::{EntryId, SealBody};
 use tickfleet_store::{LogEntry, LogPage, LogSeal, Store, StoreError};
 
-/// Maximum number of entries in a batch, and of seals.
+/// Maximum number of entries in a batch, and maximum number of seals in a batch.
 const PAGE: usize = 500;
 
 /// A position in the log of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogPosition {
-    /// Whether the log was ever read.
+    /// True if the log was read at least once.
     begun: bool,
-    /// The last entry.
+    /// The last entry that was read.
     entry: EntryId,
-    /// The number of entries ever added up to this one, whether they were read or were already gone.
+    /// The number of entries ever added up to this position, including entries that were gone before they were read.
     counted: u64,
-    /// The number of times that the log was recreated, or lost its last writes.
+    /// How often the log was recreated or lost its last writes.
     remade: u64,
     /// The number of entries that were gone before they were read.
     gone: u64,
-    /// The last seal.
+    /// The last seal that was read.
     seal: EntryId,
 }
 
 impl LogPosition {
-    /// Updates the position after a line of an export was written.
+    /// Updates the position with a line that was written to an export.
     pub fn take(&mut self, line: &lines::Line<'_>) {
         match line {
             lines::Line::Entry(entry) => {
@@ -51,12 +52,12 @@ impl LogPosition {
         self.gone += gone.entries;
         self.counted = gone.counted;
         self.remade += u64::from(gone.remade);
-        // A recreated log may have IDs before the last one.
+        // A recreated log may have lower IDs than the last entry.
         self.entry = gone.after.parse().unwrap_or(self.entry);
     }
 }
 
-/// A line of text; empty before the first read.
+/// Formats the position as one line of text. Empty before the first read.
 impl fmt::Display for LogPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.begun {
@@ -66,7 +67,7 @@ impl fmt::Display for LogPosition {
     }
 }
 
-/// A text that is not a position.
+/// The error for a text that is not a position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a position in the audit log")]
 pub struct InvalidPosition(String);
@@ -99,7 +100,7 @@ impl FromStr for LogPosition {
 pub enum LogItem {
     /// An entry.
     Entry(LogEntry),
-    /// A seal; its entries precede it.
+    /// A seal. The seal's entries come before it.
     Seal(LogSeal),
     /// Entries that were gone before they were read.
     Gone(LostEntries),
@@ -122,7 +123,7 @@ impl LogItem {
 pub struct LogBatch {
     /// The shard.
     pub shard: u32,
-    /// The items in the order in which they are written. Empty if only the position has begun.
+    /// The items in the order in which they are written. Empty if this is only the first position of an empty log.
     pub items: Vec<LogItem>,
     /// The position after these items.
     pub after: LogPosition,
@@ -137,13 +138,13 @@ impl LogBatch {
         self.items.iter().filter(|item| matches!(item, LogItem::Entry(_))).count() as u64
     }
 
-    /// Entries that were gone, and whether the log was recreated.
+    /// Entries that were gone before they were read, and whether the log was recreated.
     #[must_use]
     pub fn gone(&self) -> Option<&LostEntries> {
         self.items.iter().find_map(|item| if let LogItem::Gone(gone) = item { Some(gone) } else { None })
     }
 
-    /// The time of its first entry, ms by Redis' clock.
+    /// The time of the batch's first entry, ms by Redis' clock.
     #[must_use]
     pub fn first_ms(&self) -> Option<i64> {
         let first =
@@ -167,7 +168,7 @@ pub async fn begin(store: &Store) -> Result<LogPosition, StoreError> {
 /// # Errors
 /// [`StoreError`].
 pub async fn next(store: &Store, position: &LogPosition) -> Result<Option<LogBatch>, StoreError> {
-    // Read the seals first: their entries were written to the log before them.
+    // Read the seals first: the entries of a seal are always written to the log before the seal.
     let seals = store.seals(&position.seal.to_string(), PAGE).await?;
     let page = store.log_page(&position.entry.to_string(), PAGE).await?;
     Ok(batch(store.shard(), position, page, seals))
@@ -191,8 +192,8 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
         items.push(LogItem::Entry(entry));
     }
     for seal in seals {
-        // If the page is full, the entries of this seal may come later. At the end of the log, they were read or are
-        // gone.
+        // If the page is full, entries of this seal may still follow. If the page is not full, the log has no more
+        // entries: the seal's entries were read or are gone.
         let ended =
             serde_json::from_str::<SealBody>(&seal.body).ok().and_then(|body| body.entry_ids().ok()?.last().copied());
         if full && ended.is_some_and(|ended| ended > after.entry) {
@@ -204,17 +205,17 @@ fn batch(shard: u32, position: &LogPosition, page: LogPage, seals: Vec<LogSeal>)
     (after != *position).then_some(LogBatch { shard, items, after, more: full || more_seals })
 }
 
-/// Returns the entries that were gone before they were read. The log counts all entries that were ever added. At the
-/// end of the log, or if all entries read so far have been trimmed, that count gives the number of entries after the
-/// position.
+/// Returns the entries that were gone before they were read. Redis counts all entries that were ever added to the log.
+/// This count reveals the missing entries in two cases: the page reaches the end of the log, or all entries before the
+/// position have been trimmed.
 fn gone(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntries> {
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let read = page.entries.len() as u64;
     let all_read_is_gone = first.is_none_or(|first| first > position.entry);
     let remade = page.added < position.counted;
     let trimmed = page.added.saturating_sub(page.length);
-    // A log that was never trimmed and has no new entries may be a new log, whose clock has stepped back. Its entries
-    // are exported again, under the same IDs, because otherwise they would never be exported.
+    // A log that was never trimmed and has no new entries may be a new log whose clock has stepped back. Export its
+    // entries again under the same IDs. Otherwise, they would never be exported.
     let made_anew = remade && (all_read_is_gone || read == 0 && trimmed == 0);
     let mut after = position.entry;
     let mut counted = position.counted;
@@ -226,7 +227,7 @@ fn gone(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntrie
             counted = 0;
             trimmed
         }
-        // Redis has lost its last writes, and still has the earlier ones. The number of lost entries is unknown.
+        // Redis has lost its last writes, but still has earlier ones. The number of lost entries is unknown.
         true => {
             counted = page.added.saturating_sub(read);
             0
@@ -282,15 +283,15 @@ mod tests {
         let before = Some("7-0".to_owned());
         let lost = LostEntries { shard: 3, entries: 2, counted: 12, remade: false, after, before };
         assert_eq!((found.gone(), found.after.counted), (Some(&lost), 14));
-        // All of them are gone; after that, nothing is new.
+        // All three new entries are gone. The next read finds nothing new.
         let found = batch(3, &at(4, 10), page(&[], 13, 0, ""), Vec::new()).unwrap();
         assert_eq!((found.gone().map(|gone| gone.entries), found.after.counted), (Some(3), 13));
         assert_eq!(batch(3, &found.after, page(&[], 13, 0, ""), Vec::new()), None);
-        // A full page after the trimmed entries.
+        // A full page after trimmed entries.
         let ids: Vec<u64> = (20..20 + PAGE as u64).collect();
         let found = batch(3, &at(4, 10), page(&ids, 1_000, 600, "20-0"), Vec::new()).unwrap();
         assert_eq!((found.gone().map(|gone| gone.entries), found.after.counted), (Some(390), 900));
-        // A full page, and the log still has the entries that were read.
+        // A full page, and the log still has the entries that were read before.
         let found = batch(3, &at(4, 10), page(&ids, 1_000, 995, "3-0"), Vec::new()).unwrap();
         assert_eq!((found.gone(), found.after.counted), (None, 510));
     }

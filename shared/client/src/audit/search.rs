@@ -1,5 +1,6 @@
-//! Searching the audit log. It has no index, because that would cost every call a write. A search reads a bounded
-//! number of entries, newest first, and returns how many it read and the cursor of the next search.
+//! Searching the audit log. The log has no index, because an index would add a write to every call. A search reads a
+//! bounded number of entries, newest first. It returns the number of entries read, and a cursor from which the next
+//! search continues.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -8,7 +9,7 @@ use tickfleet_model::TenantId;
 use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{Store, StoreError};
 
-/// Entries that are read in one page.
+/// Number of entries that are read in one page.
 const PAGE: usize = 500;
 
 /// A query. An entry has to match all fields that are set.
@@ -24,15 +25,15 @@ pub struct AuditQuery {
     pub outcome: Option<String>,
     /// Only entries that contain this text.
     pub text: Option<String>,
-    /// Start, ms by Redis' clock.
+    /// Start of the time range, ms by Redis' clock.
     pub from_ms: Option<i64>,
-    /// End, exclusive, ms by Redis' clock.
+    /// End of the time range, exclusive, ms by Redis' clock.
     pub until_ms: Option<i64>,
     /// Maximum number of results.
     pub found_max: usize,
     /// Maximum number of entries to read.
     pub read_max: usize,
-    /// The cursor of an earlier search of the same shard.
+    /// The cursor that an earlier search of the same shard returned.
     pub cursor: Option<String>,
 }
 
@@ -54,7 +55,7 @@ pub struct SearchResult {
     pub entries: Vec<AuditMatch>,
     /// The number of entries read.
     pub read: usize,
-    /// The cursor to continue from. `None` if the whole range was searched.
+    /// The cursor from which the next search continues. `None` if the whole range was searched.
     pub cursor: Option<String>,
 }
 
@@ -103,7 +104,7 @@ impl AuditQuery {
             && is(self.agent.as_deref(), &["/actor_id", "/meta/agent"])
             && is(self.tool.as_deref(), &["/entity_id"])
             && is(self.outcome.as_deref(), &["/meta/outcome"]);
-        // Returns the text itself, so that numbers keep their digits.
+        // Returns the entry's text without parsing it, so that numbers keep their digits.
         fits.then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
     }
 }

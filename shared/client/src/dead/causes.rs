@@ -1,5 +1,5 @@
-//! Dead items by cause: items that failed in the same way are counted together, so that a thousand letters take a few
-//! lines.
+//! Dead items by cause: items that failed in the same way are counted together. A thousand dead letters then take only
+//! a few lines.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use tickfleet_store::{Store, StoreError};
 use super::list::list;
 use super::{DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind};
 
-/// Items that are read in one page.
+/// Number of items that are read in one page.
 const PAGE: usize = 500;
-/// Entries after which one step ends; the last page may exceed it.
+/// Number of entries after which one step ends. The step finishes its last page, so it may read more.
 const READ_MAX: usize = 20_000;
-/// Maximum number of causes. Items with further causes are only counted.
+/// Maximum number of causes. Items with any other cause are only counted.
 const CAUSES_MAX: usize = 500;
-/// Maximum bytes of a normalized error, which tells causes apart.
+/// Maximum bytes of a normalized error, which distinguishes causes.
 const TOLD_BYTES_MAX: usize = 160;
 /// Maximum number of tenants in a cause.
 const TENANTS_MAX: usize = 10;
@@ -24,14 +24,14 @@ const TENANTS_MAX: usize = 10;
 /// Items that failed in the same way.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cause {
-    /// Whether they are letters, calls or tasks.
+    /// The kind of the items: letters, calls or tasks.
     pub kind: DeadKind,
     /// The code of the rejection, or the outcome.
     pub cause: String,
-    /// The tool of calls.
+    /// The tool, if the items are calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// The [normalized error](DeadEntry::told) of calls and tasks. `None` without an error text.
+    /// The [normalized error](DeadEntry::told), if the items are calls or tasks with an error text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
     /// The number of items.
@@ -44,7 +44,7 @@ pub struct Cause {
     pub oldest_ms: i64,
     /// The newest item.
     pub example: DeadId,
-    /// Their tenants, ten at most.
+    /// The tenants of the items, at most ten.
     pub tenants: Vec<TenantId>,
 }
 
@@ -101,7 +101,7 @@ pub struct Causes {
     by: BTreeMap<CauseKey, Cause>,
     /// The number of entries read.
     pub read: usize,
-    /// The number of items without room for their cause, because there are more than 500 causes.
+    /// The number of items whose cause is not listed, because there are more than 500 causes.
     pub others: u64,
 }
 
@@ -125,8 +125,8 @@ impl Causes {
     }
 }
 
-/// Adds the items that pass the filter to their causes, starting at `from`. Returns the next position; `None` at the
-/// end. One step reads about 20,000 entries, so that the caller can stop between the steps of a long log.
+/// Counts the items that match the filter by cause, starting at `from`. Returns the position of the next step, or
+/// `None` at the end of the log. One step reads about 20,000 entries, so that the caller can stop between steps.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -152,9 +152,9 @@ pub async fn causes(
 }
 
 impl DeadEntry {
-    /// The normalized error of a call or task: every word that contains a digit is replaced with `#`, except
-    /// three-digit status codes of services (503). `None` for letters, whose error is their message. Also `None` if
-    /// nothing of the error is short enough to be shown.
+    /// The normalized error of a call or task. Every word that contains a digit is replaced with `#`, except
+    /// three-digit status codes of services (503). `None` for letters: the error of a letter is its message. Also
+    /// `None` if no part of the error is short enough to be shown.
     #[must_use]
     pub fn told(&self) -> Option<String> {
         if self.id.kind == DeadKind::Letter {
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_cause_finds_its_own_and_no_others_also_where_nothing_was_told() {
         let mut all = vec![dead(1, "a", "got 503 for x1"), dead(2, "a", "got 503 for x2"), dead(3, "a", "got 404")];
-        // No error, an error that is too long to be shown, and another tool.
+        // Items without an error, with an error that is too long to be shown, and with another tool.
         all.extend([dead(4, "a", ""), dead(5, "a", &"ö".repeat(500)), dead(6, "b", "")]);
         all[3].error = None;
         for (at_ms, kind) in [(7, "letter"), (8, "task")] {

@@ -1,5 +1,5 @@
-//! Listing dead items. There is no index, because it would cost every call a write. Dead letters are few, and the audit
-//! log is read from its newest entry, up to a bound for each page.
+//! Listing dead items. Dead items have no index, because an index would add a write to every call. Dead letters are
+//! few. The audit log is read from its newest entry, up to a maximum number of entries for each page.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,20 +11,20 @@ use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 
 use super::{DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage};
 
-/// Entries that are read in one round trip.
+/// Number of entries that are read in one round trip.
 const PAGE: usize = 500;
 /// Maximum number of entries read for one page of the list.
 const READ_MAX: usize = 20_000;
 
-/// Returns the ID of a replay: the old name with a suffix.
+/// Returns the ID of a replay: the old ID with a suffix.
 fn again(old: &str, suffix: &str, id: &DeadId) -> String {
     let name = format!("{old}{suffix}");
-    // A name of maximum length has no room for the suffix. The shard and entry of the item are unique, too.
+    // If the old ID leaves no room for the suffix, use the shard and the entry of the item, which are unique, too.
     if name.len() <= limits::ID_BYTES_MAX { name } else { format!("again-{}-{}", id.shard, id.entry) }
 }
 
-/// A page of the dead items that pass the filter: letters first, then calls and tasks; in each shard the newest first.
-/// A page reads at most 20,000 entries, which bounds the cost of a filter that matches nothing.
+/// Lists one page of the dead items that match the filter: letters first, then calls and tasks; in each shard, the
+/// newest first. One page reads at most 20,000 entries, which bounds the cost of a filter without matches.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -47,7 +47,7 @@ pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadCursor) -> Re
     Ok(page)
 }
 
-/// Continues reading one shard. Returns true if the whole time range was read.
+/// Continues reading one shard. Returns true once the whole time range has been read.
 async fn read_shard(
     store: &Store,
     filter: &DeadFilter,
@@ -84,7 +84,7 @@ async fn read_shard(
     }
 }
 
-/// Adds the items that pass the filter, up to the page's limit.
+/// Adds the items that match the filter, up to the page's limit.
 async fn take(
     store: &Store,
     filter: &DeadFilter,
@@ -126,7 +126,8 @@ pub(super) fn passes(filter: &DeadFilter, dead: &DeadEntry) -> bool {
         && (!filter.untold || dead.told().is_none())
 }
 
-/// One item by its ID. `None` if it is no longer stored. Also finds calls that were already replayed or dropped.
+/// Finds one item by its ID. `None` if the item is no longer stored. Also finds calls that were already replayed or
+/// dropped.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -146,7 +147,7 @@ pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadEntryDetai
     }
 }
 
-/// A letter as it is listed, with the message and ID of its replay.
+/// Converts a letter to an item, with the message and ID of its replay.
 fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     let id = DeadId { kind: DeadKind::Letter, shard, entry: letter.id.clone() };
     let content: Value = serde_json::from_str(&letter.raw).unwrap_or_default();
@@ -154,7 +155,7 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadEntryDetails {
     let is_task = letter.from == "tasks";
     let own = if is_task { text("task_id") } else { text("turn_id") };
     let minted = format!("{}{}", if is_task { "k" } else { "t" }, letter.entry);
-    // The ID of a poison message may belong to a turn already. The ID of a rejected message is free.
+    // A turn may already use the ID of a poison message. The ID of a rejected message is unused.
     let becomes = match &own {
         Some(own) if letter.reason != "poison" => own.clone(),
         Some(own) => again(own, ".again", &id),
@@ -193,7 +194,7 @@ fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     (!is_whole).then_some("its message is invalid or was stored only in part")
 }
 
-/// The fields of a call's audit entry that are needed here.
+/// The fields of a call's audit entry that this module reads.
 #[derive(Deserialize)]
 struct Logged<'a> {
     action: String,
@@ -223,10 +224,11 @@ struct LoggedError {
     details: Option<Value>,
 }
 
-/// A failed call as it is listed, with the turn that a replay submits. `None` if the entry is not a failed call, or if
-/// its outcome is not listed by default and is not `asked` for.
+/// Converts an audit entry to a failed call, with the turn that a replay submits. `None` if the entry is not a failed
+/// call. Also `None` if the outcome is not listed by default and differs from `asked`.
 fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
-    // Most entries are of successful calls. Skip them by their beginning, without parsing.
+    // Most entries are of successful calls. Skip these entries without parsing: the beginning of the text shows the
+    // level.
     let (head, _) = entry.text.split_once(r#""action":"TOOL_CALL""#)?;
     if !head.contains(r#""level":"error""#) {
         return None;
@@ -271,8 +273,8 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDe
     Some(DeadEntryDetails { dead, message: Some(message), becomes: Some(becomes) })
 }
 
-/// A failed task as it is listed. The log does not have its grants, its context, or the inbox for its answer. A replay
-/// without them could do more than the task was allowed to do.
+/// Converts an audit entry to a failed task. The entry does not have the task's grants, its context, or the inbox for
+/// its answer. A replay without the grants could do more than the task was allowed to do.
 fn task(shard: u32, entry: &LogEntry, logged: &Logged<'_>, target: &str) -> DeadEntryDetails {
     let id = DeadId { kind: DeadKind::Task, shard, entry: entry.id.clone() };
     let becomes = again(&logged.meta.turn, ".again", &id);
@@ -316,7 +318,7 @@ fn told(logged: &Logged<'_>) -> Option<String> {
     })
 }
 
-/// The message of a turn with this one call.
+/// The message of a turn that has only this call.
 fn message(logged: &Logged<'_>, tool: &str, arguments: &str, id: &str) -> String {
     let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
     let tenant = logged.tenant.as_ref().map(TenantId::as_str).unwrap_or_default();
@@ -392,7 +394,7 @@ mod tests {
         assert_eq!(task.id.unwrap().as_str(), "job-7.again");
         assert_eq!((task.target.as_str(), task.description.as_str()), ("atlas", "count the boards"));
         assert_eq!("task-0-1764130000000-0".parse::<DeadId>().unwrap(), dead.id);
-        // A denied or canceled call would end in the same way again.
+        // A denied or canceled call would end in the same way if it were replayed.
         for outcome in [Outcome::Cancelled, Outcome::Denied] {
             assert!(call(0, &entry(outcome), None).is_none(), "{outcome:?}");
         }

@@ -1,10 +1,14 @@
-//! Dead items, and what operators do with them: dead letters, and calls and tasks that failed permanently.
+//! Dead items, and operations on them: dead letters, and calls and tasks that failed permanently.
 //!
 //! A **letter** is an entry of the dead stream: a message that was rejected, crashed its readers, or could not be read.
-//! Nothing of it was run. A **call** is an entry of the audit log: a failed call of an ended turn, without further
-//! retries. The agent has received its result, which does not change. A replay is a new turn with only this call, under
-//! the same caps, permissions and rules as any other. Its ID is derived from the old ID. A **task** is an entry of the
-//! audit log, too: a delegated task that failed. Its grants are not in the log, so a replay needs a new message.
+//! No part of the message was run.
+//!
+//! A **call** is an entry of the audit log: a failed call of an ended turn, without further retries. The agent has
+//! received the call's result, which does not change. A replay is a new turn that has only this call. The new turn has
+//! an ID derived from the old ID, and is subject to the same caps, permissions and rules as any other turn.
+//!
+//! A **task** is also an entry of the audit log: a delegated task that failed. The log does not have the task's grants,
+//! so a replay needs a new message.
 
 mod causes;
 mod list;
@@ -48,7 +52,7 @@ impl DeadKind {
     }
 }
 
-/// The ID of an item: its kind, its shard, and its entry there.
+/// The ID of an item: its kind, its shard, and its entry in that shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadId {
     /// The kind.
@@ -87,7 +91,7 @@ impl FromStr for DeadId {
     }
 }
 
-/// Returns true if a text is the ID of a stream entry: two numbers.
+/// Returns true if a text is the ID of a stream entry: two numbers joined by `-`.
 fn is_entry(text: &str) -> bool {
     let number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_ok();
     text.split_once('-').is_some_and(|(ms, number_within)| number(ms) && number(number_within))
@@ -99,20 +103,20 @@ impl Serialize for DeadId {
     }
 }
 
-/// An item of the list.
+/// A dead item in a list.
 #[derive(Debug, Clone, Serialize)]
 pub struct DeadEntry {
-    /// Its ID.
+    /// The item's ID.
     pub id: DeadId,
-    /// When it was added, ms by Redis' clock.
+    /// When the item was added, ms by Redis' clock.
     pub at_ms: i64,
-    /// Its tenant, if known.
+    /// The item's tenant, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// Its agent, if the message can be read.
+    /// The item's agent, if the message can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// For a letter, its turn or task; for a call, `<turn>/<position>`.
+    /// For a letter, the ID of the turn or task; for a call, `<turn>/<position>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The tool of a call.
@@ -126,23 +130,24 @@ pub struct DeadEntry {
     /// The error of a call, as the agent received it; the message of a letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// True if it may have taken effect. A replay then needs an explicit confirmation.
+    /// True if the item may have taken effect. A replay then needs an explicit confirmation.
     pub may_have_run: bool,
-    /// Why it cannot be replayed unchanged, but only with another message. `None` if it can.
+    /// Why a replay needs a new message. `None` if the item can be replayed unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs_message: Option<&'static str>,
 }
 
-/// A complete item.
+/// A dead item with the message of its replay.
 #[derive(Debug, Clone, Serialize)]
 pub struct DeadEntryDetails {
-    /// The item of the list.
+    /// The item as listed.
     #[serde(flatten)]
     pub dead: DeadEntry,
-    /// The message that a replay sends, as far as it is known. For a letter, its beginning, without secrets.
+    /// The message that a replay sends, as far as the message is stored. For a letter, only the beginning, without
+    /// secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The ID of the turn or task that a replay creates, if it is known in advance.
+    /// The ID of the turn or task that a replay creates, if the ID is known in advance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub becomes: Option<String>,
 }
@@ -160,7 +165,7 @@ pub struct DeadFilter {
     pub tool: Option<String>,
     /// Only items with this cause: a code of rejection, or an outcome.
     pub cause: Option<String>,
-    /// Only items with this text in their cause or error; for letters, in their cause or message.
+    /// Only items with this text in their cause or error. Letters are searched in their cause and message.
     pub error: Option<String>,
     /// Only calls and tasks with this [normalized error](DeadEntry::told), as in [`Cause::told`].
     pub told: Option<String>,
@@ -168,18 +173,18 @@ pub struct DeadFilter {
     pub untold: bool,
     /// Only items added at or after this time, ms by Redis' clock.
     pub from_ms: Option<i64>,
-    /// Only items added before this time, ms.
+    /// Only items added before this time, ms by Redis' clock.
     pub until_ms: Option<i64>,
     /// Maximum number of items.
     pub limit: usize,
 }
 
-/// A position in the list.
+/// A position in the list of dead items.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadCursor {
     kind: DeadKind,
     shard: usize,
-    /// Before this entry. `None`: from the newest entry.
+    /// The next page starts before this entry. `None`: at the newest entry.
     before: Option<String>,
 }
 

@@ -15,22 +15,22 @@ use crate::operate::Operator;
 /// The options of a replay.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplayRequest<'a> {
-    /// The message to send: a turn, or a task if the letter is from `tasks`. `None`: the item's own message.
+    /// The message to send: a turn, or a task if the letter is from the stream `tasks`. `None`: the item's own message.
     pub message: Option<&'a [u8]>,
-    /// Whether to replay an item that may have taken effect already.
+    /// True to replay an item even if it may have taken effect already.
     pub although_it_may_have_run: bool,
-    /// The tenant to which the item must belong. An item of another tenant is reported as gone.
+    /// The tenant that the item must belong to. An item of another tenant is reported as gone.
     pub within: Option<&'a TenantId>,
-    /// The operator, and the reason.
+    /// The operator and the reason.
     pub operator: Operator<'a>,
 }
 
 /// The options of a drop.
 #[derive(Debug, Clone, Copy)]
 pub struct DropRequest<'a> {
-    /// The tenant to which the item must belong. An item of another tenant is reported as gone.
+    /// The tenant that the item must belong to. An item of another tenant is reported as gone.
     pub within: Option<&'a TenantId>,
-    /// The operator, and the reason.
+    /// The operator and the reason.
     pub operator: Operator<'a>,
 }
 
@@ -38,29 +38,29 @@ pub struct DropRequest<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayStatus {
-    /// It was done.
+    /// The item was replayed or dropped.
     Ok,
-    /// The item does not exist, or no longer.
+    /// The item does not exist, or no longer exists.
     Gone,
-    /// An operator has already replayed or dropped it.
+    /// An operator has already replayed or dropped the item.
     Again,
-    /// A turn with its ID and content was submitted meanwhile. Nothing was sent.
+    /// A turn with the replay's ID and content was submitted before. Nothing was sent.
     Duplicate,
-    /// Another turn has its ID.
+    /// Another turn already uses the replay's ID.
     Conflict,
     /// Too much work waits for admission; retry later.
     QueueFull,
-    /// The inbox of its reply has too many unread replies; read them first.
+    /// The inbox for the reply has too many unread replies; read them first.
     InboxFull,
     /// The tenant has reached its maximum number of inboxes.
     TooManyInboxes,
     /// Redis memory is nearly full; retry later.
     Pressure,
-    /// Too many handled calls are recorded.
+    /// The maximum number of recorded replays and drops of calls is reached.
     Full,
-    /// It can only be replayed with another message.
+    /// The item can be replayed only with a new message.
     NeedsMessage,
-    /// It may have taken effect already, and the options do not allow that.
+    /// The item may have taken effect already, and the request does not confirm the replay.
     MayHaveRun,
     /// The message is not valid.
     Invalid,
@@ -93,7 +93,7 @@ pub struct ReplayReport {
     /// The turn or task that the replay created, `tenant:id`.
     #[serde(rename = "as", skip_serializing_if = "Option::is_none")]
     pub becomes: Option<String>,
-    /// Details of a failure, if there are any.
+    /// Details of a failure, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -111,11 +111,11 @@ struct ReplayMessage {
     message: Submission,
 }
 
-/// Replays one item. The message is sent and the item is marked as handled in one transaction, so nothing is sent twice
-/// even if the caller crashes.
+/// Replays one item. One transaction sends the message and marks the item as handled. The message is therefore not sent
+/// twice, even if the caller crashes.
 ///
 /// # Errors
-/// [`StoreError`]; the call may be repeated.
+/// [`StoreError`]; the call can be repeated.
 pub async fn replay(shards: &[Store], id: &DeadId, wish: &ReplayRequest<'_>) -> Result<ReplayReport, StoreError> {
     let Some((store, whole)) = of(shards, id, wish.within).await? else {
         return Ok(ReplayReport::not(id, ReplayStatus::Gone, None));
@@ -143,7 +143,7 @@ pub async fn replay(shards: &[Store], id: &DeadId, wish: &ReplayRequest<'_>) -> 
     Ok(ReplayReport { id: id.clone(), answer, becomes, why: None })
 }
 
-/// Drops one item: a letter is deleted, a call is no longer listed.
+/// Drops one item. A letter is deleted. A call is no longer listed.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -155,7 +155,7 @@ pub async fn drop_one(shards: &[Store], id: &DeadId, wish: &DropRequest<'_>) -> 
     Ok(ReplayReport::not(id, store.drop_dead(id.aside(), &entry).await?.into(), None))
 }
 
-/// An item with its shard, if it exists and belongs to the tenant.
+/// Finds an item and the store of its shard. `None` if the item does not exist or does not belong to the tenant.
 async fn of<'a>(
     shards: &'a [Store],
     id: &DeadId,
@@ -201,7 +201,7 @@ fn sent(store: &Store, whole: &DeadEntryDetails, wish: &ReplayRequest<'_>) -> Re
     Ok(ReplayMessage { to: Inbound::Turns, name, message })
 }
 
-/// Checks that the message has the tenant of the item, and that this shard is the tenant's.
+/// Checks that the message has the same tenant as the item, and that this shard is the tenant's home.
 fn at_home(store: &Store, tenant: &TenantId, whole: &DeadEntryDetails, wish: &ReplayRequest<'_>) -> Result<(), String> {
     if whole.dead.tenant.as_ref().or(wish.within).is_some_and(|own| own != tenant) {
         return Err(format!("tenant: it does not belong to {tenant}"));

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tickfleet_model::TurnId;
 use tickfleet_store::{CancelResult, Store, StoreError, TurnName, TurnView};
 
-/// A position after the end of any history, so that no steps are read.
+/// A position after the end of any history, so that a read returns no steps.
 const NO_STEPS: usize = 1 << 40;
 /// Maximum number of tasks and turns in the result of a cancel.
 const TASKS_MAX: usize = 200;
@@ -15,17 +15,17 @@ const TASKS_MAX: usize = 200;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelStatus {
-    /// It ends at once.
+    /// The turn or task ends at once.
     Ok,
-    /// A worker or runtime holds it: it ends as soon as the holder notices.
+    /// A worker or runtime runs it. It ends as soon as the worker or runtime notices the cancel.
     Flagged,
-    /// It had already ended.
+    /// The turn or task had already ended.
     Ended,
-    /// Nothing with this name has arrived yet. If it arrives, it ends without running.
+    /// Nothing with this name has arrived yet. A turn or task that arrives later with this name ends without running.
     Waiting,
-    /// As `waiting`, but too many cancels wait already: this one was not stored.
+    /// Nothing with this name has arrived yet, and too many such cancels are stored: this cancel was not stored.
     Full,
-    /// Nothing with this name exists, or its record is lost.
+    /// Nothing with this name exists, or the record is lost.
     Unknown,
 }
 
@@ -47,11 +47,11 @@ impl From<CancelResult> for CancelStatus {
 pub struct CancelledTask {
     /// The task.
     pub task: TurnId,
-    /// The result of its cancel.
+    /// The result of canceling the task.
     pub answer: CancelStatus,
-    /// The unfinished turns of its calls.
+    /// The unfinished turns of the task's calls.
     pub turns: Vec<CancelledTurn>,
-    /// The tasks below it.
+    /// The tasks below this task.
     pub children: Vec<CancelledTask>,
 }
 
@@ -60,17 +60,17 @@ pub struct CancelledTask {
 pub struct CancelledTurn {
     /// The turn.
     pub turn: TurnId,
-    /// The result of its cancel.
+    /// The result of canceling the turn.
     pub answer: CancelStatus,
 }
 
-/// Cancels a task, the turn that it waits for, and the tasks below it. The result names what was in progress below the
-/// task. Everything else below it ends, too (see [`Store::cancel`]).
+/// Cancels a task, the turn that it waits for, and the tasks below it. The result lists the turns and tasks that were
+/// in progress below the task. Everything else below the task ends, too (see [`Store::cancel`]).
 ///
 /// # Errors
-/// [`StoreError`]; the canceled part ends, and the call may be repeated.
+/// [`StoreError`]; the turns and tasks already canceled still end. The call can be repeated.
 pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result<CancelledTask, StoreError> {
-    // Read the tree first: once the task is canceled, schedulers start to end what is below it.
+    // Read the tree first: once the task is canceled, schedulers start to end the tasks and turns below it.
     let branch = look_below(store, name, &mut BTreeSet::new()).await?;
     end(store, branch, reason, &format!("its parent was cancelled: {reason}")).await
 }
@@ -78,7 +78,7 @@ pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result
 /// A task, with the unfinished turn and tasks below it.
 struct Branch {
     name: TurnName,
-    /// The turn that it waits for.
+    /// The turn that the task waits for.
     awaits: Option<TurnName>,
     children: Vec<Branch>,
 }
@@ -90,7 +90,7 @@ async fn look_below(store: &Store, name: &TurnName, seen: &mut BTreeSet<TurnId>)
     let awaits = awaits.filter(|turn| seen.insert(turn.clone()));
     if let Some(turn) = awaits {
         let turn = TurnName { tenant: name.tenant.clone(), turn };
-        // A turn without a record may wait for its admission.
+        // A turn without a record may be waiting for admission.
         let is_there = is_live(store, &turn).await? || store.waits_for_admission(&turn).await?;
         branch.awaits = is_there.then_some(turn);
     }

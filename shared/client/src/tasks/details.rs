@@ -1,4 +1,4 @@
-//! Everything that is known about a task: its steps, what it waits for, and the tasks below it.
+//! Everything known about a task: its steps, what the task waits for, and the tasks below it.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -20,24 +20,24 @@ const CHILDREN_MAX: usize = 50;
 /// The details of a task.
 #[derive(Debug, Serialize)]
 pub struct TaskDetails {
-    /// Its list entry.
+    /// The task as listed.
     #[serde(flatten)]
     pub summary: TaskSummary,
-    /// Its steps, if it runs on a model.
+    /// The rounds of the task, if it runs on a model.
     pub rounds: Vec<Round>,
-    /// Its current wait.
+    /// The task's current wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<TaskWait>,
-    /// Its output.
+    /// The task's output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<RawValue>>,
-    /// Its error, if it failed.
+    /// The task's error, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The reason of its cancel, if it was canceled.
+    /// The reason given for the cancel, if the task was canceled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<String>,
-    /// The tasks that were delegated from it.
+    /// The tasks that this task delegated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<TaskDetails>,
 }
@@ -45,11 +45,11 @@ pub struct TaskDetails {
 /// One response of the model, and what followed: the steps `plan`, `execute` and `validate`, or `answer`.
 #[derive(Debug, Default, Serialize)]
 pub struct Round {
-    /// Its number, from 1.
+    /// The round's number, from 1.
     pub number: usize,
     /// The model.
     pub model: String,
-    /// Its text.
+    /// The text of the response.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
     /// Tokens of the request.
@@ -58,18 +58,18 @@ pub struct Round {
     pub output_tokens: u64,
     /// The cost, in millionths of the currency.
     pub cost_micros: u64,
-    /// The turn of its calls.
+    /// The turn with the round's calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,
-    /// When the turn was admitted, ms of shard time, while its record is kept.
+    /// When the turn was admitted, ms of shard time. `None` once the turn's record has expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed_ms: Option<i64>,
-    /// When the turn ended, ms of shard time, while its record is kept.
+    /// When the turn ended, ms of shard time. `None` once the turn's record has expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validated_ms: Option<i64>,
     /// The calls.
     pub calls: Vec<TaskCall>,
-    /// Notes and messages that the model received in addition to results.
+    /// Notes and messages that the model received in addition to the results of calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -81,7 +81,7 @@ pub struct TaskCall {
     pub tool: String,
     /// Its arguments, as the model wrote them.
     pub arguments: String,
-    /// Whether it succeeded. `None` without a result.
+    /// True if the call succeeded. `None` if it has no result yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ok: Option<bool>,
     /// The result, as the model receives it.
@@ -89,7 +89,7 @@ pub struct TaskCall {
     pub content: Option<String>,
 }
 
-/// The wait of a task.
+/// The wait of a task: its reason and its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TaskWait {
     /// The reason.
@@ -104,40 +104,40 @@ pub struct TaskWait {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "waits", rename_all = "snake_case")]
 pub enum WaitReason {
-    /// The turn of its calls is in progress.
+    /// The turn with the task's calls is in progress.
     Turn {
         /// The turn.
         turn: String,
     },
-    /// The turn of its calls waits for a cap or limit.
+    /// The turn with the task's calls waits for a cap or limit.
     Capped {
         /// The turn.
         turn: String,
         /// The cap or limit.
         limit: String,
     },
-    /// A call in the turn of its calls waits for another task.
+    /// A call of the task waits for another task.
     Child {
-        /// The turn.
+        /// The turn with the waiting call.
         turn: String,
-        /// The task.
+        /// The other task.
         task: String,
     },
-    /// A call in the turn of its calls waits for an approval.
+    /// A call of the task waits for an approval.
     Approval {
-        /// The turn.
+        /// The turn with the waiting call.
         turn: String,
         /// The approval.
         approval: String,
         /// The call's tool.
         tool: String,
     },
-    /// It waits for a retry.
+    /// The task waits for a retry.
     Retry,
 }
 
 impl WaitReason {
-    /// The turn that it waits for.
+    /// The turn that the task waits for.
     pub(super) fn turn(&self) -> Option<&str> {
         match self {
             Self::Turn { turn }
@@ -149,7 +149,7 @@ impl WaitReason {
     }
 }
 
-/// The details of a task and the tasks below it. `None` if nothing is known about it.
+/// The details of a task and of the tasks below it. `None` if nothing is known about the task.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -250,7 +250,7 @@ fn rounds(steps: impl Iterator<Item = HistoryStep>) -> Vec<Round> {
     rounds
 }
 
-/// Adds the times at which the turns of the rounds were admitted and ended, as far as their records are kept.
+/// Adds the times at which the turn of each round was admitted and ended. Turns whose records have expired are skipped.
 async fn times(store: &Store, name: &TurnName, rounds: &mut [Round]) -> Result<(), StoreError> {
     for round in rounds.iter_mut().filter(|round| !round.calls.is_empty()) {
         let Some(turn) = turn_of(name, round.number) else { continue };
@@ -287,7 +287,7 @@ pub(super) async fn wait_of(
     Ok(Some(of_turn(turn.turn.to_string(), &wait)))
 }
 
-/// The wait for an approval of a call of the turn. `None` if none is waiting now.
+/// The wait for an approval of one of the turn's calls. `None` if no approval is waiting now.
 async fn approval_wait(store: &Store, name: &TurnName, wait: &ThrottledTurn) -> Result<Option<TaskWait>, StoreError> {
     let State::Waiting { reason: Waits::Approval { approval }, .. } = &wait.turn.state else { return Ok(None) };
     let asked = crate::approvals::find(store, &name.tenant, approval).await?.filter(|asked| asked.state == "waiting");

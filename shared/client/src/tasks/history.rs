@@ -1,4 +1,4 @@
-//! The steps of a task that runs on a model, as in its history in Redis.
+//! The steps of a task that runs on a model, as stored in the task's history in Redis.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 pub enum HistoryStep {
     /// A response of the model.
     Plan(PlanStep),
-    /// The result of one call of the preceding plan, in the order of the calls.
+    /// The result of one call of the preceding plan. Results are in the order of the calls.
     Result(ResultStep),
-    /// A note of the model loop to the model, in addition to results.
+    /// A note that the model loop adds for the model, in addition to results.
     Note {
         /// The text.
         text: String,
     },
-    /// A message from another agent, which the model received.
+    /// A message from another agent that the model received.
     Heard {
         /// The sender.
         from: String,
         /// The text.
         text: String,
     },
-    /// A model's summary of the first steps, which the agent's model no longer receives.
+    /// A summary of the first steps, written by a model. The agent's model receives the summary instead of these steps.
     Summary(SummaryStep),
-    /// An entry of a newer build.
+    /// An entry of a type that only a newer build knows.
     #[serde(other)]
     Other,
 }
@@ -34,10 +34,10 @@ pub enum HistoryStep {
 pub struct PlanStep {
     /// The model.
     pub model: String,
-    /// Its text.
+    /// The text of the response.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// Its calls.
+    /// The calls that the model requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<PlannedCall>,
     /// Tokens of the request.
@@ -56,7 +56,7 @@ pub struct PlanStep {
 pub struct SummaryStep {
     /// The model that wrote it.
     pub model: String,
-    /// Its text.
+    /// The text of the summary.
     pub text: String,
     /// Tokens of the request.
     pub input: u64,
@@ -80,9 +80,9 @@ pub struct PlannedCall {
 pub struct ResultStep {
     /// The tool.
     pub tool: String,
-    /// True if it succeeded.
+    /// True if the call succeeded.
     pub ok: bool,
-    /// The result, or the error.
+    /// The output or the error.
     pub content: String,
 }
 
@@ -94,7 +94,8 @@ impl HistoryStep {
     }
 }
 
-/// The current step of a task according to its history, and the number of model responses. `None` without a history.
+/// The current step of a task according to its history, and the number of model responses. `None` if the history is
+/// empty.
 #[must_use]
 pub fn step_of(steps: &[HistoryStep]) -> Option<(&'static str, usize)> {
     let iterations = steps.iter().filter(|step| matches!(step, HistoryStep::Plan(_))).count();

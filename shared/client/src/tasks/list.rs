@@ -16,9 +16,9 @@ use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView};
 use crate::Client;
 use crate::replies::Reply;
 
-/// Tasks that are read concurrently.
+/// Number of tasks that are read concurrently.
 const PAGE: usize = 32;
-/// Maximum number of tasks that a page reads of one tenant.
+/// Maximum number of one tenant's tasks that a page reads.
 const WINDOW: usize = 63 * PAGE;
 /// Maximum bytes of a description in a list.
 const DESCRIPTION_BYTES_MAX: usize = 400;
@@ -27,52 +27,53 @@ const DESCRIPTION_BYTES_MAX: usize = 400;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
-    /// Not held: it waits for a worker, a retry, or a turn or task that it has begun.
+    /// The task waits for a worker, a retry, or a turn or task that it started.
     Waiting,
     /// A worker or a runtime runs it.
     Running,
-    /// It has ended.
+    /// The task has ended.
     Ended,
-    /// It ended longer ago than records are kept.
+    /// The task ended longer ago than records are kept.
     Forgotten,
 }
 
 /// A task in a list.
 #[derive(Debug, Clone, Serialize)]
 pub struct TaskSummary {
-    /// Its tenant.
+    /// The task's tenant.
     pub tenant: TenantId,
-    /// Its ID.
+    /// The task's ID.
     pub id: TaskId,
-    /// Its state.
+    /// The task's state.
     pub state: TaskState,
     /// The agent that does the work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The agent that delegated it.
+    /// The agent that delegated the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delegator: Option<String>,
-    /// The beginning of its description, unless it has ended.
+    /// The beginning of the task's description. `None` if the task has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// When it was accepted, ms of shard time.
+    /// When the task was accepted, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_ms: Option<i64>,
-    /// When it ended, ms of shard time.
+    /// When the task ended, ms of shard time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<i64>,
-    /// When it expires, ms of shard time, unless it has ended.
+    /// When the task expires, ms of shard time. `None` if the task has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,
-    /// How it ended.
+    /// How the task ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
-    /// The turn or task that it waits for.
+    /// The turn or task that this task waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
 }
 
-/// A filter of tasks. An unset field matches all, except tasks whose records have expired.
+/// A filter of tasks. An unset field matches all tasks. If `state` is unset, tasks whose records have expired do not
+/// match.
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
     /// Only tasks of this agent.
@@ -98,13 +99,13 @@ impl TaskFilter {
     }
 }
 
-/// The position of the next page: after a task of a tenant, or at a tenant's newest task. The task was in an earlier
-/// page, because the position contains its ID, and the caller may not see all tasks of the tenant.
+/// The position of the next page: after a task of a tenant, or at a tenant's newest task. The named task was listed on
+/// an earlier page. The position contains the task's ID, so it must not name a task that the caller may not see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskCursor {
     tenant: TenantId,
     behind: Option<TaskId>,
-    /// The number of windows after that task that matched nothing.
+    /// The number of windows after the task `behind` that had no match.
     windows: usize,
 }
 
@@ -138,21 +139,21 @@ impl FromStr for TaskCursor {
 /// A page of tasks.
 #[derive(Debug, Clone, Default)]
 pub struct TaskPage {
-    /// Tenant by tenant, the newest of each first.
+    /// The tasks tenant by tenant; in each tenant, the newest first.
     pub tasks: Vec<TaskSummary>,
     /// The position of the next page. `None` at the end.
     pub next: Option<TaskCursor>,
-    /// True if the position was not found: its task is no longer kept, or the caller may not see it. The list of the
-    /// tenant then starts over.
+    /// True if the requested position was not found: its task is no longer kept, or the caller may not see the task.
+    /// The tenant's list then starts again at the newest task.
     pub list_restarted: bool,
 }
 
-/// Returns true if the caller may see tasks of an agent. `None`: a task whose agent is unknown.
+/// Returns true if the caller may see tasks of an agent. The agent is `None` if a task's agent is unknown.
 pub type TaskVisibility<'a> = &'a (dyn Fn(Option<&str>) -> bool + Sync);
 
-/// A page of the tasks of these tenants. A page reads at most about 2,000 tasks of one tenant, and does not start
-/// another tenant after that number. This bounds the cost of a filter that matches nothing. Tasks that arrive meanwhile
-/// are at the start of their tenant's list.
+/// Lists one page of the tasks of `tenants`. One page reads at most about 2,000 tasks of one tenant. After 2,000 tasks,
+/// the page does not start another tenant. This bounds the cost of a filter without matches. Tasks that arrive while
+/// the caller reads pages are added at the start of their tenant's list.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -165,7 +166,8 @@ pub async fn task_page(
     task_page_of(client, tenants, filter, from, &|_| true).await
 }
 
-/// As [`task_page`], but only with tasks whose agent the caller `sees`. Other tasks do not count toward the page size.
+/// Like [`task_page`], but lists only tasks whose agent the caller may see (`sees`). Hidden tasks do not count toward
+/// the page size.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -193,7 +195,7 @@ pub async fn task_page_of(
     Ok(page)
 }
 
-/// Adds the tasks of a tenant from a position on. Returns true if the page has room for more.
+/// Adds a tenant's tasks, starting at a position. Returns true if the page has room for more.
 async fn of_tenant(
     store: &Store,
     mut at: TaskCursor,
@@ -251,7 +253,7 @@ async fn of_tenant(
     }
 }
 
-/// The number of tasks that are newer than a task from an earlier page. `None` if that task does not exist, or the
+/// The number of tasks that are newer than a task from an earlier page. `None` if that task does not exist, or if the
 /// caller may not see it. Both cases make the same requests, so that their timing does not reveal a hidden task.
 async fn newer(
     store: &Store,
@@ -262,14 +264,14 @@ async fn newer(
     let name = TurnName::task(tenant, task);
     let newer = store.newer_tasks(&name).await?;
     let agent = match store.record(&name).await {
-        // Rule 18.
+        // Rule 18: a damaged key affects only itself.
         Err(error) if error.is_script_error() => None,
         view => summary(tenant, task.clone(), &view?).agent,
     };
     Ok(newer.filter(|_| sees(agent.as_deref())))
 }
 
-/// The IDs after the last one that was read. Tasks that arrived meanwhile have moved it down.
+/// The IDs that follow `last`, the last ID that was read. Tasks that arrived since then have moved `last` further down.
 fn behind(mut ids: Vec<TaskId>, last: Option<&TaskId>) -> Vec<TaskId> {
     let known = last.and_then(|last| ids.iter().position(|id| id == last)).map_or(0, |at| at + 1);
     ids.split_off(known)
@@ -335,7 +337,8 @@ fn of_finished(blank: TaskSummary, finished: &Finished) -> TaskSummary {
     }
 }
 
-/// The description of a task. If workers run the task, it is in the arguments of its call; otherwise in its message.
+/// The description of a task. If workers run the task, the description is in the arguments of the task's call;
+/// otherwise it is in the task's message.
 fn description(blob: &str) -> Option<String> {
     let arguments = serde_json::from_str::<Call>(blob).map(|call| call.arguments);
     let task: Value = serde_json::from_str(&with_numbers_as_text(arguments.as_deref().unwrap_or(blob))).ok()?;
@@ -343,7 +346,7 @@ fn description(blob: &str) -> Option<String> {
     Some(cut(text, DESCRIPTION_BYTES_MAX))
 }
 
-/// The beginning of a text, cut between characters.
+/// The beginning of a text, cut at a character boundary.
 pub(super) fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();

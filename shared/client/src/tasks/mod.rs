@@ -1,7 +1,7 @@
 //! Tasks for observers: list them, show their details, watch them, and cancel them.
 //!
-//! `watch` is one task as a stream of events; `details` is everything that is known about it at one time; `cancel` ends
-//! it with everything that it has begun. `history` is the format of the steps of a task in Redis.
+//! `watch` returns the events of one task as a stream. `details` returns everything known about a task at one time.
+//! `cancel` ends a task and everything that the task began. `history` is the format of a task's steps in Redis.
 
 mod cancel;
 mod details;
@@ -18,14 +18,14 @@ pub use watch::{TaskEvent, TaskProgress, TaskWatcher};
 use tickfleet_model::{TaskId, TurnId};
 use tickfleet_store::TurnName;
 
-/// The turn with the calls of a task's `number`th plan, from 1. `None` if the task ID is too long for the suffix; its
-/// turns then have other names.
+/// The turn with the calls of a task's `number`th plan, from 1. `None` if the task's ID is too long for the suffix. The
+/// turns of such a task have other IDs.
 fn turn_of(task: &TurnName, number: usize) -> Option<TurnName> {
     let turn = TurnId::new(format!("{}.step-{number}", task.turn)).ok()?;
     Some(TurnName { tenant: task.tenant.clone(), turn })
 }
 
-/// The ID of a turn or task, as a task ID.
+/// Converts the ID of a turn or task to a task ID.
 fn task_id(name: &TurnName) -> Option<TaskId> {
     TaskId::new(name.turn.as_str()).ok()
 }

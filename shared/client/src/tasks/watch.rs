@@ -17,42 +17,42 @@ use crate::replies::Reply;
 
 /// The interval between two reads.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A task that is unknown after this time may have been rejected.
+/// If a task is still unknown after this time, it may have been rejected.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
-/// Number of dead letters that are searched for the task.
+/// The number of dead letters in which the task is searched.
 const LETTERS: usize = 100;
 
 /// An event of a task.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum TaskEvent {
-    /// It was stored durably, and is offered to workers or runtimes.
+    /// The task was stored durably. Workers or runtimes can now run it.
     Accepted {
         /// The agent that does the work.
         agent: String,
-        /// When, ms of shard time.
+        /// When the task was accepted, ms of shard time.
         at_ms: i64,
     },
-    /// The model has responded: with calls, or with its answer, which follows as a separate event.
+    /// The model has responded with calls or with its answer. The answer follows as a separate event.
     Plan {
         /// The model.
         model: String,
-        /// Its text.
+        /// The text of the response.
         #[serde(skip_serializing_if = "String::is_empty")]
         text: String,
-        /// The calls that it requested.
+        /// The calls that the model requested.
         calls: Vec<PlannedCall>,
     },
-    /// The calls were submitted as a turn.
+    /// The calls of the plan were submitted as a turn.
     Execute {
         /// The turn.
         turn: String,
     },
-    /// A call has its result.
+    /// A call has a result.
     Result {
         /// The tool.
         tool: String,
-        /// True if it succeeded.
+        /// True if the call succeeded.
         ok: bool,
         /// The result, as the model receives it.
         content: String,
@@ -69,16 +69,16 @@ pub enum TaskEvent {
         /// The text.
         text: String,
     },
-    /// It waits for another turn or task, an approval, or a retry.
+    /// The task waits for another turn or task, an approval, or a retry.
     Waiting {
-        /// The reason for the wait, in words or as an ID.
+        /// The reason for the wait, as text, or the ID of the turn or task.
         #[serde(rename = "for")]
         what: String,
         /// The latest end of the wait, ms of shard time, if known.
         #[serde(skip_serializing_if = "Option::is_none")]
         until_ms: Option<i64>,
     },
-    /// Its calls wait because a cap or limit is used up.
+    /// The task's calls wait because a cap or limit is used up.
     Capped {
         /// The cap or limit.
         limit: String,
@@ -86,16 +86,16 @@ pub enum TaskEvent {
         #[serde(skip_serializing_if = "Option::is_none")]
         until_ms: Option<i64>,
     },
-    /// It has succeeded.
+    /// The task has succeeded.
     Answer {
-        /// The answer as text. Without a text, the output itself.
+        /// The answer as text. If the output has no text, the whole output.
         answer: String,
         /// The whole output.
         output: Box<RawValue>,
     },
-    /// It has ended without success.
+    /// The task has ended without success.
     Failed {
-        /// An outcome of calls, or `rejected` or `forgotten`.
+        /// An outcome of calls, or `rejected`, or `forgotten`.
         outcome: String,
         /// The reason.
         message: String,
@@ -110,17 +110,18 @@ impl TaskEvent {
     }
 }
 
-/// An event, and the position after it.
+/// An event of a task, and the position after the event.
 #[derive(Debug, Clone, Serialize)]
 pub struct TaskProgress {
-    /// The number of entries of the task's history that were reported. Pass it to [`TaskWatcher::from`] to continue.
+    /// The number of history entries that were already reported. To continue from here, pass it to
+    /// [`TaskWatcher::from`].
     pub position: usize,
     /// What happened.
     #[serde(flatten)]
     pub event: TaskEvent,
 }
 
-/// A watcher of one task. It reads four times a second, on a connection that all watchers of the process share.
+/// A watcher of one task. It reads four times a second. All watchers of the process share one connection.
 #[derive(Debug)]
 pub struct TaskWatcher {
     store: Store,
@@ -130,9 +131,9 @@ pub struct TaskWatcher {
     since: Instant,
     /// The wait that was reported last.
     reported_wait: Option<WaitReason>,
-    /// The number of plans in its history so far. `None` if the history before the position is not counted yet.
+    /// The number of plans in the task's history so far. `None` if the history before the position is not counted yet.
     plans: Option<usize>,
-    /// Whether the submit of the last plan's calls was reported.
+    /// True if the submission of the last plan's calls was reported.
     executed: bool,
     ready: VecDeque<TaskProgress>,
     ended: bool,
@@ -146,7 +147,7 @@ impl TaskWatcher {
         Self::from(store, name, 0)
     }
 
-    /// Watches a task from a position on. Events of its history before that position are not reported again.
+    /// Watches a task from a position. Events of the history before the position are not reported again.
     #[must_use]
     pub fn from(store: Store, name: TurnName, position: usize) -> Self {
         let ready = VecDeque::new();
@@ -160,13 +161,13 @@ impl TaskWatcher {
         Self { store, name, position, accepted, since, reported_wait, plans, executed, ready, ended, looked }
     }
 
-    /// The task.
+    /// The watched task.
     #[must_use]
     pub const fn name(&self) -> &TurnName {
         &self.name
     }
 
-    /// Waits for the next event, without a timeout. `None` after the last one.
+    /// Waits for the next event, without a timeout. `None` after the last event.
     ///
     /// # Errors
     /// [`StoreError`]; call again, no event is lost.
@@ -179,7 +180,7 @@ impl TaskWatcher {
             if self.ended {
                 return Ok(None);
             }
-            // A caller that drops the future during this sleep loses no event.
+            // If the caller drops the future during this sleep, no event is lost.
             if self.looked {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
@@ -188,7 +189,7 @@ impl TaskWatcher {
         }
     }
 
-    /// The events as a stream. It ends after the last event, or after an error.
+    /// Returns the events as a stream. The stream ends after the last event, or after an error.
     pub fn into_stream(self) -> impl Stream<Item = Result<TaskProgress, StoreError>> {
         futures::stream::unfold(Some(self), |watch| async {
             let mut watch = watch?;
@@ -200,7 +201,7 @@ impl TaskWatcher {
         })
     }
 
-    /// Counts the plans before the position from which the watch continues.
+    /// Counts the plans in the history before the position.
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         let steps = self.store.steps(&self.name, 0).await?;
         let mut plans = 0;
@@ -245,10 +246,11 @@ impl TaskWatcher {
                 self.plans = self.plans.map(|plans| plans + 1);
                 self.executed = false;
             }
-            // A turn that ended between two reads was not seen in progress.
+            // The turn started and ended between two reads, so it was never seen in progress.
             HistoryStep::Result(_) => {
                 if let Some(turn) = turn_of(&self.name, self.plans.unwrap_or_default()) {
-                    // A watcher that continues after this event still has to receive the result.
+                    // A watcher that continues after this event must still receive the result. So the position excludes
+                    // the result.
                     self.execute(turn.turn.as_str(), self.position.saturating_sub(1));
                 }
             }
@@ -259,8 +261,8 @@ impl TaskWatcher {
         }
     }
 
-    /// Reports once that the calls of the last plan were submitted. `position` is the number of entries before this
-    /// event.
+    /// Reports that the calls of the last plan were submitted, once for each plan. `position` is the number of history
+    /// entries before this event.
     fn execute(&mut self, turn: &str, position: usize) {
         if !self.executed {
             self.executed = true;
@@ -296,7 +298,7 @@ impl TaskWatcher {
         if self.reported_wait.as_ref() == Some(&reason) {
             return Ok(());
         }
-        // Report that the turn was submitted before the reason why it waits.
+        // Report the submission of the turn first, and then what the turn waits for.
         if let Some(turn) = reason.turn() {
             self.execute(turn, self.position);
         }
@@ -343,7 +345,7 @@ impl TaskWatcher {
     }
 }
 
-/// Returns true if a dead letter is this task's message. If the message asked for no reply, the letter may lack the
+/// Returns true if a dead letter is this task's message. If the message requested no reply, the letter may lack the
 /// tenant.
 fn is_about(letter: &DeadLetter, name: &TurnName) -> bool {
     let says = |member: &str, value: &str| {
@@ -372,7 +374,7 @@ fn forgotten() -> TaskEvent {
     TaskEvent::Failed { outcome: "forgotten".into(), message: "The task has ended, and its record has expired.".into() }
 }
 
-/// The last event of a task, from its reply.
+/// Converts the reply to a task to the task's last event.
 fn ended(reply: &str) -> TaskEvent {
     let failed = |outcome: &str, message: String| TaskEvent::Failed { outcome: outcome.to_owned(), message };
     let result = serde_json::from_str::<Reply>(reply).ok().and_then(|reply| reply.results.into_iter().next());
@@ -386,7 +388,7 @@ fn ended(reply: &str) -> TaskEvent {
     }
 }
 
-/// The text of an output: a model's answer, a plain text, or otherwise the output itself.
+/// The output as text: a model's answer, a plain text, or otherwise the JSON of the output.
 pub(crate) fn answer_of(output: &RawValue) -> String {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]

@@ -25,7 +25,7 @@ function changes(approval, data) {
   return set;
 }
 
-/** Decides an approval with its complete arguments in view: the list has only a short form of them. */
+/** Shows an approval with its complete arguments and decides it. The list has only a short form of the arguments. */
 async function decide(listed, agrees, refresh) {
   const name = nameOf(listed);
   const approval = await ask(`approvals/${encodeURIComponent(name)}`).catch((error) => void say(error.message));

@@ -28,7 +28,7 @@ function errorsShown(page) {
   ];
 }
 
-/** The most frequent causes of the last hour, for the overview. Each request reads the log: one per minute is sent. */
+/** The most frequent causes of the last hour, for the overview. A request reads the log, so one is sent per minute. */
 export function errors() {
   const region = h("div", { id: "errors" }, h("p", { class: "soft" }, "Loading …"));
   let asked_ms = 0;
@@ -61,10 +61,10 @@ export function byCause(page, view, wanted, refresh) {
   ];
 }
 
-/** Results after which the rest would fail in the same way, for lack of room. The command has the same list. */
+/** Results that mean a lack of room: all further entries would fail in the same way. The command has the same list. */
 const NO_ROOM = ["queue_full", "pressure", "full"];
 
-/** Requests page after page and handles each. Returns a text that explains why it ended early, or an empty one. */
+/** Requests page after page and handles each. If it ends early, returns the reason; otherwise an empty text. */
 async function each(wanted, before_ms, signal, handle) {
   let from;
   do {
@@ -91,7 +91,7 @@ export function allButton({ id, path, verb, button, text }, { wanted, page, told
         return answers;
       };
       try {
-        // Entries that fail again meanwhile are excluded; otherwise they would be replayed in a loop.
+        // Exclude entries that fail again during the loop. Otherwise, they would be replayed endlessly.
         const why = await each(wanted, page.now_ms + 1, signal, handle);
         say(`${told(done, verb)}${why}`);
       } catch (error) {

@@ -74,7 +74,7 @@ async function edit(id, view, refresh) {
   await handle([id], { path: "dead/replay", verb: "replayed", button: "Replay", text, fields }, view, refresh);
 }
 
-/** Buttons that replay or drop all matches. None without a filter. */
+/** Buttons that replay or drop all matches. Returns no buttons if no filter is set. */
 function allButtons(page, wanted, refresh) {
   if (!may("operate") || !Object.values(wanted).some(Boolean)) return [];
   const context = { wanted, page, told, refresh };

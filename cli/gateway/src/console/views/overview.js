@@ -20,7 +20,7 @@ function tiles(fleet) {
     tile("Redis memory", megabytes(server.used_bytes), bound));
 }
 
-/** States in which turns and tasks wait. While any wait, "No warnings" is not shown as good. */
+/** States in which turns and tasks wait. If any turn or task waits, "No warnings" is not shown as a good sign. */
 const WAITS = ["inbound turns", "inbound tasks", "ready", "capped", "delayed"];
 
 function warnings({ warnings: found, backlog }) {

@@ -109,7 +109,7 @@ class _Awaited:
         self._id = segment(str(message[f"{kind}_id"]))
         self._text = written(message)
         self._kind: Kind = kind
-        # When it was accepted, by a clock that also runs while the machine sleeps.
+        # When the message was accepted, by a clock that also runs while the machine sleeps.
         self._taken: float | None = None
         self._is_asked_for = False
         self._reply: Reply | None = None
@@ -150,8 +150,9 @@ class _Awaited:
         return self._reply
 
     async def _look(self, wait: int, tries: Tries) -> Reply | None:
-        # Another gateway may have accepted the message, and alone know of its rejection. If it is sent again here, this
-        # gateway learns of the rejection, too. A message that was not rejected does not run again.
+        # Another gateway may have accepted the message. In that case, only that gateway knows of a rejection. If the
+        # message is sent again here, this gateway learns of the rejection, too. A message that was not rejected does
+        # not run again.
         if self._taken is not None and not self._is_asked_for and abs(time.time() - self._taken) < _FRESH_S:
             self._is_asked_for = True
             return await self.submit(wait, tries)
@@ -174,7 +175,7 @@ class _Awaited:
 async def _look(http: Http, tenant: str | None, id: str, wait: int, tries: Tries) -> Reply | None:
     """Returns the reply to a turn or task, if it arrives within the wait."""
     answer = await http.ask("GET", f"/v1/turns/{segment(id)}{f'?wait={wait}' if wait else ''}", tenant, wait=wait, tries=tries)
-    # It may not have arrived yet.
+    # The turn or task may not have arrived yet.
     return None if answer.status == 404 else _ended(_good(answer))
 
 

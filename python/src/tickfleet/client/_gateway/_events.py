@@ -37,8 +37,7 @@ class _Later(Exception):
 
 
 async def follow(http: Http, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
-    """Yields the events of a task from a position on. After a lost stream, it continues after the last reported
-    step."""
+    """Yields the events of a task from a position on. If the stream is lost, continues after the last reported step."""
     tries = http.tries(http.patience)
     while True:
         trouble = _Later(Unavailable("the gateway ended the event stream before the task ended"))
@@ -110,7 +109,7 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 async def _events(lines: AsyncIterator[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Yields events by name, with their JSON. Skips unreadable ones."""
+    """Yields events by name, with their JSON. Skips unreadable events."""
     kind, data = "", []
     async for line in lines:
         field, _, value = line.partition(":")

@@ -92,18 +92,18 @@ class Answer:
 
 
 class Tries:
-    """Retries until `patience` seconds after the first failure, or without a limit if it is ``None``."""
+    """Retries until `patience` seconds after the first failure. If `patience` is ``None``, retries without a limit."""
 
     def __init__(self, patience: float | None, closed: asyncio.Event | None = None) -> None:
         self._patience = patience
-        # Ends a pause.
+        # Set when the client is closed, which ends a pause.
         self._closed = closed or asyncio.Event()
         self._end: float | None = None
         self._tries = 0
 
     async def pause(self, error: Exception, at_least: float | None = None) -> None:
-        """Waits before the next attempt, at least as long as the gateway requests. Raises the error if the time is
-        over."""
+        """Waits before the next attempt, at least as long as the gateway requests. Raises the error if the wait would
+        exceed the patience."""
         pause = _PAUSES[min(self._tries, len(_PAUSES) - 1)]
         # Jitter: requests that were rejected together must not return together.
         pause = max(pause, at_least or 0.0) * random.uniform(1.0, 1.25)
@@ -160,12 +160,12 @@ class Http:
         tries: Tries | None = None,
         again: str | None = None,
     ) -> Answer:
-        """Returns the response to a request that may be sent twice. If `again` is given, later attempts use that path,
-        which does not wait. The caller handles statuses about the request.
+        """Sends a request, with retries, and returns the response. The request must be safe to send twice. If `again`
+        is given, later attempts use that path, which does not wait. The caller handles statuses about the request.
 
         Raises:
             Unauthorized, Forbidden: The key is invalid, or does not cover the request.
-            QueueFull, Pressure, Throttled: It was not accepted in any attempt.
+            QueueFull, Pressure, Throttled: The request was not accepted in any attempt.
             Unavailable: No attempt got a response.
         """
         tries = tries or self.tries(self.patience)
@@ -211,7 +211,7 @@ class Http:
     def _authorization(self) -> str:
         key = self._key()
         if not _SECRET.match(key):
-            # Without the key itself, because errors are logged.
+            # The message omits the key, because errors are logged.
             raise ValueError("the gateway's API key contains whitespace or non-ASCII characters")
         return f"Bearer {key}"
 
@@ -234,7 +234,7 @@ def segment(id: str) -> str:
 
 
 def answer_of(status: int, text: str, headers: Mapping[str, str]) -> Answer:
-    """Returns the response with the headers that it needs."""
+    """Returns the response with the header that the client reads."""
     after = headers.get("retry-after", "")
     # Gateways send seconds, never a date.
     return Answer(status, text, float(after) if after.isdecimal() else None)
