@@ -10,10 +10,10 @@ pub(crate) const ABI_TCP: i32 = 4;
 #[cfg(target_os = "linux")]
 pub(crate) const ABI_SCOPES: i32 = 6;
 
-/// The features that this machine supports, detected by trying them.
+/// The features that this machine supports, detected by using each of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Abilities {
-    /// The ABI of Landlock; 0 if it is unavailable.
+    /// The ABI of Landlock. 0 if Landlock is unavailable.
     pub landlock: i32,
     /// The reason why the level `basic` is not supported. `None` if it is supported.
     pub basic: Option<String>,

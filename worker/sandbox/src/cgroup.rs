@@ -83,7 +83,7 @@ impl Cgroups {
     /// Creates the cgroup of one command.
     ///
     /// # Errors
-    /// The kernel rejects it.
+    /// The kernel rejects the new cgroup or its limits.
     pub(crate) fn make(&self, limits: &Limits) -> io::Result<Cgroup> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let cgroup = loop {
@@ -109,7 +109,7 @@ impl Cgroups {
     }
 }
 
-/// The cgroup of one command. Dropping it kills its processes and removes it.
+/// The cgroup of one command. Dropping it kills the processes in the cgroup and removes the cgroup.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
@@ -170,7 +170,7 @@ impl CgroupHandle {
     /// Puts a process into the cgroup.
     ///
     /// # Errors
-    /// The kernel rejects it.
+    /// The kernel rejects the process.
     pub(crate) fn admit(&self, process: i32) -> io::Result<()> {
         (&self.processes).write_all(process.to_string().as_bytes())
     }
@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder that imitates a delegated cgroup with only this process in it.
+    /// A folder that imitates a delegated cgroup. The cgroup contains only this process.
     fn delegated() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         set(folder.path(), "cgroup.controllers", "cpu memory pids\n").unwrap();

@@ -1,5 +1,5 @@
-//! The level `docker`: a short-lived container of an engine on the host. The engine confines the command; this module
-//! calls it.
+//! The level `docker`: a short-lived container of an engine on the host. The engine confines the command. This module
+//! calls the engine.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Why the engine cannot be used; `None` if it responds.
+    /// The reason why the engine cannot be used. `None` if the engine responds.
     pub async fn missing(&self) -> Option<String> {
         let shown = self.program.display();
         let mut ask = client(&self.program);

@@ -10,7 +10,7 @@ use std::io;
 /// process reads before the call can leak.
 ///
 /// # Errors
-/// The kernel rejects it.
+/// The kernel rejects the request.
 pub fn hide_this_process() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_dumpable(false)?;

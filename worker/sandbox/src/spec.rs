@@ -132,9 +132,9 @@ impl Spec {
         }
     }
 
-    /// Checks for problems that are invalid on every machine: an empty command, a NUL, a path that is not absolute, or
-    /// an unsafe grant. A grant is unsafe if it is inside or around a path that a command may write to, because a
-    /// command could redirect it.
+    /// Checks for problems that exist on every machine: an empty command, a NUL, a path that is not absolute, or an
+    /// unsafe grant. A grant is unsafe if its path is inside or around a path that a command may write to. A command
+    /// could then redirect the grant.
     ///
     /// # Errors
     /// The problem, as a message.

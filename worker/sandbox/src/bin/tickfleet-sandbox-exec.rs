@@ -1,4 +1,4 @@
-//! The launcher as a separate program; used by the tests of this crate.
+//! The launcher as a separate program, for the tests of this crate.
 
 use std::process::ExitCode;
 

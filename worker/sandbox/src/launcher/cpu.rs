@@ -71,8 +71,8 @@ mod tests {
     fn a_parent_that_reaps_while_it_is_looked_at_is_not_charged_twice() {
         let mut meter = CpuMeter::default();
         meter.add(sample(0, &[(1, 5, 0), (2, 10, 0)]));
-        // In the second sample, process 1 was read before it reaped process 2, and process 2 was gone when it was to be
-        // read.
+        // In the second sample, process 1 was read before it reaped process 2, and process 2 had been reaped when its
+        // turn came.
         meter.add(sample(0, &[(1, 5, 0)]));
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);

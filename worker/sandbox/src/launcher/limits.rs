@@ -17,7 +17,7 @@ const OTHERS: u64 = 768;
 /// launcher.
 const OURS: u64 = 2;
 
-/// The maximum number of threads that the user of a command may have while it runs.
+/// The maximum number of threads that the user of a command may have while the command runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ThreadAllowance {
     /// The user, or its user ID in this namespace, is used only by this command.

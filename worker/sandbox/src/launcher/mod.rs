@@ -49,7 +49,7 @@ pub(crate) fn step<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -
     move |error| Refusal::Step(format!("{what}: {error}"))
 }
 
-/// The ABI of Landlock in the running kernel; 0 if unavailable.
+/// The ABI of Landlock in the running kernel. 0 if Landlock is unavailable.
 #[must_use]
 pub fn landlock_abi() -> i32 {
     raw::landlock_abi()

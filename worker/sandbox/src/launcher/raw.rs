@@ -27,7 +27,7 @@ pub(super) fn close_others_on_exec() -> nix::Result<()> {
     Errno::result(answer).map(drop)
 }
 
-/// The ABI of Landlock in the running kernel; 0 if it is unavailable or disabled.
+/// The ABI of Landlock in the running kernel. 0 if Landlock is unavailable or disabled.
 pub(super) fn landlock_abi() -> i32 {
     const VERSION: u32 = 1;
     // SAFETY: with this flag, the call takes no attributes, creates nothing, and returns a number.

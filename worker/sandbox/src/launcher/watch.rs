@@ -214,7 +214,8 @@ impl<'a> CommandWatch<'a> {
     }
 }
 
-/// The limits of the run. If the workspace already exceeds them, its current size is the limit: it must not grow.
+/// The limits of the run. If the workspace already exceeds them, its current size is the limit: the workspace must not
+/// grow.
 fn workspace_limits(request: &Request) -> Limits {
     let mut limits = request.spec.limits.clone();
     // If the workspace is far larger than its limits, the count stops early.

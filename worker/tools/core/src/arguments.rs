@@ -304,7 +304,7 @@ fn is_of_engine(error: &ValidationError<'_>) -> bool {
 }
 
 fn compiled() -> MutexGuard<'static, HashMap<[u8; 32], Weak<CompiledSchema>>> {
-    // A panic elsewhere leaves the map consistent: each change to it is a single call.
+    // A panic elsewhere leaves the map consistent, because each change of the map is a single call.
     COMPILED.lock()
 }
 

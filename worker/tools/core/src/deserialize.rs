@@ -1,5 +1,5 @@
-//! Reports arguments that fit a tool's schema but cannot be deserialized into its struct: a declared schema may be
-//! wider than the struct, and a struct may check more than a schema can express.
+//! Reports arguments that fit a tool's schema but cannot be deserialized into the tool's struct. A declared schema may
+//! be wider than the struct, and a struct may check more than a schema can express.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -177,10 +177,10 @@ impl From<Option<TurnId>> for Awaited {
     }
 }
 
-/// The failure of a handler, as data: the pipeline turns it into an outcome according to the tool's effect.
+/// The failure of a handler, as data. The pipeline converts it to an outcome that depends on the tool's effect.
 #[derive(Debug, Clone)]
 pub enum ToolFailure {
-    /// The arguments fit the schema, but the tool cannot accept them. Nothing was done.
+    /// The arguments fit the schema, but the tool cannot accept them. Nothing was executed.
     InvalidArguments {
         /// The text for the model.
         message: String,
@@ -211,7 +211,7 @@ pub enum ToolFailure {
         /// Maximum wait. After this time the call runs again, even if the event has not occurred.
         at_most: Duration,
     },
-    /// A bug: it is logged in full, and the model receives only a generic message.
+    /// A bug. It is logged in full, and the model receives only a generic message.
     Internal {
         /// The text for the log.
         message: String,
@@ -224,7 +224,7 @@ pub enum ToolFailure {
 }
 
 impl ToolFailure {
-    /// The tool or its service rejected the call. `message` is for the model, `details` are for programs.
+    /// The tool or its service rejected the call. `message` is for the model, and `details` are for programs.
     #[must_use]
     pub const fn permanent(message: String, details: Option<serde_json::Value>) -> Self {
         Self::Ended { outcome: Outcome::Permanent, message, details }

@@ -1,4 +1,4 @@
-//! Lifecycle hooks of tools written in Rust: they run before the tool's first call and after its last one.
+//! Lifecycle hooks of tools written in Rust. They run before the tool's first call and after its last call.
 
 use std::error::Error;
 use std::fmt;

@@ -291,7 +291,7 @@ impl Registry {
         Some(all.fold(tool.spec.effect, |effect, other| stricter(effect, other.spec.effect)))
     }
 
-    /// Returns the input schemas of all versions of the tool; empty if the tool does not exist.
+    /// Returns the input schemas of all versions of the tool. Empty if the tool does not exist.
     #[must_use]
     pub fn input_schemas(&self, name: &str) -> Vec<&serde_json::Value> {
         let Some(tool) = self.get(name) else { return Vec::new() };
@@ -418,7 +418,7 @@ fn timeout_of(name: &str, def: &ToolDef) -> Result<Option<Duration>, RegistryErr
     }
 }
 
-/// Makes a typed tool, merged with its declaration if there is one.
+/// Makes a typed tool. If the tool also has a declaration, merges the two.
 fn typed_tool(
     tool: TypedTool,
     file: &ToolsFile,

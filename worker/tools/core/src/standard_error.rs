@@ -30,7 +30,7 @@ impl StderrTail {
         if lines.len() == TAIL_LINES {
             lines.pop_front();
         }
-        // The text may be shown on a terminal: control characters, which could move the cursor, are replaced.
+        // The text may be shown on a terminal. Control characters could move the cursor, so they are replaced.
         let line = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
         lines.push_back(wording::cut(&line, TAIL_LINE_BYTES));
     }

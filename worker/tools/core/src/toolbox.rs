@@ -113,7 +113,7 @@ impl Toolbox {
         self.active.rules.enforced(&tool.spec.name)
     }
 
-    /// Returns what the tool's permission row declares about session facts; `None` if it declares nothing.
+    /// Returns the part of the tool's permission row that is about session facts. `None` if the row has no such part.
     #[must_use]
     pub fn facts(&self, tool: &RegisteredTool) -> Option<&FactRow> {
         let row = self.active.policy.permissions.matrix.get(&tool.spec.name)?;

@@ -35,7 +35,7 @@ pub enum ToolError {
     /// the call. Checks that need no side effects belong in [`TypedTool::validate`].
     #[error("{0}")]
     InvalidArguments(String),
-    /// The tool rejects the call permanently; the text is for the model.
+    /// The tool rejects the call permanently. The text is for the model.
     #[error("{0}")]
     Permanent(String),
     /// Like `Permanent`, with additional details for programs.
@@ -46,10 +46,10 @@ pub enum ToolError {
         /// The details for programs.
         details: Value,
     },
-    /// A retry may succeed; it is unknown whether anything took effect.
+    /// A retry may succeed. It is unknown whether anything took effect.
     #[error("{0}")]
     Transient(String),
-    /// A retry may succeed; it is certain that nothing took effect.
+    /// A retry may succeed. It is certain that nothing took effect.
     #[error("{message}")]
     NotExecuted {
         /// The text for the model, after the last attempt.
@@ -61,12 +61,12 @@ pub enum ToolError {
     /// call waits, it holds no slot. Only for tools whose effect is `read` or `idempotent`.
     #[error("it waits for work that it started")]
     Waits {
-        /// The turn or task that the call waits for; `None` to wait only for the time in `at_most`.
+        /// The turn or task that the call waits for. If it is `None`, the call waits only for the time in `at_most`.
         awaits: Option<TurnId>,
         /// Maximum wait. After this time the call runs again, even if the turn or task has not ended.
         at_most: Duration,
     },
-    /// A bug or a broken assumption: it is logged, and the model receives only a generic message.
+    /// A bug or a broken assumption. It is logged, and the model receives only a generic message.
     #[error("{0}")]
     Internal(String),
 }
@@ -287,8 +287,8 @@ impl TypedTool {
         self
     }
 
-    /// Sets the tool that the fleet uses to find out whether a call with an unknown outcome took effect. Requires the
-    /// effect `once`; the other tool's effect must be `read`.
+    /// Sets the tool that finds out whether a call with an unknown outcome took effect. The fleet calls that tool.
+    /// Requires the effect `once`. The effect of the other tool must be `read`.
     #[must_use]
     pub fn reconcile(mut self, by: Reconcile) -> Self {
         self.spec.reconcile = Some(by);

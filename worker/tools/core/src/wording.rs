@@ -16,9 +16,9 @@ pub fn cut(text: &str, bytes_max: usize) -> String {
 /// Names are compared only up to this length. Longer names are not typing mistakes, and the comparison is quadratic.
 const COMPARED_CHARS_MAX: usize = 64;
 
-/// Returns at most `count` candidates that `wrong` was probably meant to be, nearest first.
+/// Returns at most `count` candidates that are near to `wrong`, nearest first.
 ///
-/// A candidate is near if it is equal apart from case and the characters `_ - .`, or if at most a third of the
+/// A candidate is near if only its case, spaces and the characters `_ - .` differ, or if at most a third of the
 /// characters differ.
 pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
     let plain = |name: &str| -> Vec<char> {

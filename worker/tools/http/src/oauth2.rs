@@ -50,7 +50,7 @@ impl OAuth2 {
     /// Checks a declaration.
     ///
     /// # Errors
-    /// [`DeclarationError`] names the field and what is wrong with it.
+    /// [`DeclarationError`] names the invalid field and the problem with it.
     pub(super) fn new(def: &OAuth2Def, environment: &Environment, guard: &Guard) -> Result<Self, DeclarationError> {
         let template = |name: &str, text: &str| Template::parse(text).map_err(field(format!("oauth2.{name}")));
         let optional = |name: &str, text: &Option<String>| text.as_deref().map(|t| template(name, t)).transpose();

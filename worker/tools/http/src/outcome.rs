@@ -261,7 +261,7 @@ pub(super) fn lost(host: &str, why: &str) -> ToolFailure {
     ToolFailure::Transient { message, retry_after: None, not_executed: false }
 }
 
-/// Returns a permanent failure, with its message cut to a bound.
+/// Returns a permanent failure. Cuts its message to a bound.
 pub(super) fn permanent(message: impl AsRef<str>) -> ToolFailure {
     ToolFailure::permanent(wording::cut(message.as_ref(), limits::ERROR_BYTES_MAX), None)
 }

@@ -66,7 +66,8 @@ pub struct FoundPassage {
     pub text: String,
     /// How well it fits, 0 to 1.
     pub score: f32,
-    /// How well the passage fits on its own, whereas `score` may come from joined rankings. Comparable between sources.
+    /// How well the passage matches on its own, comparable between sources. `score` may instead come from joined
+    /// rankings.
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) fit: f32,

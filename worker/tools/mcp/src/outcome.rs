@@ -26,7 +26,7 @@ pub(super) struct CallFailure {
     pub(super) stale: bool,
 }
 
-/// Returns a permanent failure, with its message cut to a bound.
+/// Returns a permanent failure. Cuts its message to a bound.
 pub(super) fn permanent(message: &str) -> ToolFailure {
     ToolFailure::permanent(wording::cut(message, limits::ERROR_BYTES_MAX), None)
 }

@@ -36,7 +36,7 @@ const RECHECK_EVERY: Duration = Duration::from_secs(300);
 /// Time limit for listing the tools of a connected server.
 const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One server. Its connection is closed when its last tool is dropped.
+/// One server. Its connection is closed when the last tool of the server is dropped.
 pub(super) struct Server {
     inner: Arc<ServerShared>,
     started: AtomicBool,
@@ -94,7 +94,7 @@ impl Server {
         &self.inner.name
     }
 
-    /// Returns whether the server is connected, and how many of its tools are quarantined.
+    /// Returns whether the server is connected, and the number of its quarantined tools.
     pub(super) fn now(&self) -> McpServer {
         let state = self.inner.state.borrow();
         let (up, quarantined) = match &*state {

@@ -1,5 +1,5 @@
 //! Opens only files and folders below a given folder. Symbolic links in the path and concurrent changes to them cannot
-//! lead out of it.
+//! lead out of the folder.
 
 #[cfg(target_os = "linux")]
 pub(crate) use of_linux::{FOLDER, open};

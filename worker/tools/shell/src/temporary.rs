@@ -1,4 +1,4 @@
-//! A file that is written under a temporary name and then renamed to its final name.
+//! A file that is written under a temporary name and then renamed.
 
 use std::fs::File;
 use std::io::{self, Write};

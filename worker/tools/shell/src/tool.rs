@@ -1,4 +1,4 @@
-//! A declared shell tool: checked when the configuration is loaded, and run when a model calls it.
+//! A declared shell tool. It is checked when the configuration is loaded, and runs when a model calls it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Workspaces: one folder for each task of a tenant. If a call has no task, it uses one folder for its agent. All
+//! Workspaces: one folder for each task of a tenant. If a call has no task, it uses the folder of its agent. All
 //! workspaces are below one folder, which the workers of a fleet should share.
 
 use std::fs::{self, DirBuilder, File};

@@ -64,7 +64,7 @@ pub(super) const OUTPUT: CheckedValueName = CheckedValueName {
 /// The problem with one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The path of the argument (`user.emails[0]`); empty if the problem is with the arguments as a whole.
+    /// The path of the argument (`user.emails[0]`). Empty if the problem concerns the arguments as a whole.
     pub path: String,
     /// The expected and the found value, in words.
     pub message: String,
@@ -366,7 +366,7 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// `/user/emails/0` → `user.emails[0]`.
+/// Converts a JSON pointer to a path: `/user/emails/0` becomes `user.emails[0]`.
 fn dotted(pointer: &str) -> String {
     let mut path = String::new();
     for token in pointer.split('/').skip(1) {

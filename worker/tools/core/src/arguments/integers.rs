@@ -36,7 +36,7 @@ pub(super) fn as_integers<'a>(schema: &Schema, text: &'a str) -> Cow<'a, str> {
     rewritten(root, &applying(&[schema], schema), schema).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// Rewrites one value; returns `None` if nothing changes. All of `schemas` apply to the value.
+/// Rewrites one value. Returns `None` if nothing changes. All of `schemas` apply to the value.
 fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option<String> {
     if schemas.is_empty() {
         return None;

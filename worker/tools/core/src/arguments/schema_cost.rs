@@ -78,7 +78,7 @@ struct Walk<'a> {
     returns: Vec<(&'a str, Vec<Step>)>,
     /// The weight for each repeated part, by the steps that lead to the part.
     weights: HashMap<Vec<Step>, usize>,
-    /// The current place as a JSON pointer; after a failure, the place of the failure.
+    /// The current place as a JSON pointer. After a failure, the place where the failure occurred.
     place: String,
 }
 

@@ -79,7 +79,7 @@ impl SchemaSearch<'_> {
     }
 }
 
-/// Returns true if an object may have only the members listed in `properties`.
+/// Returns true if an object can have only the members listed in `properties`.
 fn closed(members: &Map<String, Value>) -> bool {
     members.get("additionalProperties") == Some(&Value::Bool(false)) && !members.contains_key("patternProperties")
 }

@@ -335,7 +335,7 @@ mod tests {
             let text = unit.repeat((256 << 10) / unit.len());
             let began = tokio::time::Instant::now();
             assert!(SecretMatcher::of(secrets.iter().map(String::as_str)).found(&text).is_empty());
-            // This takes half a second on a busy machine; superlinear growth would take minutes.
+            // This takes half a second on a busy machine. With superlinear growth it would take minutes.
             assert!(began.elapsed() < std::time::Duration::from_secs(20), "{unit}: {:?}", began.elapsed());
         }
     }

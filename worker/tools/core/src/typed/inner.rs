@@ -17,7 +17,7 @@ const NONE_HERE: &str = "No other tool can be called from here: only tools with 
 /// The result of an inner call, with the text that a model would have received.
 #[derive(Debug, Clone)]
 pub struct InnerResult {
-    /// The outcome as a word, as in results (`ok`, `denied`, `invalid_arguments`…).
+    /// The outcome as a word (`ok`, `denied`, `invalid_arguments`…). Results use the same words.
     pub outcome: String,
     /// The tool's output; `None` if the call did not succeed.
     pub output: Option<Box<RawValue>>,

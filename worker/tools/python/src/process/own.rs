@@ -78,8 +78,7 @@ pub(super) fn start(
     Ok((OwnProcess { child, group, mark, listening }, ours))
 }
 
-/// Returns the environment of an interpreter. If a variable refers to a secret that is not in `secrets`, it is left
-/// out.
+/// Returns the environment of an interpreter. If a variable's secret is not in `secrets`, the variable is left out.
 pub(super) fn variables(def: &PythonDef, secrets: &Secrets, environment: &Environment) -> BTreeMap<String, String> {
     let inherited = INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), environment.get(name)?.to_owned())));
     let known = |template: &String| {
