@@ -179,7 +179,7 @@ impl CgroupHandle {
     pub(crate) fn has_run_out(&self) -> bool {
         let mut events = &self.events;
         let mut text = String::new();
-        // If the events cannot be read, assume that there are none.
+        // If the events cannot be read, assume that the kernel killed no process.
         let _ = events.rewind().and_then(|()| events.read_to_string(&mut text));
         let killed = text.lines().filter_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
         killed.sum::<u64>() > 0

@@ -106,7 +106,7 @@ fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
     watch::watch_until_end(started, control, &request, cgroup_handle.as_ref())
 }
 
-/// Creates a file without a name, for the command's standard input.
+/// Creates the command's standard input as a file without a name.
 fn in_memory(content: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(content)?;

@@ -123,7 +123,7 @@ async fn two_hundred_at_once_over_thousands_of_runs_leave_nothing() {
     }
 }
 
-/// Counts until `is_reached` returns true, for at most ten seconds. Returns the last count.
+/// Counts until `is_reached` returns true, at most ten seconds. Returns the last count.
 async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) -> bool) -> Counts {
     for _ in 0..200 {
         let now = Counts::now(mark, folders);

@@ -123,8 +123,8 @@ impl Secrets {
     }
 }
 
-/// Inserts the tenant into a reference, encoded with `encoded`. `None` if the reference contains `{tenant}` but there
-/// is no tenant.
+/// Inserts the tenant into a reference, encoded with `encoded`. `None` if the reference contains `{tenant}` but
+/// `tenant` is `None`.
 fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId) -> String) -> Option<String> {
     match tenant {
         Some(tenant) => Some(reference.replace(TENANT, &encoded(tenant))),

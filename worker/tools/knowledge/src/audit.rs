@@ -11,7 +11,7 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::wording;
 
-/// Number of entries that one command reads.
+/// Number of entries read by a single command.
 const PAGE: usize = 500;
 /// Maximum number of entries per read. If there are more, the oldest of them are skipped.
 const READ_MAX: usize = 5_000;

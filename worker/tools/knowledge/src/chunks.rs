@@ -143,7 +143,7 @@ fn chars(text: &str) -> usize {
 }
 
 /// Splits text into pieces of at most `most` characters. A piece ends after the last line, sentence or word that ends
-/// in its second half. If there is none, the piece ends between two characters.
+/// in its second half. Otherwise, the piece ends between two characters.
 fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     let mut found = Vec::new();
     while let Some((end, _)) = text.char_indices().nth(most) {

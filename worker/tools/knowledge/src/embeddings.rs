@@ -93,7 +93,7 @@ impl Embedder {
     /// Returns the embedding of one question.
     ///
     /// # Errors
-    /// The reason why there is no embedding: the endpoint failed now, or it failed recently and is in its pause.
+    /// The reason why the embedding is missing: the endpoint failed now, or it failed recently and is in its pause.
     pub(crate) async fn embed_query(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
         if self.rests_until.lock().is_some_and(|until| Instant::now() < until) {
             return Err("the embeddings endpoint failed recently and is not called yet".to_owned());

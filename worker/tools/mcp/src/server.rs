@@ -126,7 +126,8 @@ impl Server {
     /// Returns the connection as soon as it is available.
     ///
     /// # Errors
-    /// [`LinkUnavailable`] if there is no connection. If a connection is being made, waits for a bounded time first.
+    /// [`LinkUnavailable`] if the server is not connected. If a connection is being made, waits for a bounded time
+    /// first.
     pub(super) async fn link(&self) -> Result<Arc<Link>, LinkUnavailable> {
         self.start();
         let mut state = self.inner.state.subscribe();

@@ -149,7 +149,7 @@ impl PendingRequest {
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
-        // If there is no runtime, the process is exiting, which also closes the connection.
+        // Outside of a runtime, the process is exiting, which also closes the connection.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let link = Arc::clone(&self.link);
             runtime.spawn(async move {

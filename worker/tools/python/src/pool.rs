@@ -47,7 +47,7 @@ impl Pool {
         }
     }
 
-    /// Leases the interpreter with the fewest running calls, for one call. Waits at most `wait`.
+    /// Leases the interpreter with the fewest running calls to one call. Waits at most `wait`.
     ///
     /// # Errors
     /// [`NoLease`] gives the reason.

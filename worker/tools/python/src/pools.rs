@@ -66,8 +66,8 @@ impl Pools {
         Self { machine, may_lack_hosts: false, known: Mutex::default() }
     }
 
-    /// Tolerates absent tool hosts, for a process that only inspects the configuration. If an entry's host is absent,
-    /// the entry has no tools. Without this setting, the process waits for the host and then rejects the entry.
+    /// Tolerates absent tool hosts. Use it in a process that only inspects the configuration. If an entry's host is
+    /// absent, the entry has no tools. Without this setting, the process waits for the host and then rejects the entry.
     #[must_use]
     pub fn that_may_lack_hosts(self) -> Self {
         Self { may_lack_hosts: true, ..self }

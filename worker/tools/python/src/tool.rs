@@ -29,7 +29,7 @@ impl PythonTool {
         Self { pool, name, timeout }
     }
 
-    /// Makes the failure of a call that was not sent. A retry does no harm, for every effect of the tool.
+    /// Makes the failure of a call that was not sent. A retry does no harm, regardless of the tool's effect.
     fn unsent(&self, what: &str) -> ToolFailure {
         let message = format!("The Python tools of '{}' {what}; the call was not sent.", self.pool.shared.name);
         ToolFailure::Transient { message, retry_after: None, not_executed: true }
@@ -133,7 +133,7 @@ impl Drop for RunningCall {
     fn drop(&mut self) {
         let Some((lease, ticket)) = self.call.take() else { return };
         lease.interpreter.cancel(ticket.id);
-        // If there is no runtime, the process is exiting, and its interpreters exit too.
+        // Outside of a runtime, the process is exiting, and its interpreters exit too.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(abandon(lease, ticket, self.grace));
         }

@@ -207,8 +207,8 @@ async fn a_full_pool_says_that_nothing_was_sent() {
     tools.stop().await;
 }
 
-/// Measures the overhead of a call: the time to an interpreter and back. Run it on an idle machine with `cargo nextest
-/// run -p tickfleet-tools-python --run-ignored only --no-capture`.
+/// Measures the overhead of a call: the time to an interpreter and back. Run it on an idle machine with
+/// `cargo nextest run -p tickfleet-tools-python --run-ignored only --no-capture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn the_way_to_an_interpreter_and_back() {

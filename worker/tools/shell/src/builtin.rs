@@ -44,7 +44,7 @@ pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
     vec![run_command(shell, level), run_python(shell, level)]
 }
 
-/// Makes the tools that run commands, for a machine that supports no sandbox level. Each call fails with
+/// Makes the tools that run commands. Use it on a machine that supports no sandbox level. Each call fails with
 /// `not_configured`.
 #[must_use]
 pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {

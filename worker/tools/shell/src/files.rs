@@ -90,7 +90,7 @@ impl Files {
     /// name.
     ///
     /// Also returns true if the list is incomplete: there are more entries, or a folder is nested too deeply or cannot
-    /// be opened. Uses one descriptor in addition to the workspace's own, for any number of folders.
+    /// be opened. Uses only one descriptor in addition to the workspace's own, regardless of the number of folders.
     pub(crate) fn walk(&self, path: &str, max: usize) -> Result<(Vec<Entry>, bool), ToolError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let start = inner(path)?;

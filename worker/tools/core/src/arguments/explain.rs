@@ -31,9 +31,9 @@ pub(super) struct CheckedValueName {
     /// The verb after `whole`: `are` or `is`.
     pub(super) is: &'static str,
     part: &'static str,
-    /// What a missing part is called, singular and plural.
+    /// The words for a missing part, singular and plural.
     missing: [&'static str; 2],
-    /// What an unknown part is called, singular and plural.
+    /// The words for an unknown part, singular and plural.
     unknown: [&'static str; 2],
     pub(super) bytes_max: usize,
     /// True if messages quote the value that was found. Results are not quoted, because a withheld result must not
@@ -214,8 +214,8 @@ fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Checke
     if names.is_empty() { told } else { format!("{told}, expected: {}", expected()) }
 }
 
-/// Describes what was expected, as a predicate whose subject is the argument. `None` if there is no wording for this
-/// kind of error.
+/// Describes what was expected, as a predicate whose subject is the argument. `None` if this kind of error has no
+/// wording.
 fn expected(error: &ValidationError<'_>) -> Option<String> {
     use ValidationErrorKind as K;
     let has = |count: usize| format!("has {count}");

@@ -123,7 +123,7 @@ fn html_entity(tail: &[u8], ampersand: usize, read: &mut dyn FnMut(&[u8], usize)
     }
 }
 
-/// Reads `#65` and `#x41`. If there is no `;`, the last digits may be ordinary text, so each prefix is a reading.
+/// Reads `#65` and `#x41`. If the `;` is missing, the last digits may be ordinary text, so each prefix is a reading.
 fn numeric_reference(rest: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     let (radix, from) =
         if rest.get(1).is_some_and(|letter| letter.eq_ignore_ascii_case(&b'x')) { (16, 2) } else { (10, 1) };
