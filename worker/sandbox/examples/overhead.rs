@@ -1,4 +1,5 @@
-//! Measures the cost of confinement per call: runs `/bin/true` bare and at each level, one after the other.
+//! Measures the cost of confinement per call: runs `/bin/true` without a sandbox and at each level, one after the
+//! other.
 //!
 //! ```sh
 //! cargo build --release -p tickfleet-sandbox --example overhead --bin tickfleet-sandbox-exec

@@ -4,38 +4,38 @@ use std::fmt;
 
 use crate::spec::{Level, Network};
 
-/// The Landlock ABI that restricts TCP.
+/// The lowest Landlock ABI that restricts TCP.
 pub(crate) const ABI_TCP: i32 = 4;
-/// The Landlock ABI that restricts signals to the sandbox.
+/// The lowest Landlock ABI that restricts signals to the sandbox.
 #[cfg(target_os = "linux")]
 pub(crate) const ABI_SCOPES: i32 = 6;
 
-/// The features that this machine supports, detected by trying them.
+/// The features that this machine supports, detected by using each of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Abilities {
-    /// The ABI of Landlock; 0 if it is unavailable.
+    /// The ABI of Landlock. 0 if Landlock is unavailable.
     pub landlock: i32,
-    /// Why the level `basic` is not supported; `None` if it is.
+    /// The reason why the level `basic` is not supported. `None` if it is supported.
     pub basic: Option<String>,
-    /// Why the level `strict` is not supported; `None` if it is.
+    /// The reason why the level `strict` is not supported. `None` if it is supported.
     pub strict: Option<String>,
     /// True if commands at the level `strict` have a `/proc` of their own.
     pub proc: bool,
-    /// Why no container engine is available; `None` if one is.
+    /// The reason why no container engine is available. `None` if an engine is available.
     pub docker: Option<String>,
-    /// Why commands do not get a cgroup each; `None` if they do.
+    /// The reason why commands do not have a cgroup each. `None` if they have one.
     pub cgroup: Option<String>,
 }
 
 impl Abilities {
-    /// The abilities of a machine that was not probed: it supports nothing, with `why` as the reason.
+    /// The abilities of a machine that was not probed. Nothing is supported, with `why` as the reason.
     #[must_use]
     pub fn none(why: &str) -> Self {
         let why = || Some(why.to_owned());
         Self { landlock: 0, basic: why(), strict: why(), proc: false, docker: why(), cgroup: why() }
     }
 
-    /// Checks that this machine supports a level with this use of the network.
+    /// Checks that this machine supports a level together with this network access.
     ///
     /// # Errors
     /// The missing feature, as a message for the operator.
@@ -61,7 +61,7 @@ impl Abilities {
         }
     }
 
-    /// The levels, each with the reason why it is not supported, or `None` if it is.
+    /// The levels. Each has the reason why it is not supported, or `None` if it is supported.
     pub fn levels(&self) -> impl Iterator<Item = (Level, Option<&str>)> {
         let levels = [(Level::Basic, &self.basic), (Level::Strict, &self.strict), (Level::Docker, &self.docker)];
         levels.into_iter().map(|(level, missing)| (level, missing.as_deref()))

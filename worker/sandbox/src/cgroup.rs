@@ -1,5 +1,5 @@
-//! A cgroup for each command. If a part of the machine's cgroup hierarchy (version 2) is delegated to the worker, the
-//! kernel itself limits the memory and the processes of a command, including memory that belongs to no process.
+//! A cgroup for each command. This needs a part of the machine's cgroup hierarchy (version 2) that is delegated to the
+//! worker. The kernel then limits the memory and processes of a command, including memory that belongs to no process.
 //!
 //! The worker creates and removes the cgroup. The launcher puts its child into the cgroup before the child executes the
 //! command.
@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use crate::spec::Limits;
 
-/// The worker's own cgroup. The kernel limits child cgroups only if the parent itself has no processes.
+/// The worker's own cgroup. The kernel limits child cgroups only if their parent cgroup itself contains no processes.
 const WORKER: &str = "tickfleet.worker";
 /// The prefix of the names of the commands' cgroups.
 const COMMAND: &str = "tickfleet.command.";
 /// The controllers that limit a command.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// Processes that a command may have beyond its limit: the first process of its namespace, and one more, which lets a
-/// check see that the limit is exceeded.
+/// Processes in a command's cgroup beyond the command's limit: the first process of its namespace, and one more. The
+/// extra process lets a check detect that the limit is exceeded.
 const MORE_PROCESSES: u64 = 2;
-/// Attempts to remove a cgroup whose processes are dying, and the time between two attempts.
+/// Maximum number of attempts to remove a cgroup whose processes are still dying.
 const REMOVALS: u32 = 500;
 const REMOVE_EVERY: Duration = Duration::from_millis(20);
 
@@ -43,7 +43,7 @@ impl Cgroups {
         Self::at(&own.ok_or("this machine has no cgroup v2 file system that shows the worker's cgroup")?)
     }
 
-    /// Like [`Self::find`], for a process that is in the cgroup `own`.
+    /// Like [`Self::find`], if `own` is the cgroup of this process.
     fn at(own: &Path) -> Result<Self, String> {
         let is_moved = own.ends_with(WORKER);
         let base = if is_moved { own.parent().unwrap_or(own) } else { own };
@@ -83,7 +83,7 @@ impl Cgroups {
     /// Creates the cgroup of one command.
     ///
     /// # Errors
-    /// The kernel rejects it.
+    /// The kernel rejects the new cgroup or its limits.
     pub(crate) fn make(&self, limits: &Limits) -> io::Result<Cgroup> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let cgroup = loop {
@@ -91,7 +91,8 @@ impl Cgroups {
             let path = self.base.join(format!("{COMMAND}{}.{number}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => break Cgroup { path },
-                // A killed worker had the same process ID, and its leftovers are not dead yet.
+                // A killed worker with the same process ID left this cgroup behind, and the processes in it are still
+                // dying.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -101,14 +102,14 @@ impl Cgroups {
         set(&cgroup.path, "memory.oom.group", "1")?;
         set(&cgroup.path, "pids.max", &processes.to_string())?;
         match set(&cgroup.path, "memory.swap.max", "0") {
-            // This kernel does not count swap.
+            // If this file does not exist, the kernel does not count swap.
             Err(_) if !cgroup.path.join("memory.swap.max").exists() => Ok(cgroup),
             set => set.map(|()| cgroup),
         }
     }
 }
 
-/// The cgroup of one command. Dropping it kills its processes and removes it.
+/// The cgroup of one command. Dropping it kills the processes in the cgroup and removes the cgroup.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
@@ -122,13 +123,14 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // A kernel before 5.14 does not have this file. On such a kernel, the launcher kills the processes.
+        // Kernels before 5.14 do not have this file. On these kernels, only the launcher kills the processes.
         let _ = set(&self.path, "cgroup.kill", "1");
         if is_removed(&self.path) {
             return;
         }
         let path = std::mem::take(&mut self.path);
-        // Processes take a moment to die, and this thread may be one that others wait for.
+        // Processes take a moment to die. Retry on a separate thread, because this thread may be a thread of the
+        // runtime.
         #[allow(clippy::disallowed_methods, reason = "the thread has nothing else to do, and no runtime")]
         std::thread::spawn(move || {
             for _ in 0..REMOVALS {
@@ -150,7 +152,7 @@ fn set(cgroup: &Path, name: &str, value: &str) -> io::Result<()> {
     fs::write(cgroup.join(name), value)
 }
 
-/// A command's cgroup for the launcher, which opens it while it still has permission.
+/// A command's cgroup, as open files. The launcher opens them while it still has permission.
 #[derive(Debug)]
 pub(crate) struct CgroupHandle {
     processes: File,
@@ -168,7 +170,7 @@ impl CgroupHandle {
     /// Puts a process into the cgroup.
     ///
     /// # Errors
-    /// The kernel rejects it.
+    /// The kernel rejects the process.
     pub(crate) fn admit(&self, process: i32) -> io::Result<()> {
         (&self.processes).write_all(process.to_string().as_bytes())
     }
@@ -177,14 +179,14 @@ impl CgroupHandle {
     pub(crate) fn has_run_out(&self) -> bool {
         let mut events = &self.events;
         let mut text = String::new();
-        // If the events cannot be read, none are assumed.
+        // If the events cannot be read, assume that the kernel killed no process.
         let _ = events.rewind().and_then(|()| events.read_to_string(&mut text));
         let killed = text.lines().filter_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
         killed.sum::<u64>() > 0
     }
 }
 
-/// The folder of a process's cgroup (v2), from its `mountinfo` and its `cgroup`.
+/// The folder of a process's cgroup (v2), from the `mountinfo` and `cgroup` files of the process.
 fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
     let path = Path::new(cgroups.lines().find_map(|line| line.strip_prefix("0::"))?);
     mounts.lines().find_map(|line| {
@@ -205,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder that imitates a delegated cgroup with only this process in it.
+    /// A folder that imitates a delegated cgroup. The cgroup contains only this process.
     fn delegated() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         set(folder.path(), "cgroup.controllers", "cpu memory pids\n").unwrap();
@@ -246,7 +248,8 @@ mod tests {
         let path = one.path().to_owned();
         drop(one);
         assert_eq!(get(&path, "cgroup.kill"), "1");
-        // The kernel removes the files of a cgroup with it. Here the test removes them once the cgroup is killed.
+        // The kernel removes a cgroup's files together with the cgroup. Here the test removes them after the cgroup is
+        // killed.
         fs::read_dir(&path).unwrap().flatten().for_each(|file| fs::remove_file(file.path()).unwrap());
         assert!(is_gone(&path));
     }
@@ -255,7 +258,7 @@ mod tests {
     #[allow(clippy::disallowed_methods, reason = "a test without a runtime")]
     fn is_gone(path: &Path) -> bool {
         (0..500).any(|_| {
-            // Another thread removes it, without a notification to wait for.
+            // Another thread removes the cgroup, and sends no notification to wait for.
             std::thread::sleep(Duration::from_millis(20));
             !path.exists()
         })

@@ -1,5 +1,5 @@
-//! A command that keeps running and exchanges messages with the caller: its standard output is a socket of the caller.
-//! It is confined, watched and ended like a command that runs to its end.
+//! A command that keeps running and exchanges messages with the caller. Its standard output is a socket of the caller.
+//! It is confined, watched and ended in the same way as a command of a single run.
 
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -21,10 +21,10 @@ use crate::wire::{FRAME_BYTES_MAX, Report};
 pub struct Confined {
     launcher: Child,
     control: UnixStream,
-    /// A second handle of the same socket, which closes it while its report is awaited.
+    /// A second handle of the same socket. It can close the socket while the first handle waits for the report.
     held: StdUnixStream,
     stderr: Option<ChildStderr>,
-    /// When dropped, kills all processes that are left in it.
+    /// When dropped, kills all processes that are left in the cgroup.
     _cgroup: Option<Cgroup>,
 }
 
@@ -33,17 +33,17 @@ pub struct Confined {
 pub struct ConfinedEnd {
     /// The exit code; `None` if a signal ended the command.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended the command.
     pub signal: Option<i32>,
     /// The limit that was exceeded.
     pub stopped: Option<StopCause>,
 }
 
 impl Sandbox {
-    /// Starts a command whose standard output is `output`. If that is a socket, the command can also read from it.
+    /// Starts a command whose standard output is `output`. If `output` is a socket, the command can also read from it.
     ///
     /// # Errors
-    /// [`RunError`]: nothing runs. If the program cannot be executed, [`Confined::ended`] reports it.
+    /// [`RunError`] if nothing runs. If the program cannot be executed, [`Confined::ended`] reports it.
     pub async fn start(&self, level: Level, spec: Spec, output: OwnedFd) -> Result<Confined, RunError> {
         spec.check().map_err(RunError::Spec)?;
         self.abilities().check(level, &spec.network).map_err(RunError::Machine)?;
@@ -58,7 +58,7 @@ impl Sandbox {
         let control = control.into_std().map_err(no_launcher)?;
         let held = control.try_clone().map_err(no_launcher)?;
         let mut control = UnixStream::from_std(control).map_err(no_launcher)?;
-        // If the launcher ends early, its report has the reason.
+        // If the launcher ends early, its report contains the reason.
         let _ = control.write_all(&messages).await;
         let stderr = launcher.stderr.take();
         Ok(Confined { launcher, control, held, stderr, _cgroup: cgroup })
@@ -72,25 +72,25 @@ impl Confined {
         self.launcher.id()
     }
 
-    /// The command's standard error. Returns it only once.
+    /// The command's standard error. `None` if it was taken before.
     pub fn take_stderr(&mut self) -> Option<ChildStderr> {
         self.stderr.take()
     }
 
     /// Kills the command and all processes that it has started. [`Self::ended`] waits until they are dead.
     pub fn kill(&self) {
-        // This fails if the launcher has already ended, which is fine.
+        // This fails if the launcher has already ended. No process is left in that case.
         let _ = self.held.shutdown(Shutdown::Both);
     }
 
     /// Waits until no process of the command is alive.
     ///
     /// # Errors
-    /// [`RunError`]: the command was not started, or the launcher was lost. After [`Self::kill`] the launcher may end
+    /// [`RunError`] if the command was not started or the launcher was lost. After [`Self::kill`], the launcher may end
     /// without a report, which returns [`RunError::Lost`].
     pub async fn ended(&mut self) -> Result<ConfinedEnd, RunError> {
         let mut report = Vec::new();
-        // On an error, no report was received.
+        // After an error, the report is incomplete and cannot be parsed.
         let _ = (&mut self.control).take(FRAME_BYTES_MAX as u64).read_to_end(&mut report).await;
         let _ = self.launcher.wait().await;
         match crate::wire::read(&mut report.as_slice()) {

@@ -1,5 +1,5 @@
-//! The level `docker`: a short-lived container of an engine on the host. The engine confines the command; this module
-//! calls it.
+//! The level `docker`: a short-lived container of an engine on the host. The engine confines the command. This module
+//! calls the engine.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::output::drain;
 use crate::spec::{Network, Spec, WORKSPACE};
 use crate::usage;
 
-/// How long the engine may take to respond. A starting worker waits for it.
+/// Maximum time for the engine to respond. A worker waits for this response while it starts.
 const ENGINE: Duration = Duration::from_secs(5);
 /// The time between two checks of the workspace.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
@@ -25,14 +25,14 @@ const NOT_STARTED: i32 = 125;
 /// A container engine and the image that commands run in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
-    /// The engine's client: `docker`, `podman`.
+    /// The engine's client, such as `docker` or `podman`.
     pub program: PathBuf,
     /// The image.
     pub image: String,
 }
 
 impl Engine {
-    /// Why the engine cannot be used; `None` if it responds.
+    /// The reason why the engine cannot be used. `None` if the engine responds.
     pub async fn missing(&self) -> Option<String> {
         let shown = self.program.display();
         let mut ask = client(&self.program);
@@ -48,7 +48,7 @@ impl Engine {
     /// The arguments that run `spec` in a container called `name`.
     ///
     /// # Errors
-    /// The run has grants that this level does not support.
+    /// The run has network access or grants, which this level does not support.
     pub fn arguments(&self, spec: &Spec, name: &str) -> Result<Vec<String>, RunError> {
         if spec.network != Network::None || !spec.grants.is_empty() {
             let why = "the sandbox level docker grants neither the network nor further paths";
@@ -93,10 +93,10 @@ impl Engine {
         Ok(all)
     }
 
-    /// Runs a command in a container, which is always removed afterwards.
+    /// Runs a command in a container. The container is always removed when the run ends.
     ///
     /// # Errors
-    /// [`RunError`] says why nothing ran.
+    /// [`RunError`] gives the reason why nothing ran.
     pub async fn run(&self, spec: &Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         let name = name();
         let started = client(&self.program)
@@ -115,7 +115,7 @@ impl Engine {
         let keep = spec.limits.output_bytes;
         let fed = async {
             if let Some(mut input) = input {
-                // If the command does not read its input, the pipe is closed.
+                // This fails if the command does not read its input and closes the pipe.
                 let _ = input.write_all(&spec.stdin).await;
             }
         };
@@ -162,11 +162,11 @@ async fn check_workspace(spec: &Spec) -> Option<StopCause> {
     let workspace = spec.workspace.clone();
     let limits = spec.limits.clone();
     let check = move || usage::exceeded_limit(usage::folder_size(&workspace, limits.workspace_files), &limits);
-    // It fails only while the runtime shuts down.
+    // Joining fails only while the runtime shuts down.
     tokio::task::spawn_blocking(check).await.ok().flatten()
 }
 
-/// Removes a container whose client was abandoned. Killing the client alone leaves the container running.
+/// Removes a container whose client was killed. Killing the client alone leaves the container running.
 struct ContainerRemoval {
     program: PathBuf,
     name: Option<String>,
@@ -193,7 +193,7 @@ impl Drop for ContainerRemoval {
     }
 }
 
-/// The engine's client, with the variables that locate its engine and without the worker's secrets.
+/// The engine's client, with the variables that locate the engine and without the worker's secrets.
 #[allow(clippy::disallowed_methods, reason = "it is handed on to a child process, and decides nothing here")]
 fn client(program: &Path) -> Command {
     let is_for_it = |name: &str| {
@@ -205,7 +205,7 @@ fn client(program: &Path) -> Command {
     command
 }
 
-/// A name that no other container has: a process of the host uses each name only once.
+/// A unique name for a container: each process of the host uses each name only once.
 fn name() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NUMBER: AtomicU64 = AtomicU64::new(0);

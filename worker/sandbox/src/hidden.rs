@@ -1,14 +1,16 @@
-//! Hides this process from others of the same user.
+//! Hides this process from other processes of the same user.
 
 use std::io;
 
-/// Protects memory, environment and descriptors of this process from other processes of the same user: `/proc` shows
-/// them only to root, and tracing is forbidden. A process with the capability `CAP_SYS_PTRACE`, `CAP_PERFMON` or
-/// `CAP_SYS_ADMIN` still has access. Programs that this process executes are not hidden. Call it first in `main`,
-/// because data that was read before has already leaked.
+/// Protects the memory, environment and descriptors of this process from other processes of the same user. `/proc`
+/// shows them only to root, and tracing is forbidden. A process with the capability `CAP_SYS_PTRACE`, `CAP_PERFMON` or
+/// `CAP_SYS_ADMIN` still has access.
+///
+/// Programs that this process executes are not hidden. Call this function first in `main`, because data that the
+/// process reads before the call can leak.
 ///
 /// # Errors
-/// The kernel rejects it.
+/// The kernel rejects the request.
 pub fn hide_this_process() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_dumpable(false)?;

@@ -1,5 +1,5 @@
-//! Replaces the launcher on systems other than Linux. It confines nothing, and reports that. A worker runs there, but
-//! refuses tools at the levels `basic` and `strict`.
+//! Replaces the launcher on systems other than Linux. It confines nothing, and reports this. A worker runs on these
+//! systems, but rejects tools at the levels `basic` and `strict`.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,10 +1,14 @@
 //! Runs one untrusted command, and leaves none of its processes alive.
 //!
-//! Read in this order: [`spec`] (the command, what it may access, and its limits), [`sandbox`] (a run from start to
-//! end, from the worker's side; [`confined`] is a command that keeps running and exchanges messages), [`launcher`] (the
-//! single-threaded process between the two, which confines, watches and kills), [`docker`] (the same by a container
-//! engine). On systems other than Linux, `launcher_unsupported` replaces the launcher, and only containers are
-//! available.
+//! Read in this order:
+//!
+//! - [`spec`]: the command, what it may access, and its limits.
+//! - [`sandbox`]: a run from start to end, from the worker's side. [`confined`] is a command that keeps running and
+//!   exchanges messages.
+//! - [`launcher`]: the single-threaded process between worker and command. It confines, watches and kills the command.
+//! - [`docker`]: a run in a container of a container engine.
+//!
+//! On systems other than Linux, `launcher_unsupported` replaces the launcher, and only containers are available.
 
 pub mod abilities;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "it is of Linux alone"))]

@@ -2,25 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The limit that ended a run. All of its processes were killed.
+/// The limit that ended a run. All processes of the run were killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
-    /// It exceeded its wall time.
+    /// The run exceeded its wall time.
     Wall,
-    /// It exceeded its processor time.
+    /// The run exceeded its processor time.
     Cpu,
-    /// It used too much memory.
+    /// The run used too much memory.
     Memory,
-    /// It had too many processes.
+    /// The run had too many processes.
     Processes,
-    /// Its workspace grew too big.
+    /// The run's workspace grew too big.
     WorkspaceBytes,
-    /// Its workspace has too many files.
+    /// The run's workspace has too many files.
     WorkspaceFiles,
-    /// A part of its workspace cannot be counted, which counts as exceeding the limits.
+    /// A part of the run's workspace cannot be counted, which counts as exceeding the limits.
     WorkspaceUncountable,
-    /// The caller canceled it.
+    /// The caller canceled the run.
     Cancelled,
 }
 

@@ -1,19 +1,19 @@
-//! Reads the output of a command. It keeps the output up to a bound and drops the rest, so that no command waits for a
-//! reader.
+//! Reads the output of a command. Keeps the output up to a bound and drops the rest, so that a command never blocks on
+//! a full pipe.
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Bytes read at once.
+/// Maximum bytes per read.
 const CHUNK: usize = 16 << 10;
 
-/// Reads to the end; returns the kept output, and whether anything was dropped.
+/// Reads to the end. Returns the kept output, and whether output was dropped.
 pub(crate) async fn drain(from: Option<impl AsyncRead + Unpin>, keep: usize) -> (Vec<u8>, bool) {
     let Some(mut from) = from else { return (Vec::new(), false) };
     let mut kept = Vec::new();
     let mut chunk = vec![0; CHUNK];
     let mut cut = false;
     loop {
-        // A pipe that cannot be read has no more data.
+        // A read error counts as the end of the output.
         let read = from.read(&mut chunk).await.unwrap_or(0);
         if read == 0 {
             return (kept, cut);

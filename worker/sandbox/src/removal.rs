@@ -8,14 +8,15 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fchmod, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// Passes over the folder in addition to one for each moved folder. More mean that another process keeps filling it.
+/// Maximum number of passes in addition to one pass for each moved folder. If more are needed, another process keeps
+/// filling the folder.
 const IDLE_PASSES_MAX: u64 = 16;
 
-/// Removes a folder and its content, with few descriptors and without recursion: a nested folder is moved up to the
-/// folder itself before it is removed. Symbolic links are not followed. A missing folder is not an error.
+/// Removes a folder and its content, with few descriptors and without recursion: a nested folder is moved up to
+/// `folder` itself before it is removed. Symbolic links are not followed. A missing folder is not an error.
 ///
 /// # Errors
-/// Something in it cannot be removed.
+/// An entry of the folder cannot be removed.
 pub fn remove(folder: &Path) -> io::Result<()> {
     let root = match open(CWD, folder) {
         Err(Errno::NOENT) => return Ok(()),
@@ -48,8 +49,8 @@ pub fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes an entry of `root`. If it is a folder, its files are removed, and its folders move up to `root` for a later
-/// pass.
+/// Removes an entry of `root`. If the entry is a folder, its files are removed, and its subfolders are moved up to
+/// `root` for a later pass.
 fn remove_entry(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
     if is_unlinked(root, name)? {
         return Ok(());
@@ -64,7 +65,7 @@ fn remove_entry(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Resul
             move_up(folder.fd()?, entry.file_name(), root, moved)?;
         }
     }
-    // Entries that a listing has missed are found in the next pass.
+    // If the listing missed an entry, the next pass finds it.
     is_unlinked(root, name).map(drop)
 }
 
@@ -88,9 +89,9 @@ fn move_up(from: BorrowedFd<'_>, name: &CStr, root: BorrowedFd<'_>, moved: &mut 
         let free = format!(".tickfleet-removed-{moved}");
         match renameat(from, name, root, free.as_str()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            // The name is taken.
+            // The name is taken: the next one is tried.
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::ISDIR) => {}
-            // A folder can move to another parent only if it is writable itself. Opening it makes it writable.
+            // A folder can move to another parent only if the folder itself is writable. Opening it makes it writable.
             Err(Errno::ACCESS) => {
                 drop(open(from, name)?);
                 renameat(from, name, root, free.as_str())?;
@@ -115,12 +116,12 @@ fn open(at: impl AsFd, name: impl rustix::path::Arg + Copy) -> rustix::io::Resul
         }
         opened => opened?,
     };
-    // This fails if the folder belongs to another user; root needs no mode.
+    // This fails if the folder belongs to another user. Root does not need the mode.
     let _ = fchmod(&folder, Mode::RWXU);
     Ok(folder)
 }
 
-/// Changes the mode of a folder that may not be opened. Does not follow links.
+/// Changes the mode of a folder that cannot be opened. Does not follow links.
 #[cfg(target_os = "linux")]
 fn make_accessible(at: impl AsFd, name: impl rustix::path::Arg) -> rustix::io::Result<()> {
     use std::os::fd::AsRawFd;

@@ -1,6 +1,6 @@
-//! A run from start to end, from the worker's side: it starts the launcher, sends it the command, reads the command's
-//! output, and receives the report. If the worker closes the socket, because the call was canceled or the worker has
-//! died, the launcher kills all processes and ends.
+//! A run from start to end, from the worker's side. The worker starts the launcher, sends it the command, reads the
+//! command's output, and receives the report. The worker's socket closes when the call is canceled or the worker dies.
+//! The launcher then kills all processes and ends.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ use crate::output::drain;
 use crate::spec::{Level, Limits, Spec};
 use crate::wire::{FRAME_BYTES_MAX, Report, Request, frame};
 
-/// How long a launcher may take to end after a run's wall time, or after a cancellation.
+/// Maximum time for a launcher to end after a run's wall time or after a cancellation.
 const GRACE: Duration = Duration::from_secs(10);
 /// The argument that makes a program run as the launcher.
 pub const LAUNCH: &str = "sandbox-exec";
@@ -35,7 +35,8 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// The running program itself with the argument [`LAUNCH`], even if its file has been replaced since.
+    /// The running program itself with the argument [`LAUNCH`]. This also works if the program's file has been
+    /// replaced.
     #[must_use]
     pub fn this_program() -> Self {
         Self { program: "/proc/self/exe".into(), arguments: vec![LAUNCH.into()] }
@@ -59,8 +60,9 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// Detects what this machine supports by confining a process at each level, which takes some tens of milliseconds.
-    /// If a cgroup is delegated to this process, and this process is alone in it, the process moves into a child
-    /// cgroup. `scratch` is an existing folder that serves as a workspace; if this process is root, it must belong to
+    ///
+    /// If a cgroup is delegated to this process and contains no other process, this process moves into a child cgroup.
+    /// `scratch` is an existing folder that serves as a workspace. If this process is root, the folder must belong to
     /// another user.
     pub async fn probe(launcher: Launcher, engine: Option<Engine>, scratch: &Path) -> Self {
         let mut sandbox = Self { launcher, engine, cgroups: None, abilities: Abilities::default() };
@@ -82,7 +84,7 @@ impl Sandbox {
         sandbox
     }
 
-    /// Confines a process without executing a command; returns whether it had a `/proc`.
+    /// Confines a process without executing a command. Returns whether the process had a `/proc`.
     async fn try_level(&self, level: Level, scratch: &Path) -> Result<bool, RunError> {
         let (request, cgroup) = self.request(level, Spec::new(["probe"], scratch), true)?;
         Ok(self.launch(request, cgroup, &CancellationToken::new()).await?.1)
@@ -106,7 +108,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The request for the launcher, and the command's cgroup, which must outlive the launcher.
+    /// The request for the launcher, and the command's cgroup. The cgroup must outlive the launcher.
     pub(crate) fn request(&self, level: Level, spec: Spec, probe: bool) -> Result<(Request, Option<Cgroup>), RunError> {
         let make = |cgroups: &Cgroups, limits: &Limits| {
             let refused = |error| RunError::Machine(format!("make a cgroup for the command: {error}"));
@@ -117,7 +119,7 @@ impl Sandbox {
         Ok((Request { level, spec, probe, cgroup: path }, cgroup))
     }
 
-    /// The same sandbox with another image for containers.
+    /// The same sandbox with another container image.
     #[must_use]
     pub fn with_image(&self, image: &str) -> Self {
         let engine = self.engine.clone().map(|engine| Engine { image: image.to_owned(), ..engine });
@@ -130,11 +132,11 @@ impl Sandbox {
         &self.abilities
     }
 
-    /// Runs a command. Returns when all of its processes are dead. If the future is dropped, they are killed a moment
-    /// later.
+    /// Runs a command. Returns when all processes of the command are dead. If the future is dropped, the processes are
+    /// killed a moment later.
     ///
     /// # Errors
-    /// [`RunError`] says why nothing ran, or that the outcome is unknown.
+    /// [`RunError`] gives the reason why nothing ran, or says that the outcome is unknown.
     pub async fn run(&self, level: Level, spec: Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         spec.check().map_err(RunError::Spec)?;
         self.abilities.check(level, &spec.network).map_err(RunError::Machine)?;
@@ -148,7 +150,7 @@ impl Sandbox {
         }
     }
 
-    /// `_cgroup` belongs to the command. At the end, all processes that are left in it are killed.
+    /// `_cgroup` belongs to the command. When it is dropped, all processes that are left in the cgroup are killed.
     async fn launch(
         &self,
         request: Request,
@@ -162,13 +164,13 @@ impl Sandbox {
         let stdout = child.stdout.take();
         let stderr = child.stderr.take();
         let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
-        // If a launcher was killed, processes that it should have killed may keep its pipes open forever.
+        // If a launcher was killed, processes that the launcher should have killed may keep its pipes open forever.
         let read =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let read_errors =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let told = async {
-            // If the launcher ends early, its report has the reason.
+            // If the launcher ends early, its report contains the reason.
             let _ = control.write_all(&messages).await;
             let mut report = Vec::new();
             let mut bounded = (&mut control).take(FRAME_BYTES_MAX as u64);
@@ -176,7 +178,7 @@ impl Sandbox {
                 _ = tokio::time::timeout(limit, bounded.read_to_end(&mut report)) => false,
                 () = cancel.cancelled() => true,
             };
-            // Closing the socket ends all processes that still run.
+            // When the socket closes, the launcher kills all processes that still run.
             drop(control);
             (report, cancelled)
         };
@@ -206,7 +208,7 @@ impl Sandbox {
         RunError::Machine(format!("the launcher {} cannot be started: {error}", self.launcher.program.display()))
     }
 
-    /// Starts a launcher with a socket to it. The processes that it starts write to `stdout`.
+    /// Starts a launcher with a socket to it. The processes that the launcher starts write to `stdout`.
     pub(crate) fn launcher_with(&self, stdout: Stdio) -> std::io::Result<(Child, tokio::net::UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -216,7 +218,7 @@ impl Sandbox {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(stdout)
             .stderr(Stdio::piped())
-            // A terminal's interrupt goes to the worker, which drains.
+            // A separate process group: the interrupt of a terminal goes only to the worker, which then drains.
             .process_group(0)
             .spawn()?;
         Ok((child, tokio::net::UnixStream::from_std(ours)?))

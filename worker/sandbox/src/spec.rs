@@ -15,11 +15,11 @@ pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Landlock, seccomp and resource limits: needs no privilege and no namespace.
+    /// Landlock, seccomp and resource limits. Needs neither privileges nor namespaces.
     Basic,
-    /// Adds user, mount, process, network, IPC and host name namespaces with a root of their own.
+    /// Like `Basic`, with separate user, mount, process, network, IPC and host name namespaces and a separate root.
     Strict,
-    /// A short-lived container of an engine.
+    /// A short-lived container of a container engine.
     Docker,
 }
 
@@ -40,7 +40,7 @@ pub enum Network {
     /// No sockets of any family.
     #[default]
     None,
-    /// TCP connections to these ports of any host; no other protocol. Needs Landlock's ABI 4.
+    /// TCP connections to these ports of any host. No other protocol. Requires Landlock ABI 4.
     Tcp(Vec<u16>),
 }
 
@@ -49,29 +49,29 @@ pub enum Network {
 pub struct Grant {
     /// Absolute and without symbolic links.
     pub path: PathBuf,
-    /// True if the command may also write there.
+    /// True if the command may also write to this path.
     pub write: bool,
 }
 
-/// The limits of a command. If a limit is exceeded, either all processes are killed or the operation fails;
-/// `docs/reference/sandbox-limits.md` says which.
+/// The limits of a command. If a limit is exceeded, either all processes are killed or the operation fails. For each
+/// limit, `docs/reference/sandbox-limits.md` says which of the two happens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Processor time of all processes together, ms.
     pub cpu_ms: u64,
     /// Memory of all processes together, bytes.
     pub memory_bytes: u64,
-    /// Processes and threads at the same time.
+    /// Number of processes and threads at the same time.
     pub processes: u64,
     /// Open files per process.
     pub open_files: u64,
-    /// Length of each file, bytes.
+    /// Size of each file, bytes.
     pub file_bytes: u64,
     /// Disk usage of all files in the workspace together, bytes.
     pub workspace_bytes: u64,
-    /// Files and folders in the workspace.
+    /// Number of files and folders in the workspace.
     pub workspace_files: u64,
-    /// Kept bytes of standard output and of standard error, each. Further output is read and dropped.
+    /// Maximum bytes of standard output, and of standard error, that are kept. Further output is read and dropped.
     pub output_bytes: usize,
     /// Time from start to end, ms.
     pub wall_ms: u64,
@@ -101,16 +101,16 @@ pub struct Spec {
     /// The command's standard input.
     #[serde(skip)]
     pub stdin: Vec<u8>,
-    /// The command's working folder, which it may write to. It must exist.
+    /// The command's working folder. The command may write to it. It must exist.
     pub workspace: PathBuf,
-    /// Environment variables, in addition to the defaults for `PATH`, `HOME`, `LANG` and `TMPDIR`. A variable given
-    /// here replaces its default.
+    /// Environment variables, in addition to the defaults for `PATH`, `HOME`, `LANG` and `TMPDIR`. If a variable has a
+    /// default, the value given here replaces it.
     pub environment: BTreeMap<String, String>,
     /// Further paths that the command may use.
     pub grants: Vec<Grant>,
-    /// Its network access.
+    /// The network access of the command.
     pub network: Network,
-    /// Its limits.
+    /// The limits of the command.
     pub limits: Limits,
 }
 
@@ -132,8 +132,9 @@ impl Spec {
         }
     }
 
-    /// Checks what is invalid on every machine: an empty command, a NUL, a path that is not absolute, or a grant that a
-    /// command could redirect because it is in or around a path that a command may write to.
+    /// Checks for problems that exist on every machine: an empty command, a NUL, a path that is not absolute, or an
+    /// unsafe grant. A grant is unsafe if its path is inside or around a path that a command may write to. A command
+    /// could then redirect the grant.
     ///
     /// # Errors
     /// The problem, as a message.

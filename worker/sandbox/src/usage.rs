@@ -1,4 +1,5 @@
-//! The size of a workspace: disk blocks, so that a sparse file counts only what it takes, and number of files.
+//! The size of a workspace: disk usage in blocks, and number of files. A sparse file counts only the blocks that it
+//! uses.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +13,7 @@ use crate::spec::Limits;
 
 /// Bytes of a block, as `stat` counts them.
 const BLOCK: u64 = 512;
-/// Counts that are started before giving up on a workspace whose folders keep moving.
+/// Maximum number of counts if folders are moved during a count.
 const ATTEMPTS: usize = 5;
 
 /// The size of a folder.
@@ -35,9 +36,9 @@ pub enum Uncountable {
     Moving,
 }
 
-/// Adds up a workspace of any depth with two descriptors and without recursion. Symbolic links are not followed, and
-/// the count does not leave the workspace through a folder that is moved in the meantime. It stops when `files_max` is
-/// exceeded. A missing workspace has size 0.
+/// Measures a workspace of any depth, with two descriptors and without recursion. Symbolic links are not followed. If a
+/// folder is moved during the count, the count does not follow it out of the workspace. The count stops when it exceeds
+/// `files_max`. A missing workspace has size 0.
 ///
 /// # Errors
 /// A part of the workspace cannot be counted.
@@ -64,7 +65,7 @@ pub(crate) fn exceeded_limit(counted: Result<FolderSize, Uncountable>, limits: &
 struct OpenFolder {
     /// Device and inode number of the folder.
     identity: (u64, u64),
-    /// Folders in it that have not been visited yet.
+    /// Subfolders that have not been visited yet.
     waiting: Vec<CString>,
 }
 
@@ -94,8 +95,8 @@ fn count(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
     Ok(total)
 }
 
-/// `None` if the folder no longer exists or is not a folder. What is gone takes no space, and other entries are counted
-/// already.
+/// Opens a folder. `None` if it no longer exists or is not a folder: an entry that is gone takes no space, and other
+/// entries are already counted.
 fn open(at: impl AsFd, name: impl rustix::path::Arg) -> Result<Option<OwnedFd>, Uncountable> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(at, name, flags, Mode::empty()) {

@@ -1,4 +1,4 @@
-//! The messages between worker and launcher over a socket: a frame of JSON in each direction.
+//! The messages between worker and launcher over a socket: one frame of JSON in each direction.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 pub(crate) struct Request {
     pub(crate) level: Level,
     pub(crate) spec: Spec,
-    /// True to confine the process as for a command, and then exit instead of executing one.
+    /// If true, confines the process as for a command, and then exits instead of executing the command.
     pub(crate) probe: bool,
     /// The cgroup for the command.
     pub(crate) cgroup: Option<PathBuf>,
@@ -35,7 +35,7 @@ pub(crate) enum Report {
         exit_code: Option<i32>,
         signal: Option<i32>,
         stopped: Option<StopCause>,
-        /// At the level `strict`: whether the command had a `/proc`.
+        /// Whether the command had a `/proc`, at the level `strict`.
         proc: bool,
     },
 }

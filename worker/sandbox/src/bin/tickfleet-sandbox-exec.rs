@@ -1,4 +1,4 @@
-//! The launcher as a separate program; used by the tests of this crate.
+//! The launcher as a separate program. The tests of this crate use it.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
-//! The steps by which a child confines itself before it executes the command. Their order leaves no gap: switch to
-//! another user if the launcher is root, set limits, give up new privileges, Landlock, seccomp, and only then the
-//! program.
+//! A child confines itself in these steps before it executes the command. The order leaves no gap: switch to another
+//! user if the launcher is root, set limits, give up new privileges, apply Landlock, apply seccomp, and only then
+//! execute the program.
 
 use std::ffi::{CString, NulError};
 use std::fs::File;
@@ -21,15 +21,15 @@ use crate::cgroup::CgroupHandle;
 use crate::spec::{Level, PATH};
 use crate::wire::Request;
 
-/// How much the priority of commands is lowered.
+/// The nice value added for commands, which lowers their priority.
 const NICE: i32 = 10;
 
-/// A released child, and the pipes for its reports.
+/// A child that was allowed to continue, and the pipes for its reports.
 #[derive(Debug)]
 pub(super) struct StartedChild {
     /// The direct child of the launcher: the command, or the first process of its namespace.
     pub(super) child: Pid,
-    /// Closed without data when the command is executed; otherwise it has the step that failed.
+    /// Closed without data when the command is executed. If a step fails, the pipe contains that step and the reason.
     pub(super) failure: PipeReader,
     /// At the level `strict`: how the command ended, and whether it had a `/proc`.
     pub(super) ended: Option<PipeReader>,
@@ -42,8 +42,8 @@ pub(super) struct Owner {
     pub(super) gid: Gid,
 }
 
-/// The unprivileged user that commands run as if the launcher is root: the owner of the workspace. `None` if the
-/// launcher is not root; then commands run as the launcher's user.
+/// If the launcher is root: the unprivileged user that runs the command, which is the owner of the workspace. `None` if
+/// the launcher is not root. Then commands run as the launcher's user.
 pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
     if !unistd::geteuid().is_root() {
         return Ok(None);
@@ -89,13 +89,13 @@ pub(super) fn start(
     Ok(StartedChild { child, failure, ended: None })
 }
 
-/// Puts a waiting child into its cgroup, which all processes that it starts inherit.
+/// Puts a waiting child into its cgroup. All processes that the child starts inherit the cgroup.
 pub(super) fn admit(cgroup_handle: Option<&CgroupHandle>, child: Pid) -> Result<(), Refusal> {
     cgroup_handle.map_or(Ok(()), |cgroup_handle| cgroup_handle.admit(child.as_raw())).map_err(step("enter the cgroup"))
 }
 
 /// Waits in the child until the launcher sends a byte. If the launcher died before the death signal was set, the byte
-/// never arrives and this fails.
+/// never arrives and this function fails.
 pub(super) fn wait_for_gate(mut gate: PipeReader) -> Result<(), Refusal> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("die with the launcher"))?;
     gate.read_exact(&mut [0]).map_err(step("wait for the launcher"))
@@ -109,9 +109,9 @@ pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     unistd::setresuid(uid, uid, uid).map_err(step("change the user"))
 }
 
-/// Gives a launcher that is root the command user's view of files and processes: the kernel shows a process's
-/// descriptors to its own user, and to root only with a capability that containers do not have. Signals are still sent
-/// as root.
+/// Gives a launcher that is root the command user's view of files and processes. The kernel shows a process's
+/// descriptors to the process's own user. It shows them to root only with a capability that containers do not have.
+/// Signals are still sent as root.
 fn use_file_ids_of(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
     // Each call returns the previous ID and reports no error.
@@ -130,18 +130,18 @@ pub(super) fn report_failure(failure_writer: PipeWriter, failed: Result<(), Refu
         Err(Refusal::Step(why)) => ("S", why),
         Err(Refusal::Program(why)) => ("P", why),
     };
-    // If this fails, there is no other way to report it.
+    // If this write fails, there is no other way to report the failure.
     let _ = (&failure_writer).write_all(format!("{mark}{why}").as_bytes());
     end(125)
 }
 
-/// Ends a forked child, without the exit handlers of a whole process.
+/// Ends a forked child.
 #[allow(clippy::disallowed_methods, reason = "a forked child has no `main` to return to, and nothing to drain")]
 pub(super) fn end(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Confines this process and executes the command. Returns only if that fails.
+/// Confines this process and executes the command. Returns only if this fails.
 pub(super) fn run(
     request: &Request,
     stdin: &File,
@@ -154,12 +154,12 @@ pub(super) fn run(
     default_signals()?;
     std::env::set_current_dir(paths.workspace).map_err(step("enter the workspace"))?;
     if paths.level == Level::Basic && !request.probe {
-        // If a command put something else at this path, it harms only itself.
+        // If a command has put something else at this path, only that command is affected.
         let _ = std::fs::create_dir(paths.temporary);
     }
     let argv = strings(spec.argv.iter().map(String::as_str))?;
     let environment = environment(request, paths)?;
-    // Worker and launcher take precedence over a command that keeps the processors busy.
+    // If a command keeps the processors busy, the worker and the launcher have priority.
     rustix::process::nice(NICE).map_err(step("lower the priority"))?;
     limits::set(&spec.limits, allowance)?;
     prctl::set_no_new_privs().map_err(step("no new privileges"))?;
@@ -171,7 +171,7 @@ pub(super) fn run(
     Err(execute(&spec.argv[0], &argv, &environment))
 }
 
-/// A launcher may have been started with signals ignored or blocked. Commands expect neither.
+/// The launcher may have been started with ignored or blocked signals. Commands expect neither.
 fn default_signals() -> Result<(), Refusal> {
     let all = SigSet::all();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None).map_err(step("unblock signals"))?;

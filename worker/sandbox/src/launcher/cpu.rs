@@ -1,4 +1,4 @@
-//! Processor time of a process tree whose members come and go between two samples.
+//! Processor time of a process tree whose processes start and end between two samples.
 
 use std::collections::HashMap;
 
@@ -7,22 +7,22 @@ use super::tree::Stat;
 /// Identifies a process permanently: its process ID and its start time.
 type Identity = (i32, u64);
 
-/// One sample.
+/// One sample of the tree.
 #[derive(Debug, Default)]
 pub(super) struct CpuSample {
     /// The processes of the tree.
     pub(super) processes: HashMap<Identity, Stat>,
-    /// The time of the processes that the launcher itself has reaped, in ticks.
+    /// The processor time of the processes that the launcher itself has reaped, in ticks.
     pub(super) reaped: u64,
 }
 
-/// Adds up the time of processes that are alive, that were reaped, and that vanished without being reaped.
+/// Adds up the time of live processes, reaped processes, and processes that disappeared without being reaped.
 #[derive(Debug, Default)]
 pub(super) struct CpuMeter {
     older: CpuSample,
     before: CpuSample,
-    /// The last seen time of processes that no parent has reaped: if a parent ignores the end of its children, the
-    /// kernel drops their time.
+    /// The last sampled time of processes that no parent has reaped. If a parent ignores the end of its children, the
+    /// kernel drops the children's time.
     dropped: u64,
 }
 
@@ -31,7 +31,7 @@ impl CpuMeter {
     pub(super) fn add(&mut self, now: CpuSample) -> u64 {
         let has_gone = |(identity, _): &(&Identity, &Stat)| !self.before.processes.contains_key(identity);
         let gone: u64 = self.older.processes.iter().filter(has_gone).map(|(_, stat)| stat.own + stat.reaped).sum();
-        // If a parent was read just before it reaped a child, the child's time appears one sample later.
+        // If a parent was sampled just before it reaped a child, the child's time appears one sample later.
         let by_parents = now.processes.iter().filter_map(|(identity, stat)| {
             self.older.processes.get(identity).map(|older| stat.reaped.saturating_sub(older.reaped))
         });
@@ -60,7 +60,7 @@ mod tests {
     fn time_counts_once_whoever_reaps_and_also_where_nobody_does() {
         let mut meter = CpuMeter::default();
         assert_eq!(meter.add(sample(0, &[(1, 5, 0), (2, 10, 0), (3, 20, 0), (4, 40, 0)])), 75);
-        // Process 2 was reaped by 1, process 3 by the launcher, process 4 by none.
+        // Process 2 was reaped by process 1, process 3 by the launcher, and process 4 by no one.
         let after = [(1, 5, 10)];
         assert_eq!(meter.add(sample(20, &after)), 35);
         assert_eq!(meter.add(sample(20, &after)), 35 + 40);
@@ -71,7 +71,8 @@ mod tests {
     fn a_parent_that_reaps_while_it_is_looked_at_is_not_charged_twice() {
         let mut meter = CpuMeter::default();
         meter.add(sample(0, &[(1, 5, 0), (2, 10, 0)]));
-        // Process 1 was read before it reaped 2, and 2 afterwards.
+        // In the second sample, process 1 was read before it reaped process 2, and process 2 had been reaped when its
+        // turn came.
         meter.add(sample(0, &[(1, 5, 0)]));
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);

@@ -1,9 +1,9 @@
 //! The files of the machine that every command needs: programs, libraries, and data that is the same on every machine.
 
-/// Folders of programs and libraries; readable and executable.
+/// Folders of programs and libraries. Readable and executable.
 pub(super) const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
-/// Files and folders of `/etc` that programs look for; readable. None of them contains a secret.
+/// Readable files and folders of `/etc` that programs look for. None of them contains a secret.
 pub(super) const ETC: [&str; 16] = [
     "/etc/alternatives",
     "/etc/ca-certificates",
@@ -23,9 +23,8 @@ pub(super) const ETC: [&str; 16] = [
     "/etc/ssl/certs",
 ];
 
-/// Devices; readable and writable.
+/// Readable and writable devices.
 pub(super) const DEVICES: [&str; 4] = ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// A device that is read-only: with write access, a command could map it as shared memory without a file, which is not
-/// counted.
+/// A read-only device. With write access, a command could map it as shared memory without a file, which is not counted.
 pub(super) const ZERO: &str = "/dev/zero";

@@ -1,5 +1,5 @@
-//! Resource limits of the kernel. They apply to each process, so they limit what one process can take. [`super::watch`]
-//! limits what the tree of processes takes together.
+//! Resource limits of the kernel. They apply to each process separately. [`super::watch`] limits the usage of the whole
+//! process tree.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,22 +10,23 @@ use nix::unistd::Uid;
 use super::{Refusal, step};
 use crate::spec::Limits;
 
-/// Further threads that the user may have while the command runs, if the worker and all its sandboxes share that user.
-/// A fork bomb can start this many more threads before the next check of the tree.
+/// Additional threads of the user while the command runs, if the worker and all its sandboxes share that user. A fork
+/// bomb can start this many additional threads before the next check of the tree.
 const OTHERS: u64 = 768;
-/// Processes of a namespace that do not belong to the command: its first process, and the launcher.
+/// Processes that count toward a namespace's limit but do not belong to the command: its first process, and the
+/// launcher.
 const OURS: u64 = 2;
 
-/// The maximum number of threads that the user of a command may have while it runs.
+/// The maximum number of threads that the user of a command may have while the command runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ThreadAllowance {
-    /// The user, or its user ID in this namespace, belongs to the command alone.
+    /// The user, or its user ID in this namespace, is used only by this command.
     Own,
     /// The worker and other commands have the same user, which currently has this many threads.
     Shared(u64),
 }
 
-/// The number of threads of `uid`, as the kernel counts them for its limit.
+/// The number of threads of `uid`. The kernel compares this number with its limit.
 pub(super) fn running(uid: Uid) -> u64 {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let of_uid = processes.flatten().filter(|entry| {
@@ -47,7 +48,7 @@ pub(super) fn set(limits: &Limits, allowance: ThreadAllowance) -> Result<(), Ref
         (Resource::RLIMIT_CPU, seconds, seconds + 1),
         (Resource::RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
         (Resource::RLIMIT_NOFILE, limits.open_files, limits.open_files),
-        // Written memory rather than reserved addresses: Node, Go and the JVM reserve gigabytes that they never touch.
+        // Limits written memory, not reserved addresses: Node, Go and the JVM reserve gigabytes that they never touch.
         (Resource::RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes),
         (Resource::RLIMIT_NPROC, threads, threads),
         (Resource::RLIMIT_CORE, 0, 0),

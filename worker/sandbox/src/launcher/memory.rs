@@ -1,6 +1,6 @@
-//! The memory that a process uses: its pages, swapped-out pages, page tables, mappings, and what the kernel may buffer
-//! for its descriptors. Shared memory without a file appears in none of these, so [`super::seccomp`] and
-//! [`super::rules`] make it impossible.
+//! The memory that a process uses: its pages, swapped-out pages, page tables, mappings, and the data that the kernel
+//! may buffer for its descriptors. Shared memory without a file appears in none of these. Therefore [`super::seccomp`]
+//! and [`super::rules`] prevent commands from creating shared memory without a file.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,22 +13,22 @@ use nix::sys::stat::makedev;
 
 use crate::spec::{Level, Network, Spec};
 
-/// The most bytes that the kernel buffers for a socket of a pair: by default 208 KiB and one more message. A sandboxed
-/// command cannot raise it.
+/// The most bytes that the kernel buffers for one socket of a pair. The default is 208 KiB plus one message. A
+/// sandboxed command cannot raise this limit.
 const SOCKET_BYTES: u64 = 320 << 10;
-/// The machine's default for the buffer of a socket, if it is readable.
+/// The file with the machine's default size of a socket buffer.
 const SOCKET_DEFAULT: &str = "/proc/sys/net/core/wmem_default";
-/// Bytes that a pipe holds. A sandboxed command cannot raise it.
+/// Capacity of a pipe in bytes. A sandboxed command cannot raise it.
 const PIPE_BYTES: u64 = 64 << 10;
 /// Bytes that the kernel uses for each descriptor that an `epoll` watches, and for each lock on a file.
 const WATCH_BYTES: u64 = 256;
 /// The link target of an `epoll` descriptor.
 const EPOLL: &str = "anon_inode:[eventpoll]";
-/// The end of a line for a mapped file that no longer has a name.
+/// The end of a line in `maps` if the mapped file no longer has a name.
 const DELETED: &[u8] = b" (deleted)";
-/// File systems in memory at the level `strict`. They have size limits of their own.
+/// File systems in memory at the level `strict`. Their own size limits apply.
 const SCRATCH: [&[u8]; 2] = [b"/tmp/", b"/dev/shm/"];
-/// Bytes that the kernel uses for each mapping of a process, even if it is never touched.
+/// Bytes that the kernel uses for each mapping of a process, even if the process never touches the mapping.
 const MAPPING_BYTES: u64 = 256;
 /// Mappings that the kernel permits per process by default.
 const MAPPINGS_MAX: u64 = 65_530;
@@ -36,61 +36,62 @@ const MAPPINGS_MAX: u64 = 65_530;
 /// Device and inode number of a file, a pipe or a socket.
 type FileId = (u64, u64);
 
-/// The charges for descriptors, in bytes each.
+/// The memory charged for each descriptor, in bytes.
 #[derive(Debug)]
 pub(super) struct Charges {
     socket: u64,
-    /// For an `epoll` or another object without a file, because an `epoll` may watch every descriptor of its process.
+    /// The charge for an `epoll` or another object without a file. An `epoll` may watch every descriptor of its
+    /// process.
     object: u64,
-    /// For a process that shows neither descriptors nor mappings: as if it had the maximum number of both, and every
-    /// descriptor were a socket.
+    /// The charge for a process that hides its descriptors and mappings. The charge assumes the maximum number of both,
+    /// and that every descriptor is a socket.
     hidden: u64,
     /// The device of the workspace.
     device: Option<u64>,
     has_tcp: bool,
 }
 
-/// The charges of one check.
+/// The charges added up during one check.
 #[derive(Debug, Default)]
 pub(super) struct Charged {
     /// Bytes of memory.
     pub(super) bytes: u64,
-    /// Bytes on disk of open files without a name.
+    /// Disk bytes of open files that have no name.
     pub(super) nameless: u64,
-    /// Pipes and sockets that are already charged, because several processes may share them.
+    /// Pipes and sockets that are already charged. Several processes may share them.
     seen: HashSet<FileId>,
     /// Open files without a name.
     files: HashSet<FileId>,
     has_sockets: bool,
 }
 
-/// Usage that is counted less often because counting costs more: mappings, the watches of each `epoll`, locks on files,
-/// and files without a name that are mapped but not open.
+/// Usage that is counted less often because counting takes longer: mappings, the watches of each `epoll`, locks on
+/// files, and files without a name that are mapped but not open.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// Bytes of memory that the kernel uses for mappings, watches and locks.
     pub(super) bytes: u64,
-    /// Mapped files without a name that no process had open, in this scan and in the previous one.
+    /// Mapped files without a name that no process had open in this scan and in the previous scan.
     pub(super) mapped_only: u64,
     mapped: HashSet<FileId>,
 }
 
 impl Scan {
-    /// Adds a process; stops when the scan exceeds `max` bytes. A process with thousands of mappings takes
+    /// Adds a process. Stops when the scan exceeds `max` bytes. A scan of a process with thousands of mappings takes
     /// milliseconds.
     pub(super) fn process(&mut self, folder: &Path, level: Level, max: u64) {
         self.lines(&folder.join("maps"), MAPPING_BYTES, max, &|line| nameless_mapping(line, level));
         for entry in fs::read_dir(folder.join("fd")).into_iter().flatten().flatten() {
             let has_a_list = |leads_to: PathBuf| leads_to.as_os_str() == EPOLL || leads_to.is_absolute();
             if fs::read_link(entry.path()).is_ok_and(has_a_list) {
-                // The file has one line for each lock, and one for each watch; a descriptor may be watched under
-                // several numbers.
+                // `fdinfo` has one line for each lock and for each watch. A descriptor may be watched under several
+                // numbers.
                 self.lines(&folder.join("fdinfo").join(entry.file_name()), WATCH_BYTES, max, &|_| None);
             }
         }
     }
 
-    /// Counts a file's lines as `bytes` each, and keeps the mapped files that `see` finds in them.
+    /// Charges `bytes` for each line of a file, and stores the mapped files that `see` finds in the lines.
     fn lines(&mut self, path: &Path, bytes: u64, max: u64, see: &dyn Fn(&[u8]) -> Option<FileId>) {
         let Ok(file) = fs::File::open(path) else { return };
         let mut file = BufReader::with_capacity(16 << 10, file);
@@ -102,18 +103,19 @@ impl Scan {
         }
     }
 
-    /// Compares the mapped files with the open files. A single scan proves nothing, because a file may have been opened
-    /// while processes were scanned.
+    /// Removes the open files from the mapped files. A file counts only if two scans in a row found it, because a file
+    /// may be opened while processes are scanned.
     pub(super) fn end(&mut self, charges: &Charges, charged: &Charged, before: &Self) {
-        // Some file systems report a different device for mapped files.
+        // Some file systems report a different device number for mapped files, so inode numbers of the workspace also
+        // match.
         let of_workspace = |number: u64| charges.device.is_some_and(|device| charged.files.contains(&(device, number)));
         self.mapped.retain(|file| !charged.files.contains(file) && !of_workspace(file.1));
         self.mapped_only = self.mapped.intersection(&before.mapped).count() as u64;
     }
 }
 
-/// Device and inode number of the file without a name in a line of a process's `maps`, except on file systems in
-/// memory.
+/// If a line of a process's `maps` shows a file without a name, returns the file's device and inode number. Files on
+/// file systems in memory are excluded.
 fn nameless_mapping(line: &[u8], level: Level) -> Option<FileId> {
     let line = line.strip_suffix(DELETED)?;
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
@@ -150,8 +152,8 @@ impl Charges {
         let entries = match fs::read_dir(folder.join("fd")) {
             Ok(entries) => entries,
             Err(error) if has_gone(&error) => return,
-            // Either the process executes a program that it may not read, which hides it, or it is ending and has no
-            // memory left.
+            // Either the process executes a program that it is not permitted to read, so the kernel hides it. Or the
+            // process is ending and no longer has memory.
             Err(_) => {
                 let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
                 if status.contains("\nVmRSS:") {
@@ -166,7 +168,7 @@ impl Charges {
     }
 
     fn descriptor(&self, path: &Path, charged: &mut Charged) {
-        // A descriptor that can no longer be examined has been closed.
+        // A descriptor that can no longer be examined was closed in the meantime.
         let Ok(found) = fs::metadata(path) else { return };
         let kind = found.file_type();
         let identity = (found.dev(), found.ino());
@@ -188,7 +190,7 @@ impl Charges {
         {
             return;
         } else {
-            // All of these objects share one inode number.
+            // All of these objects share one inode number, so each descriptor is charged.
             charged.bytes = charged.bytes.saturating_add(self.object);
             return;
         };
@@ -197,8 +199,7 @@ impl Charges {
         }
     }
 
-    /// Charges the data that the run's TCP connections have sent or received but that has not been taken out of their
-    /// queues.
+    /// Charges the data in the send and receive queues of the run's TCP connections.
     pub(super) fn connections(&self, charged: &mut Charged) {
         if !self.has_tcp || !charged.has_sockets {
             return;
@@ -207,14 +208,14 @@ impl Charges {
         for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
             let text = fs::read_to_string(table).unwrap_or_default();
             let queued = text.lines().filter_map(queue).filter(|(number, _)| numbers.contains(number));
-            // The kernel's bookkeeping takes about the same amount again.
+            // The kernel needs about the same number of bytes again to manage the queued data.
             let bytes = queued.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes.saturating_mul(2)));
             charged.bytes = charged.bytes.saturating_add(bytes);
         }
     }
 }
 
-/// The bytes in a process's `status` that belong to it alone.
+/// The memory in bytes that belongs to this process alone, from its `status`.
 fn kept(status: &str) -> u64 {
     let of = |line: &str| {
         let (name, value) = line.split_once(':')?;

@@ -1,6 +1,8 @@
-//! The launcher: a single-threaded process between a worker and a command. It receives the command over its standard
-//! input, a socket; forks; confines the child; watches it; kills all remaining processes when the command ends, a limit
-//! is exceeded or the worker closes the socket; and reports. It outlives the command, and the command cannot reach it.
+//! The launcher: a single-threaded process between a worker and a command.
+//!
+//! The launcher receives the command over a socket, which is its standard input. It forks, confines the child and
+//! watches it. When the command ends, a limit is exceeded or the worker closes the socket, the launcher kills all
+//! remaining processes and reports. The launcher outlives the command, and the command cannot reach the launcher.
 //!
 //! Continue with `confine` (how the child confines itself), `namespaces` (the level `strict`) and `watch` (the parent).
 
@@ -47,7 +49,7 @@ pub(crate) fn step<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -
     move |error| Refusal::Step(format!("{what}: {error}"))
 }
 
-/// The ABI of Landlock in the running kernel; 0 if unavailable.
+/// The ABI of Landlock in the running kernel. 0 if Landlock is unavailable.
 #[must_use]
 pub fn landlock_abi() -> i32 {
     raw::landlock_abi()
@@ -56,9 +58,9 @@ pub fn landlock_abi() -> i32 {
 /// Runs the launcher from start to end. Call it from `main`, before any thread is started.
 #[must_use]
 pub fn main() -> ExitCode {
-    // If memory runs out, the kernel kills commands before their worker, because they inherit this score. Set it before
-    // this process is hidden, because then the file belongs to root. If the machine does not permit it, the memory
-    // limit still applies.
+    // If memory runs out, the kernel kills commands before their worker, because commands inherit this score. Set the
+    // score before this process is hidden, because then the file belongs to root. If the machine does not permit the
+    // score, the memory limit still applies.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let Ok(control) = take_control() else { return ExitCode::from(2) };
     let mut control = UnixStream::from(control);
@@ -67,7 +69,7 @@ pub fn main() -> ExitCode {
         Err(Refusal::Step(why)) => Report::Refused(why),
         Err(Refusal::Program(why)) => Report::NotStarted(why),
     };
-    // If the worker has gone, the report is lost.
+    // If the worker has ended, the report is lost.
     match wire::write(&mut control, &report) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
@@ -82,7 +84,7 @@ fn take_control() -> io::Result<OwnedFd> {
 }
 
 fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
-    // Before any input is read: the command must not reach the memory or the descriptors of its launcher.
+    // Do this before any input is read: the command must not reach the memory or the descriptors of its launcher.
     prctl::set_dumpable(false).map_err(step("hide the launcher"))?;
     prctl::set_child_subreaper(true).map_err(step("become a subreaper"))?;
     raw::close_others_on_exec().map_err(step("close descriptors"))?;
@@ -104,11 +106,11 @@ fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
     watch::watch_until_end(started, control, &request, cgroup_handle.as_ref())
 }
 
-/// A file without a name for the command's standard input.
+/// Creates the command's standard input as a file without a name.
 fn in_memory(content: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(content)?;
-    // This memory is not counted, so it must not grow.
+    // The memory of this file is not counted, so the file must not grow.
     fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
     rustix::fs::seek(&file, SeekFrom::Start(0))?;
     Ok(file)

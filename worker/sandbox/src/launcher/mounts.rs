@@ -1,5 +1,5 @@
-//! The root of the level `strict`: an empty file system in memory, with the machine's programs bound read-only and the
-//! workspace bound last. No mount target is below anything that a command could have written.
+//! The root of the level `strict`: an empty file system in memory. The machine's programs are bound read-only, and the
+//! workspace is bound last. No mount target is below a path that a command could have written to.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -14,9 +14,9 @@ use super::files::{DEVICES, ETC, SYSTEM, ZERO};
 use super::{Refusal, raw, step};
 use crate::spec::{Spec, WORKSPACE};
 
-/// Folders that the new root may be mounted over. Their previous content becomes invisible.
+/// Folders over which the new root can be mounted. Their previous content becomes invisible.
 const STAGES: [&str; 4] = ["/tmp", "/mnt", "/run", "/var"];
-/// Size of `/tmp` and of `/dev/shm`, in bytes each, unless the limits permit less.
+/// Size in bytes of `/tmp`, and of `/dev/shm`. If the limits permit less, the size is smaller.
 const SCRATCH_BYTES: u64 = 64 << 20;
 const NONE: Option<&str> = None;
 
@@ -30,7 +30,7 @@ struct BindSource {
 }
 
 impl BindSource {
-    /// `None` if the path does not exist.
+    /// Opens a bind source. `None` if the path does not exist.
     fn open(path: &Path, target: &Path, write: bool) -> Option<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()?;
         let is_folder = file.metadata().ok()?.is_dir();
@@ -38,7 +38,7 @@ impl BindSource {
     }
 }
 
-/// Creates the root and moves into it; returns whether it has a `/proc`.
+/// Creates the root and makes it this process's root. Returns whether the root has a `/proc`.
 pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(step("make a mount namespace"))?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).map_err(step("keep mounts to oneself"))?;
@@ -69,13 +69,13 @@ pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
     Ok(proc)
 }
 
-/// The bind mounts, the workspace last.
+/// The bind mounts. The workspace is last.
 fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     let is_link = |path: &&&str| Path::new(path).is_symlink();
     let system = SYSTEM.iter().filter(|path| !is_link(path)).chain(&ETC);
     let mut all: Vec<BindSource> =
         system.filter_map(|path| BindSource::open(Path::new(path), Path::new(path), false)).collect();
-    // A read-only mount leaves a device writable. Only Landlock makes the device read-only.
+    // On a read-only mount, a device is still writable. Only Landlock makes the device read-only.
     let zero = (raw::landlock_abi() > 0).then_some(&ZERO);
     let devices =
         DEVICES.iter().chain(zero).filter_map(|path| BindSource::open(Path::new(path), Path::new(path), true));
@@ -90,7 +90,7 @@ fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     Ok(all)
 }
 
-/// Folders of the system that are symbolic links, such as `/bin`. They become links in the new root too.
+/// Folders of the system that are symbolic links, such as `/bin`. They are created as links in the new root.
 fn links() -> Vec<(PathBuf, PathBuf)> {
     let devices = [("/dev/fd", "/proc/self/fd"), ("/dev/stdin", "/proc/self/fd/0"), ("/dev/stdout", "/proc/self/fd/1")];
     let devices = devices.into_iter().chain([("/dev/stderr", "/proc/self/fd/2")]);
@@ -139,7 +139,7 @@ fn bind(stage: &Path, source: &BindSource) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The mounts at `target` and below, with their inherited flags, which must not be removed.
+/// The mounts at `target` and below, with their inherited flags. These flags must stay set.
 fn mounted_at(target: &Path) -> Result<Vec<(PathBuf, MsFlags)>, Refusal> {
     let text = fs::read_to_string("/proc/self/mountinfo").map_err(step("read the mounts"))?;
     let all = text.lines().filter_map(mount_of).filter(|(path, _)| path.starts_with(target)).collect();
@@ -164,8 +164,8 @@ fn mount_of(line: &str) -> Option<(PathBuf, MsFlags)> {
     Some((path.into(), fields.next()?.split(',').map(flag).fold(MsFlags::empty(), |all, one| all | one)))
 }
 
-/// Mounts a `/proc` for the new process namespace and returns whether that worked. If the machine's own `/proc` is
-/// partly hidden, as in most containers, the kernel forbids it.
+/// Mounts a `/proc` for the new process namespace. Returns whether the mount succeeded. The kernel forbids the mount if
+/// the machine's own `/proc` is partly hidden, as in most containers.
 fn proc(stage: &Path) -> Result<bool, Refusal> {
     let path = stage.join("proc");
     fs::create_dir_all(&path).map_err(step("make a folder"))?;

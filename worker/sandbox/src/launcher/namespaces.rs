@@ -1,5 +1,6 @@
-//! The level `strict`: the namespaces that the launcher enters, and the first process in them. That process creates the
-//! root, starts the command, reaps orphans, and takes all other processes with it when it ends.
+//! The level `strict`: the namespaces that the launcher enters, and the first process in them. The first process
+//! creates the root, starts the command and reaps orphans. When it ends, the kernel kills all other processes of the
+//! namespace.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Read, Write};
@@ -32,7 +33,7 @@ pub(super) struct CommandEnd {
 }
 
 impl CommandEnd {
-    /// Reads the report of the first process; `None` if it did not write one.
+    /// Reads the report of the first process. `None` if the first process did not write a report.
     pub(super) fn read(mut from: PipeReader) -> Option<Self> {
         let mut text = String::new();
         from.read_to_string(&mut text).ok()?;
@@ -47,7 +48,8 @@ pub(super) fn start(
     cgroup_handle: Option<&CgroupHandle>,
 ) -> Result<StartedChild, Refusal> {
     let owner = owner(&request.spec.workspace)?;
-    // As the command's own user, a launcher that was root needs no more rights than any other launcher.
+    // If the launcher was root, it becomes the command's own user. It then needs no more rights than any other
+    // launcher.
     become_owner(owner)?;
     enter(&request.spec.network)?;
     let (failure, failure_writer) = std::io::pipe().map_err(step("make a pipe"))?;
@@ -71,7 +73,7 @@ pub(super) fn start(
     Ok(StartedChild { child, failure, ended: Some(ended) })
 }
 
-/// Enters new namespaces. The next child is the first process of a process namespace.
+/// Enters new namespaces. The next child becomes the first process of a new process namespace.
 fn enter(network: &Network) -> Result<(), Refusal> {
     let uid = unistd::geteuid();
     let gid = unistd::getegid();
@@ -91,7 +93,8 @@ fn enter(network: &Network) -> Result<(), Refusal> {
     unistd::sethostname("sandbox").map_err(step("name the host"))
 }
 
-/// Starts the command, reaps until it has ended, reports how, and exits. The kernel then kills all remaining processes.
+/// Starts the command, reaps processes until the command has ended, reports how it ended, and exits. The kernel then
+/// kills all remaining processes.
 fn first_process(
     request: &Request,
     stdin: &File,
@@ -113,7 +116,7 @@ fn first_process(
     drop(failure_writer);
     let ended = CommandEnd { proc, ..reap_until(command) };
     if let Ok(text) = serde_json::to_vec(&ended) {
-        // If the launcher has gone, this process is killed too.
+        // If the launcher has ended, this write fails. The kernel kills this process too.
         let _ = (&end_writer).write_all(&text);
     }
     end(0)

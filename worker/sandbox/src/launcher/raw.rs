@@ -1,4 +1,4 @@
-//! The few system calls for which no dependency has a safe signature. The sandbox needs no other `unsafe` code.
+//! System calls for which no dependency has a safe signature. The sandbox has no other `unsafe` code.
 #![expect(unsafe_code, reason = "fork, close_range and the version of Landlock have no safe wrapper")]
 
 use nix::errno::Errno;
@@ -10,37 +10,37 @@ use nix::unistd::{ForkResult, Pid};
 /// # Errors
 /// The system cannot create another process.
 pub(super) fn fork() -> nix::Result<Option<Pid>> {
-    // SAFETY: the launcher never starts a thread, so the child has every lock and all memory in a sound state.
+    // SAFETY: the launcher never starts a thread, so all locks and all memory of the child are in a consistent state.
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
     }
 }
 
-/// Closes all descriptors except standard input, output and error on `exec`, including those opened by other code.
+/// Closes all descriptors except standard input, output and error on `exec`. Includes descriptors opened by other code.
 ///
 /// # Errors
 /// The kernel is older than 5.11.
 pub(super) fn close_others_on_exec() -> nix::Result<()> {
-    // SAFETY: it only marks descriptors. It does not touch memory, and closes no descriptor that is in use.
+    // SAFETY: the call only marks descriptors. It does not touch memory, and closes no descriptor that is in use.
     let answer = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     Errno::result(answer).map(drop)
 }
 
-/// The ABI of Landlock in the running kernel; 0 if it is unavailable or disabled.
+/// The ABI of Landlock in the running kernel. 0 if Landlock is unavailable or disabled.
 pub(super) fn landlock_abi() -> i32 {
     const VERSION: u32 = 1;
-    // SAFETY: with this flag the call takes no attributes, creates nothing, and returns a number.
+    // SAFETY: with this flag, the call takes no attributes, creates nothing, and returns a number.
     let answer =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<libc::c_void>(), 0_usize, VERSION) };
     i32::try_from(answer).unwrap_or(0).max(0)
 }
 
-/// Sets the disposition of a signal to one of the kernel's own actions.
+/// Sets the action for a signal to one of the kernel's own actions.
 ///
 /// # Errors
 /// The signal cannot be handled.
 pub(super) fn default_action(signal: Signal, action: SigHandler) -> nix::Result<()> {
-    // SAFETY: callers pass the kernel's own actions, never a function of ours.
+    // SAFETY: callers pass the kernel's own actions, never a function of this program.
     unsafe { nix::sys::signal::signal(signal, action) }.map(drop)
 }

@@ -1,4 +1,4 @@
-//! Landlock: restricts the files and TCP ports that a command may use, and its signals to processes in the sandbox.
+//! Landlock rules: restrict the files and TCP ports that a command may use, and restrict its signals to the sandbox.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use super::files::{DEVICES, ETC, SYSTEM, ZERO};
 use super::{Refusal, raw, step};
 use crate::spec::{Level, Network, Spec};
 
-/// The newest ABI whose rights this crate was tested with. An older kernel enforces the subset that it supports.
+/// The newest Landlock ABI that this crate was tested with. An older kernel enforces the rights that it supports.
 const NEWEST: ABI = ABI::V6;
 
 /// Restricts this process and its children permanently.
 pub(super) fn restrict(spec: &Spec, paths: &CommandPaths<'_>) -> Result<(), Refusal> {
     if raw::landlock_abi() == 0 {
-        // The level `strict` has its own root, which consists of mounts.
+        // At the level `strict`, the command has its own root, so the mounts already restrict its files.
         return match paths.level {
             Level::Strict => Ok(()),
             _ => Err(Refusal::Step("Landlock: the kernel has none, or it is switched off".into())),
@@ -43,7 +43,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, paths: &CommandPaths<'_>) 
     let read = AccessFs::from_read(NEWEST);
     let look = AccessFs::ReadFile | AccessFs::ReadDir;
     if paths.level == Level::Strict {
-        // The root contains only what the launcher put there. Only the paths below are writable.
+        // The root contains only files that the launcher put there. Only the paths below are writable.
         rules = beneath(rules, Path::new("/"), read)?;
         for path in ["/tmp", "/dev/shm"] {
             rules = beneath(rules, Path::new(path), all)?;

@@ -1,8 +1,11 @@
-//! seccomp filters, of which the strictest result applies. The first permits the calls of [`super::syscalls`]; all
-//! others fail as if they did not exist. The second forbids some calls by their arguments: calls that Landlock does not
-//! check, calls that reach outside processes by number, and calls that take memory which [`super::memory`] does not
-//! see. Three more filters do the same as that last part, with results that programs expect: larger socket buffers are
-//! ignored without an error, `fallocate` is not supported, and no descriptors are suitable for `splice`.
+//! seccomp filters. If several filters match a call, the strictest result applies.
+//!
+//! - The first filter permits the calls of [`super::syscalls`]. All other calls fail as if they did not exist.
+//! - The second filter forbids some calls by their arguments: calls that Landlock does not check, calls that reach
+//!   outside processes by number, and calls that take memory which [`super::memory`] does not see.
+//! - Three more filters also prevent memory and disk usage that is not counted, but with results that programs expect.
+//!   Larger socket buffers are ignored without an error, `fallocate` is not supported, and `splice` accepts no
+//!   descriptors.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +20,7 @@ use crate::spec::{Level, Network};
 
 type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;
 
-/// The Landlock ABI that restricts `truncate`.
+/// The lowest Landlock ABI that restricts `truncate`.
 const ABI_TRUNCATE: i32 = 3;
 /// The flags of `clone` that create a namespace.
 const NEW_NAMESPACES: [libc::c_int; 7] = [
@@ -29,8 +32,8 @@ const NEW_NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWPID,
     libc::CLONE_NEWNET,
 ];
-/// Forbidden options of `prctl`: a command must neither outlive its launcher, keep its orphans, let itself be traced,
-/// nor hide its descriptors.
+/// Forbidden options of `prctl`. With them, a command could outlive its launcher, keep its orphans, let another process
+/// trace it, or hide its descriptors.
 const PRCTL: [libc::c_int; 5] = [
     libc::PR_SET_PDEATHSIG,
     libc::PR_SET_CHILD_SUBREAPER,
@@ -38,32 +41,32 @@ const PRCTL: [libc::c_int; 5] = [
     libc::PR_SET_MM,
     libc::PR_SET_DUMPABLE,
 ];
-/// Forbidden requests of `ioctl`: typing into a terminal, and setting the receiver of signals.
+/// Forbidden requests of `ioctl`: typing into a terminal, and choosing the process that receives signals.
 const IOCTL: [u64; 4] = [0x5412, 0x541C, 0x8901, 0x8902];
-/// Sends data with the first packet of a connection, which bypasses Landlock's check of `connect`.
+/// A flag that sends data with the first packet of a connection. This would bypass Landlock's check of `connect`.
 const FASTOPEN: u64 = 0x2000_0000;
-/// The bits of a socket's type that are not flags.
+/// The bits of a socket's type argument that hold the type. The other bits are flags.
 const TYPE_MASK: u64 = 0xf;
 
 /// Forbidden flags of `mmap`: shared memory without a file and huge pages do not appear in the resident pages of a
 /// process.
 const MAPPINGS: [libc::c_int; 2] = [libc::MAP_SHARED | libc::MAP_ANONYMOUS, libc::MAP_HUGETLB];
-/// Ignored options of `setsockopt`: the sizes of a socket's buffers.
+/// Options of `setsockopt` that are ignored: the sizes of a socket's buffers.
 const BUFFERS: [libc::c_int; 4] = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
 
-/// Restricts this process and its children permanently. `shared` means that the worker runs as the same user.
+/// Restricts this process and its children permanently. `shared` is true if the worker runs as the same user.
 pub(super) fn restrict(level: Level, network: &Network, shared: bool) -> Result<(), Refusal> {
     let errno = |code: libc::c_int| SeccompAction::Errno(code.unsigned_abs());
     let forbidden = forbidden(level, network, shared).map_err(step("write the seccomp filter"))?;
     let buffers = buffers().map_err(step("write the seccomp filter"))?;
-    // From here on, Landlock's ABI can no longer be queried.
+    // After the first filter is applied, Landlock's ABI can no longer be queried.
     let known = syscalls::allowed().map(|call| (call, Vec::new())).collect();
     apply(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
     apply(forbidden, SeccompAction::Allow, errno(libc::EPERM))?;
-    // Programs that request larger buffers work without them.
+    // Programs that request larger buffers also work without them.
     apply(buffers, SeccompAction::Allow, errno(0))?;
     apply(unsupported(), SeccompAction::Allow, errno(libc::EOPNOTSUPP))?;
-    // Programs then copy the data themselves.
+    // If these calls fail with `EINVAL`, programs copy the data themselves.
     let unsuited = syscalls::SPLICES.map(|call| (call, Vec::new())).into();
     apply(unsuited, SeccompAction::Allow, errno(libc::EINVAL))
 }
@@ -78,9 +81,9 @@ fn buffers() -> Result<Rules, seccompiler::BackendError> {
     Ok(rules)
 }
 
-/// `fallocate` takes gigabytes of disk within milliseconds, before the next check of the workspace. Some of its modes
-/// allocate beyond the end of a file, where no limit on the file's length counts. Without it, programs write the data,
-/// which takes time.
+/// `fallocate` would take gigabytes of disk within milliseconds, before the next check of the workspace. Some of its
+/// modes allocate beyond the end of a file, where the limit on the file's size does not apply. Without `fallocate`,
+/// programs write the data, which takes longer.
 fn unsupported() -> Rules {
     [(libc::SYS_fallocate, Vec::new())].into()
 }
@@ -110,7 +113,7 @@ fn forbidden(level: Level, network: &Network, shared: bool) -> Result<Rules, sec
     others_by_number(&mut rules)?;
     sockets(&mut rules, &mut whole, network)?;
     if level == Level::Basic {
-        // In a mount namespace these calls are harmless. Here they would reach the machine's files.
+        // In a mount namespace these calls are harmless. Without one, they would reach the machine's files.
         if shared {
             whole.extend(syscalls::metadata_by_path());
             when(&mut rules, libc::SYS_utimensat, &[(1, Op::Ne, 0)])?;
@@ -136,7 +139,7 @@ fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> 
         when(rules, libc::SYS_mmap, &[(3, Op::MaskedEq(flags), flags)])?;
     }
     when(rules, libc::SYS_fcntl, &[(1, Op::Eq, u64::from(libc::F_SETPIPE_SZ.unsigned_abs()))])?;
-    // A thread with its own descriptors is forbidden, because descriptors are counted once per process.
+    // A thread with its own descriptor table is forbidden, because descriptors are counted once per process.
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
     let files = u64::from(libc::CLONE_FILES.unsigned_abs());
     when(rules, libc::SYS_clone, &[(0, Op::MaskedEq(thread | files), thread)])?;
@@ -144,8 +147,8 @@ fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> 
     when(rules, libc::SYS_close_range, &[(2, Op::MaskedEq(unshare), unshare)])
 }
 
-/// Restricts calls that change a process which they name by its number: only 0, the caller itself, is permitted. If the
-/// worker is not root, commands run as its user, so the kernel alone would let a command set the worker's limits.
+/// Restricts calls that change a process given by its number: only 0, the caller itself, is permitted. If the worker is
+/// not root, commands run as the worker's user. The kernel alone would then let a command change the worker's limits.
 fn others_by_number(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     for call in [
         libc::SYS_prlimit64,
@@ -170,8 +173,8 @@ fn sockets(
     network: &Network,
 ) -> Result<(), seccompiler::BackendError> {
     let family = |family: libc::c_int| u64::from(family.unsigned_abs());
-    // A pair is connected from its creation and stays connected. A pair of datagram sockets could send to other sockets
-    // by name.
+    // A socket pair is connected when it is created and stays connected. A pair of datagram sockets is forbidden,
+    // because it could send to other sockets by name.
     when(rules, libc::SYS_socketpair, &[(0, Op::Ne, family(libc::AF_UNIX))])?;
     when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_DGRAM))])?;
     when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_RAW))])?;
@@ -195,7 +198,7 @@ fn sockets(
 
 /// Adds a rule that forbids `call` if its arguments meet all conditions.
 fn when(rules: &mut Rules, call: libc::c_long, all: &[(u8, Op, u64)]) -> Result<(), seccompiler::BackendError> {
-    // The kernel reads 32 bits of these arguments. Only pointers have more, and they are only compared with 0.
+    // The kernel reads 32 bits of these arguments. Only pointers have 64 bits, and a pointer is only compared with 0.
     let length = |value: u64, op: &Op| match op {
         Op::Ne if value == 0 && call == libc::SYS_utimensat => Len::Qword,
         _ => Len::Dword,

@@ -1,5 +1,6 @@
-//! The system calls that a command may make. All others do not exist for it (`ENOSYS`), so a new call of a newer kernel
-//! is permitted by a decision, not by an update. [`super::seccomp`] rejects some of these calls by their arguments.
+//! The system calls that a command may make. All other calls fail as if they did not exist (`ENOSYS`). A call that a
+//! newer kernel adds is therefore not permitted automatically. [`super::seccomp`] rejects some of these calls by their
+//! arguments.
 
 /// The calls that every architecture has.
 const EVERYWHERE: &[libc::c_long] = &[
@@ -203,7 +204,7 @@ const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_writev,
 ];
 
-/// The further calls of older architectures, mostly the same with fewer arguments.
+/// Additional calls of older architectures. Most are variants with fewer arguments.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[libc::c_long] = &[
     libc::SYS_access,
@@ -272,7 +273,7 @@ pub(super) fn metadata_by_path() -> Vec<libc::c_long> {
     all
 }
 
-/// Calls that send a signal to a process that the caller chooses.
+/// Calls that send a signal to a process chosen by the caller.
 pub(super) const SIGNALS: [libc::c_long; 6] = [
     libc::SYS_kill,
     libc::SYS_tkill,
@@ -282,23 +283,24 @@ pub(super) const SIGNALS: [libc::c_long; 6] = [
     libc::SYS_pidfd_send_signal,
 ];
 
-/// Calls that need a network socket, and calls that send descriptors: descriptors in transit and the data that they
-/// hold are not counted for any process.
+/// Calls that need a network socket, and calls that send descriptors. Sent descriptors that are not yet received, and
+/// the data in them, are not counted for any process.
 pub(super) const SOCKETS: [libc::c_long; 5] =
     [libc::SYS_socket, libc::SYS_connect, libc::SYS_accept4, libc::SYS_sendmsg, libc::SYS_sendmmsg];
 
-/// Calls that put pages of a file into pipes and sockets: one byte there keeps a page of megabytes, even after the file
-/// was truncated.
+/// Calls that put pages of a file into pipes and sockets. One byte in a pipe can keep a page of megabytes in memory,
+/// even after the file was truncated.
 pub(super) const SPLICES: [libc::c_long; 3] = [libc::SYS_splice, libc::SYS_tee, libc::SYS_sendfile];
 
-/// Calls that fail as forbidden rather than unknown: programs then print better errors, and tests can distinguish the
-/// filters.
+/// Calls that fail as forbidden instead of unknown. Programs then print better errors, and tests can distinguish the
+/// two filters.
 pub(super) fn forbidden() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_add_key,
         libc::SYS_bind,
         libc::SYS_listen,
-        // Its event queues take memory that is not counted, and at `basic` it would reach the machine's files.
+        // The event queues of inotify take memory that is not counted. At `basic`, inotify would reach the machine's
+        // files.
         libc::SYS_inotify_add_watch,
         libc::SYS_inotify_init1,
         libc::SYS_inotify_rm_watch,

@@ -1,5 +1,6 @@
-//! The launcher while the command runs: it waits for the end, regularly checks the usage of the process tree, and kills
-//! the tree when a limit is exceeded or the worker closes the socket. At the end no process of the tree is alive.
+//! The launcher while the command runs. It waits for the end of the command and regularly checks the usage of the
+//! process tree. If a limit is exceeded or the worker closes the socket, it kills the tree. At the end, no process of
+//! the tree is alive.
 
 use std::io::{PipeReader, Read};
 use std::os::fd::AsFd;
@@ -26,13 +27,13 @@ use crate::spec::{Level, Limits};
 use crate::usage::{exceeded_limit, folder_size};
 use crate::wire::{Report, Request};
 
-/// The time before the first check. Each pause is twice the previous one, so that a short command needs no check.
+/// The wait before the first check. Each later wait is twice as long, up to [`CHECK_EVERY`].
 const FIRST_CHECK: Duration = Duration::from_millis(5);
-/// The longest pause between two checks of the processes.
+/// The longest wait between two checks of the processes.
 const CHECK_EVERY: Duration = Duration::from_millis(25);
-/// One in this many checks of the processes also scans their mappings and watches, which costs more.
+/// One of every `SCAN_EVERY` checks of the processes also scans their mappings and watches, which takes longer.
 const SCAN_EVERY: u32 = 4;
-/// Checking the workspace takes time: at most one part in this many of all time is spent on it.
+/// Limits the time spent on checks of the workspace: at most `1 / WORKSPACE_SHARE` of all time.
 const WORKSPACE_SHARE: u32 = 10;
 
 /// Waits until the command ends or must be stopped, and kills all remaining processes.
@@ -48,7 +49,7 @@ pub(super) fn watch_until_end(
     let own = sweep(child);
     let stopped = waited?;
     let mut why = String::new();
-    // This read ends, because every process that could write has ended.
+    // This read returns, because every process that could write to the pipe has ended.
     failure.read_to_string(&mut why).map_err(step("read the launcher's report"))?;
     match why.split_at_checked(1) {
         Some(("P", why)) => return Err(Refusal::Program(why.to_owned())),
@@ -58,7 +59,7 @@ pub(super) fn watch_until_end(
     let inner = ended.map(CommandEnd::read);
     let (exit_code, signal, proc) = match inner {
         Some(Some(CommandEnd { exit_code, signal, proc })) => (exit_code, signal, proc),
-        // It was killed before it could report.
+        // The first process was killed before it could report how the command ended.
         Some(None) => (None, Some(Signal::SIGKILL as i32), false),
         None => (own.0, own.1, false),
     };
@@ -81,8 +82,8 @@ struct CommandWatch<'a> {
     began: Instant,
     workspace_at: Instant,
     workspace_bytes: u64,
-    /// The limits of the workspace. If it exceeds them at the start, its initial size is the limit, so that a command
-    /// may delete files.
+    /// The limits of the workspace. If the workspace exceeds them at the start, its initial size is the limit. The
+    /// command can then still delete files.
     workspace_limits: Limits,
     /// The previous scan.
     scan: Scan,
@@ -112,8 +113,8 @@ impl<'a> CommandWatch<'a> {
         }
     }
 
-    /// Waits until the child has ended or a limit is exceeded; returns that limit. `failure` ends when the command is
-    /// executed.
+    /// Waits until the child has ended or a limit is exceeded. Returns the exceeded limit. `failure` is closed when the
+    /// command is executed.
     fn wait(&mut self, failure: &PipeReader, control: &UnixStream) -> Result<Option<StopCause>, Refusal> {
         let pid = rustix::process::Pid::from_raw(self.child.as_raw()).ok_or(Errno::ESRCH).map_err(step("watch"))?;
         let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(step("watch the command"))?;
@@ -129,7 +130,7 @@ impl<'a> CommandWatch<'a> {
             if waited[0].any().unwrap_or(true) {
                 return Ok(None);
             }
-            // The worker sends no more data, so a readable socket means that the worker has closed it.
+            // The worker sends no more data. If the socket is readable, the worker has closed it.
             if waited[1].any().unwrap_or(true) {
                 return Ok(Some(StopCause::Cancelled));
             }
@@ -172,7 +173,7 @@ impl<'a> CommandWatch<'a> {
                     scan.process(&folder, self.level, self.limits.memory_bytes);
                 }
             }
-            // Each further process that is examined gives a fork bomb time to grow.
+            // Stop as soon as the limit is exceeded: a fork bomb grows during each further check of a process.
             threads <= self.limits.processes
         });
         if !all_seen {
@@ -204,7 +205,7 @@ impl<'a> CommandWatch<'a> {
         exceeded_limit(counted, &self.workspace_limits)
     }
 
-    /// A limit of the kernel that ended the command, or a workspace limit that was exceeded since the last check.
+    /// The kernel limit that ended the command, or a workspace limit that was exceeded since the last check.
     fn at_the_end(&mut self, signal: Option<i32>) -> Option<StopCause> {
         if signal == Some(Signal::SIGXCPU as i32) {
             return Some(StopCause::Cpu);
@@ -213,10 +214,11 @@ impl<'a> CommandWatch<'a> {
     }
 }
 
-/// The limits of the run. A workspace that exceeds them gets its current size as the limit: it may not grow.
+/// The limits of the run. If the workspace already exceeds them, its current size is the limit: the workspace must not
+/// grow.
 fn workspace_limits(request: &Request) -> Limits {
     let mut limits = request.spec.limits.clone();
-    // A workspace that is far larger is not counted to its end.
+    // If the workspace is far larger than its limits, the count stops early.
     if let Ok(before) = folder_size(&request.spec.workspace, limits.workspace_files.saturating_mul(2)) {
         limits.workspace_bytes = limits.workspace_bytes.max(before.bytes);
         limits.workspace_files = limits.workspace_files.max(before.files);
@@ -238,7 +240,7 @@ fn is_readable(pipe: &PipeReader) -> bool {
     poll(&mut waited, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// The clock of this process alone. No decision of the fleet depends on it.
+/// The clock of this process. No decision of the fleet depends on it.
 #[allow(clippy::disallowed_methods, reason = "the launcher has no runtime whose clock it could ask")]
 fn now() -> Instant {
     Instant::now()
@@ -252,12 +254,12 @@ fn reap_orphans(child: Pid) {
     }
 }
 
-/// Kills and reaps until no descendant is left; returns how `child` ended. Orphans become children of this process,
-/// which is a subreaper, so none escapes. Processes missed by one walk are found in the next round.
+/// Kills and reaps until no descendant is left. Returns how `child` ended. Orphans become children of this process,
+/// which is a subreaper, so no orphan escapes. If one walk misses a process, the next round finds it.
 fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
     let mut ended = (None, Some(Signal::SIGKILL as i32));
     loop {
-        // A process that has ended in the meantime needs no signal.
+        // If a process has ended in the meantime, the signal fails, which does no harm.
         let _ = tree::each(Pid::this(), |one| {
             let _ = kill(one, Signal::SIGKILL);
             true

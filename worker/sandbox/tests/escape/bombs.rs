@@ -80,7 +80,7 @@ shutil.copyfile('f', 'g'); print(subprocess.run('cp g h && cat h - < g | cat', s
     }
 }
 
-/// Attacks that take memory outside their resident pages and keep it.
+/// Attacks that take memory outside their resident pages and do not free it.
 const HIDDEN_MEMORY: [(&str, &str); 8] = [
     (
         "mappings that are not touched",
@@ -229,7 +229,7 @@ async fn commands_are_killed_before_their_worker_where_memory_runs_out() {
             if !found.is_empty() {
                 break;
             }
-            // Execution of the command sends no notification to wait for.
+            // The test gets no notification when the command is executed, so it waits.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         for pid in &found {
@@ -468,7 +468,7 @@ async fn the_kernel_bounds_a_command_that_has_a_cgroup() {
             continue;
         }
         let folder = workspace();
-        // Each process stays below the limit of a single process. The kernel acts before a check sees them.
+        // Each process stays below the limit of a single process. The kernel acts before a check detects the usage.
         let script = "
 for _ in range(6):
     if os.fork() == 0: x = bytearray(b'x') * (100 << 20); time.sleep(60)

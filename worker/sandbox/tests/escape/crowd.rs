@@ -1,7 +1,8 @@
-//! Runs two hundred commands at once, in many rounds, and compares counts from before the first and after the last
-//! round.
+//! Runs two hundred commands at once, in many rounds. Compares the counts before the first round with the counts after
+//! the last round.
 //!
-//! The counts are those of this process, so only one test may run at a time, as with `make escape` and nextest.
+//! The counts cover the whole test process, so only one test may run in it at a time. `make escape` and nextest ensure
+//! this.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,19 +17,19 @@ use tokio::time::Instant;
 use crate::support::*;
 
 const AT_ONCE: usize = 200;
-/// Rounds at each level, unless `TICKFLEET_ROUNDS` is set.
+/// Number of rounds at each level, unless `TICKFLEET_ROUNDS` is set.
 const ROUNDS: usize = 10;
 
-/// What commands could leave on a machine. Other processes are not included, so the machine may be busy.
+/// Everything that commands could leave on a machine. Other processes are not included, so the machine may be busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     /// Processes with the commands' mark in their command line, processes of the commands' users, and children of the
-    /// test. A dead process that is not reaped has no command line.
+    /// test. Children are included because a dead process that is not reaped has no command line.
     processes: usize,
     /// Descriptors that are open in the test's own process, which acts as the worker.
     descriptors: usize,
     mounts: usize,
-    /// Files in the workspaces, except the folder for temporary files that commands of `basic` have there.
+    /// Files in the workspaces. Excludes the folder for temporary files that commands at the level `basic` have there.
     files: usize,
     /// The disk usage of these files.
     bytes: u64,
@@ -65,7 +66,7 @@ fn count_files(folder: &Path, files: &mut usize, bytes: &mut u64) {
 fn processes(mark: &str, folders: &[TempDir]) -> usize {
     let mut found: HashSet<String> = processes_with(mark).into_iter().collect();
     for task in fs::read_dir("/proc/self/task").unwrap().flatten() {
-        // A thread may end while its children are read.
+        // A thread may end before its children are read.
         let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
         found.extend(children.split_whitespace().map(str::to_owned));
     }
@@ -84,7 +85,8 @@ fn rounds() -> usize {
     std::env::var("TICKFLEET_ROUNDS").map_or(ROUNDS, |text| text.parse().expect("TICKFLEET_ROUNDS is a number"))
 }
 
-/// Runs one command in each folder, all at once. Each leaves a process behind, and has a file for a short time.
+/// Runs one command in each folder, all at once. Each command leaves a process behind, and creates a file for a short
+/// time.
 async fn round(sandbox: &Sandbox, level: Level, mark: &str, folders: &[TempDir]) {
     let runs = folders.iter().map(|folder| {
         let sandbox = sandbox.clone();
@@ -98,8 +100,8 @@ async fn round(sandbox: &Sandbox, level: Level, mark: &str, folders: &[TempDir])
     }
 }
 
-/// Thousands of runs, two hundred at a time. Only `make escape` runs it. `TICKFLEET_ROUNDS=180` makes 72,000 runs at
-/// two levels.
+/// Makes thousands of runs, two hundred at a time. Only `make escape` runs this test. `TICKFLEET_ROUNDS=180` makes
+/// 72,000 runs at two levels.
 #[tokio::test]
 #[ignore = "it takes a minute, and both processors"]
 async fn two_hundred_at_once_over_thousands_of_runs_leave_nothing() {
@@ -121,7 +123,7 @@ async fn two_hundred_at_once_over_thousands_of_runs_leave_nothing() {
     }
 }
 
-/// Counts until `is_reached`, for at most ten seconds; returns the last count.
+/// Counts until `is_reached` returns true, at most ten seconds. Returns the last count.
 async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) -> bool) -> Counts {
     for _ in 0..200 {
         let now = Counts::now(mark, folders);
@@ -134,7 +136,7 @@ async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) ->
     Counts::now(mark, folders)
 }
 
-/// A count that sees nothing would prove nothing, so this test checks that leftovers are counted.
+/// If the counts missed leftovers, the test above would prove nothing. This test checks that leftovers are counted.
 #[tokio::test]
 async fn what_a_command_could_leave_is_counted() {
     for (level, sandbox) in each_level().await {
@@ -144,8 +146,8 @@ async fn what_a_command_could_leave_is_counted() {
         let mut spec = shell(&format!("{} echo xyz > file; sleep 600", left_behind(&mark)), folders[0].path());
         spec.limits.wall_ms = 60_000;
         let running = tokio::spawn(async move { run(&sandbox, level, spec).await });
-        // The launcher, the command, the process that it leaves behind, and a `sleep` of each; without root, only those
-        // with the mark.
+        // As root: the launcher, the command, the process that the command leaves behind, and a `sleep` of each of the
+        // last two. Without root, only processes with the mark are counted.
         let more = if is_root() { 5 } else { 3 };
         let is_seen = |now: Counts| {
             now.processes >= before.processes + more

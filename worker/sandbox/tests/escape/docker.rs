@@ -1,4 +1,4 @@
-//! The level `docker`, with a recorder in place of the engine's client.
+//! The level `docker`, with a script that records its arguments instead of the engine's client.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -76,7 +76,7 @@ async fn a_container_that_is_given_up_is_removed_by_its_name() {
         if log.contains(&format!("rm\n--force\n{name}\n==")) {
             return;
         }
-        // The removal is a separate process.
+        // A separate process removes the container, so the test waits.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("it was not removed");
@@ -99,7 +99,7 @@ async fn a_container_that_fills_its_workspace_is_stopped_and_its_client_gets_no_
         assert_eq!(outcome.stopped, Some(StopCause::WorkspaceBytes), "{rest}");
     }
     let variables = std::fs::read_to_string(tools.path().join("variables")).unwrap();
-    // As root and as a normal user, with cargo and without: only variables for the client are passed on.
+    // Only variables for the client are passed on: as root and as a normal user, with cargo and without.
     let name = |line: &str| line.split('=').next().map(String::from).unwrap_or_default();
     let mut names: Vec<String> = variables.lines().map(name).collect();
     names.retain(|name| !["PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_"].contains(&name.as_str()));

@@ -1,5 +1,5 @@
-//! Commands reach only programs, libraries and generic files of `/etc`, and cannot get around that with links, renames,
-//! modes or another tenant's workspace.
+//! Commands reach only programs, libraries and generic files of `/etc`. Links, renames, modes and another tenant's
+//! workspace do not let a command reach more.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -103,8 +103,8 @@ os.wait()
 
 #[tokio::test]
 async fn modes_owners_times_and_attributes_of_the_workers_files_stay_as_they_are() {
-    // A file of the user that the command runs as: the worker's user, or the workspace's owner if the suite runs as
-    // root.
+    // The file belongs to the user that the command runs as. This is the worker's user. If the suite runs as root, it
+    // is the workspace's owner.
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let other = workspace();
@@ -130,8 +130,8 @@ print(call(452, -100, path.encode(), 0o777, 0))
     }
 }
 
-/// At `basic`, if the worker is not root, calls by path are forbidden. So the workspace's own files also keep their
-/// modes, but a command can change them through an open descriptor.
+/// At `basic`, if the worker is not root, calls that change a mode by path are forbidden. This also applies to the
+/// workspace's own files. A command can still change their modes through an open descriptor.
 #[tokio::test]
 async fn modes_in_the_workspace_change_by_path_at_strict_and_where_the_worker_is_root() {
     for (level, sandbox) in each_level().await {
@@ -177,7 +177,7 @@ async fn two_tenants_workspaces_do_not_see_each_other() {
         for folder in [&mine, &theirs] {
             fs::create_dir(folder).unwrap();
             if is_root() {
-                // The worst case: both have the same user, as with a worker that is not root.
+                // The worst case: both workspaces have the same user, as with a worker that is not root.
                 let owner = fs::metadata(root.path()).unwrap();
                 std::os::unix::fs::chown(folder, Some(owner.uid()), Some(owner.gid())).unwrap();
             }

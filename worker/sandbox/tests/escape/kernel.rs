@@ -8,7 +8,7 @@ use crate::support::*;
 async fn calls_that_widen_the_sandbox_are_forbidden() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
-        // Numbers of x86-64. Newer calls have the same number on every architecture.
+        // The numbers in `old` are those of x86-64. Newer calls have the same number on every architecture.
         let script = "
 import platform
 if platform.machine() != 'x86_64': print('other'); sys.exit()
@@ -76,7 +76,7 @@ print(attempt(lambda: os.setuid(0)), attempt(lambda: os.setgid(0)), attempt(lamb
 async fn the_worker_gets_no_signal_and_keeps_its_limits_and_its_priority() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
-        // This process acts as the worker. The parent is the launcher, or the first process of the namespace.
+        // This process acts as the worker. `parent` is the launcher, or the first process of the namespace.
         let script = format!(
             "
 import resource, signal
@@ -110,7 +110,7 @@ async fn a_signal_to_all_processes_ends_the_command_alone() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let outcome = run(&sandbox, level, shell("kill -9 -1; echo alive", folder.path())).await;
-        // This process, and the launcher that reports, are still there.
+        // This process is still alive, and so is the launcher, because it has reported.
         assert!(outcome.stopped.is_none(), "{level}: {outcome:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! After a run, no process of the command is alive, whatever it does to hide and however the run ends.
+//! After a run, no process of the command is alive, no matter how it hides and how the run ends.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ async fn gone(mark: &str) {
         if processes_with(mark).is_empty() {
             return;
         }
-        // A killed process is seen until it has been reaped.
+        // A killed process stays visible until it is reaped.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("alive: {:?}", processes_with(mark));

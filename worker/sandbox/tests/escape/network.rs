@@ -1,4 +1,5 @@
-//! No sockets of any family, including for metadata addresses. With a grant, only TCP to the granted ports.
+//! A command has no sockets of any family, also not for metadata addresses. With a grant, it has only TCP to the
+//! granted ports.
 
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;

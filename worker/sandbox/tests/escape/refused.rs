@@ -1,5 +1,5 @@
-//! A level that the machine does not support is refused, and the command is never run without it. These tests run on
-//! any machine.
+//! A run at a level that the machine does not support is rejected. The command never runs without its confinement.
+//! These tests run on any machine.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::support::*;
 #[tokio::test]
 async fn a_machine_whose_launcher_confines_nothing_holds_no_level() {
     let folder = workspace();
-    // It ends without a report, like a launcher that a container's policy kills.
+    // `/bin/true` ends without a report, like a launcher that a container's policy kills.
     let sandbox = Sandbox::probe(Launcher::program("/bin/true"), None, folder.path()).await;
     for level in [Level::Basic, Level::Strict, Level::Docker] {
         let spec = shell("touch ran", folder.path());
@@ -29,7 +29,8 @@ async fn a_launcher_that_is_not_there_is_told() {
     assert!(told.contains("a cgroup for each command: no (this machine supports no level that needs one)"), "{told}");
 }
 
-/// A launcher on a machine with fewer features: `restrict` is Python code that removes some before it starts.
+/// A launcher for a machine with fewer features: `restrict` is Python code that removes features before the launcher
+/// starts.
 fn lesser(folder: &Path, owner: &Path, restrict: &str) -> Launcher {
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(owner).unwrap());
     let script = format!(

@@ -1,4 +1,4 @@
-//! Commands that must work. Without these tests, a sandbox that stops everything would pass.
+//! Commands that must work. Without these tests, a sandbox that blocks every command would pass the suite.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ async fn the_workspace_is_found_where_the_level_puts_it() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let outcome = run(&sandbox, level, shell("cd /app/workspace && echo there", folder.path())).await;
-        // Without a mount namespace, the folder is at the worker's path.
+        // Without a mount namespace, the folder has the same path as for the worker.
         assert_eq!(out(&outcome) == "there", level == Level::Strict);
     }
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The interpreter of most attacks. It can make any system call.
 pub const PYTHON: &str = "/usr/bin/python3";
-/// The start of every Python attack: `call(number, …)` returns the error's name, or `ok`.
+/// The start of every Python attack: `call(number, …)` makes a system call and returns the name of its error, or `ok`.
 const PRELUDE: &str = "
 import ctypes, errno, os, sys, time, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -34,7 +34,7 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// A workspace like those of a worker: if the suite runs as root, it belongs to a separate user.
+/// A workspace like the workspaces of a worker. If the suite runs as root, the workspace belongs to a separate user.
 pub fn workspace() -> TempDir {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let folder = tempfile::tempdir().unwrap();
@@ -45,7 +45,7 @@ pub fn workspace() -> TempDir {
     folder
 }
 
-/// The sandbox of this machine. If it does not support `level`, prints that and returns `None`.
+/// The sandbox of this machine. If the machine does not support `level`, prints that and returns `None`.
 pub async fn sandbox(level: Level) -> Option<Sandbox> {
     let scratch = workspace();
     let sandbox = Sandbox::probe(launcher(), None, scratch.path()).await;
@@ -130,8 +130,8 @@ pub fn processes_with(mark: &str) -> Vec<String> {
     .collect()
 }
 
-/// Shell code that leaves a process in its own session behind, with `mark` in its command line. Because the inner shell
-/// has another command to run, it does not replace itself with `sleep`.
+/// Shell code that leaves behind a process in its own session, with `mark` in the command line of the process. The
+/// inner shell does not replace itself with `sleep`, because another command follows.
 pub fn left_behind(mark: &str) -> String {
     format!("setsid sh -c 'sleep 600; : {mark}' &")
 }

@@ -1,8 +1,8 @@
 //! Checks arguments as a model wrote them: parses them within bounds, validates them against the tool's schema, and
 //! explains the problems.
 //!
-//! [`ValueCheck`] validates any JSON value against any schema. [`ArgumentCheck`] requires an object, as arguments are;
-//! [`OutputCheck`] is for results of tools. All three compile, parse and validate in the same way.
+//! [`ValueCheck`] validates any JSON value against any schema. [`ArgumentCheck`] validates arguments, which must be an
+//! object. [`OutputCheck`] validates results of tools. All three compile, parse and validate in the same way.
 
 mod explain;
 mod integers;
@@ -30,20 +30,20 @@ use explain::{ARGUMENTS, CheckedValueName, OUTPUT, quoted};
 pub use explain::{ArgumentError, Problem};
 pub(super) use explain::{found, is_secret};
 
-/// For longer arguments, only the first problem is explained: the validator collects all errors of a value before it
-/// returns the first, and a long list can have a hundred thousand.
+/// If arguments are longer than this, only the first problem is explained. To explain more, the validator collects all
+/// errors of a value before it returns the first, and a long list can have a hundred thousand errors.
 const EXPLAINED_BYTES_MAX: usize = 16 * 1024;
-/// Longer arguments are checked on a separate thread: even a schema within its bounds can take long for them, and the
-/// worker's other calls and heartbeats must not wait.
+/// Arguments longer than this are checked on a separate thread. Even a schema within its bounds can take long to check
+/// them, and the worker's other calls and heartbeats must not wait.
 const CHECKED_IN_PLACE_BYTES_MAX: usize = 16 * 1024;
-/// Time limit for a check of arguments. Real arguments take microseconds.
+/// Time limit for a check of arguments. Checks of real arguments take microseconds.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Why a schema cannot be used. Displayed as the rest of a sentence whose subject is the schema. `at` is a JSON pointer
-/// to the place in the schema.
+/// Why a schema cannot be used. The displayed text completes a sentence that begins with `the schema`. `at` is a JSON
+/// pointer to the place in the schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// The schema does not describe an object, as arguments are.
+    /// The schema does not describe an object. Arguments are always an object.
     #[error("must describe an object: {0}")]
     NotAnObject(String),
     /// A check against the schema could take unbounded time or need the network.
@@ -85,8 +85,8 @@ impl SchemaError {
     }
 }
 
-/// Checks the schema of a tool when a configuration is loaded, in the same way as it is compiled later. Returns the
-/// parts that are not checked here and are left to the tool.
+/// Checks the schema of a tool when a configuration is loaded. The schema is compiled in the same way as at run time.
+/// Returns the parts of the schema that this check leaves to the tool.
 ///
 /// # Errors
 /// The problem with the schema.
@@ -99,7 +99,8 @@ pub fn check_schema(schema: &Value, which: SchemaUse) -> Result<Vec<SchemaProble
     checked.map(|check| check.0.unread.iter().map(warning).collect()).map_err(SchemaError::into_problem)
 }
 
-/// A compiled schema: no network or file access, patterns with bounded backtracking, bounded cost.
+/// A compiled schema. Checks use no network and no files, their cost is bounded, and patterns backtrack a bounded
+/// number of steps.
 #[derive(Debug, Clone)]
 pub struct ValueCheck(Arc<CompiledSchema>);
 
@@ -116,22 +117,22 @@ struct CompiledSchema {
     validator: Validator,
     /// The top-level arguments that the schema names, for hints.
     names: Vec<String>,
-    /// The schema itself, if it declares integers.
+    /// The schema itself, if it declares integers. Otherwise `None`.
     whole_numbers: Option<Value>,
     /// The places of patterns that no available engine supports.
     unread: Vec<String>,
 }
 
-/// Compiled schemas by digest. Compiling is pure, so sharing them across the process does not change any result; after
-/// a configuration reload, unchanged schemas are found here. The references are weak, so that schemas no longer used by
-/// any tool are freed.
+/// Compiled schemas by digest. Compilation depends only on the schema, so the process can share the results. After a
+/// configuration reload, unchanged schemas are found here. The references are weak: a schema is freed when no tool uses
+/// it.
 static COMPILED: LazyLock<Mutex<HashMap<[u8; 32], Weak<CompiledSchema>>>> = LazyLock::new(Mutex::default);
 
 impl ArgumentCheck {
     /// Compiles `schema`, once per distinct schema.
     ///
     /// # Errors
-    /// [`SchemaError`] if the schema does not describe an object, and as [`ValueCheck::compile`].
+    /// [`SchemaError`] if the schema does not describe an object, and the errors of [`ValueCheck::compile`].
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         let Value::Object(members) = schema else {
             return Err(SchemaError::NotAnObject(format!("found {}", quoted(schema))));
@@ -142,11 +143,11 @@ impl ArgumentCheck {
         ValueCheck::compile(schema).map(Self)
     }
 
-    /// As [`Self::compile`], for a tool that is being declared or imported: also rejects a schema that no call can
-    /// satisfy, which is a mistake of its author.
+    /// Like [`Self::compile`], for a tool that is being declared or imported. Also rejects a schema that no arguments
+    /// can satisfy, because such a schema is a mistake of its author.
     ///
     /// # Errors
-    /// As [`Self::compile`], and [`SchemaError::Uncallable`].
+    /// The errors of [`Self::compile`], and [`SchemaError::Uncallable`].
     pub fn compile_callable(schema: &Value) -> Result<Self, SchemaError> {
         let check = Self::compile(schema)?;
         match uncallable::find(schema) {
@@ -155,8 +156,8 @@ impl ArgumentCheck {
         }
     }
 
-    /// Checks `text`, the arguments as the model wrote them, and returns them as JSON with every digit preserved. A
-    /// whole number is rewritten as an integer where the schema declares one (`5.0` becomes `5`). Empty text and `null`
+    /// Checks `text`, the arguments as the model wrote them. Returns them as JSON with every digit preserved. If the
+    /// schema declares an integer, a whole number is rewritten as an integer (`5.0` becomes `5`). Empty text and `null`
     /// count as an empty object, because providers write calls without arguments that way.
     ///
     /// # Errors
@@ -166,10 +167,10 @@ impl ArgumentCheck {
         self.0.checked(text, &ARGUMENTS, true)
     }
 
-    /// As [`Self::check`], for use inside a worker: does not block other work, and returns within two seconds.
+    /// Like [`Self::check`], for use inside a worker: does not block other work, and returns within two seconds.
     ///
     /// # Errors
-    /// As [`Self::check`], and if the time limit is exceeded.
+    /// The errors of [`Self::check`], and an error if the time limit is exceeded.
     pub async fn check_in_time(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
         if text.len() <= CHECKED_IN_PLACE_BYTES_MAX {
             return self.check(text);
@@ -187,15 +188,15 @@ impl OutputCheck {
     /// Compiles `schema`, once per distinct schema.
     ///
     /// # Errors
-    /// As [`ValueCheck::compile`].
+    /// The errors of [`ValueCheck::compile`].
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         ValueCheck::compile(schema).map(Self)
     }
 
-    /// Checks `json`, the result of a tool: does not block other work, and returns within two seconds.
+    /// Checks `json`, the result of a tool. Does not block other work, and returns within two seconds.
     ///
     /// # Errors
-    /// [`ArgumentError`] if it does not fit the schema, is not JSON within bounds, or exceeds the time limit.
+    /// [`ArgumentError`] if the result does not fit the schema, is not JSON within bounds, or exceeds the time limit.
     pub async fn check_in_time(&self, json: &str) -> Result<(), ArgumentError> {
         if json.len() <= CHECKED_IN_PLACE_BYTES_MAX {
             return self.0.checked(json, &OUTPUT, false).map(drop);
@@ -213,7 +214,8 @@ async fn apart<T: Send + 'static>(
     check: impl FnOnce(&str) -> Result<T, ArgumentError> + Send + 'static,
 ) -> Result<T, ArgumentError> {
     let text = text.to_owned();
-    // A thread cannot be stopped. The schema's cost and the value's size bound its remaining work.
+    // A blocking thread cannot be stopped after the timeout. The schema's cost and the value's size bound its remaining
+    // work.
     let checked = tokio::task::spawn_blocking(move || check(&text));
     match tokio::time::timeout(limit, checked).await {
         Ok(Ok(checked)) => checked,
@@ -229,8 +231,8 @@ impl ValueCheck {
     /// Compiles `schema`, once per distinct schema.
     ///
     /// # Errors
-    /// [`SchemaError`] if it is not a JSON Schema (draft 2020-12 unless `$schema` names another one), or if checks
-    /// against it could be expensive.
+    /// [`SchemaError`] if the value is not a JSON Schema, or if a check against it could be expensive. The draft is
+    /// 2020-12 unless `$schema` names another one.
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         let text = schema.to_string();
         let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
@@ -243,7 +245,7 @@ impl ValueCheck {
         }
         let fresh = Arc::new(CompiledSchema::new(schema)?);
         let mut all = compiled();
-        // Another thread compiled the schema in the meantime: use that result, so that each schema is held once.
+        // Another thread compiled the schema in the meantime. Use that result, so that each schema is in memory once.
         if let Some(known) = all.get(&digest).and_then(Weak::upgrade) {
             return Ok(Self(known));
         }
@@ -283,8 +285,8 @@ impl ValueCheck {
         RawValue::from_string(text.into_owned()).map_err(|e| not_json(e.to_string()))
     }
 
-    /// Explains what is wrong with a value. Returns `None` if the only errors are patterns that took too many steps,
-    /// which is not the value's fault.
+    /// Explains what is wrong with a value. Returns `None` if the only errors are patterns that took too many steps.
+    /// The value is not at fault for these.
     fn explain(&self, value: &Value, subject: &CheckedValueName, all: bool) -> Option<ArgumentError> {
         let validator = &self.0.validator;
         let names = &self.0.names;
@@ -294,14 +296,15 @@ impl ValueCheck {
     }
 }
 
-/// Returns true if a pattern took too many steps: then the tool must decide whether the value matches.
+/// Returns true if the error is a pattern that took too many steps. The tool must then decide whether the value
+/// matches.
 fn is_of_engine(error: &ValidationError<'_>) -> bool {
     use ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
     matches!(error.kind(), BacktrackLimitExceeded { .. } | RegexEngineFailure { .. })
 }
 
 fn compiled() -> MutexGuard<'static, HashMap<[u8; 32], Weak<CompiledSchema>>> {
-    // A panic elsewhere leaves the map consistent: each change to it is a single call.
+    // A panic elsewhere leaves the map consistent, because each change of the map is a single call.
     COMPILED.lock()
 }
 

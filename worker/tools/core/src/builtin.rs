@@ -11,10 +11,10 @@ use super::{CallContext, ToolError, TypedTool, wording};
 
 /// Longest wait of `sleep`, ms.
 const SLEEP_MS_MAX: u64 = 600_000;
-/// Maximum bytes of a task's description that `note` repeats.
+/// Maximum bytes of a task's description in the result of `note`.
 const NOTE_BYTES_MAX: usize = 2_000;
 
-/// Returns all of them: `echo`, `sleep`, `fail`, `fail_once` and `note`.
+/// Returns all built-in tools: `echo`, `sleep`, `fail`, `fail_once` and `note`.
 #[must_use]
 pub fn all() -> Vec<TypedTool> {
     vec![echo(), sleep(), fail("fail", Effect::Idempotent), fail("fail_once", Effect::Once), note()]
@@ -148,7 +148,7 @@ struct Noted {
     task_description: String,
 }
 
-/// The sample task handler: an agent bound to it acknowledges its tasks and does nothing else.
+/// The sample task handler. An agent bound to this tool acknowledges its tasks and does nothing else.
 fn note() -> TypedTool {
     TypedTool::new(
         "note",

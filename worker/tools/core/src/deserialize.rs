@@ -1,5 +1,5 @@
-//! Reports arguments that fit a tool's schema but cannot be deserialized into its struct: a declared schema may be
-//! wider than the struct, and a struct may check more than a schema can express.
+//! Reports arguments that fit a tool's schema but cannot be deserialized into the tool's struct. A declared schema may
+//! be wider than the struct, and a struct may check more than a schema can express.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -11,8 +11,8 @@ use super::arguments::{found, is_secret};
 /// Deserializes the arguments into the struct.
 ///
 /// # Errors
-/// The message for a model: the argument and its problem. A position in the text (`line 1 column 77`) would not help a
-/// model.
+/// The message for a model: the argument and its problem. The message has no position in the text (`line 1 column 77`),
+/// because a model cannot use one.
 pub(super) fn read<Args: DeserializeOwned>(arguments: &RawValue) -> Result<Args, String> {
     // Arguments are parsed a second time, with paths, only after a failure.
     serde_json::from_str(arguments.get()).map_err(|error| {
@@ -36,7 +36,7 @@ fn message_for(path: &Path, error: &serde_json::Error, text: &str) -> String {
         Segment::Enum { .. } | Segment::Unknown => Some(value),
     });
     let found = at.map(|value| format!("; found {}", found(&named, value))).unwrap_or_default();
-    // The reason from serde quotes the value too.
+    // serde's error message would also quote the value.
     let reason = if is_secret(&named) { "it has another form".to_owned() } else { reason(error) };
     format!("Argument '{}' cannot be read: {reason}{found}.", super::wording::cut(&named, 80))
 }

@@ -1,5 +1,5 @@
-//! The process environment, passed as an argument: configuration names the variables, and the starter supplies the
-//! values.
+//! The process environment, passed as an argument. The configuration contains the names of variables, and the program
+//! that starts the worker supplies the values.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +13,7 @@ type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Values are secrets.
+        // Variables can contain secrets, so their values are not printed.
         f.write_str("Environment(..)")
     }
 }
@@ -31,7 +31,7 @@ impl Environment {
         Self::new(move |name| variables.get(name).cloned())
     }
 
-    /// Returns the value of a variable; an empty value counts as not set.
+    /// Returns the value of a variable. An empty value counts as not set.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<String> {
         (self.0)(name).filter(|value| !value.is_empty())
@@ -40,7 +40,7 @@ impl Environment {
     /// Replaces `${NAME}` and `${NAME:-default}`.
     ///
     /// # Errors
-    /// [`UnsetVariable`] if a variable without a default is not set, or a `${` is not closed.
+    /// [`UnsetVariable`] if a variable without a default is not set, or if a `${` is not closed.
     pub fn expand(&self, text: &str) -> Result<String, UnsetVariable> {
         let mut expanded = String::with_capacity(text.len());
         let mut rest = text;

@@ -1,5 +1,5 @@
-//! Kinds of declared tools. A kind makes the handlers for its declarations. Each kind is in a separate crate, so that
-//! this crate does not depend on the kind's libraries.
+//! Kinds of declared tools. A kind makes the handlers for its declarations. Each kind has its own crate, so that this
+//! crate does not depend on the libraries that a kind uses.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use super::{CallContext, Handler, ToolFailure, ToolOutput, UnsetVariable};
 
 /// Makes handlers for declarations of one kind.
 pub trait ToolKind<Def>: Send + Sync {
-    /// Makes the handler for the tool that `def` declares, whose arguments fit `input_schema`. Opens no connection.
+    /// Makes the handler for the tool that `def` declares. The tool's arguments fit `input_schema`. Opens no
+    /// connection.
     ///
     /// # Errors
     /// [`DeclarationError`] if the declaration cannot be used.
@@ -28,8 +29,8 @@ pub struct DeclaredHandler {
     pub configured: bool,
 }
 
-/// The kinds of tools that a process can run, one field each. If you add a field, the compiler shows every place that
-/// must set it.
+/// The kinds of tools that a process can run, one field each. If you add a field, the compiler reports every place that
+/// must set the new field.
 pub struct ToolKinds {
     /// Tools that call a web service.
     pub http: Box<dyn ToolKind<HttpDef>>,
@@ -37,7 +38,7 @@ pub struct ToolKinds {
     pub shell: Box<dyn ToolKind<ShellDef>>,
 }
 
-/// The kind `shell` for a program that runs no commands: it rejects every declaration.
+/// The kind `shell` in a program that runs no commands. It rejects every declaration.
 #[derive(Debug, Clone, Copy)]
 pub struct NoShell;
 
@@ -47,7 +48,7 @@ impl ToolKind<ShellDef> for NoShell {
     }
 }
 
-/// The handler of a tool that cannot run here: every call fails with `message`.
+/// The handler of a tool that cannot run in this process: every call fails with `message`.
 pub(crate) struct NotConfigured {
     pub(crate) message: String,
 }
@@ -70,8 +71,8 @@ pub enum DeclarationError {
         /// Why the value is invalid.
         why: String,
     },
-    /// The declaration uses an environment variable that has no default and is not set: declared, but not configured
-    /// here.
+    /// The declaration uses an environment variable that is not set and has no default. The tool is declared, but not
+    /// configured in this process.
     #[error("the environment variable {name} is not set")]
     UnsetVariable {
         /// The variable.

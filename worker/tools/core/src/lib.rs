@@ -1,6 +1,6 @@
-//! Tools, and how their calls run. However a tool is made, it is a [`Handler`] in a [`RegisteredTool`].
+//! Tools, and how their calls run. Every tool, of any kind, is a [`Handler`] in a [`RegisteredTool`].
 //!
-//! Read on in [`registry`] (the available tools), [`arguments`] (checks of arguments and results), [`typed`] (tools
+//! Continue with [`registry`] (the available tools), [`arguments`] (checks of arguments and results), [`typed`] (tools
 //! written in Rust), [`builtin`] (the tools that come with the worker) and [`kind`] (how other kinds of tools are
 //! added, each in its own crate).
 
@@ -28,7 +28,7 @@ use tickfleet_model::{AgentId, CallId, Context, InboxName, Outcome, TaskGrant, T
 use tickfleet_ops::traces::{self, TraceContext};
 use tokio_util::sync::CancellationToken;
 
-/// Rewrites JSON from services so that every reader accepts it.
+/// Repairs JSON from services so that every JSON parser accepts it.
 pub mod json {
     pub use tickfleet_protocol::json::{repaired, with_numbers_as_text};
 }
@@ -52,39 +52,39 @@ pub struct CallContext {
     pub agent: AgentId,
     /// The fleet's own id of the call.
     pub call: CallId,
-    /// The same for every attempt of this call and for a resubmitted turn: pass it to services that support idempotency
-    /// keys.
+    /// Idempotency key. Every attempt of this call has the same key, also after the turn is submitted again. Pass the
+    /// key to services that support idempotency keys.
     pub idempotency_key: String,
     /// The call's deadline, ms since the epoch of the shard's clock.
     pub deadline_ms: i64,
     /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// The context from the producer.
+    /// The turn's context, as the producer gave it.
     pub context: Arc<Context>,
     /// The task that the turn runs under, with its grant.
     pub task: Option<(TaskId, TaskGrant)>,
     /// The tools that the turn may use.
     pub tools: Toolbox,
-    /// The inbox for the turn's reply. Replies to tasks that the call delegates go there too.
+    /// The inbox for the turn's reply. Replies to tasks that the call delegates also go to this inbox.
     pub reply_to: Option<InboxName>,
-    /// The secrets that the tool declares, read for this call.
+    /// The values of the secrets that the tool declares, read for this call.
     pub secrets: ToolSecrets,
-    /// The fence of the slice that contains the call. Progress that a handler of the fleet itself writes is valid only
-    /// under this fence. Empty if no slice is leased.
+    /// The fence of the slice that contains the call. If a handler of the fleet itself writes progress, the write is
+    /// valid only under this fence. Empty if no slice is leased.
     pub fence: String,
     /// True if an earlier attempt of this call has begun a turn or a task and waited for it.
     pub waited: bool,
-    /// True if an earlier attempt may have begun a turn or a task so long ago that its record has expired: then a
-    /// missing record does not prove that none was begun.
+    /// True if an earlier attempt may have begun a turn or task so long ago that its record has expired. If this is
+    /// true, a missing record does not prove that no turn or task was begun.
     pub may_be_forgotten: bool,
-    /// Calls to other tools from within this one, see [`Self::call`].
+    /// Makes calls to other tools from within this call, see [`Self::call`].
     pub inner: inner::Inner,
-    /// Cancelled when the call times out, is cancelled, or the worker must stop.
+    /// Canceled when the call times out, when the call is canceled, or when the worker must stop.
     pub cancel: CancellationToken,
 }
 
 impl CallContext {
-    /// A first attempt without deadline, task or secrets, for testing a tool. A worker fills in all fields.
+    /// A first attempt without deadline, task or secrets, for tests of a tool. In a worker, all fields are set.
     #[must_use]
     pub fn new(tenant: TenantId, agent: AgentId, call: CallId) -> Self {
         Self {
@@ -107,15 +107,15 @@ impl CallContext {
         }
     }
 
-    /// Returns the `traceparent` and `tracestate` for requests that the handler sends to other services; `None` if the
+    /// Returns the `traceparent` and `tracestate` for requests that the handler sends to other services. `None` if the
     /// producer gave no trace context and spans are not exported.
     #[must_use]
     pub fn trace(&self) -> Option<TraceContext> {
         traces::outgoing(&self.context)
     }
 
-    /// Returns the context for a turn or task that the call begins: the producer's, traced as a child of the current
-    /// span.
+    /// Returns the context for a turn or task that the call begins: the producer's context, traced as a child of the
+    /// current span.
     #[must_use]
     pub fn for_begun_work(&self) -> Context {
         let mut context = (*self.context).clone();
@@ -125,8 +125,8 @@ impl CallContext {
         context
     }
 
-    /// Returns the value of a secret that the tool declares. The tool's result is searched for the value, and it is
-    /// removed.
+    /// Returns the value of a secret that the tool declares. If the tool's result contains the value, the value is
+    /// removed from the result.
     ///
     /// # Errors
     /// [`ToolError::Internal`] if the tool declares no secret of this name, which is a bug in the tool.
@@ -177,10 +177,10 @@ impl From<Option<TurnId>> for Awaited {
     }
 }
 
-/// The failure of a handler, as data: the pipeline turns it into an outcome according to the tool's effect.
+/// The failure of a handler, as data. The pipeline converts it to an outcome that depends on the tool's effect.
 #[derive(Debug, Clone)]
 pub enum ToolFailure {
-    /// The arguments fit the schema, but the tool cannot accept them. Nothing was done.
+    /// The arguments fit the schema, but the tool cannot accept them. Nothing was executed.
     InvalidArguments {
         /// The text for the model.
         message: String,
@@ -203,48 +203,48 @@ pub enum ToolFailure {
         /// True only if it is certain that nothing took effect (no byte was sent, a 429 response, a declared status).
         not_executed: bool,
     },
-    /// The call has begun a turn or a task of the same tenant, and runs again when that has ended. Until then it holds
-    /// no slot. For tools whose effect is `read` or `idempotent`.
+    /// The call has begun a turn or task of the same tenant. When the turn or task ends, the call runs again. While the
+    /// call waits, it holds no slot. Only for tools whose effect is `read` or `idempotent`.
     Waits {
         /// The event that the call waits for.
         awaits: Awaited,
-        /// The time after which the call runs again in any case.
+        /// Maximum wait. After this time the call runs again, even if the event has not occurred.
         at_most: Duration,
     },
-    /// A bug: it is logged in full, and the model receives only a generic message.
+    /// A bug. It is logged in full, and the model receives only a generic message.
     Internal {
         /// The text for the log.
         message: String,
     },
     /// The tool is declared, but this worker cannot run it.
     NotConfigured {
-        /// The text that names what is missing.
+        /// The text, which names what is missing.
         message: String,
     },
 }
 
 impl ToolFailure {
-    /// The tool or its service rejected the call. `message` is for the model, `details` are for programs.
+    /// The tool or its service rejected the call. `message` is for the model, and `details` are for programs.
     #[must_use]
     pub const fn permanent(message: String, details: Option<serde_json::Value>) -> Self {
         Self::Ended { outcome: Outcome::Permanent, message, details }
     }
 }
 
-/// Carries out one call. A timeout drops the future and cancels [`CallContext::cancel`].
+/// Executes the calls of a tool. On a timeout, the future is dropped and [`CallContext::cancel`] is canceled.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Checks arguments that fit the tool's schema for conditions that a schema cannot express. Runs before anything is
-    /// recorded or done, and must not block.
+    /// recorded or executed, and must not block.
     ///
     /// # Errors
-    /// The message about the problem that the model receives.
+    /// The problem, as a message for the model.
     fn validate(&self, arguments: &RawValue) -> Result<(), String> {
         let _ = arguments;
         Ok(())
     }
 
-    /// Runs the call. `arguments` have passed the tool's schema.
+    /// Runs the call. `arguments` have already been validated against the tool's schema.
     ///
     /// # Errors
     /// [`ToolFailure`] gives the reason for the failure.

@@ -1,4 +1,4 @@
-//! Lifecycle hooks of tools written in Rust: they run before the tool's first call and after its last one.
+//! Lifecycle hooks of tools written in Rust. They run before the tool's first call and after its last call.
 
 use std::error::Error;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::{ToolError, ToolSecrets, TypedTool, wording};
 
 /// Time limit of one start hook. The process accepts no work before the hooks have finished.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit of all stop hooks together: by then, an orchestrator's grace period is nearly used up.
+/// Time limit of all stop hooks together. They run when most of an orchestrator's grace period is used up.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The error of a hook, of any type.
@@ -49,8 +49,8 @@ impl Startup {
 pub(super) struct Hooks {
     start: Option<Arc<StartHook>>,
     stop: Option<Arc<StopHook>>,
-    /// True if the tool has started and has not stopped since. Shared by all clones of the tool, so that a tool that is
-    /// used twice starts and stops once.
+    /// True if the tool has started and has not stopped since. All clones of the tool share this flag, so a tool that
+    /// is used twice starts and stops once.
     running: Arc<AtomicBool>,
 }
 
@@ -81,7 +81,7 @@ pub struct StartupError {
     why: String,
 }
 
-/// Runs all start hooks concurrently, for 30 s each at most. If one fails, the tools that did start are stopped again.
+/// Runs all start hooks concurrently, each for at most 30 s. If one fails, the tools that have started are stopped.
 ///
 /// # Errors
 /// One error for each tool that did not start.
@@ -136,8 +136,8 @@ async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), Startu
     Err(StartupError { tool: tool.spec().name.clone(), why })
 }
 
-/// Runs the stop hooks of all started tools concurrently, for 5 s at most. Failures are only logged: the process is
-/// stopping anyway.
+/// Runs the stop hooks of all started tools concurrently, with a limit of 5 s. Failures are only logged, because the
+/// process is stopping anyway.
 pub async fn stop_all(tools: &[TypedTool]) {
     let stopping = tools.iter().filter_map(|tool| {
         let was_running = tool.hooks().running.swap(false, Ordering::AcqRel);

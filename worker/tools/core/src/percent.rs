@@ -1,6 +1,6 @@
 //! Percent-encoding for URLs.
 
-/// Characters of a secret that stay unencoded in a path, in addition to the unreserved ones: bot tokens contain a
+/// Characters of a secret that stay unencoded in a path, in addition to the unreserved characters. Bot tokens contain a
 /// colon.
 pub const SECRET_KEEPS: &str = ":@!$&'()*+,;=";
 

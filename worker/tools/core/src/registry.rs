@@ -1,4 +1,4 @@
-//! The tool registry: typed tools, declared tools, and pairs of the same name merged into one tool.
+//! The tool registry: typed tools and declared tools. A typed and a declared tool of the same name become one tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,7 +31,7 @@ pub struct RegisteredTool {
     pub output: Option<OutputCheck>,
     /// The handler that runs the tool.
     pub handler: Arc<dyn Handler>,
-    /// How the declaration runs the tool, which the specification does not include. Approvals are bound to it.
+    /// How the declaration runs the tool, as text. The specification does not contain this. Approvals are bound to it.
     pub runs: String,
     /// True if the result depends on the calling agent or task.
     pub answers_by_agent: bool,
@@ -77,7 +77,7 @@ impl RegisteredTool {
         Ok(Self { answers_by_agent: true, ..self })
     }
 
-    /// Checks a result against the tool's output schema. Results of every kind of tool pass through here.
+    /// Checks a result against the tool's output schema. Results of all kinds of tools are checked here.
     ///
     /// # Errors
     /// [`ArgumentError`] names the places where the result does not fit the schema.
@@ -108,13 +108,13 @@ pub enum RegistryError {
         /// The tool that was registered first.
         other: String,
     },
-    /// The name has characters that the dialects can neither carry nor map, or a wrong length.
+    /// The name contains characters that the dialects can neither carry nor map, or its length is out of bounds.
     #[error("tool '{tool}': a name has 1 to {max} characters of A-Z a-z 0-9 _ . -", max = limits::NAME_BYTES_MAX)]
     Name {
         /// The name.
         tool: String,
     },
-    /// A typed tool cannot be an HTTP tool too.
+    /// A tool cannot be both a typed tool and an HTTP tool.
     #[error("tool '{tool}': declared with `http`, but a typed tool of this name exists")]
     TypedAndHttp {
         /// The name.
@@ -162,7 +162,7 @@ pub enum RegistryError {
     },
 }
 
-/// All tools of a worker by name. Immutable once shared: a reload builds another one.
+/// All tools of a worker by name. Immutable once shared: a reload builds a new registry.
 #[derive(Debug, Default, Clone)]
 pub struct Registry {
     /// The newest version of each tool.
@@ -170,8 +170,8 @@ pub struct Registry {
     /// All versions of each tool that has several, newest first.
     versions: BTreeMap<String, Vec<Arc<RegisteredTool>>>,
     name_of_id: BTreeMap<String, String>,
-    /// Maps the names that dialects show back to tools; built on first use. A name that is too long for a dialect is
-    /// shown shortened, and only this map can resolve the short form.
+    /// Maps the names that dialects show back to tools. Built on first use. A dialect shortens names that are too long
+    /// for it, and only this map can resolve a shortened name.
     shown: OnceLock<NameMap>,
 }
 
@@ -179,10 +179,13 @@ impl Registry {
     /// Builds the registry from the binary's typed tools and the tools declared in `tools.yaml`. `kinds` makes the
     /// handlers of declared tools.
     ///
-    /// If a declared tool and a typed tool have the same name, they become one tool: the declaration describes it and
-    /// the typed function runs it. The stricter of the two effects applies, and the capabilities of both are required.
-    /// A tool declared with `http` becomes an HTTP tool, one declared with `shell` a shell tool. A tool declared with
-    /// neither returns `not_configured`. `timeout_default` is the timeout of one attempt for tools that set none.
+    /// If a declared tool and a typed tool have the same name, they become one tool: the declaration describes the
+    /// tool, and the typed function runs it. The stricter of the two effects applies, and the capabilities of both are
+    /// required.
+    ///
+    /// A tool declared with `http` becomes an HTTP tool, and a tool declared with `shell` becomes a shell tool. Any
+    /// other declared tool returns `not_configured`. `timeout_default` is the timeout of one attempt for tools that set
+    /// none.
     ///
     /// # Errors
     /// All problems, not only the first one.
@@ -218,8 +221,8 @@ impl Registry {
     /// access tokens).
     ///
     /// # Errors
-    /// As [`Self::register`], and as [`Self::build`] for this tool. If a tool of the same name is only declared and has
-    /// no handler, the new tool replaces it.
+    /// The errors of [`Self::register`], and the errors of [`Self::build`] for this tool. A tool that is only declared
+    /// and has no handler does not conflict: the new tool replaces it.
     pub fn with(
         &self,
         tool: TypedTool,
@@ -248,7 +251,7 @@ impl Registry {
     /// Adds one version of a tool, which may already have other versions.
     ///
     /// # Errors
-    /// As [`Self::register`], except that a name counts as taken only if this version is registered already.
+    /// The errors of [`Self::register`]. A name counts as taken only if this version is already registered.
     pub fn register_version(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
         let name = tool.spec.name.clone();
         let Some(first) = self.by_name.get(&name).cloned() else { return self.register(tool) };
@@ -266,8 +269,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Returns the version of `tool` that `selector` selects: the newest one without a selector, `None` if no version
-    /// fits.
+    /// Returns the version of `tool` that `selector` selects. If `selector` is `None`, returns the newest version. If
+    /// no version matches, returns `None`.
     #[must_use]
     pub fn select<'a>(
         &'a self,
@@ -280,7 +283,7 @@ impl Registry {
         all.iter().find(|tool| version::parse(&tool.spec.version).is_some_and(|version| selector.takes(&version)))
     }
 
-    /// Returns the effect of the tool that a model means by `name`: the strictest effect of all its versions.
+    /// Returns the effect of the tool that a model calls by `name`: the strictest effect of all its versions.
     #[must_use]
     pub fn effect(&self, name: &str) -> Option<Effect> {
         let tool = self.resolve(name)?;
@@ -288,7 +291,7 @@ impl Registry {
         Some(all.fold(tool.spec.effect, |effect, other| stricter(effect, other.spec.effect)))
     }
 
-    /// Returns the input schemas of all versions of the tool; empty if the tool does not exist.
+    /// Returns the input schemas of all versions of the tool. Empty if the tool does not exist.
     #[must_use]
     pub fn input_schemas(&self, name: &str) -> Vec<&serde_json::Value> {
         let Some(tool) = self.get(name) else { return Vec::new() };
@@ -298,7 +301,7 @@ impl Registry {
 
     /// Adds one tool.
     ///
-    /// # Errors
+    /// [`RegistryError`] if the name or id is taken, or if a model could not call the name.
     /// [`RegistryError`] if the name or id is taken, or if the name is one that a model could not call.
     pub fn register(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
         let name = tool.spec.name.clone();
@@ -336,8 +339,8 @@ impl Registry {
         self.by_name.get(name)
     }
 
-    /// Returns the tool that a model means by `name`: either its exact name or the exact name that a dialect shows for
-    /// it. Limits recognize the same two spellings (`KnownTools::meant`) and no others.
+    /// Returns the tool that a model calls by `name`. `name` is the tool's exact name, or the exact name that a dialect
+    /// shows for the tool. Limits recognize the same two spellings (`KnownTools::meant`) and no others.
     #[must_use]
     pub fn resolve(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
         let shown = || self.shown.get_or_init(|| NameMap::new(self.by_name.keys()));
@@ -361,8 +364,8 @@ impl Registry {
         self.by_name.is_empty()
     }
 
-    /// Returns up to three tool names that an unknown name was probably meant to be, nearest first. The caller must
-    /// remove the names that the agent may not call.
+    /// Returns at most three names of tools that the model probably meant by an unknown name, nearest first. The caller
+    /// must remove the names that the agent is not permitted to call.
     #[must_use]
     pub fn similar_names(&self, wrong: &str) -> Vec<&str> {
         wording::closest(wrong, self.by_name.keys().map(String::as_str), NAMES_OFFERED_MAX)
@@ -387,8 +390,8 @@ impl RegistryError {
     }
 }
 
-/// Returns the problem with an effect key, if any. Declared keys are also checked when the configuration is read (with
-/// a shortest window of 1 s); typed tools are checked only here.
+/// Returns the problem with an effect key, if any. Reading the configuration also checks declared keys, and requires a
+/// window of at least 1 s. Typed tools are checked only here.
 fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     if effect != Effect::Once {
         return Some("an effect key is for a tool whose effect is once: any other may run again");
@@ -415,7 +418,7 @@ fn timeout_of(name: &str, def: &ToolDef) -> Result<Option<Duration>, RegistryErr
     }
 }
 
-/// Makes a typed tool, merged with its declaration if there is one.
+/// Makes a typed tool. If the tool also has a declaration, merges the two.
 fn typed_tool(
     tool: TypedTool,
     file: &ToolsFile,
@@ -460,7 +463,7 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     })
 }
 
-/// Returns the stricter effect: neither the author nor the operator can make a tool less strict than the other set it.
+/// Returns the stricter effect: neither the author nor the operator can set a less strict effect than the other did.
 fn stricter(one: Effect, other: Effect) -> Effect {
     match (one, other) {
         (Effect::Once, _) | (_, Effect::Once) => Effect::Once,
@@ -527,7 +530,7 @@ fn declared(
     RegisteredTool::new(spec, Arc::new(NotConfigured { message: format!("The tool '{name}' cannot run: {missing}.") }))
 }
 
-/// Describes how a declared tool runs. It contains only references to secrets, never their values.
+/// Describes how a declared tool runs. The text contains only references to secrets, never the values of secrets.
 fn runs(def: &ToolDef) -> String {
     format!("{:?} {:?}", def.http, def.shell)
 }
@@ -587,7 +590,7 @@ mod tests {
             assert!(shown != *name && registry.resolve(&shown).is_some_and(|tool| tool.spec.name == *name), "{shown}");
         }
         assert!(registry.resolve("crm_x2E_lose").is_none());
-        // These decode to the tool's name, but no model was ever shown them.
+        // These spellings decode to the tool's name, but no dialect shows them to a model.
         for spelling in ["_x63_rm_x2E_find", "crm_x2E__x66_ind", "_x63_rm.find"] {
             assert!(registry.resolve(spelling).is_none(), "{spelling}");
         }

@@ -1,4 +1,4 @@
-//! Secrets: read for each use, sent in requests only, and removed from every response.
+//! Secrets: read for each use, sent only in requests, and removed from every response.
 
 mod encodings;
 mod escapes;
@@ -17,7 +17,7 @@ use super::percent;
 
 /// The text that replaces a secret.
 const REDACTED: &str = "[REDACTED]";
-/// Maximum bytes of a secret file; a larger file is not a secret.
+/// Maximum bytes of a secret file. A larger file counts as unreadable.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The secrets of one request.
@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 pub struct Secrets {
     /// Secrets by the names that templates use.
     named: BTreeMap<String, SecretString>,
-    /// An access token: templates cannot use it, but no response may show it.
+    /// An access token. Templates cannot use the token, but it is removed from responses like the secrets.
     token: Option<SecretString>,
 }
 
@@ -36,8 +36,8 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Reads every secret again, because a mounted file may have changed. Without a tenant, secrets that belong to a
-    /// tenant count as missing.
+    /// Reads every secret again, because a mounted file may have changed. If `tenant` is `None`, secrets that belong to
+    /// a tenant count as missing.
     ///
     /// # Errors
     /// The name of the first secret that is missing, empty or unreadable.
@@ -70,7 +70,7 @@ impl Secrets {
         Self { named: named.collect(), token: None }
     }
 
-    /// Returns these secrets with an access token that must not be shown either.
+    /// Returns these secrets together with an access token that must also be removed from responses.
     pub fn with_token(&self, token: &SecretString) -> Self {
         Self { named: self.named.clone(), token: Some(token.clone()) }
     }
@@ -80,8 +80,8 @@ impl Secrets {
         self.named.get(name).map(ExposeSecret::expose_secret)
     }
 
-    /// Replaces every secret in `text`, in all forms in which a service may echo it: plain, base64, hexadecimal,
-    /// decimal numbers, percent-encoded, JSON-escaped or HTML-escaped.
+    /// Replaces every secret in `text`, in each encoding that a service might use: plain, base64, hexadecimal, decimal
+    /// numbers, percent-encoded, JSON-escaped or HTML-escaped.
     pub fn scrub(&self, text: &str) -> String {
         let mut clean = String::with_capacity(text.len());
         let mut copied = 0;
@@ -98,8 +98,8 @@ impl Secrets {
         self.named.values().chain(&self.token).map(ExposeSecret::expose_secret)
     }
 
-    /// Replaces every `${NAME}` in `template` with the secret of that name. A name without a secret stays unchanged;
-    /// loading the configuration has already checked for such names.
+    /// Replaces every `${NAME}` in `template` with the secret of that name. If there is no such secret, `${NAME}` stays
+    /// unchanged. Loading the configuration already rejects such names.
     #[must_use]
     pub fn fill(&self, template: &str) -> String {
         let mut filled = String::with_capacity(template.len());
@@ -123,7 +123,8 @@ impl Secrets {
     }
 }
 
-/// Fills the tenant into a reference, encoded with `encoded`. `None` if the reference needs a tenant but has none.
+/// Inserts the tenant into a reference, encoded with `encoded`. `None` if the reference contains `{tenant}` but
+/// `tenant` is `None`.
 fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId) -> String) -> Option<String> {
     match tenant {
         Some(tenant) => Some(reference.replace(TENANT, &encoded(tenant))),
@@ -145,13 +146,13 @@ fn in_variable(tenant: &TenantId) -> String {
     })
 }
 
-/// Encodes a tenant for a path: percent-encoded, and a leading `.` (a hidden file, or the parent folder) becomes `%2E`.
+/// Encodes a tenant for a path: percent-encoded. A leading `.` (a hidden file, or the parent folder) becomes `%2E`.
 fn in_path(tenant: &TenantId) -> String {
     let name = percent::percent_encoded(tenant.as_str(), "");
     name.strip_prefix('.').map(|rest| format!("%2E{rest}")).unwrap_or(name)
 }
 
-/// Reads a secret file without its final line breaks. `None` if it cannot be read as text.
+/// Reads a secret file without its final line breaks. `None` if the file cannot be read as text.
 async fn read(path: &str) -> Option<String> {
     let size = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?.len();
     if size > FILE_BYTES_MAX {
@@ -185,7 +186,7 @@ mod tests {
             assert_eq!(secrets.scrub(&format!("é\\n{echo}\\u00e9")), "é\\n[REDACTED]\\u00e9", "{echo}");
         }
         for echo in [
-            // base64("kim:12:ab/c+\"d"), and the same after one and two more characters.
+            // base64("kim:12:ab/c+\"d"), and the same after one and after two preceding characters.
             "a2ltOjEyOmFiL2MrImQ=",
             "eGtpbToxMjphYi9jKyJk",
             "eHhraW06MTI6YWIvYysiZA==",

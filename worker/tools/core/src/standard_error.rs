@@ -1,4 +1,4 @@
-//! Standard error of child processes: logged line by line without secrets; the last lines are kept for error messages.
+//! Standard error of child processes. Each line is logged without secrets. The last lines are kept for error messages.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use super::{Secrets, wording};
 
 /// Maximum bytes of a logged line.
 const LINE_BYTES_MAX: usize = 1_024;
-/// Maximum number of logged lines per run; more output than this would not be read.
+/// Maximum number of logged lines per run. Further lines are dropped, because no one would read them.
 const LINES_MAX: usize = 1_000;
 
 /// Number of final lines that are reported when a process fails, and maximum bytes of each.
 const TAIL_LINES: usize = 5;
 const TAIL_LINE_BYTES: usize = 200;
 
-/// The last lines of a process's standard error, without secrets: they are part of the message about its failure.
+/// The last lines of a process's standard error, without secrets. The message about the process's failure contains
+/// them.
 #[derive(Debug, Default)]
 pub struct StderrTail(Mutex<VecDeque<String>>);
 
@@ -29,7 +30,7 @@ impl StderrTail {
         if lines.len() == TAIL_LINES {
             lines.pop_front();
         }
-        // The text may be shown on a terminal: control characters, which could move the cursor, are replaced.
+        // The text may be shown on a terminal. Control characters could move the cursor, so they are replaced.
         let line = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
         lines.push_back(wording::cut(&line, TAIL_LINE_BYTES));
     }
@@ -46,8 +47,8 @@ impl StderrTail {
     }
 }
 
-/// Logs the standard error of the process `name`, without secrets, until it ends. `what` (such as `an MCP server`)
-/// begins the message.
+/// Logs the standard error of the process `name`, without secrets, until the process closes it. The log message begins
+/// with `what` (such as `an MCP server`).
 pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: Arc<Secrets>, tail: Arc<StderrTail>) {
     let mut from = BufReader::new(from);
     let redactor = Redactor::default();
@@ -55,7 +56,7 @@ pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: A
     while let Some(line) = next_line(&mut from).await {
         lines += 1;
         if lines > LINES_MAX {
-            continue; // Keep reading: a process whose pipe is full would block.
+            continue; // Keep reading: the process would block if its pipe were full.
         }
         let clean = secrets.scrub(&String::from_utf8_lossy(&line));
         let clean = redactor.text(clean.trim_end());
@@ -68,8 +69,8 @@ pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: A
     }
 }
 
-/// Returns the next line, cut to twice the logged length, so that a secret at the cut is either found whole or not
-/// logged.
+/// Returns the next line, cut to twice the logged length. If the cut splits a secret, the partial secret is beyond the
+/// logged length and is not logged.
 async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     loop {

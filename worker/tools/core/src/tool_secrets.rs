@@ -44,8 +44,8 @@ impl ToolSecrets {
     }
 }
 
-/// Returns true if every secret is set that comes from a variable and is the same for all tenants. Files are not
-/// checked, because they may still appear.
+/// Returns true if all secrets are set that come from a variable and are the same for all tenants. Secret files are not
+/// checked, because a file can still be created later.
 pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> bool {
     references.values().all(|reference| match reference {
         SecretRef::Env(variable) => variable.contains(TENANT) || environment.get(variable).is_some(),
@@ -87,14 +87,14 @@ pub fn without_secrets(ran: Result<ToolOutput, ToolFailure>, set: &Secrets) -> R
     ran.map(|output| scrubbed_output(output, set)).map_err(|failure| scrubbed_failure(failure, set))
 }
 
-/// Removes the secrets from the output. If a secret appeared outside a JSON string, the rest is no longer JSON and is
-/// returned as text: the tool has done its work, so there must be a result.
+/// Removes the secrets from the output. If a secret was outside a JSON string, the cleaned output is no longer JSON and
+/// is returned as text. It is not an error: the tool has run, so the call needs a result.
 fn scrubbed_output(output: ToolOutput, set: &Secrets) -> ToolOutput {
     let clean = set.scrub(output.json.get());
     if let Ok(json) = RawValue::from_string(clean.clone()) {
         return ToolOutput { json, ..output };
     }
-    // Any text is valid JSON as a string.
+    // As a JSON string, any text is valid JSON.
     let json = to_raw_value(&clean).unwrap_or_else(|_| RawValue::NULL.to_owned());
     ToolOutput { json, content_type: "text/plain" }
 }
@@ -105,7 +105,7 @@ fn scrubbed_failure(failure: ToolFailure, set: &Secrets) -> ToolFailure {
         ToolFailure::InvalidArguments { message } => ToolFailure::InvalidArguments { message: clean(message) },
         ToolFailure::Ended { outcome, message, details } => {
             let details = details.map(|details| {
-                // If a secret was outside a JSON string, the details are no longer JSON and are dropped.
+                // If a secret was outside a JSON string, the cleaned details are no longer JSON and are dropped.
                 serde_json::from_str(&set.scrub(&details.to_string())).unwrap_or(Value::Null)
             });
             ToolFailure::Ended { outcome, message: clean(message), details }

@@ -1,4 +1,4 @@
-//! The tools available to one call: the registry, the policy, and the narrowing of its turn.
+//! The tools available to one call. They depend on the registry, the policy, and the restrictions of the call's turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Toolbox {
     narrowed: Option<Arc<BTreeSet<String>>>,
 }
 
-/// A call that passed the tool's own checks: input for the rules on its arguments and context.
+/// A call that passed the tool's own checks. The rules are evaluated for its arguments and context.
 #[derive(Debug, Clone, Copy)]
 pub struct RuledCall<'a> {
     /// The calling agent's tenant.
@@ -39,10 +39,10 @@ pub struct RuledCall<'a> {
     pub task: Option<&'a (TaskId, TaskGrant)>,
 }
 
-/// Why rules stop a call.
+/// Why the rules stop a call.
 #[derive(Debug, Clone)]
 pub enum RuleViolation {
-    /// This rule is not met or cannot be evaluated.
+    /// A rule is not met or cannot be evaluated.
     RuleDenial(RuleDenial),
     /// The calling agent or its tenant is no longer known.
     UnusableTool(UnusableTool),
@@ -62,8 +62,8 @@ pub enum UnusableTool {
 }
 
 impl Toolbox {
-    /// Makes the toolbox of a turn: the tools of `registry` under `active`, narrowed to `allowed` and to the task's
-    /// `grant`. Names may be tool names or the names that a dialect shows. A name that matches no tool allows nothing.
+    /// Makes the toolbox of a turn: the tools of `registry` under `active`, restricted to `allowed` and to the task's
+    /// `grant`. A name is a tool name, or the name that a dialect shows. A name that matches no tool permits no tool.
     #[must_use]
     pub fn new(
         active: Arc<ActivePolicy>,
@@ -80,13 +80,14 @@ impl Toolbox {
         Self { active, registry, granted, narrowed }
     }
 
-    /// Returns the names of the only tools that the turn may use; `None` means all that its agent may call.
+    /// Returns the names of the tools that the turn is restricted to. `None` if the turn may use all tools of its
+    /// agent.
     #[must_use]
     pub fn narrowed(&self) -> Option<&BTreeSet<String>> {
         self.narrowed.as_deref()
     }
 
-    /// Returns the tool that an agent means by `name`, if the agent may call it.
+    /// Returns the tool that an agent calls by `name`, if the agent is permitted to call it.
     ///
     /// # Errors
     /// [`UnusableTool`] gives the reason.
@@ -112,7 +113,7 @@ impl Toolbox {
         self.active.rules.enforced(&tool.spec.name)
     }
 
-    /// Returns what the tool's permission row declares about session facts; `None` if it declares nothing.
+    /// Returns the part of the tool's permission row that is about session facts. `None` if the row has no such part.
     #[must_use]
     pub fn facts(&self, tool: &RegisteredTool) -> Option<&FactRow> {
         let row = self.active.policy.permissions.matrix.get(&tool.spec.name)?;
@@ -125,7 +126,7 @@ impl Toolbox {
         &self.active.policy.permissions.approvers
     }
 
-    /// Evaluates the rules of the tool's permission row for a call's arguments and context. Returns the shadow rules
+    /// Evaluates the rules in the tool's permission row for a call's arguments and context. Returns the shadow rules
     /// that would have stopped the call, and the rules that a person may waive.
     ///
     /// # Errors
@@ -151,7 +152,7 @@ impl Toolbox {
         self.active.rules.decide(name, &facts).map_err(RuleViolation::RuleDenial)
     }
 
-    /// Returns all tools that an agent may call, by name.
+    /// Returns all tools that an agent is permitted to call, by name.
     #[must_use]
     pub fn may_call(&self, tenant: &TenantId, agent: &AgentId) -> Vec<&Arc<RegisteredTool>> {
         let Ok(caller) = self.caller(tenant, agent) else { return Vec::new() };
@@ -160,7 +161,7 @@ impl Toolbox {
         versions.filter(|tool| permissions.decide_narrowed(caller, self.narrowed(), &tool.spec).is_ok()).collect()
     }
 
-    /// Returns the names similar to an unknown one, among those in `allowed`.
+    /// Returns the names in `allowed` that are similar to the unknown name `wrong`.
     #[must_use]
     pub fn similar_names<'a>(&'a self, wrong: &str, allowed: &[&str]) -> Vec<&'a str> {
         self.registry.similar_names(wrong).into_iter().filter(|name| allowed.contains(name)).collect()

@@ -28,17 +28,17 @@ use super::lifecycle::{HookError, Hooks, Startup};
 use super::tool_secrets::{self, WithSecrets};
 use super::{CallContext, Handler, ToolFailure, ToolOutput};
 
-/// The error of a tool function; converts to a [`ToolFailure`].
+/// The error of a tool function. Converts to a [`ToolFailure`].
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ToolError {
-    /// The arguments fit the schema, but the tool cannot accept them. The text is for the model, which may correct the
-    /// call. Checks that need no side effects belong in [`TypedTool::validate`].
+    /// The arguments fit the schema, but the tool cannot accept them. The text is for the model, which can then correct
+    /// the call. Checks that need no side effects belong in [`TypedTool::validate`].
     #[error("{0}")]
     InvalidArguments(String),
-    /// The tool rejects the call permanently; the text is for the model.
+    /// The tool rejects the call permanently. The text is for the model.
     #[error("{0}")]
     Permanent(String),
-    /// As `Permanent`, with details for programs.
+    /// Like `Permanent`, with additional details for programs.
     #[error("{message}")]
     Refused {
         /// The text for the model.
@@ -46,10 +46,10 @@ pub enum ToolError {
         /// The details for programs.
         details: Value,
     },
-    /// A retry may succeed; it is unknown whether anything took effect.
+    /// A retry may succeed. It is unknown whether anything took effect.
     #[error("{0}")]
     Transient(String),
-    /// A retry may succeed; it is certain that nothing took effect.
+    /// A retry may succeed. It is certain that nothing took effect.
     #[error("{message}")]
     NotExecuted {
         /// The text for the model, after the last attempt.
@@ -57,16 +57,16 @@ pub enum ToolError {
         /// The minimum wait before the next attempt.
         retry_after: Option<Duration>,
     },
-    /// The call has begun a turn or a task of the same tenant, and runs again when that has ended. Until then it holds
-    /// no slot. For tools whose effect is `read` or `idempotent`.
+    /// The call has begun a turn or task of the same tenant. When the turn or task ends, the call runs again. While the
+    /// call waits, it holds no slot. Only for tools whose effect is `read` or `idempotent`.
     #[error("it waits for work that it started")]
     Waits {
-        /// The turn or task that the call waits for; `None` to wait only for the time in `at_most`.
+        /// The turn or task that the call waits for. If it is `None`, the call waits only for the time in `at_most`.
         awaits: Option<TurnId>,
-        /// The time after which the call runs again in any case.
+        /// Maximum wait. After this time the call runs again, even if the turn or task has not ended.
         at_most: Duration,
     },
-    /// A bug or a broken assumption: it is logged, and the model receives only a generic message.
+    /// A bug or a broken assumption. It is logged, and the model receives only a generic message.
     #[error("{0}")]
     Internal(String),
 }
@@ -80,7 +80,7 @@ impl ToolError {
 
 impl From<ToolError> for ToolFailure {
     fn from(error: ToolError) -> Self {
-        // Messages are not cut here: secrets are removed first, and the rest is cut when it is reported.
+        // Messages are not cut here: secrets must be removed first. Reporting cuts the rest to its limit.
         match error {
             ToolError::InvalidArguments(message) => Self::InvalidArguments { message },
             ToolError::Permanent(message) => Self::permanent(message, None),
@@ -137,8 +137,8 @@ pub struct TypedTool {
     secrets: BTreeMap<String, SecretRef>,
     hooks: Hooks,
     answers_by_agent: bool,
-    /// Each clone of the tool has both `held` and `clones`; each handler made from it keeps only `held`. The difference
-    /// between their counts is the number of handlers.
+    /// Counts the handlers made from this tool: each clone of the tool has both `held` and `clones`, and each handler
+    /// keeps only `held`. The number of handlers is the difference between the two counts.
     held: Arc<()>,
     clones: Arc<()>,
 }
@@ -155,7 +155,7 @@ impl fmt::Debug for TypedTool {
 impl TypedTool {
     /// Makes a tool from `run`, an async function of the call's context and its arguments.
     ///
-    /// The input schema is that of `Args`. The output schema is that of `Out`, if it describes an object.
+    /// The input schema is generated from `Args`. If `Out` is an object, the output schema is generated from `Out`.
     pub fn new<Args, Out, Run, Running>(name: &str, description: &str, effect: Effect, run: Run) -> Self
     where
         Args: JsonSchema + DeserializeOwned + Send + 'static,
@@ -190,7 +190,7 @@ impl TypedTool {
     }
 
     /// Makes a tool from its specification and its handler, for tools in other languages that describe themselves.
-    /// `timeout` is the limit of one attempt; without it, the worker's default applies.
+    /// `timeout` limits one attempt. If it is `None`, the worker's default applies.
     #[must_use]
     pub fn of_handler(spec: ToolSpec, timeout: Option<Duration>, handler: Arc<dyn Handler>) -> Self {
         Self {
@@ -206,9 +206,9 @@ impl TypedTool {
         }
     }
 
-    /// Adds a check of the arguments for conditions that a schema cannot express, such as two fields that exclude each
-    /// other or a checksum. It runs before anything is recorded or done, and must not block. Its error message goes to
-    /// the model, which may correct its call. `Args` is the tool's own argument struct.
+    /// Adds a check of the arguments for conditions that a schema cannot express, such as a checksum or two fields that
+    /// exclude each other. The check runs before anything is recorded or executed, and must not block. The model
+    /// receives the error message and can correct its call. `Args` is the tool's own argument struct.
     #[must_use]
     pub fn validate<Args>(mut self, look: impl Fn(&Args) -> Result<(), String> + Send + Sync + 'static) -> Self
     where
@@ -219,24 +219,25 @@ impl TypedTool {
     }
 
     /// Passes the environment variable `variable` of the worker to the function as the secret `name`, see
-    /// [`CallContext::secret`]. It is read for each call. `{tenant}` in `variable` is replaced by the calling tenant.
-    /// While the variable is not set, calls fail with `not_configured`. The value is removed from every result.
+    /// [`CallContext::secret`]. The variable is read for each call. `{tenant}` in `variable` is replaced by the calling
+    /// tenant. While the variable is not set, calls fail with `not_configured`. The value is removed from every result.
     #[must_use]
     pub fn secret_from_env(mut self, name: &str, variable: &str) -> Self {
         self.secrets.insert(name.to_owned(), SecretRef::Env(variable.to_owned()));
         self
     }
 
-    /// As [`Self::secret_from_env`], from a file: a mounted Kubernetes secret may change while the worker runs.
+    /// Like [`Self::secret_from_env`], but reads a file. The file can change while the worker runs (a mounted
+    /// Kubernetes secret).
     #[must_use]
     pub fn secret_from_file(mut self, name: &str, path: &str) -> Self {
         self.secrets.insert(name.to_owned(), SecretRef::File(path.to_owned()));
         self
     }
 
-    /// Adds a hook that runs once in each process that carries out calls, before its first call, for 30 s at most: for
-    /// example, to connect, load data or warm up. If the hook fails, the process does not start; a tool that is
-    /// registered at run time is not registered.
+    /// Adds a hook that runs once in each process that executes calls, before the first call. Use it to connect, load
+    /// data or warm up. The hook has at most 30 s. If the hook fails, the process does not start. A tool that is added
+    /// at run time is then not registered.
     #[must_use]
     pub fn on_start<Hook, Running>(mut self, hook: Hook) -> Self
     where
@@ -247,7 +248,7 @@ impl TypedTool {
         self
     }
 
-    /// Adds a hook that runs once after the last call, when the process drains, for 5 s at most.
+    /// Adds a hook that runs once when the process drains, after the last call. The hook has at most 5 s.
     #[must_use]
     pub fn on_stop<Hook, Running>(mut self, hook: Hook) -> Self
     where
@@ -258,10 +259,10 @@ impl TypedTool {
         self
     }
 
-    /// Treats calls whose arguments at these JSON pointers (`/to`, `/amount`) are equal as the same effect. For
-    /// `window` after such a call has ended, its outcome answers every equal call of the same tenant, from any turn or
-    /// agent; while it runs, equal calls wait for it. Requires the effect `once`, and each call must give all of these
-    /// arguments.
+    /// Treats two calls as the same effect if their arguments at these JSON pointers (`/to`, `/amount`) are equal.
+    /// While one of them runs, equal calls of the same tenant wait for it, from any turn or agent. When it has ended,
+    /// its outcome answers equal calls for the time `window`. Requires the effect `once`. Each call must contain all of
+    /// these arguments.
     #[must_use]
     pub fn effect_key(mut self, arguments: &[&str], window: Duration) -> Self {
         let arguments = arguments.iter().map(ToString::to_string).collect();
@@ -270,24 +271,24 @@ impl TypedTool {
         self
     }
 
-    /// Caches results for `ttl`, for all agents of a tenant or for each agent separately. A call is a cache hit if its
-    /// arguments, `user_context` and `session_data` are equal. Requires the effect `read`.
+    /// Caches results for `ttl`, shared by all agents of a tenant or separately for each agent. A call is a cache hit
+    /// if its arguments, `user_context` and `session_data` are equal. Requires the effect `read`.
     #[must_use]
     pub fn cache(mut self, ttl: Duration, per: CachePer) -> Self {
         self.spec.cache = Some(ReadCache { ttl_ms: i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX), per });
         self
     }
 
-    /// Declares that the result depends on the calling agent or task, for example on its notes or files. Results can
-    /// then be cached only per agent ([`CachePer::Agent`]), and are cached separately for each task.
+    /// Declares that the result depends on the calling agent or task, for example on the agent's notes or files. Such
+    /// results can be cached only per agent ([`CachePer::Agent`]), and each task has its own cache entries.
     #[must_use]
     pub const fn answers_by_agent(mut self) -> Self {
         self.answers_by_agent = true;
         self
     }
 
-    /// Sets the tool that the fleet uses to find out whether a call with an unknown outcome took effect. Requires the
-    /// effect `once`; the other tool's effect must be `read`.
+    /// Sets the tool that finds out whether a call with an unknown outcome took effect. The fleet calls that tool.
+    /// Requires the effect `once`. The effect of the other tool must be `read`.
     #[must_use]
     pub fn reconcile(mut self, by: Reconcile) -> Self {
         self.spec.reconcile = Some(by);
@@ -295,7 +296,7 @@ impl TypedTool {
     }
 
     /// Sets where the start of a call must be recorded before the call runs: see [`Durability`]. The default is the
-    /// fleet's setting. Only for tools whose effect is `once`; other calls are not recorded before they run.
+    /// fleet's setting. Only for tools whose effect is `once`. Calls of other tools run without such a record.
     #[must_use]
     pub const fn durable(mut self, durable: Durability) -> Self {
         self.spec.durable = Some(durable);
@@ -359,7 +360,7 @@ impl TypedTool {
         self
     }
 
-    /// Requires approval of each call, and sets who must approve.
+    /// Requires approval of each call, and sets the people who must approve.
     #[must_use]
     pub fn approval(mut self, demand: ApprovalDemand) -> Self {
         self.spec.requires_approval = true;
@@ -367,7 +368,7 @@ impl TypedTool {
         self
     }
 
-    /// Marks the tool as not configured in this process: it is not offered to models, and each call fails with
+    /// Marks the tool as not configured in this process. The tool is not offered to models, and each call fails with
     /// `message`.
     #[must_use]
     pub fn not_configured_here(mut self, message: String) -> Self {
@@ -382,7 +383,7 @@ impl TypedTool {
         &self.spec
     }
 
-    /// Returns the paths (`owner.email`) of arguments without a description: a model has to guess their values.
+    /// Returns the paths (`owner.email`) of the arguments that have no description. A model has to guess their values.
     #[must_use]
     pub fn undescribed(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -390,7 +391,8 @@ impl TypedTool {
         found
     }
 
-    /// Returns true if any tool registry still uses this tool: the current one, or one that a running call has kept.
+    /// Returns true if a tool registry still uses this tool: the current registry, or an older one that a running call
+    /// uses.
     #[must_use]
     pub fn is_held(&self) -> bool {
         Arc::strong_count(&self.held) > Arc::strong_count(&self.clones)
@@ -408,8 +410,8 @@ impl TypedTool {
         &self.secrets
     }
 
-    /// Returns the specification, with `timeout_default` if the tool sets no timeout, and the handler: the function
-    /// with its validation and its secrets. Secrets are looked up in `environment`.
+    /// Returns the tool's specification and handler. If the tool sets no timeout, the specification has
+    /// `timeout_default`. The handler includes the validation and the secrets, which are looked up in `environment`.
     pub fn into_parts(mut self, timeout_default: Duration, environment: &Environment) -> (ToolSpec, Arc<dyn Handler>) {
         self.spec.timeout = self.timeout.unwrap_or(timeout_default);
         let mut handler: Arc<dyn Handler> =
@@ -425,7 +427,7 @@ impl TypedTool {
 }
 
 /// Finds the members of an object schema that have no description, including members of nested objects and lists.
-/// Schemas generated from types are inlined, so the recursion follows no references and ends.
+/// Schemas generated from types are inlined, so they contain no references, and the recursion ends.
 fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
     for (name, member) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -439,7 +441,7 @@ fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A handler with the tool's check of its arguments, if it has one.
+/// A handler with the tool's check of its arguments, if there is one.
 struct Validated {
     handler: Arc<dyn Handler>,
     validate: Option<Arc<Validate>>,
@@ -457,8 +459,7 @@ impl Handler for Validated {
     }
 }
 
-/// Generates the schema of a type for models: subschemas are inlined, and members that tell a model nothing are
-/// removed.
+/// Generates the schema of a type for models. Subschemas are inlined, and members that do not help a model are removed.
 fn schema_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
     let settings = settings.with(|s| {
         s.inline_subschemas = true;
@@ -466,7 +467,7 @@ fn schema_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
     });
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     if let Some(root) = schema.as_object_mut() {
-        // The struct's name and doc comment: the tool has its own name and description.
+        // Removes the struct's name and doc comment: the tool has its own name and description.
         root.shift_remove("title");
         root.shift_remove("description");
         // A struct without fields is still an object, with no arguments.
@@ -491,7 +492,8 @@ where
     Running: Future<Output = Result<Out, ToolError>> + Send + 'static,
 {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        // A declared schema may be wider than the struct, and a struct may check more than a schema can express.
+        // The schema does not guarantee this: a declared schema may be wider, and the struct may check more than a
+        // schema can.
         let arguments: Args = deserialize::read(arguments).map_err(ToolError::InvalidArguments)?;
         let output = (self.run)(context.clone(), arguments).await?;
         let json = to_raw_value(&output).map_err(ToolError::internal)?;

@@ -1,6 +1,6 @@
 //! Helpers for messages to models: cut text to a bound, and suggest the name that was probably meant.
 
-/// Cuts `text` to at most `bytes_max` bytes at a character boundary; cut text ends in `…`.
+/// Cuts `text` to at most `bytes_max` bytes at a character boundary. If text is cut, it ends in `…`.
 pub fn cut(text: &str, bytes_max: usize) -> String {
     const MARK: &str = "…";
     if text.len() <= bytes_max {
@@ -13,12 +13,12 @@ pub fn cut(text: &str, bytes_max: usize) -> String {
     format!("{}{MARK}", &text[..end])
 }
 
-/// Names are compared up to this length only: longer names are not typing mistakes, and the comparison is quadratic.
+/// Names are compared only up to this length. Longer names are not typing mistakes, and the comparison is quadratic.
 const COMPARED_CHARS_MAX: usize = 64;
 
-/// Returns at most `count` candidates that `wrong` was probably meant to be, nearest first.
+/// Returns at most `count` candidates that are near to `wrong`, nearest first.
 ///
-/// A candidate is near if it is equal apart from case and the characters `_ - .`, or if at most a third of the
+/// A candidate is near if only its case, spaces and the characters `_ - .` differ, or if at most a third of the
 /// characters differ.
 pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
     let plain = |name: &str| -> Vec<char> {
@@ -37,7 +37,7 @@ pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count
     near.into_iter().take(count).map(|(_, name)| name).collect()
 }
 
-/// Counts the characters to insert, delete, replace or swap with a neighbor.
+/// Counts the edits between two names: characters to insert, delete, replace or swap with a neighbor.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

@@ -12,10 +12,10 @@ use reqwest::{Method, Response, StatusCode, Url};
 use tickfleet_outbound::{Blocked, ConnectOptions, Guard, HostTrust, client};
 use tickfleet_tools::Secrets;
 
-/// How long idle connections are kept for tools that may run twice.
+/// Maximum time that idle connections are kept, for tools that may run twice.
 const IDLE: Duration = Duration::from_secs(30);
-/// How long idle connections are kept for `once` tools. This is shorter than the shortest common keep-alive (5 s): a
-/// request on a connection that the service is just closing ends as "outcome unknown".
+/// Maximum time that idle connections are kept, for `once` tools. It is shorter than the shortest common keep-alive (5
+/// s). If the service closes a connection while a request is sent on it, the outcome of the request is unknown.
 const IDLE_ONCE: Duration = Duration::from_secs(4);
 
 /// A request with all values filled in.
@@ -23,7 +23,7 @@ const IDLE_ONCE: Duration = Duration::from_secs(4);
 pub struct Request {
     /// The method.
     pub method: Method,
-    /// The address. It is checked before anything is sent.
+    /// The address. It is checked before the request is sent.
     pub url: Url,
     /// The headers. Headers that contain a secret are marked as sensitive.
     pub headers: HeaderMap,
@@ -45,23 +45,23 @@ pub enum SendError {
         /// The reason why nothing was sent.
         why: &'static str,
     },
-    /// Something was sent, or may have been sent.
+    /// The request was sent, or may have been sent.
     Lost {
         /// The host that the request went to.
         host: String,
         /// The known cause.
         why: &'static str,
     },
-    /// The response is a redirect that is not followed.
+    /// The response is a redirect that was not followed.
     Redirect(Box<UnfollowedRedirect>),
 }
 
-/// A redirect that is not followed. It does not show whether the request was carried out: services often respond to a
-/// successful POST with a redirect to a page with its result.
+/// A redirect that was not followed. It does not show whether the request took effect: services often respond to a
+/// successful POST with a redirect to a page that shows the result.
 pub struct UnfollowedRedirect {
     /// The response.
     pub answer: Response,
-    /// The reason why it is not followed, worded for a model.
+    /// The reason why the redirect was not followed, worded for a model.
     pub why: String,
 }
 
@@ -71,8 +71,8 @@ impl fmt::Debug for UnfollowedRedirect {
     }
 }
 
-/// The clients under one guard. There are two because a resolver knows the host name but not the port: `named` is used
-/// for requests whose host and port are allowed by name, `stranger` for all others.
+/// The clients of one guard. There are two, because a resolver knows the host name but not the port. `named` sends
+/// requests to a host and port that are allowed by name. `stranger` sends all other requests.
 pub struct Client {
     guard: Arc<Guard>,
     stranger: reqwest::Client,
@@ -89,7 +89,7 @@ impl Client {
     /// Makes the clients under `guard`. `once` is true if requests must not be sent twice.
     ///
     /// # Errors
-    /// Why TLS cannot be set up: no crypto provider or no trust roots.
+    /// The reason why TLS cannot be set up: no crypto provider or no trust roots.
     pub fn new(guard: Guard, once: bool, connect_timeout: Duration) -> Result<Self, String> {
         let guard = Arc::new(guard);
         let connecting = ConnectOptions { timeout: connect_timeout, idle: Some(if once { IDLE_ONCE } else { IDLE }) };
@@ -98,8 +98,8 @@ impl Client {
         Ok(Self { guard, stranger, named })
     }
 
-    /// Sends a request and follows at most `redirects_max` redirects. A redirect that would send one of `secrets` to
-    /// another host is not followed.
+    /// Sends a request and follows at most `redirects_max` redirects. If a redirect would send one of `secrets` to
+    /// another host, it is not followed.
     ///
     /// # Errors
     /// [`SendError`] if no response arrived, or if the last response is a redirect.
@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// Sends one request. `again` is true if an earlier request of this call was already sent.
+    /// Sends one request. `again` is true if this call has already sent a request.
     async fn send_one(&self, request: &Request, again: bool) -> Result<Response, SendError> {
         let standing = self.guard.check(&request.url).map_err(SendError::Blocked)?;
         let client = match (standing, &self.named) {
@@ -170,8 +170,8 @@ fn redirected(
         request.body = None;
         request.headers.remove(header::CONTENT_TYPE);
     } else if request.method != Method::GET && matches!(number, 301 | 302) {
-        // Clients differ in whether they keep the method. With a changed method, a failed call could look like a
-        // success.
+        // Clients differ in whether they keep the method. If the method were changed, a failed call could look
+        // successful.
         return Err(format!("The service answered a {} with an ambiguous redirect ({number}).", request.method));
     }
     if request.url.scheme() == "https" && next.scheme() != "https" {
@@ -181,7 +181,7 @@ fn redirected(
         if request.body.is_some() && request.body_is_secret || secrets.found_in(next.as_str()) {
             return Err("The service answered with a redirect that would hand a secret to another host.".to_owned());
         }
-        // Headers from the template were meant only for the first host.
+        // Headers from the template are meant only for the first host.
         let stay: [HeaderName; 2] = [header::CONTENT_TYPE, header::ACCEPT];
         let kept = stay.into_iter().filter_map(|name| Some((name.clone(), request.headers.get(&name)?.clone())));
         request.headers = kept.filter(|(_, value): &(_, HeaderValue)| !value.is_sensitive()).collect();
@@ -193,13 +193,13 @@ fn redirected(
 /// Why a body could not be read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyError {
-    /// The body is larger than allowed; reading stopped.
+    /// The body is larger than allowed. Reading stopped.
     TooLarge,
-    /// The connection ended before the body did.
+    /// The connection ended before the end of the body.
     Lost,
 }
 
-/// Reads a body of at most `bytes_max` bytes; holds at most that and one chunk in memory.
+/// Reads a body of at most `bytes_max` bytes. Memory use is at most `bytes_max` and one chunk.
 ///
 /// # Errors
 /// [`BodyError`].

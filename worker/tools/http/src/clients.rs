@@ -11,11 +11,12 @@ use tickfleet_outbound::Guard;
 use super::client::Client;
 use super::tokens::Tokens;
 
-/// Time limit for resolving, connecting and the TLS handshake. It is shorter than the tool's timeout, so that an
-/// unreachable host is reported as such (nothing was sent) and not as a timeout (outcome unknown).
+/// Time limit for resolving, connecting and the TLS handshake. It is shorter than the tool's timeout. An unreachable
+/// host is therefore reported as unreachable (nothing was sent), and not as a timeout (outcome unknown).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The clients of a set of tools. Tools with the same rights share a client: its connections, and its trust roots,
-/// which take tens of milliseconds to load. Tools with equal sign-ins share their access tokens.
+/// The clients of a set of tools. Tools with the same guard and the same kind of effect share a client. They share its
+/// connections, and its trust roots, which take tens of milliseconds to load. Tools with equal sign-ins share their
+/// access tokens.
 #[derive(Default)]
 pub struct HttpClients {
     clients: Mutex<BTreeMap<(Guard, bool), Arc<Client>>>,
@@ -32,7 +33,7 @@ impl HttpClients {
     /// Returns the client for tools under `guard`. `once` is true for tools that must not run twice.
     ///
     /// # Errors
-    /// Why TLS cannot be set up: no crypto provider or no trust roots.
+    /// The reason why TLS cannot be set up: no crypto provider or no trust roots.
     pub(super) fn get(&self, guard: Guard, once: bool) -> Result<Arc<Client>, String> {
         let mut clients = self.clients.lock();
         let key = (guard, once);
@@ -44,7 +45,7 @@ impl HttpClients {
         Ok(client)
     }
 
-    /// Returns the access tokens of these tools.
+    /// Returns the access tokens of this set of tools.
     pub(super) fn tokens(&self) -> Arc<Tokens> {
         Arc::clone(&self.tokens)
     }

@@ -15,11 +15,12 @@ use super::mapping::Mapping;
 use super::outcome::OutcomeRules;
 use super::template::Template;
 
-/// Default maximum bytes of a response.
+/// Default limit for the bytes of a response.
 const RESPONSE_BYTES_MAX_DEFAULT: usize = 1024 * 1024;
-/// Largest maximum that a declaration may set: all slots of a worker may hold a response at the same time.
+/// Largest response limit that a declaration may set. All slots of a worker may store a response at the same time.
 const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Headers that belong to the connection: a template that sets one could smuggle in a second request or remove a bound.
+/// Headers that belong to the connection. A template that sets such a header could smuggle in a second request or
+/// remove a bound.
 const HEADERS_REFUSED: [HeaderName; 8] = [
     header::HOST,
     header::CONTENT_LENGTH,
@@ -31,7 +32,7 @@ const HEADERS_REFUSED: [HeaderName; 8] = [
     header::EXPECT,
 ];
 
-/// The defaults of optional arguments. If an argument has none, each call must give it.
+/// The defaults of optional arguments. If an argument has no default, each call must contain it.
 pub(super) type Defaults = Vec<(String, Option<Box<RawValue>>)>;
 
 /// The arguments and secrets that templates may refer to.
@@ -145,7 +146,7 @@ pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-/// Names only the header in the message, because its value may be a secret.
+/// Parses a header value. The error message has only the header's name, because the value may be a secret.
 pub(super) fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("The header '{name}' would not be valid."))
 }

@@ -1,4 +1,4 @@
-//! The declared rules that map responses to outcomes, by status and body: the first matching rule decides.
+//! The declared rules that map responses to outcomes, by status and body. The first rule that matches decides.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,13 +43,13 @@ impl Mapping {
         self.0.iter().find(|rule| rule.concerns(status) && rule.fits(body))
     }
 
-    /// Returns true if a response with this status may mean success because of a rule, even if the status alone would
-    /// not.
+    /// Returns true if a rule can interpret a response with this status as success, even if the status alone would mean
+    /// failure.
     pub(super) fn may_succeed(&self, status: u16) -> bool {
         self.0.iter().any(|rule| rule.concerns(status) && rule.meaning == AnswerMeaning::Ok)
     }
 
-    /// Returns true if a response with this status may mean failure because of a rule.
+    /// Returns true if a rule can interpret a response with this status as failure.
     pub(super) fn may_fail(&self, status: u16) -> bool {
         self.0.iter().any(|rule| rule.concerns(status) && rule.meaning != AnswerMeaning::Ok)
     }
@@ -94,13 +94,13 @@ impl Rule {
         }
     }
 
-    /// Returns the message that the rule points to.
+    /// Returns the message at the rule's pointer.
     pub(super) fn message(&self, body: Option<&Value>) -> Option<String> {
         let found = body?.pointer(self.message.as_deref()?).filter(|found| is_something(found))?;
         Some(found.as_str().map_or_else(|| found.to_string(), str::to_owned))
     }
 
-    /// Returns the seconds that the rule points to, given as a number or as text.
+    /// Returns the number of seconds at the rule's pointer. The value may be a number or text.
     pub(super) fn retry_after_s(&self, body: Option<&Value>) -> Option<u64> {
         let found = body?.pointer(self.retry_after.as_deref()?)?;
         #[allow(
@@ -113,7 +113,7 @@ impl Rule {
     }
 }
 
-/// Returns true if a value is not empty: services send an empty `errors` on success.
+/// Returns true if a value is not empty. Some services send an empty `errors` on success.
 fn is_something(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -124,7 +124,7 @@ fn is_something(value: &Value) -> bool {
     }
 }
 
-/// Returns the part of a JSON text that a pointer leads to, with every digit preserved.
+/// Returns the part of a JSON text that is at a pointer, with every digit preserved.
 pub(super) fn pointed<'a>(whole: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     let mut here = whole;
     for token in pointer.split('/').skip(1) {

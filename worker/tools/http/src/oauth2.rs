@@ -1,4 +1,4 @@
-//! Signing in with OAuth 2: the request to the token service, and the meaning of its response.
+//! Signing in with OAuth 2: the request to the token service, and the interpretation of its response.
 //!
 //! Supports the two grants that involve no person: client credentials (RFC 6749, section 4.4) and refresh token
 //! (section 6). `tokens` decides when to request a token and which calls wait for it.
@@ -22,15 +22,15 @@ use super::error::field;
 use super::outcome;
 use super::template::{Template, TemplatePosition, Values};
 
-/// Maximum bytes of a token service's response: tokens have a few kilobytes.
+/// Maximum bytes of a token service's response. Tokens have a few kilobytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Maximum bytes of an error code that is passed on.
+/// Maximum bytes of an error code in a message.
 const CODE_BYTES_MAX: usize = 64;
-/// Lifetime of a token whose response does not state one.
+/// Lifetime of a token if the response does not state one.
 const LIFE_DEFAULT: Duration = Duration::from_secs(300);
-/// Maximum lifetime of a token, whatever its response states.
+/// Maximum lifetime of a token, even if the response states a longer one.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// A token is not used during this time before it expires: it must still be valid when the request arrives.
+/// A token is not used during this time before it expires, because it must still be valid when the request arrives.
 const MARGIN: Duration = Duration::from_secs(30);
 
 /// A declared sign-in.
@@ -42,7 +42,7 @@ pub(super) struct OAuth2 {
     client_id: Template,
     client_secret: Option<Template>,
     refresh_token: Option<Template>,
-    /// The scope and further fields.
+    /// The scope and other fields of the request.
     fields: Vec<(String, Template)>,
 }
 
@@ -50,7 +50,7 @@ impl OAuth2 {
     /// Checks a declaration.
     ///
     /// # Errors
-    /// [`DeclarationError`] names the field and what is wrong with it.
+    /// [`DeclarationError`] names the invalid field and the problem with it.
     pub(super) fn new(def: &OAuth2Def, environment: &Environment, guard: &Guard) -> Result<Self, DeclarationError> {
         let template = |name: &str, text: &str| Template::parse(text).map_err(field(format!("oauth2.{name}")));
         let optional = |name: &str, text: &Option<String>| text.as_deref().map(|t| template(name, t)).transpose();
@@ -88,10 +88,10 @@ impl OAuth2 {
         own.into_iter().flatten().chain(self.fields.iter().map(|(_, template)| template))
     }
 
-    /// Returns the credentials, filled in with these secrets.
+    /// Returns the credentials, filled in with the secrets in `values`.
     ///
     /// # Errors
-    /// The message that names the missing secret.
+    /// A message that names the missing secret.
     pub(super) fn credentials(&self, values: &Values<'_>) -> Result<Credentials, String> {
         let text = |template: &Template| template.render(values, TemplatePosition::Text).map(Option::unwrap_or_default);
         let secret =
@@ -123,19 +123,19 @@ pub struct Credentials {
 /// A hash that identifies a sign-in without containing its secrets.
 pub(super) type SignInDigest = [u8; 32];
 
-/// The token service's grant.
+/// The grant that the token service returned.
 pub struct TokenGrant {
     /// The access token.
     pub token: SecretString,
-    /// The time from now during which the token may be used.
+    /// Time from now during which the token may be used.
     pub life: Duration,
-    /// The refresh token that replaces the one just used.
+    /// The refresh token that replaces the one that was just used.
     pub refresh_token: Option<SecretString>,
 }
 
 impl Credentials {
     /// Makes credentials for the grant `refresh_token`, for tools that store their grants themselves. A client without
-    /// a secret is a public client, and identifies itself in the body.
+    /// a secret is a public client. It identifies itself in the body.
     #[must_use]
     pub fn refreshing(
         token_url: Url,
@@ -155,7 +155,7 @@ impl Credentials {
     }
 
     /// Returns a hash that is equal if the same client makes the same request to the same service. Credentials with
-    /// different secrets, such as those of two tenants, have different hashes.
+    /// different secrets have different hashes, for example the credentials of two tenants.
     pub(super) fn identity(&self) -> SignInDigest {
         let expose = |secret: &Option<SecretString>| secret.as_ref().map(|s| s.expose_secret().to_owned());
         let fields: Vec<_> = self.fields.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();
@@ -170,11 +170,11 @@ impl Credentials {
         Sha256::digest(whole.to_string().as_bytes()).into()
     }
 
-    /// Requests a token. `rotated` replaces the declared refresh token.
+    /// Requests a token. If `rotated` is given, it replaces the declared refresh token.
     ///
     /// # Errors
-    /// [`ToolFailure`]: transient and certainly without effect if the service is unavailable, permanent if it rejects
-    /// the request.
+    /// [`ToolFailure`]. If the service is unavailable, the failure is transient and not executed. If the service
+    /// rejects the request, the failure is permanent.
     pub async fn request_grant(
         &self,
         client: &Client,
@@ -222,7 +222,7 @@ impl Credentials {
     }
 }
 
-/// A failed sign-in means not executed: the tool's own request was never sent.
+/// If the sign-in fails, the call counts as not executed: the tool's own request was never sent.
 fn away(why: &str, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message: format!("The tool could not sign in: {why}."), retry_after, not_executed: true }
 }
@@ -262,7 +262,7 @@ pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, Tool
         });
     }
     let body = body.map_err(|_| away("the token service's answer did not arrive whole", None))?;
-    // The body is not quoted, because it contains a token.
+    // The error does not quote the body, because the body contains a token.
     let grants: Grants = serde_json::from_slice(&body).map_err(|_| refused("its token service granted no token"))?;
     if grants.token_type.as_deref().is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
         return Err(refused("its token service grants no bearer tokens"));
@@ -277,7 +277,7 @@ pub(super) async fn parse_grant(mut answer: Response) -> Result<TokenGrant, Tool
     })
 }
 
-/// Returns the error code (RFC 6749, section 5.2); no other part of an error response is passed on.
+/// Returns the error code (RFC 6749, section 5.2). No other part of an error response appears in messages.
 fn code(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let code = body.get("error")?.as_str()?;
@@ -285,7 +285,7 @@ fn code(body: &[u8]) -> Option<String> {
     (code.len() <= CODE_BYTES_MAX && code.chars().all(plain)).then(|| code.to_owned())
 }
 
-/// Returns the time for which a token is used: its lifetime minus a margin, which is at most half of the lifetime.
+/// Returns how long a token is used: its lifetime minus a margin. The margin is at most half of the lifetime.
 fn life(expires_in: Option<&Value>) -> Duration {
     // Some services send the number as text.
     let seconds = expires_in.and_then(|e| e.as_u64().or_else(|| e.as_str()?.parse().ok()));

@@ -1,4 +1,4 @@
-//! The meaning of a response: output, permanent failure or transient failure.
+//! Interprets a response as output, permanent failure or transient failure.
 
 mod charset;
 
@@ -20,41 +20,41 @@ use super::mapping::{Mapping, Rule, pointed};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::{ToolFailure, ToolOutput, wording};
 
-/// Maximum bytes of an error response that are searched for a message.
+/// Maximum bytes of an error response that are read to find an error message.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
-/// Maximum bytes of a service's message that are passed on.
+/// Maximum bytes of a service's error message that the model receives.
 const MESSAGE_BYTES_MAX: usize = 600;
 
 /// Maximum bytes of a pointer in a message.
 const POINTER_BYTES_MAX: usize = 200;
 
-/// The declared rules about responses of a tool.
+/// The declared rules that interpret the responses of a tool.
 #[derive(Debug, Clone)]
 pub(super) struct OutcomeRules {
-    /// Statuses, besides 429, that mean nothing took effect.
+    /// Statuses, in addition to 429, which mean that nothing took effect.
     pub(super) not_executed: BTreeSet<u16>,
-    /// Rules about the body of a response; they take precedence over the status.
+    /// Rules about the body of a response. A matching rule takes precedence over the status.
     pub(super) mapping: Mapping,
     /// The JSON pointer to the tool's result.
     pub(super) result: Option<String>,
     /// Maximum bytes of a response.
     pub(super) response_bytes_max: usize,
-    /// The effect of running the tool again. If a tool only reads, an unread response is a failure, because repeating
-    /// the call does no harm.
+    /// The tool's effect, which determines whether the call may be repeated. If the tool only reads, a response that
+    /// could not be read is a failure, because repeating the call does no harm.
     pub(super) effect: Effect,
 }
 
 /// The response to a call.
 pub(super) struct ToolResponse {
     pub(super) answer: Response,
-    /// If it is a redirect: the reason why it is not followed.
+    /// The reason why a redirect was not followed. `None` if the response is not such a redirect.
     unfollowed: Option<String>,
-    /// The call, so that logs can name it.
+    /// The id of the call, for logs.
     call: Option<CallId>,
 }
 
 impl ToolResponse {
-    /// Marks this as the response to `call`.
+    /// Sets the call that this is the response to.
     pub(super) fn for_call(self, call: &CallId) -> Self {
         Self { call: Some(call.clone()), ..self }
     }
@@ -73,15 +73,15 @@ impl From<UnfollowedRedirect> for ToolResponse {
 }
 
 impl OutcomeRules {
-    /// Reads a response and returns its meaning. All text in it is scrubbed of secrets.
+    /// Reads and interprets a response. All secrets are removed from its text.
     ///
     /// # Errors
-    /// [`ToolFailure`], depending on the status, or if the body is too large or incomplete.
+    /// [`ToolFailure`], depending on the status. Also if the body is too large or incomplete.
     pub(super) async fn interpret(&self, answered: ToolResponse, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
         let ToolResponse { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
         let done = (200..300).contains(&status);
-        // If the status alone decides, the body only explains the failure, so losing it is harmless.
+        // If the status alone decides, the body only explains the failure. A lost body is then harmless.
         let needed = done || self.mapping.may_succeed(status);
         let bytes_max = if needed { self.response_bytes_max } else { ERROR_BODY_BYTES_MAX };
         let body = match client::read_body(&mut answer, bytes_max).await {
@@ -110,7 +110,7 @@ impl OutcomeRules {
     fn unread(&self, status: u16, error: &BodyError) -> Result<ToolOutput, ToolFailure> {
         let lost = |message: String| Err(ToolFailure::Transient { message, retry_after: None, not_executed: false });
         match error {
-            // The unread body would have decided the outcome.
+            // The body was not read, and it would have decided the outcome.
             BodyError::TooLarge if self.mapping.may_fail(status) => lost(format!(
                 "The service answered (status {status}) with more than {} bytes, which were not read, so whether it \
                  did what was asked is not known. Ask for less at a time.",
@@ -121,7 +121,7 @@ impl OutcomeRules {
                  read. Ask for less at a time.",
                 self.response_bytes_max
             ))),
-            // The request was carried out. If this were reported as a failure, the caller would repeat it.
+            // The request took effect. If this were reported as a failure, the caller would repeat the request.
             BodyError::TooLarge => {
                 let note = format!(
                     "The service did what was asked. Its answer has more than {} bytes and is not shown. Do not call \
@@ -154,8 +154,8 @@ impl OutcomeRules {
         }
     }
 
-    /// Returns the output for a response without a value at the result pointer. The rest of the response is not shown
-    /// to the model: a declaration that selects a part excludes everything else.
+    /// Returns the output if a response has no value at the result pointer. The model does not receive the rest of the
+    /// response: a declaration that selects a part excludes everything else.
     fn nothing_at(&self, pointer: &str, answer: &Response, call: Option<&CallId>) -> Result<ToolOutput, ToolFailure> {
         let status = answer.status().as_u16();
         let host = answer.url().host_str().unwrap_or_default();
@@ -172,8 +172,8 @@ impl OutcomeRules {
         raw(output.to_string()).map(as_json)
     }
 
-    /// Returns the failure for a redirect that is not followed and that no rule matches. The service may have carried
-    /// out the request, so for a tool that must not run twice it is not certain that the call failed.
+    /// Returns the failure for a redirect that was not followed and that no rule matches. The service may have executed
+    /// the request. If the tool must not run twice, the failure therefore says that the outcome is unknown.
     fn led_on(&self, why: String) -> ToolFailure {
         if self.effect != Effect::Once {
             return permanent(why);
@@ -209,7 +209,7 @@ fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFail
     let message = failure_message(status, service_message.or_else(|| message_of(body.as_ref(), text, headers)));
     let wished = rule.retry_after_s(body.as_ref()).map(Duration::from_secs);
     match rule.meaning {
-        // A response with this meaning was returned before.
+        // Responses with this meaning have already been returned as output.
         AnswerMeaning::Ok => ToolFailure::permanent(message, Some(json!({ "status": status }))),
         AnswerMeaning::Ended(outcome) => {
             ToolFailure::Ended { outcome, message, details: Some(json!({ "status": status })) }
@@ -222,7 +222,7 @@ fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFail
     }
 }
 
-/// Returns the message about a failure that the model receives.
+/// Returns the failure message for the model.
 fn failure_message(status: u16, service_message: Option<String>) -> String {
     let message = match service_message {
         Some(service_message) => format!("The service answered with status {status}: {service_message}"),
@@ -231,8 +231,9 @@ fn failure_message(status: u16, service_message: Option<String>) -> String {
     wording::cut(&message, limits::ERROR_BYTES_MAX)
 }
 
-/// Rewrites JSON text so that every reader accepts it, with every digit preserved. `None` if it is not JSON, or is
-/// nested deeper than the fleet's own readers accept: it would make the reply unreadable, and is sent as text instead.
+/// Rewrites JSON text so that every parser accepts it, with every digit preserved. `None` if the text is not JSON, or
+/// is nested deeper than the fleet's parsers accept. Such JSON would make the reply unreadable, so it is sent as text
+/// instead.
 fn as_raw(text: &str) -> Option<Box<RawValue>> {
     let json = repaired(text, limits::JSON_DEPTH_MAX)?;
     RawValue::from_string(json.into_owned()).ok()
@@ -254,13 +255,13 @@ pub(super) fn not_sent(host: &str, why: &str) -> ToolFailure {
     ToolFailure::Transient { message, retry_after: None, not_executed: true }
 }
 
-/// Returns the failure for a request that was sent, or may have been sent, and got no response.
+/// Returns the failure for a request that got no response and was sent, or may have been sent.
 pub(super) fn lost(host: &str, why: &str) -> ToolFailure {
     let message = format!("No answer from {host}: {why}.");
     ToolFailure::Transient { message, retry_after: None, not_executed: false }
 }
 
-/// Returns a permanent failure, with its message cut to a bound.
+/// Returns a permanent failure. Cuts its message to a bound.
 pub(super) fn permanent(message: impl AsRef<str>) -> ToolFailure {
     ToolFailure::permanent(wording::cut(message.as_ref(), limits::ERROR_BYTES_MAX), None)
 }
@@ -273,7 +274,7 @@ fn as_json(json: Box<RawValue>) -> ToolOutput {
     ToolOutput { json, content_type: "application/json" }
 }
 
-/// Finds the service's error message, in the places where services usually put it.
+/// Finds the service's error message. Looks in the places where services usually put it.
 fn message_of(body: Option<&Value>, text: &str, headers: &HeaderMap) -> Option<String> {
     const PLACES: [&str; 9] = [
         "/description",
@@ -301,15 +302,15 @@ fn clean(service_message: &str) -> String {
     wording::cut(&line, MESSAGE_BYTES_MAX)
 }
 
-/// Returns the wait that a service requests: `Retry-After` in seconds or as a date, or Telegram's
-/// `parameters.retry_after`.
+/// Returns the wait that a service requests: `Retry-After` in seconds or as a date, or the `parameters.retry_after` of
+/// Telegram.
 ///
 /// A date is compared with the response's own `Date`, so that an incorrect local clock has no influence.
 pub fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
     let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();
     let from_header = text(header::RETRY_AFTER).and_then(|after| {
-        // A number that is too large means a very long wait, not no wait.
+        // A number that is too large means a very long wait. It must not be read as no wait.
         if !after.is_empty() && after.bytes().all(|b| b.is_ascii_digit()) {
             return Some(Duration::from_secs(after.parse().unwrap_or(u64::from(u32::MAX))));
         }

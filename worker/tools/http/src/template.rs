@@ -1,4 +1,4 @@
-//! Templates: `{{argument}}` and `${SECRET}` inside text. Values are encoded according to the template's place.
+//! Templates: `{{argument}}` and `${SECRET}` inside text. How a value is encoded depends on the template's position.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use tickfleet_tools::percent::{SECRET_KEEPS, percent_encoded};
 /// The arguments of one call by name, as the model wrote them.
 pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
 
-/// The place of a template in the request, which determines how values are encoded.
+/// The position of a template in the request. It determines how values are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TemplatePosition {
     /// Inside a segment of the URL's path.
@@ -20,7 +20,7 @@ pub(super) enum TemplatePosition {
     Query,
     /// Inside the value of a header.
     Header,
-    /// Inside a string of a JSON body. The whole string is escaped afterwards.
+    /// Inside a string of a JSON body. The whole string is escaped after the values are filled in.
     Text,
 }
 
@@ -79,7 +79,7 @@ impl Template {
         }
     }
 
-    /// Fills in the template. `None` if an argument is absent or null.
+    /// Fills in the template. `None` if one of its arguments is absent or null.
     ///
     /// # Errors
     /// The problem with an argument, worded for a model. It contains no secret.
@@ -117,8 +117,8 @@ impl Template {
     }
 }
 
-/// A path segment while it is assembled. An argument next to another argument or to literal text can form an encoded
-/// separator that neither contains alone.
+/// A path segment while it is assembled. An argument next to another argument or literal text can form an encoded
+/// separator, even if neither of them contains one.
 #[derive(Default)]
 struct Segment<'a> {
     decoded: String,
@@ -158,8 +158,8 @@ pub(super) struct Values<'a> {
     pub(super) secrets: &'a Secrets,
 }
 
-/// Converts an argument to text: strings as they are, numbers and booleans as written, lists of these joined with
-/// commas, objects as JSON. `None` for null.
+/// Converts an argument to text. Strings stay as they are, numbers and booleans stay as written, and an object becomes
+/// JSON. The items of a list are converted and joined with commas. `None` for null.
 fn as_text(name: &str, raw: &RawValue) -> Result<Option<String>, String> {
     let unreadable = |_| format!("Argument '{name}' cannot be read.");
     let json = raw.get();
@@ -195,11 +195,11 @@ fn encoded(name: &str, value: &str, place: TemplatePosition) -> Result<String, S
     }
 }
 
-/// Maximum number of times that a path value is percent-decoded for the check.
+/// Maximum number of times that a path value is percent-decoded when it is checked.
 const DECODINGS_MAX: usize = 5;
 
-/// Checks that a value remains a single path segment, however a proxy or a service processes it before routing: many
-/// decode `%2F`, and some decode twice, resolve dots, treat `\\` as `/` or drop parameters after `;`.
+/// Checks that a value remains a single path segment. A proxy or a service may process the value before routing. Many
+/// decode `%2F`. Some decode twice, resolve dots, treat `\\` as `/`, or drop parameters after `;`.
 fn one_segment(value: &str) -> Result<(), &'static str> {
     if value.is_empty() {
         return Err("must not be empty");
@@ -242,13 +242,13 @@ fn percent_decoded(text: &str) -> String {
 pub(super) enum Body {
     /// A value without references.
     Fixed(Value),
-    /// A string that is exactly one argument: it becomes the argument's JSON value, as the model wrote it.
+    /// A string that is exactly one argument. It becomes the argument's JSON value, as the model wrote it.
     Whole(String),
     /// A string with references.
     Text(Template),
-    /// A list. Items whose argument is absent are left out.
+    /// A list. If an item's argument is absent, the item is left out.
     List(Vec<Body>),
-    /// An object. Members whose argument is absent are left out.
+    /// An object. If a member's argument is absent, the member is left out.
     Object(Vec<(String, Body)>),
 }
 
@@ -293,7 +293,7 @@ impl Body {
         }
     }
 
-    /// Fills in the body. `None` if it is a single argument that is absent.
+    /// Fills in the body. `None` if the body is a single argument and this argument is absent.
     ///
     /// # Errors
     /// The problem with an argument, worded for a model.
@@ -381,7 +381,7 @@ mod tests {
         for good in ["...", "a.b", "c7%", "100%25", "a;b", "%zz", "%", "%c0%af"] {
             assert!(render("/u/{{a}}", &format!(r#"{{"a":"{good}"}}"#), TemplatePosition::Path).is_ok(), "{good}");
         }
-        // Two values that are harmless alone form an encoded dot or a separator.
+        // Two values that are harmless alone form an encoded dot or a separator together.
         for (a, b) in [("%2", "e%2e"), ("%", "2f"), (".", ".")] {
             let both = format!(r#"{{"a":"{a}","b":"{b}"}}"#);
             assert!(render("/x/{{a}}{{b}}", &both, TemplatePosition::Path).is_err(), "{both}");

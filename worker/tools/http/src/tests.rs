@@ -1,4 +1,4 @@
-//! HTTP tools with real servers on this machine, both well-behaved and misbehaving.
+//! HTTP tools with real servers on this machine. Some of the servers behave well, others do not.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -28,7 +28,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts the server on a free port; returns `127.0.0.1:port`.
+    /// Starts the server on a free port. Returns `127.0.0.1:port`.
     async fn start(answers: impl IntoIterator<Item = Answer>) -> (Self, String) {
         let service = Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() };
         let router = Router::new().fallback(Self::answer).with_state(service.clone());
@@ -55,7 +55,7 @@ impl Service {
     }
 }
 
-/// A bare TCP server: `serve` handles each connection.
+/// A plain TCP server. `serve` handles each connection.
 async fn raw_server<F, R>(serve: F) -> String
 where
     F: Fn(TcpStream) -> R + Send + 'static,
@@ -95,7 +95,7 @@ fn environment() -> Environment {
     Environment::of([("BOT", "12:secret/token"), ("KEY", "key-secret")])
 }
 
-/// A tool with the arguments `a`, `b`, `c` and `n`, of which only `a` is required.
+/// A tool with the arguments `a`, `b`, `c` and `n`. Only `a` is required.
 fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     tickfleet_outbound::install_crypto_provider();
     let schema = json!({
@@ -105,7 +105,7 @@ fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, DeclarationError> {
     HttpTool::new(&serde_json::from_value(def).unwrap(), &schema, effect, &environment(), &HttpClients::default())
 }
 
-/// A GET tool at `address`, which is allowed, with `more` merged into its declaration.
+/// A GET tool at `address`. The address is allowed, and `more` is merged into the declaration.
 fn get(address: &str, more: Value) -> HttpTool {
     tool_for(with(address, "GET", more), Effect::Read).unwrap()
 }
@@ -136,7 +136,8 @@ fn message(result: Result<ToolOutput, ToolFailure>) -> String {
     }
 }
 
-/// For a failure that may be transient: returns whether it is certain that nothing took effect. `None` if permanent.
+/// If a failure is transient, returns whether it is certain that nothing took effect. `None` if the failure is
+/// permanent.
 fn transient(result: Result<ToolOutput, ToolFailure>) -> Option<bool> {
     match result {
         Err(ToolFailure::Transient { not_executed, .. }) => Some(not_executed),
@@ -310,7 +311,7 @@ async fn a_redirect_to_another_origin_takes_no_header_along() {
 
 #[tokio::test]
 async fn what_was_not_sent_is_told_from_what_was_lost() {
-    // Bound and dropped: nothing listens on this port.
+    // The listener was bound and dropped, so nothing listens on this port.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     let refused = call(&get(&closed, json!({})), json!({})).await;
     assert_eq!(transient(refused), Some(true));

@@ -1,4 +1,4 @@
-//! `outcomes`: responses with errors in their body, from a real server.
+//! Tests of `outcomes`: responses from a real server that have errors in their body.
 
 use super::*;
 

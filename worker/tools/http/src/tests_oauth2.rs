@@ -1,4 +1,4 @@
-//! Signing in, with a real token service and a real service that accepts its tokens.
+//! Tests of the sign-in, with a real token service and a real service that accepts its tokens.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,18 +10,18 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
-/// A token service that numbers its grants, and a service that accepts tokens that are not revoked.
+/// A token service that numbers its grants, and a service that accepts all tokens that are not revoked.
 #[derive(Clone)]
 struct TokenService {
     requests: Arc<Mutex<Vec<BTreeMap<String, String>>>>,
     basic: Arc<Mutex<Vec<String>>>,
-    /// Responses to send instead of a grant, in order.
+    /// Responses that are sent instead of a grant, in order.
     refusals: Arc<Mutex<VecDeque<Answer>>>,
-    /// Permits for responding; a test that holds them delays the sign-in.
+    /// Permits for responding. A test that withholds permits delays the sign-in.
     gate: Arc<Semaphore>,
     asked: Arc<Semaphore>,
     revoked: Arc<Mutex<Vec<String>>>,
-    /// The challenge sent when a token is rejected.
+    /// The challenge in the response if a token is rejected.
     challenge: &'static str,
     calls: Arc<Mutex<Vec<String>>>,
     granted: Arc<AtomicUsize>,
@@ -45,7 +45,7 @@ impl TokenService {
         let granting = identity.clone();
         let serving = identity.clone();
         let grant = on_post(move |headers: Headers, body: String| async move {
-            // A form is encoded like a query.
+            // A form is encoded like a query, so the URL parser can parse it.
             let form = Url::parse(&format!("http://form/?{body}")).unwrap();
             granting.grant(&headers, form.query_pairs().into_owned().collect()).await
         });
@@ -96,7 +96,7 @@ impl TokenService {
     }
 }
 
-/// A tool that uses this service, with `more` merged into its `oauth2`.
+/// A tool that uses the service at `address`, with `more` merged into its `oauth2`.
 fn tool(address: &str, effect: Effect, more: Value) -> HttpTool {
     let mut oauth2 = json!({"grant": "client_credentials", "token_url": format!("http://{address}/token"),
         "client_id": "me", "client_secret": "${PASSWORD}", "scope": "read write"});
@@ -138,7 +138,7 @@ async fn calls_that_come_while_a_token_is_asked_for_wait_for_that_one() {
     identity.asked.acquire().await.unwrap().forget();
     let others: Vec<_> = (0..20).map(|_| start()).collect();
     tokio::task::yield_now().await;
-    // The call that began the sign-in is dropped; the sign-in continues.
+    // The call that began the sign-in is dropped, but the sign-in continues.
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
     identity.gate.add_permits(1);
@@ -161,7 +161,7 @@ async fn who_waited_for_a_sign_in_shares_its_failure_and_the_next_call_tries_aga
         })
         .collect();
     identity.asked.acquire().await.unwrap().forget();
-    // There is only one thread: the other calls began to wait before the first request arrived.
+    // The runtime has only one thread. Therefore the other calls began to wait before the first request arrived.
     identity.gate.add_permits(1);
     for failed in calls {
         match failed.await.unwrap() {
@@ -189,7 +189,7 @@ async fn a_refused_token_is_replaced_once_and_the_call_made_again() {
         let calls = identity.calls();
         let [before, refused, again] = calls.last_chunk().unwrap();
         assert!(before == refused && again != refused, "{effect:?}: {calls:?}");
-        // Rejected again within seconds: the error is reported, and no new token is requested.
+        // The token is rejected again within seconds. The error is reported, and no new token is requested.
         identity.revoke(again);
         let sign_ins = identity.sign_ins();
         assert_eq!(message(call(&tool, json!({})).await), "The service answered with status 401.");
@@ -248,7 +248,7 @@ async fn a_refusal_of_the_token_service_is_final_and_says_no_more_than_its_code(
 #[tokio::test]
 async fn a_token_service_that_is_away_leaves_the_call_unmade() {
     let (_, address) = Service::start([]).await;
-    // Bound and dropped: nothing listens on this port.
+    // The listener was bound and dropped, so nothing listens on this port.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     let oauth2 = json!({"grant": "client_credentials", "token_url": format!("http://{closed}/token"), "client_id": "me",
         "client_secret": "${KEY}"});

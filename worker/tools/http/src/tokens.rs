@@ -1,5 +1,5 @@
-//! Access tokens of a worker. Valid tokens are reused; if a new one is needed, one call requests it and the others
-//! wait.
+//! Access tokens of a worker. Valid tokens are reused. If a new token is needed, one call requests it and the other
+//! calls wait.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,12 +16,12 @@ use super::client::Client;
 use super::oauth2::{Credentials, SignInDigest};
 use tickfleet_tools::ToolFailure;
 
-/// Maximum number of remembered sign-ins. Further sign-ins work, but calls do not share them.
+/// Maximum number of sign-ins in memory. Further sign-ins work, but calls do not share their tokens.
 const TOKENS_MAX: usize = 4_096;
-/// Time limit of one sign-in, shorter than the usual timeout of a call.
+/// Time limit of one sign-in. It is shorter than the usual timeout of a call.
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Minimum interval between replacements of rejected tokens. Without it, if a service rejected every token, each call
-/// would send two requests to the service and one to its token service.
+/// Minimum interval between replacements of rejected tokens. It limits the load if a service rejects every token. Each
+/// call would otherwise send two requests to the service and one to its token service.
 const REPLACE_PAUSE: Duration = Duration::from_secs(10);
 
 /// The tokens of a set of tools, by sign-in.
@@ -37,7 +37,8 @@ impl fmt::Debug for Tokens {
 /// One sign-in.
 #[derive(Default)]
 struct SignInEntry {
-    /// Number of attempted sign-ins. A call that waited for an attempt shares its failure instead of trying again.
+    /// Number of attempted sign-ins. If a call waited for an attempt that failed, it returns that failure and does not
+    /// sign in.
     tried: AtomicU64,
     slot: Arc<tokio::sync::Mutex<SignInState>>,
 }
@@ -45,7 +46,7 @@ struct SignInEntry {
 #[derive(Default)]
 struct SignInState {
     token: Option<Arc<Token>>,
-    /// The refresh token that has replaced the declared one.
+    /// The last refresh token that the service returned. It is used in place of the declared one.
     rotated: Option<SecretString>,
     failure: Option<ToolFailure>,
     granted: u64,
@@ -61,10 +62,10 @@ pub(super) struct Token {
 }
 
 impl Tokens {
-    /// Returns a valid token: a known one, or a new one.
+    /// Returns a valid token: a stored token or a new one.
     ///
     /// # Errors
-    /// [`ToolFailure`] if the sign-in failed; all calls that waited for it receive the same failure.
+    /// [`ToolFailure`] if the sign-in failed. All calls that waited for the sign-in return the same failure.
     pub(super) async fn get(&self, client: &Arc<Client>, credentials: Credentials) -> Result<Arc<Token>, ToolFailure> {
         let entry = self.entry(credentials.identity());
         let tried = entry.tried.load(Ordering::SeqCst);
@@ -78,8 +79,8 @@ impl Tokens {
         }
     }
 
-    /// Returns the token after `refused`: a newer one that another call has obtained, or a new one. `None` if the last
-    /// token was replaced only moments ago.
+    /// Returns a token to use instead of `refused`: a newer token that another call has obtained, or a new one. `None`
+    /// if a token was replaced less than [`REPLACE_PAUSE`] ago.
     ///
     /// # Errors
     /// [`ToolFailure`] if the sign-in failed.
@@ -122,8 +123,8 @@ impl SignInState {
     }
 }
 
-/// Signs in, in a separate task that continues if the call that started it is dropped: other calls wait for the result,
-/// and a service that rotates refresh tokens may already have replaced the old one.
+/// Signs in, in a separate task. The task continues if the call that started it is dropped, for two reasons. Other
+/// calls wait for the result. A service that rotates refresh tokens may already have replaced the old one.
 async fn sign_in(
     entry: Arc<SignInEntry>,
     mut slot: OwnedMutexGuard<SignInState>,
@@ -142,7 +143,7 @@ async fn sign_in(
             Arc::new(Token { value, number, good_until: Instant::now() + granted.life })
         });
         if matches!(result, Err(ToolFailure::Ended { .. })) {
-            // Perhaps only the rotated refresh token is invalid: the next attempt starts with the declared one.
+            // It may be that only the rotated refresh token is invalid. The next attempt uses the declared one.
             slot.rotated = None;
         }
         slot.token = result.as_ref().ok().cloned();

@@ -1,4 +1,4 @@
-//! An HTTP tool: declared in `tools.yaml`, checked when the file is loaded, and called by models.
+//! An HTTP tool. It is declared in `tools.yaml`, checked when the file is loaded, and called by models.
 
 #[doc(hidden)]
 pub mod fuzzing;
@@ -33,7 +33,7 @@ use super::outcome::{self, OutcomeRules, ToolResponse};
 use super::template::{Arguments, Body, Template, TemplatePosition, Values};
 use super::tokens::{Token, Tokens};
 
-/// Maximum number of redirects that a declaration may allow.
+/// Largest `redirects` limit that a declaration may set.
 const REDIRECTS_MAX: u8 = 10;
 
 /// Runs calls of one declared HTTP tool.
@@ -59,14 +59,14 @@ pub struct HttpTool {
 
 impl fmt::Debug for HttpTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Only the host: paths of webhooks are secrets.
+        // Prints only the host, because paths of webhooks are secrets.
         f.debug_struct("HttpTool").field("host", &self.base.host_str()).finish_non_exhaustive()
     }
 }
 
 impl HttpTool {
-    /// Checks a declaration and gets its client from `clients`. Parses every template; its arguments must be in
-    /// `input_schema`, and its secrets in the declaration.
+    /// Checks a declaration and gets its client from `clients`. Parses every template. The templates' arguments must be
+    /// in `input_schema`, and their secrets in the declaration.
     ///
     /// # Errors
     /// [`DeclarationError`] names the invalid field and the reason.
@@ -78,7 +78,7 @@ impl HttpTool {
         clients: &HttpClients,
     ) -> Result<Self, DeclarationError> {
         let allowed = def.allow_private.iter().map(|entry| environment.expand(entry)).collect::<Result<Vec<_>, _>>()?;
-        // A variable may contain several entries.
+        // A variable may contain several entries, separated by commas.
         let guard = Guard::parse(allowed.iter().flat_map(|e| e.split(',')))
             .map_err(|entry| field("allow_private")(format!("'{entry}' is not a host, host:port or CIDR block")))?;
         let base = base_url(&environment.expand(&def.base_url)?).map_err(field("base_url"))?;
@@ -118,7 +118,7 @@ impl HttpTool {
             known.optional(name).map_err(field("defaults"))?;
         }
         known.check("path", &self.path)?;
-        // A path without one of its segments would be a different address.
+        // If a path lacked one of its segments, it would be a different address.
         known.required(&self.path).map_err(field("path"))?;
         for (name, template) in &self.query {
             known.check(&format!("query.{name}"), template)?;
@@ -154,8 +154,9 @@ impl HttpTool {
         Ok(self)
     }
 
-    /// Returns the name of a secret that is missing for every call: an environment variable that is not set. A secret
-    /// in a file may still appear, and one tenant's missing secret does not affect other tenants.
+    /// Returns the name of a secret that is missing for every call: an environment variable that is not set. Secret
+    /// files are not checked, because a file can still be created later. A secret that differs by tenant is not checked
+    /// either, because a missing one does not affect other tenants.
     #[must_use]
     pub fn missing_secret(&self) -> Option<&str> {
         let missing = |reference: &SecretRef| match reference {
@@ -202,7 +203,7 @@ impl HttpTool {
             }
         }
         let url = Url::parse(&text).map_err(|_| "The arguments make no valid address.".to_owned())?;
-        // The encoding above should make this impossible. If it fails to, the call stops here.
+        // The encoding above should make this impossible. This check stops the call if the encoding has a bug.
         let segments = |text: &str| text.matches('/').count();
         let expected = segments(self.base.path().trim_end_matches('/')) + segments(&path);
         if url.origin() != self.base.origin() || segments(url.path()) != expected {
@@ -272,7 +273,7 @@ impl HttpTool {
     ) -> Result<ToolResponse, ToolFailure> {
         let mut request = self.request(context, values).map_err(outcome::permanent)?;
         if let Some(token) = token {
-            // The token service's grant was already checked to be usable as a header.
+            // The token was already checked for use in a header when the token service granted it.
             let value = HeaderValue::try_from(format!("Bearer {}", token.value.expose_secret()));
             let mut value = value.map_err(|_| outcome::permanent("The access token makes no header."))?;
             value.set_sensitive(true);
@@ -316,9 +317,9 @@ impl HttpTool {
         }
     }
 
-    /// Returns true if the response means that the token, and with it the request, was rejected. For a `once` tool, a
-    /// bare 401 is not enough: either the response has RFC 6750's `invalid_token`, or the declaration lists 401 under
-    /// `not_executed`.
+    /// Returns true if the response means that the token was rejected, and the request with it. For a `once` tool, a
+    /// bare 401 is not sufficient. The response must contain `invalid_token` (RFC 6750), or the declaration must list
+    /// 401 under `not_executed`.
     fn refuses_token(&self, answered: &ToolResponse) -> bool {
         let answer = &answered.answer;
         let says_so = |challenge: &HeaderValue| {
@@ -333,7 +334,7 @@ impl HttpTool {
     }
 }
 
-/// Adds the trace context. Headers that the declaration sets take precedence.
+/// Adds the trace context to a request. Headers that the declaration sets take precedence.
 fn traced(mut request: Request, context: &Context) -> Request {
     let Some(outgoing) = traces::outgoing(context) else { return request };
     let state = outgoing.tracestate.map(|state| ("tracestate", state));
@@ -345,7 +346,7 @@ fn traced(mut request: Request, context: &Context) -> Request {
     request
 }
 
-/// Returns true if a call leaves out an argument or passes null.
+/// Returns true if a call omits an argument or passes null.
 fn is_absent(arguments: &Arguments, name: &str) -> bool {
     arguments.get(name).is_none_or(|value| value.get() == "null")
 }

@@ -1,5 +1,5 @@
-//! The calls of agents from the newest part of the audit log: held in memory by agent, and continued from the last
-//! entry read.
+//! The calls of agents, from the newest part of the audit log. They are kept in memory by agent. Each read continues
+//! after the last entry that was read.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,17 +11,18 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::wording;
 
-/// Number of entries read by one command.
+/// Number of entries read by a single command.
 const PAGE: usize = 500;
-/// Maximum number of entries read at once: entries with more newer ones than this are skipped.
+/// Maximum number of entries per read. If there are more, the oldest of them are skipped.
 const READ_MAX: usize = 5_000;
-/// Maximum number of entries of a shard that are held.
+/// Maximum number of entries of a shard in memory.
 const HELD_MAX: usize = 20_000;
-/// Maximum number of entries of one agent that are searched.
+/// Maximum number of one agent's entries that a search covers.
 const OF_AGENT_MAX: usize = 500;
 /// Maximum bytes of an entry's text.
 const TEXT_BYTES_MAX: usize = 1_500;
-/// Calls of these tools contain the question itself, so they would be found before the answer.
+/// Calls of these tools are not searched. They contain the question itself, so a search would find them before the
+/// answer.
 const LOOKUPS: [&str; 3] = ["search_my_memories", "search_atlasux_knowledge", "remember"];
 
 /// A call or task of an agent.
@@ -29,13 +30,13 @@ const LOOKUPS: [&str; 3] = ["search_my_memories", "search_atlasux_knowledge", "r
 pub(crate) struct AuditedAction {
     /// The turn or task.
     pub(crate) turn: String,
-    /// True if it is a task that this agent carried out as a whole.
+    /// True if this is a whole task that the agent carried out.
     pub(crate) is_task: bool,
-    /// The time when it ended, as in the log.
+    /// When the call or task ended, as written in the log.
     pub(crate) at: String,
     /// The call and its result.
     pub(crate) text: String,
-    /// The same, in short.
+    /// A short version of `text`.
     pub(crate) brief: String,
 }
 
@@ -52,7 +53,7 @@ struct ShardLog {
     order: VecDeque<(TenantId, AgentId)>,
 }
 
-/// The members of an entry that are used here.
+/// The members of an audit log entry that are used here.
 #[derive(Deserialize)]
 struct Entry<'a> {
     action: String,
@@ -79,7 +80,7 @@ struct Meta<'a> {
 }
 
 impl AuditLogs {
-    /// Returns what this agent of this tenant did most recently, newest first.
+    /// Returns the most recent actions of this agent of this tenant, newest first.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -98,7 +99,7 @@ impl AuditLogs {
 }
 
 impl ShardLog {
-    /// Reads the entries written since the last read; the first time, the newest entries.
+    /// Reads the entries written since the last read. The first read covers the newest entries.
     async fn read_on(&mut self, store: &Store) -> Result<(), StoreError> {
         let mut before: Option<String> = None;
         let mut found: Vec<String> = Vec::new();
@@ -121,7 +122,7 @@ impl ShardLog {
     }
 
     fn take_in(&mut self, json: &str) {
-        // An entry that cannot be parsed cannot be attributed to an agent.
+        // If an entry cannot be parsed, its agent is unknown, so the entry is skipped.
         let Ok(entry) = serde_json::from_str::<Entry<'_>>(json) else { return };
         if entry.action != "TOOL_CALL" || LOOKUPS.contains(&entry.entity_id.as_str()) {
             return;

@@ -1,4 +1,4 @@
-//! A tenant's knowledge base in memory: refreshed when its generation has changed, and searched here.
+//! A tenant's knowledge base in memory. It is searched here, and refreshed when its stored generation has changed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::embeddings::cosine_similarity;
 use crate::lexicon::{Lexicon, best_first};
 use crate::words::words;
 
-/// Approximate number of passages read from Redis in one step: one or two megabytes.
+/// Approximate number of passages that are read from Redis in one step. They take one or two megabytes.
 const STEP_PASSAGES: usize = 512;
-/// Number of vectors that are compared before other calls of the worker may run.
+/// Number of vectors that are compared before the worker's other calls get a chance to run.
 const STEP_VECTORS: usize = 2_048;
-/// Passages whose similarity to the question is lower are considered unrelated.
+/// Minimum similarity to the question. A passage with a lower similarity counts as unrelated.
 const LIKE_MIN: f32 = 0.1;
 
-/// A document held in memory.
+/// A document in memory.
 #[derive(Debug)]
 pub(crate) struct CachedDocument {
     pub(crate) document: Document,
     pub(crate) passages: Passages,
 }
 
-/// A passage: its document, and its index there.
+/// A passage: its document, and its index in the document.
 pub(crate) type PassageRef = (Arc<CachedDocument>, usize);
 
 /// The knowledge base of one tenant.
@@ -39,23 +39,24 @@ pub(crate) struct KnowledgeBase {
 
 #[derive(Debug, Default)]
 struct Index {
-    /// The stored generation that the index reflects.
+    /// The stored generation when the index was last refreshed.
     generation: u64,
     documents: HashMap<String, Vec<usize>>,
     lexicon: Lexicon,
-    /// The passages by the number of their text in the lexicon.
+    /// The passages, by the number of their text in the lexicon.
     places: Vec<Option<PassageRef>>,
     bytes: usize,
 }
 
 impl KnowledgeBase {
-    /// Updates the base from Redis, with a single request if nothing has changed.
+    /// Refreshes the base from Redis. If nothing has changed, this takes one request.
     ///
     /// # Errors
-    /// [`StoreError`]; documents read until then are kept.
+    /// [`StoreError`]. Documents that were read before the error are kept.
     pub(crate) async fn refresh(&self, store: &Store, tenant: &TenantId) -> Result<(), StoreError> {
         let _refreshing = self.refreshing.lock().await;
-        // Read before the documents: a change in the meantime makes the generation differ again.
+        // Read the generation before the documents. If the documents change in between, the next refresh sees a new
+        // generation.
         let generation = store.knowledge_state(tenant, None).await?.documents;
         if generation == self.index.read().generation {
             return Ok(());
@@ -86,7 +87,7 @@ impl KnowledgeBase {
         index.bytes + index.lexicon.bytes()
     }
 
-    /// Returns true if any passage has an embedding of this model.
+    /// Returns true if at least one passage has an embedding of this model.
     pub(crate) fn has_vectors_of(&self, model: &str) -> bool {
         let index = self.index.read();
         index.places.iter().flatten().any(|(held, _)| held.document.model == model && !held.passages.vectors.is_empty())
@@ -100,8 +101,8 @@ impl KnowledgeBase {
         found.into_iter().filter_map(|(text, score)| Some((index.places[text].clone()?, score))).collect()
     }
 
-    /// Returns the passages most similar to this vector of `model`, best first. Compares all passages, one step at a
-    /// time.
+    /// Returns the passages that are most similar to this vector of `model`, best first. Compares all passages in
+    /// steps.
     pub(crate) async fn by_meaning(
         &self,
         vector: &[i8],
@@ -152,7 +153,8 @@ fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
 }
 
 impl Index {
-    /// Drops documents that are not listed in the form in which they are held. Returns the listed documents not held.
+    /// Drops the documents that are not listed, or that are listed in a different version. Returns the listed documents
+    /// that are not in memory.
     fn forget_all_but(&mut self, listed: &[Document]) -> Vec<Document> {
         let held = |places: &Vec<Option<PassageRef>>, texts: &[usize]| {
             texts.first().and_then(|text| places[*text].as_ref().map(|(held, _)| held.document.clone()))
@@ -179,7 +181,7 @@ impl Index {
         let mut texts = Vec::new();
         for (number, passage) in held.passages.passages.iter().enumerate() {
             let mut terms = words(&passage.text);
-            // The headings and the title describe the passage's subject.
+            // Adds the headings and the title, because they describe the passage's subject.
             terms.extend(passage.headings.iter().flat_map(|heading| words(heading)));
             terms.extend(title.iter().cloned());
             let text = self.lexicon.add(&terms);
@@ -223,21 +225,21 @@ mod tests {
 
     use super::*;
 
-    /// Numbers per vector, as in small models.
+    /// Numbers per vector, a common size for small models.
     const DIMENSIONS: usize = 384;
 
     /// Returns a different vector for each number.
     fn vector(number: usize) -> Vec<i8> {
         let mut state = number as u64;
         let mut next = || {
-            // Knuth's multiplier for a congruential generator; any pseudorandom numbers will do.
+            // Knuth's multiplier for a congruential generator. Any other pseudorandom numbers would work too.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 56) as u8
         };
         (0..DIMENSIONS).map(|_| next().cast_signed()).collect()
     }
 
-    /// Measures the time that a question takes in a base of the maximum size. The figures are in docs/adr/0013.
+    /// Measures how long a question takes in a base of the maximum size. The figures are in docs/adr/0013.
     #[tokio::test]
     #[ignore = "it measures: run it by hand, with --release"]
     async fn how_long_a_question_takes_in_the_largest_base() {

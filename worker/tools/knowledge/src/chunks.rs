@@ -1,24 +1,24 @@
-//! Splits documents into passages of about [`limits::PASSAGE_CHARS`] characters, along headings and paragraphs. A
-//! passage repeats a little of the previous one.
+//! Splits documents into passages of about [`limits::PASSAGE_CHARS`] characters, along headings and paragraphs. Each
+//! passage repeats a little text of the previous passage.
 
 use tickfleet_model::knowledge::Passage;
 use tickfleet_model::limits;
 
-/// Maximum characters that a passage repeats from the end of the previous one.
+/// Maximum characters that a passage repeats from the end of the previous passage.
 const OVERLAP_CHARS: usize = 120;
-/// Maximum bytes of a heading; longer ones are cut.
+/// Maximum bytes of a heading. Longer headings are cut.
 const HEADING_BYTES_MAX: usize = 200;
 
 /// The parts of a document: its title, if it has one, and its passages.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SplitDocument {
-    /// The first level-one heading.
+    /// The text of the first level-one heading.
     pub(crate) title: Option<String>,
     /// The passages in order.
     pub(crate) passages: Vec<Passage>,
 }
 
-/// Splits Markdown. Lines in code blocks are not headings.
+/// Splits Markdown. A line in a code block is not a heading.
 pub(crate) fn markdown(text: &str) -> SplitDocument {
     let mut cutter = Cutter::default();
     let mut fence: Option<&str> = None;
@@ -71,7 +71,7 @@ struct Cutter {
     block: String,
     /// The passage being assembled.
     passage: String,
-    /// True if the passage contains more than the text repeated from the previous one.
+    /// True if the passage contains more than the text that it repeats from the previous passage.
     is_new: bool,
 }
 
@@ -94,8 +94,8 @@ impl Cutter {
         self.headings.push((level, words));
     }
 
-    /// Adds a whole paragraph to the passage, or begins a new passage with it. A paragraph longer than a passage is
-    /// split.
+    /// Adds a whole paragraph to the passage, or begins a new passage with the paragraph. A paragraph that is longer
+    /// than a passage is split.
     fn end_block(&mut self) {
         let block = std::mem::take(&mut self.block);
         let block = block.trim_end();
@@ -142,8 +142,8 @@ fn chars(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Splits text into pieces of at most `most` characters: after the last line, sentence or word that ends in the second
-/// half of a piece, otherwise between characters.
+/// Splits text into pieces of at most `most` characters. A piece ends after the last line, sentence or word that ends
+/// in its second half. Otherwise, the piece ends between two characters.
 fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     let mut found = Vec::new();
     while let Some((end, _)) = text.char_indices().nth(most) {
@@ -163,7 +163,8 @@ fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     found
 }
 
-/// Returns the end of a text, at most `most` characters: from the start of a sentence if possible, otherwise of a word.
+/// Returns at most `most` characters from the end of a text. They begin at the start of a sentence if possible,
+/// otherwise at the start of a word.
 fn tail(text: &str, most: usize) -> &str {
     let from = text.char_indices().rev().nth(most.saturating_sub(1)).map_or(0, |(at, _)| at);
     let end = &text[from..];

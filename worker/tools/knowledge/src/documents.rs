@@ -6,10 +6,11 @@ use tickfleet_model::limits;
 
 use crate::chunks::{self, SplitDocument};
 
-/// Must change when documents are split differently: the next import then replaces all documents.
+/// The version of the splitting. Change it if documents are split differently: the next import then replaces all
+/// documents.
 const CUT_VERSION: &str = "1";
 
-/// A document that was read but not stored yet.
+/// A document that was read but is not stored yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
     /// The document's entry in lists.
@@ -21,7 +22,7 @@ pub struct Draft {
 /// A part of a file that could not be read as a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The file, and the line if known.
+    /// The file, and the line number if known.
     pub place: String,
     /// The reason.
     pub why: String,
@@ -39,7 +40,7 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// Returns the format of a file according to its name; `None` for other files.
+    /// Returns the format of a file according to its name. `None` for other files.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
@@ -71,8 +72,8 @@ struct DocumentLine {
     source: Option<String>,
 }
 
-/// Reads the documents of a file, in order. `file` is the file's name. `category` is used for documents without their
-/// own.
+/// Reads the documents of a file, in order. `file` is the file's name. A document without its own category gets
+/// `category`.
 #[must_use]
 pub fn read(file: &str, form: FileFormat, content: &[u8], category: &str) -> Vec<Result<Draft, Problem>> {
     let problem = |why: String| vec![Err(Problem { place: file.to_owned(), why })];
@@ -123,13 +124,13 @@ fn read_line(file: &str, line: &str, category: &str) -> Result<Draft, String> {
     draft(DocumentNames { source, title: &title, category, file, titled: true }, cut.passages)
 }
 
-/// The names of a document.
+/// The names that identify and describe a document.
 struct DocumentNames<'a> {
     source: &'a str,
     title: &'a str,
     category: &'a str,
     file: &'a str,
-    /// True if several documents may share a source, so that the title has to distinguish them.
+    /// True if several documents may have the same source. The title then distinguishes them.
     titled: bool,
 }
 

@@ -16,17 +16,17 @@ use tokio::time::Instant;
 const OPENAI: &str = "https://api.openai.com/v1";
 /// Maximum number of texts in one request.
 pub(crate) const TEXTS_MAX: usize = 64;
-/// Maximum bytes of a response: `TEXTS_MAX` vectors of the maximum length, with all digits written out.
+/// Maximum bytes of a response: `TEXTS_MAX` vectors of the maximum length, with all digits.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// After a failure, the endpoint is not called for questions during this time, so that later questions need not wait
-/// too.
+/// Pause after a failure. During the pause, the endpoint is not called for questions, so that later questions do not
+/// wait for it too.
 const REST: Duration = Duration::from_secs(15);
-/// The number to which the largest value of a vector is scaled.
+/// The value to which the largest number of a vector is scaled.
 const LARGEST: f32 = 127.0;
 
-/// An embeddings endpoint with its model. Its key is never printed.
+/// An embeddings endpoint and its model. The endpoint's key is never printed.
 #[derive(Debug)]
 pub struct Embedder {
     url: String,
@@ -55,12 +55,12 @@ struct Embedding {
 }
 
 impl Embedder {
-    /// Returns the endpoint that the environment names: `EMBEDDINGS_MODEL` with `EMBEDDINGS_BASE_URL` and
-    /// `EMBEDDINGS_API_KEY`, or with OpenAI's variables instead. `None` if no model is named. `OPENAI_API_KEY` is never
-    /// sent to `EMBEDDINGS_BASE_URL`.
+    /// Returns the endpoint that the environment configures. The variables are `EMBEDDINGS_MODEL` with
+    /// `EMBEDDINGS_BASE_URL` and `EMBEDDINGS_API_KEY`, or `EMBEDDINGS_MODEL` with OpenAI's variables. `None` if
+    /// `EMBEDDINGS_MODEL` is not set. `OPENAI_API_KEY` is never sent to `EMBEDDINGS_BASE_URL`.
     ///
     /// # Errors
-    /// The problem with a variable, without its value if that is secret.
+    /// The problem with a variable. If the variable's value is secret, the message does not contain it.
     pub fn from_environment(environment: &Environment) -> Result<Option<Self>, String> {
         let value = |name: &str| environment.get(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
         let Some(model) = value("EMBEDDINGS_MODEL") else { return Ok(None) };
@@ -93,7 +93,7 @@ impl Embedder {
     /// Returns the embedding of one question.
     ///
     /// # Errors
-    /// The reason why the embedding is missing: the endpoint failed now, or it failed recently and is not called yet.
+    /// The reason why the embedding is missing: the endpoint failed now, or it failed recently and is in its pause.
     pub(crate) async fn embed_query(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
         if self.rests_until.lock().is_some_and(|until| Instant::now() < until) {
             return Err("the embeddings endpoint failed recently and is not called yet".to_owned());
@@ -104,10 +104,11 @@ impl Embedder {
         answer?.pop().ok_or_else(|| "the endpoint returned no vector".to_owned())
     }
 
-    /// Returns the embeddings of at most [`TEXTS_MAX`] texts: one vector for each, all of the same length.
+    /// Returns the embeddings of at most [`TEXTS_MAX`] texts. There is one vector for each text, and all have the same
+    /// length.
     ///
     /// # Errors
-    /// The reason why no response arrived, or the problem with it.
+    /// The reason why no response arrived, or the problem with the response.
     pub(crate) async fn embed_texts(&self, texts: &[String], timeout: Duration) -> Result<Vec<Vec<i8>>, String> {
         let asked = tokio::time::timeout(timeout, self.request(texts));
         let body = asked.await.map_err(|_| format!("no answer within {} ms", timeout.as_millis()))??;
@@ -136,7 +137,7 @@ impl Embedder {
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
-        // The client's error would repeat the address, which may contain secrets.
+        // The HTTP client's own error message would contain the address, which may contain secrets.
         let mut response = request.send().await.map_err(|error| match error {
             error if error.is_connect() => {
                 format!("the endpoint cannot be reached: {}", tickfleet_outbound::connect_failure(&error))
@@ -157,13 +158,14 @@ impl Embedder {
     }
 }
 
-/// Prepares a text for an embedding model: endpoints reject control characters and empty texts.
+/// Prepares a text for an embedding model. Endpoints reject control characters and empty texts.
 pub(crate) fn clean(text: &str) -> String {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.trim().is_empty() { "-".to_owned() } else { text }
 }
 
-/// Scales a vector to one byte per number, a quarter of its size: only its direction is compared, which this preserves.
+/// Scales a vector to one byte per number, which is a quarter of its size. Only the vector's direction is compared, and
+/// scaling preserves the direction.
 fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
     if vector.is_empty() || vector.len() > limits::EMBEDDING_NUMBERS_MAX {
         return Err(format!("an embedding has {} numbers; at most {}", vector.len(), limits::EMBEDDING_NUMBERS_MAX));
@@ -175,7 +177,7 @@ fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
     Ok(vector.iter().map(|number| (number / largest * LARGEST).round() as i8).collect())
 }
 
-/// Returns the cosine similarity of two vectors, -1 to 1; 0 if they cannot be compared.
+/// Returns the cosine similarity of two vectors, -1 to 1. If the vectors cannot be compared, returns 0.
 pub(crate) fn cosine_similarity(a: &[i8], b: &[i8]) -> f32 {
     if a.len() != b.len() {
         return 0.0;

@@ -1,4 +1,4 @@
-//! Imports documents into a knowledge base. Unchanged documents are skipped; changed ones are replaced as a whole.
+//! Imports documents into a knowledge base. Unchanged documents are skipped. Changed documents are replaced as a whole.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::embeddings::{Embedder, TEXTS_MAX, clean};
 
 /// Time limit for one request for embeddings.
 const EMBED_TIMEOUT: Duration = Duration::from_secs(60);
-/// Waits before retries of a request: a busy endpoint often responds a moment later.
+/// Waits before the retries of a request. A busy endpoint often responds a moment later.
 const EMBED_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
 /// The result of importing a document.
@@ -24,9 +24,9 @@ pub enum Imported {
     Replaced,
     /// The same document was already stored.
     Unchanged,
-    /// An earlier document of this import has the same source and title; this one is not stored.
+    /// An earlier document of this import has the same source and title. The later one is not stored.
     Twice,
-    /// The base is full or memory is short; an older version remains stored.
+    /// The base is full or memory is short. If there is an older version, it remains stored.
     Refused(KeepResult),
 }
 
@@ -38,12 +38,12 @@ pub struct Import<'a> {
     known: HashMap<String, Document>,
     seen: HashSet<String>,
     at_ms: i64,
-    /// The reason why passages are no longer embedded, if that is the case.
+    /// Why passages are no longer embedded. `None` if they are embedded.
     without_meaning: Option<String>,
 }
 
 impl<'a> Import<'a> {
-    /// Begins an import. Passages are embedded if there is an endpoint.
+    /// Begins an import. If there is an embeddings endpoint, passages are embedded.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -58,14 +58,14 @@ impl<'a> Import<'a> {
         Ok(Self { store, tenant, embedder, known, seen: HashSet::new(), at_ms, without_meaning: None })
     }
 
-    /// Returns the reason why passages were not embedded although there is an endpoint. They are found by their words,
-    /// and the next import embeds them.
+    /// Returns the reason why passages were not embedded although there is an endpoint. Searches find such passages by
+    /// their words, and the next import embeds them.
     #[must_use]
     pub fn without_meaning(&self) -> Option<&str> {
         self.without_meaning.as_deref()
     }
 
-    /// Stores a document unless it is already stored unchanged.
+    /// Stores a document, unless the same version is already stored.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -83,7 +83,7 @@ impl<'a> Import<'a> {
         let is_new = before.is_none();
         let vectors = self.vectors(&draft).await;
         let model = if vectors.is_empty() { String::new() } else { model.to_owned() };
-        // If the endpoint is unavailable, unchanged documents keep their embeddings.
+        // If the endpoint is unavailable, unchanged documents keep the embeddings that they have.
         let same_text = |before: &&Document| before.digest == draft.document.digest && model.is_empty();
         if self.known.get(&draft.document.id).as_ref().is_some_and(same_text) {
             return Ok(Imported::Unchanged);
@@ -97,7 +97,7 @@ impl<'a> Import<'a> {
         })
     }
 
-    /// Returns the documents that came from `roots` (files or folders) and were not seen by this import.
+    /// Returns the stored documents that came from `roots` (files or folders) and are not in this import.
     #[must_use]
     pub fn gone(&self, roots: &[String]) -> Vec<Document> {
         let below = |file: &str| {
@@ -112,8 +112,8 @@ impl<'a> Import<'a> {
         gone
     }
 
-    /// Returns the embeddings of the passages; empty if they are not available. After a failure, the rest of the import
-    /// does without embeddings, because each further request would also take its full time and fail.
+    /// Returns the embeddings of the passages. Empty if embeddings are not available. After a failure, the rest of the
+    /// import gets no embeddings: each further request would also take the full time and fail.
     async fn vectors(&mut self, draft: &Draft) -> Vec<Vec<i8>> {
         let Some(embedder) = self.embedder.filter(|_| self.without_meaning.is_none()) else { return Vec::new() };
         let texts: Vec<String> = draft

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-/// How soon further mentions of a word stop to matter (BM25's `k1`).
+/// How soon further occurrences of a word stop to increase the score (BM25's `k1`).
 const SATURATION: f32 = 1.2;
-/// How strongly the score of longer texts is reduced (BM25's `b`).
+/// How strongly the length of a text reduces its score (BM25's `b`).
 const LENGTH: f32 = 0.75;
-/// Words of removed texts stay in the index. It is rebuilt when more than one in this many texts has been removed.
+/// Words of removed texts stay in the index. If more than one in `GONE_SHARE` texts has been removed, the index is
+/// rebuilt.
 const GONE_SHARE: usize = 3;
 
 /// A text that contains a word.
@@ -20,7 +21,7 @@ struct Posting {
 #[derive(Debug, Default)]
 pub(crate) struct Lexicon {
     words: HashMap<Box<str>, Vec<Posting>>,
-    /// The number of words of each text; `None` if the text was removed.
+    /// The number of words of each text. `None` if the text was removed.
     lengths: Vec<Option<u32>>,
     live: usize,
     length: u64,
@@ -55,7 +56,7 @@ impl Lexicon {
         number
     }
 
-    /// Removes a text. Its number is not used again.
+    /// Removes a text. The text's number is not used again.
     pub(crate) fn remove(&mut self, number: usize) {
         if let Some(length) = self.lengths.get_mut(number).and_then(Option::take) {
             self.live -= 1;
@@ -73,8 +74,8 @@ impl Lexicon {
         self.bytes
     }
 
-    /// Returns the texts accepted by `wanted` that contain any of these words, best first, at most `most`. Each score
-    /// is relative to the highest possible one: 1 would be a text about nothing else.
+    /// Returns at most `most` texts that `wanted` accepts and that contain at least one of the words, best first.
+    /// Scores are relative to the highest possible score. A text with the score 1 would consist only of these words.
     pub(crate) fn find(&self, asked: &[String], most: usize, wanted: impl Fn(usize) -> bool) -> Vec<(usize, f32)> {
         let mean = (self.length as f32 / self.live.max(1) as f32).max(1.0);
         let mut scores = HashMap::<u32, f32>::new();
@@ -102,7 +103,7 @@ impl Lexicon {
     }
 }
 
-/// Sorts by score, best first, with ties in the order of the text numbers, and keeps at most `most`.
+/// Sorts by score, best first. Equal scores are sorted by text number. Keeps at most `most` texts.
 pub(crate) fn best_first(found: &mut Vec<(usize, f32)>, most: usize) {
     found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     found.truncate(most);

@@ -1,8 +1,13 @@
-//! The lookup tools of every worker: they search a tenant's knowledge base and an agent's memories.
+//! The lookup tools of every worker. They search a tenant's knowledge base and an agent's memories.
 //!
-//! Read in this order: [`tools`] (the tools that models call), [`search`] (searching a knowledge base), `base` and
-//! `lexicon` (the in-memory index for it), `embeddings` (embeddings of texts), [`recall`] (searching everything that an
-//! agent may remember), [`documents`] and [`import`] (how documents get into a knowledge base).
+//! Read in this order:
+//!
+//! - [`tools`]: the tools that models call.
+//! - [`search`]: searches a knowledge base.
+//! - `base` and `lexicon`: a knowledge base in memory, and the index of its words.
+//! - `embeddings`: embeddings of texts.
+//! - [`recall`]: searches all sources of an agent.
+//! - [`documents`] and [`import`]: how documents get into a knowledge base.
 
 mod audit;
 mod base;

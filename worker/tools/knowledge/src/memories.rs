@@ -1,4 +1,4 @@
-//! Agents' memories as held by a process: read again when an agent's generation has changed.
+//! Agents' memories in a process. They are read again if the agent's stored generation has changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use tickfleet_store::{Store, StoreError};
 use crate::lexicon::Lexicon;
 use crate::words::words;
 
-/// Approximate maximum bytes of all memories that a process holds; those of the most recent askers are kept.
+/// Approximate maximum bytes of all memories in a process. The memories of the agents that searched most recently are
+/// kept.
 const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The memories of one agent.
 #[derive(Debug)]
 pub(crate) struct AgentMemories {
     generation: u64,
-    /// Newest first, in the order of the lexicon.
+    /// The memories, newest first. The lexicon has the same order.
     pub(crate) memories: Vec<Memory>,
     pub(crate) lexicon: Lexicon,
 }
@@ -52,7 +53,7 @@ impl AgentMemories {
 }
 
 impl MemoryCaches {
-    /// Returns the memories of an agent: one request to Redis if nothing has changed, two otherwise.
+    /// Returns the memories of an agent. Takes one request to Redis if nothing has changed, otherwise two.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -62,7 +63,8 @@ impl MemoryCaches {
         tenant: &TenantId,
         agent: &AgentId,
     ) -> Result<Arc<AgentMemories>, StoreError> {
-        // Read before the memories: a change in the meantime makes the generation differ again.
+        // Read the generation before the memories. If the memories change in between, the next call sees a new
+        // generation.
         let generation = store.knowledge_state(tenant, Some(agent)).await?.memories;
         let owner = (tenant.clone(), agent.clone());
         if let Some(notes) = self.held.lock().get(&owner).filter(|notes| notes.generation == generation) {
@@ -82,7 +84,7 @@ impl MemoryCache {
         Some(Arc::clone(notes))
     }
 
-    /// Stores an agent's notes. If there is not enough room, the least recently used ones are dropped.
+    /// Stores an agent's memories. If there is not enough room, the least recently used ones are dropped.
     fn insert(&mut self, owner: (TenantId, AgentId), notes: Arc<AgentMemories>) {
         self.of_agent.insert(owner, (notes, self.asked));
         let mut bytes: usize = self.of_agent.values().map(|(notes, _)| notes.bytes()).sum();

@@ -1,5 +1,5 @@
-//! `search_my_memories`: searches an agent's notes, calls and workflows and the knowledge base concurrently, each with
-//! its own deadline.
+//! `search_my_memories`: searches an agent's notes, calls and workflows and the knowledge base. The sources are
+//! searched concurrently, each with its own deadline.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::lexicon::Lexicon;
 use crate::search::{Knowledge, Ranking, rounded};
 use crate::words::{query_words, words};
 
-/// Time limit for one source. Its findings are left out if it takes longer.
+/// Time limit for one source. If the search takes longer, the source's findings are left out.
 const SOURCE_DEADLINE: Duration = Duration::from_secs(2);
-/// Maximum number of findings of one source that are considered.
+/// Maximum number of findings that are considered from one source.
 const CONSIDERED: usize = 50;
 /// Maximum bytes of a turn's summary.
 const STORY_BYTES_MAX: usize = 2_000;
@@ -87,7 +87,7 @@ struct RecallQuery<'a> {
 }
 
 impl Knowledge {
-    /// Searches everything that an agent may remember. If a source fails or is slow, the other findings are still
+    /// Searches all sources of an agent. If a source fails or is slow, the findings of the other sources are still
     /// returned.
     pub async fn recall(
         &self,
@@ -106,7 +106,7 @@ impl Knowledge {
     }
 }
 
-/// Searches all sources concurrently, each with the deadline, and merges their findings.
+/// Searches all sources concurrently, each with the time limit `deadline`, and merges their findings.
 async fn gathered(
     searches: Vec<(Source, BoxFuture<'_, SourceResult>)>,
     deadline: Duration,
@@ -140,7 +140,7 @@ async fn gathered(
     all
 }
 
-/// Keeps only the best of findings with the same text or about the same turn.
+/// If several findings have the same text or are about the same turn, keeps only the best one.
 fn keep_first_of_same(results: &mut Vec<Recalled>) {
     let mut seen = std::collections::HashSet::new();
     results.retain(|found| {
@@ -190,14 +190,14 @@ impl<'a> RecallQuery<'a> {
         Ok((found.collect(), Ranking::Words))
     }
 
-    /// Searches ended turns, each summarized from its calls, and ended tasks.
+    /// Searches ended turns and ended tasks. The text of a turn is made from its calls.
     async fn workflows(self) -> SourceResult {
         let actions = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
         let (mut stories, mut of_turn): (Vec<Recalled>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
         for action in &actions {
             let text = if action.is_task { &action.text } else { &action.brief };
             match of_turn.get(action.turn.as_str()) {
-                // The newest entry comes first and is the last one of its turn.
+                // Entries are sorted newest first, so the first entry of a turn is its last call.
                 Some(story) => {
                     stories[*story].text = wording::cut(&format!("{text}\n{}", stories[*story].text), STORY_BYTES_MAX);
                 }
@@ -240,7 +240,7 @@ impl<'a> RecallQuery<'a> {
         Ok((passages.collect(), found.ranking))
     }
 
-    /// Returns the indexes of the texts that best match the words of the question.
+    /// Returns the texts that best match the words of the question: their indexes and scores.
     fn best(self, texts: impl Iterator<Item = Vec<String>>) -> Vec<(usize, f32)> {
         let mut lexicon = Lexicon::default();
         for text in texts {
@@ -252,7 +252,7 @@ impl<'a> RecallQuery<'a> {
     }
 }
 
-/// Formats a shard time as RFC 3339.
+/// Formats a time of the shard (ms since the epoch) as RFC 3339.
 pub(crate) fn rfc3339(ms: i64) -> Option<String> {
     let time = chrono::DateTime::from_timestamp_millis(ms)?;
     Some(time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true))

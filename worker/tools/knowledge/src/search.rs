@@ -17,18 +17,18 @@ use crate::embeddings::Embedder;
 use crate::memories::MemoryCaches;
 use crate::words::query_words;
 
-/// Approximate maximum bytes of all knowledge bases that a process holds; the most recently searched ones are kept.
+/// Approximate maximum bytes of all knowledge bases in a process's memory. The most recently searched bases are kept.
 const BASES_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// How long a search waits for the embedding of the question; after that, it ranks by words only.
+/// Time limit for the embedding of a question. If it takes longer, the search ranks by words only.
 const QUESTION_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// Number of passages of each ranking that are considered.
+/// Number of passages of each ranking that a search considers.
 const CONSIDERED: usize = 50;
-/// How much the weight of a rank falls off with its position: the usual constant of reciprocal rank fusion.
+/// How slowly a rank's weight decreases with its position: the usual constant of reciprocal rank fusion.
 const RANK_DAMPING: f32 = 60.0;
 
 /// The state that the knowledge tools of a process share: knowledge bases, the audit logs of its shards, and the
-/// embeddings endpoint. It serves all shards and lives as long as the process, so that a reload does not read
-/// everything again.
+/// embeddings endpoint. All shards share it. It is kept as long as the process runs, so a reload does not read all data
+/// again.
 #[derive(Debug)]
 pub struct Knowledge {
     embedder: Result<Option<Embedder>, String>,
@@ -66,13 +66,14 @@ pub struct FoundPassage {
     pub text: String,
     /// How well it fits, 0 to 1.
     pub score: f32,
-    /// How well the passage fits on its own, whereas `score` may come from joined rankings. Comparable between sources.
+    /// How well the passage matches on its own, comparable between sources. `score` may instead come from joined
+    /// rankings.
     #[serde(skip)]
     #[schemars(skip)]
     pub(crate) fit: f32,
 }
 
-/// A passage with its score, and how well it fits on its own.
+/// A passage, its score, and how well the passage matches the question on its own.
 type RankedPassage = (PassageRef, f32, f32);
 
 /// The result of a search.
@@ -88,8 +89,8 @@ pub struct Findings {
 }
 
 impl Knowledge {
-    /// Makes the shared state without reading or requesting anything. [`Self::embedder`] reports whether the
-    /// environment names a usable endpoint.
+    /// Makes the shared state without reading or requesting anything. If the environment names an unusable endpoint,
+    /// [`Self::embedder`] reports the problem.
     #[must_use]
     pub fn new(environment: &Environment) -> Self {
         let embedder = Embedder::from_environment(environment);
@@ -99,7 +100,7 @@ impl Knowledge {
     /// Returns the embeddings endpoint, if there is one.
     ///
     /// # Errors
-    /// The problem with the variables that name it.
+    /// The problem with the variables that name the endpoint.
     pub fn embedder(&self) -> Result<Option<&Embedder>, String> {
         self.embedder.as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
@@ -142,7 +143,7 @@ impl Knowledge {
         }
     }
 
-    /// Returns the base of a tenant. If memory is short, the least recently searched bases are dropped.
+    /// Returns the knowledge base of a tenant. If memory is short, the least recently searched bases are dropped.
     fn base(&self, tenant: &TenantId) -> Arc<KnowledgeBase> {
         let mut bases = self.bases.lock();
         bases.asked += 1;
@@ -163,7 +164,7 @@ impl Knowledge {
     }
 }
 
-/// Joins two rankings: passages with high ranks in both come first. The top passage of both has the score 1.
+/// Joins two rankings. Passages with high ranks in both come first. A passage that is first in both has the score 1.
 fn joined(one: Vec<(PassageRef, f32)>, other: Vec<(PassageRef, f32)>) -> Vec<RankedPassage> {
     let mut found: Vec<RankedPassage> = Vec::new();
     for (rank, (place, own)) in one.into_iter().enumerate().chain(other.into_iter().enumerate()) {
@@ -196,7 +197,7 @@ fn shown(found: Vec<RankedPassage>, most: usize) -> Vec<FoundPassage> {
     found.into_iter().take(most).filter_map(passage).collect()
 }
 
-/// Rounds to three decimal places; further digits are not meaningful.
+/// Rounds to three decimal places. Further digits would not be meaningful.
 pub(crate) fn rounded(score: f32) -> f32 {
     (score * 1_000.0).round() / 1_000.0
 }

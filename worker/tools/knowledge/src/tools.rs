@@ -150,7 +150,7 @@ async fn note(store: &Store, context: &CallContext, args: Remember) -> Result<No
     let (text, tags) =
         sound(&args.text, args.tags.as_deref().unwrap_or_default()).map_err(ToolError::InvalidArguments)?;
     let at_ms = store.now_ms().await.map_err(passing)?;
-    // The id is the same for every attempt of the call, so the text is noted only once.
+    // The id is the same for every attempt of the call, so the note is stored only once.
     let id = format!("m-{}", context.idempotency_key.chars().take(32).collect::<String>());
     let memory = Memory { id: id.clone(), text, tags, at_ms };
     match store.remember(&context.tenant, &context.agent, &memory).await.map_err(passing)? {
@@ -163,7 +163,7 @@ async fn note(store: &Store, context: &CallContext, args: Remember) -> Result<No
     }
 }
 
-/// Cleans a memory's text and tags for storage: removes control characters other than line breaks and tabs.
+/// Cleans a memory's text and tags for storage: removes control characters except line breaks and tabs.
 ///
 /// # Errors
 /// The problem with the text or the tags.
@@ -187,7 +187,8 @@ pub fn sound(text: &str, tags: &[String]) -> Result<(String, Vec<String>), Strin
     }
 }
 
-/// Redis did not respond. A retry may succeed, and running a lookup or `remember` twice does no harm.
+/// Makes the error for a Redis that did not respond. Retries are safe: running a lookup or `remember` twice does no
+/// harm.
 fn passing(error: StoreError) -> ToolError {
     ToolError::Transient(error.to_string())
 }

@@ -1,7 +1,7 @@
-//! Normalizes the words of texts and questions for comparison: lower case, without English endings. In scripts without
-//! spaces between words, pairs of characters are the words.
+//! Normalizes the words of texts and questions for comparison: lower case, without English endings. If a script has no
+//! spaces between words, pairs of characters count as words.
 
-/// Maximum bytes of a word that are compared: anything longer is data rather than a word.
+/// Maximum bytes of a word that are compared. A longer string is data, not a word.
 const WORD_BYTES_MAX: usize = 48;
 
 /// English words that do not help to find an answer.
@@ -22,7 +22,7 @@ pub(crate) fn words(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the distinct words of a question: only words that help to find an answer, or all of them if none does.
+/// Returns the distinct words of a question that help to find an answer. If no word helps, returns all words.
 pub(crate) fn query_words(question: &str) -> Vec<String> {
     let mut telling: Vec<String> = Vec::new();
     let mut all: Vec<String> = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) fn query_words(question: &str) -> Vec<String> {
     if telling.is_empty() { all } else { telling }
 }
 
-/// Splits a run of letters and digits into its words, depending on the script. `max_calls` yields itself and its parts.
+/// Splits a run of letters and digits into words, depending on the script. For `max_calls`, adds the run and its parts.
 fn each_word(run: &str, found: &mut Vec<String>) {
     let parts = run.split('_').filter(|part| !part.is_empty());
     if run.contains('_') {
@@ -123,7 +123,7 @@ fn has_vowel(text: &str) -> bool {
     text.bytes().any(|b| b"aeiouy".contains(&b))
 }
 
-/// `stopp` becomes `stop`; `fall` stays unchanged.
+/// Removes a doubled final consonant: `stopp` becomes `stop`. Some letters stay doubled: `fall` stays unchanged.
 fn one_consonant(text: &str) -> &str {
     let bytes = text.as_bytes();
     let doubled = bytes.len() > 3 && bytes[bytes.len() - 1] == bytes[bytes.len() - 2];

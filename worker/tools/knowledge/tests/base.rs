@@ -1,5 +1,5 @@
-//! Knowledge bases and memories in an in-memory shard: who sees which data, what an import costs, and what happens if
-//! something is unavailable, full or hostile.
+//! Knowledge bases and memories in an in-memory shard: which agents see which data, what an import costs, and what
+//! happens if a part is unavailable, full or hostile.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn store() -> Store {
     Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()))
 }
 
-/// Bytes that another program writes to a part of a record.
+/// Bytes that another program writes into a part of a record.
 struct Foreign(RecordKey, String, &'static [u8]);
 
 impl Decision for Foreign {
@@ -86,12 +86,12 @@ async fn nobody_sees_the_documents_of_another_tenant_or_the_memories_of_another_
     assert_eq!(recall("acme", "atlas", &[Source::Memory]).await, 0);
     assert_eq!(recall("acme2", "kelly", &[]).await, 0);
     assert_eq!(recall("acme", "kelly", &[]).await, 2, "the note and the passage");
-    // Added and removed notes are visible to the next question.
+    // After a note was added or removed, the next question sees the change.
     store.remember(&tenant("acme"), &agent("kelly"), &memory("n", "Saffron is dear.", 2)).await.unwrap();
     assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 2);
     assert_eq!(store.forget(&tenant("acme"), &agent("kelly"), &["n".into()]).await.unwrap(), 1);
     assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 1);
-    // Other agents and tenants cannot remove them.
+    // Other agents and tenants cannot remove notes or documents.
     assert_eq!(store.forget(&tenant("acme"), &agent("atlas"), &["m".into()]).await.unwrap(), 0);
     let id = store.documents(&tenant("acme")).await.unwrap()[0].id.clone();
     assert_eq!(store.drop_documents(&tenant("other"), &[id]).await.unwrap(), 0);
@@ -122,7 +122,7 @@ async fn another_import_costs_nothing_where_nothing_has_changed_and_every_worker
     assert_eq!(store.knowledge_state(&tenant("acme"), None).await.unwrap().bytes, 0);
 }
 
-/// An embeddings endpoint for which every text is about whales or about bread, whatever its words.
+/// An embeddings endpoint whose vectors show only whether a text mentions whales, mentions bread, or mentions neither.
 struct Endpoint {
     url: String,
     asked: Arc<AtomicUsize>,
@@ -175,7 +175,7 @@ async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endp
     let endpoint = Endpoint::start().await;
     let store = store();
     let knowledge = endpoint.knowledge();
-    // A base that was imported without embeddings gets them in the next import, even if its texts are unchanged.
+    // If documents were imported without embeddings, the next import adds embeddings, even to unchanged texts.
     assert_eq!(import(&store, "acme", &wordy(), "w.md", "The whale is a mammal.", "").await, Imported::New);
     assert_eq!(import(&store, "acme", &knowledge, "w.md", "The whale is a mammal.", "").await, Imported::Replaced);
     import(&store, "acme", &knowledge, "b.md", "Bread needs time.", "").await;
@@ -186,7 +186,8 @@ async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endp
     let cetaceans = search("cetaceans").await;
     assert_eq!((cetaceans.ranking, cetaceans.passages[0].source.as_str()), (Ranking::Meaning, "w.md"));
     assert_eq!(search("how long must a loaf rise?").await.passages[0].source, "b.md");
-    // While the endpoint fails, and during the pause after that: searches by words and says so in a note.
+    // While the endpoint fails, and during the pause after a failure, searches use words and return a note that says
+    // so.
     endpoint.broken.store(true, Ordering::SeqCst);
     for _ in 0..2 {
         let bread = search("bread").await;
@@ -253,7 +254,7 @@ async fn the_oldest_memories_go_beyond_the_bounds_and_one_is_there_once() {
     let ids: Vec<String> = store.memories(&acme, &kelly).await.unwrap().into_iter().map(|memory| memory.id).collect();
     assert_eq!(ids.len(), limits::MEMORIES_MAX);
     assert!(ids[0] == "new" && ids.contains(&"m00001".to_owned()) && !ids.contains(&"m00000".to_owned()));
-    // The limit in bytes applies too.
+    // The limit in bytes also applies.
     for number in 0..200 {
         remember(&memory(&format!("l{number}"), &"x".repeat(limits::MEMORY_BYTES_MAX), 2_000_000 + number)).await;
     }
@@ -295,7 +296,7 @@ async fn short_memory_refuses_what_is_new_and_never_what_makes_room() {
     assert_eq!(keep(kept).await, KeepResult::Pressure);
     assert_eq!(store.documents(&acme).await.unwrap().len(), kept, "a refused document leaves nothing behind");
     assert_eq!(store.remember(&acme, &kelly, &memory("n", "note", 2)).await.unwrap(), RememberResult::Pressure);
-    // However full the store is, it accepts writes that free memory.
+    // Even if the store is full, it accepts writes that free memory.
     memory_store.set_bytes_max(1 << 20);
     assert_eq!(keep(kept).await, KeepResult::Pressure);
     assert_eq!(store.forget(&acme, &kelly, &["m".into()]).await.unwrap(), 1);

@@ -1,6 +1,6 @@
-//! Twenty questions about the documentation of this repository, searched by words, and by meaning if an embeddings
-//! endpoint is named. The questions were written from the pages before the first search, and are not adjusted to
-//! improve the results.
+//! Twenty questions about the documentation of this repository. They are searched by words. If an embeddings endpoint
+//! is configured, they are also searched by meaning. The questions were written before the first search, from the
+//! pages, and are not adjusted to improve the results.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what is found is to be read, and the rates are published")]
 
@@ -16,7 +16,8 @@ use tickfleet_tools_knowledge::documents::{FileFormat, read};
 use tickfleet_tools_knowledge::import::Import;
 use tickfleet_tools_knowledge::search::Ranking;
 
-/// A question, and texts of which a passage with the answer contains at least one, on any page.
+/// A question, and the texts that identify the answer. A passage on any page has the answer if it contains one of the
+/// texts.
 const QUESTIONS: [(&str, &[&str]); 20] = [
     ("At what fill level of Redis memory does the fleet stop taking in new turns?", &["80 %"]),
     (
@@ -43,12 +44,12 @@ const QUESTIONS: [(&str, &[&str]); 20] = [
     ("Do more shards make the fleet faster?", &["Shards", "shards"]),
 ];
 
-/// How many answers must be among the first five passages. For the pages that the questions were written for, it was 20
-/// by words and 19 by meaning. The pages change, and this test does not check them.
+/// Minimum number of answers among the first five passages. For the pages for which the questions were written, the
+/// number was 20 by words and 19 by meaning. The pages change, and this test does not check them.
 const WITHIN_FIVE: usize = 15;
 
-/// Returns the pages of the documentation, as paths relative to its folder. The page about searching is left out
-/// because it shows searches of these same pages; decision records are left out too.
+/// Returns the pages of the documentation, as paths relative to its folder. The page about searching is left out,
+/// because it shows searches of these pages. Decision records are also left out.
 fn pages(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![String::new()];
@@ -68,8 +69,8 @@ fn pages(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Imports the pages and asks the questions. Returns how many were answered by the first five passages, and by the
-/// first.
+/// Imports the pages and asks the questions. Returns how many questions the first five passages answered, how many the
+/// first passage answered, and the ranking.
 async fn asked(environment: Environment) -> (usize, usize, Ranking) {
     tickfleet_outbound::install_crypto_provider();
     let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
@@ -108,7 +109,8 @@ async fn questions_over_the_documentation_are_answered_by_words() {
     assert!(five >= WITHIN_FIVE, "{five} of 20");
 }
 
-/// `EMBEDDINGS_MODEL` and `EMBEDDINGS_BASE_URL` name the endpoint; tests/python/embeddings.py can serve as one.
+/// `EMBEDDINGS_MODEL` and `EMBEDDINGS_BASE_URL` name the endpoint. tests/python/embeddings.py can be used as the
+/// endpoint.
 #[tokio::test]
 #[ignore = "it needs an endpoint of embeddings, and two minutes of both cores"]
 #[allow(clippy::disallowed_methods, reason = "whoever starts the test names the endpoint")]

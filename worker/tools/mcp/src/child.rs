@@ -1,5 +1,5 @@
-//! A server that runs as a child process, with a clean environment, its own process group, and its standard error
-//! logged.
+//! A server that runs as a child process. It has a clean environment and its own process group, and its standard error
+//! is logged.
 
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -14,11 +14,12 @@ use tokio::task::JoinHandle;
 use tickfleet_tools::standard_error::{self, StderrTail};
 use tickfleet_tools::{Environment, Secrets};
 
-/// How long a server may take to exit after its input is closed, which is how the protocol asks it to exit.
+/// Maximum time for a server to exit after its input is closed. In the protocol, closing the input asks a server to
+/// exit.
 const ENDS_IN: Duration = Duration::from_secs(2);
-/// How long it may take after SIGTERM.
+/// Maximum time for a server to exit after SIGTERM.
 const TERMINATES_IN: Duration = Duration::from_secs(1);
-/// A running server. Dropping it kills the process; [`ServerProcess::end`] lets it exit first.
+/// A running server. Dropping it kills the process. [`ServerProcess::end`] gives the process time to exit.
 pub(super) struct ServerProcess {
     child: Child,
     /// The process group: the server and all processes that it started.
@@ -30,7 +31,7 @@ pub(super) struct ServerProcess {
 /// Starts the server. Its environment contains only `PATH` and the configured variables.
 ///
 /// # Errors
-/// The reason why it could not be started.
+/// The reason why the server could not be started.
 pub(super) fn start(
     name: &str,
     transport: &McpTransport,
@@ -71,20 +72,20 @@ pub(super) fn start(
 }
 
 impl ServerProcess {
-    /// Ends a server whose input was closed: waits for it, then sends SIGTERM, then SIGKILL. Afterwards kills the
-    /// processes that it left behind. Returns the exit status, if known.
+    /// Ends a server whose input was closed: waits for the server, then sends SIGTERM, then SIGKILL. After that, kills
+    /// the processes that the server left behind. Returns the exit status, if known.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         if status.is_none() {
             self.signal(Signal::SIGTERM);
             status = self.ended_within(TERMINATES_IN).await;
         }
-        // Processes that the server started may outlive it.
+        // Processes that the server started may still run after the server has exited.
         self.signal(Signal::SIGKILL);
         if status.is_none() {
             status = self.ended_within(TERMINATES_IN).await;
         }
-        // The last output may still arrive. If another process keeps the pipe open, it is not waited for any longer.
+        // The last output may still arrive. If another process keeps the pipe open, the wait is bounded.
         if let Some(listening) = self.listening.take() {
             let _ = tokio::time::timeout(TERMINATES_IN, listening).await;
         }
@@ -97,7 +98,7 @@ impl ServerProcess {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // This fails if the group no longer exists, which is fine.
+            // This fails if the group no longer exists. Nothing is left to kill in that case.
             let _ = killpg(group, signal);
         }
     }
@@ -105,8 +106,8 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // `kill_on_drop` kills only the server itself. Once the server was waited for, the group id may have been
-        // reused.
+        // `kill_on_drop` kills only the server itself. After the server was waited for, the kernel may have reused the
+        // group id, so the group must not be signaled.
         if self.child.id().is_some() {
             self.signal(Signal::SIGKILL);
         }
@@ -156,13 +157,13 @@ mod tests {
         assert!(nix::sys::signal::kill(grandchild, None).is_ok());
         drop(input);
         process.end().await;
-        // Its new parent may need a moment to reap it: a zombie still accepts signals.
+        // Its new parent may need a moment to reap the process. A zombie still accepts signals.
         for _ in 0..200 {
             let state = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
             if state.is_empty() || state.contains(") Z ") {
                 return;
             }
-            // The end of a process that is not a child cannot be awaited; the polling is bounded above.
+            // A test cannot wait for the exit of a process that is not its child. The number of polls is bounded above.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("the grandchild lives on");

@@ -13,7 +13,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// Returns the reason why the lock file cannot hold a definition, if there is one.
+/// If the lock file cannot store a definition, returns the reason.
 pub(super) fn unpinnable(definition: &McpDefinition) -> Option<String> {
     let schemas = [Some(&definition.input_schema), definition.output_schema.as_ref()];
     if schemas.iter().flatten().any(|schema| depth(schema) > limits::MCP_SCHEMA_DEPTH_MAX) {

@@ -1,9 +1,9 @@
-//! Reads an event stream within bounds. An event that is too large or not text does not affect the events after it.
+//! Reads an event stream within bounds. If an event is too large or is not text, later events are not affected.
 
 use sse_stream::Sse;
 use tickfleet_model::limits;
 
-/// Maximum bytes of an event's name or id: the id is sent back when a stream is resumed.
+/// Maximum bytes of an event's name or id. The id is sent to the server when a stream is resumed.
 const WORD_BYTES_MAX: usize = 1_024;
 
 /// The data of an event.
@@ -24,12 +24,12 @@ pub(super) struct Events {
     event: Option<String>,
     id: Option<String>,
     retry: Option<u64>,
-    /// True if the last byte was a carriage return: a line feed after it does not end a second line.
+    /// True if the last byte was a carriage return. A line feed that follows it does not end a second line.
     after_return: bool,
 }
 
 impl Events {
-    /// Processes the next bytes and returns the events that they complete.
+    /// Processes the next bytes. Returns the events that are now complete.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<(Sse, Option<Data>)> {
         let mut complete = Vec::new();
         let mut rest = bytes;
@@ -48,8 +48,8 @@ impl Events {
         complete
     }
 
-    /// Adds a part of a line. Beyond the bound, the event's content is dropped, and only the fact that it is too large
-    /// is kept.
+    /// Adds a part of a line. If the bound is exceeded, drops the event's content and only marks the event as too
+    /// large.
     fn add(&mut self, part: &[u8]) {
         if self.line.len() + self.data.len() + part.len() <= limits::MCP_MESSAGE_BYTES_MAX + WORD_BYTES_MAX {
             self.line.extend_from_slice(part);

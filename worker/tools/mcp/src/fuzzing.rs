@@ -15,7 +15,7 @@ use super::wire::{Decoded, Decoder};
 /// The interpretation of a server's message.
 #[derive(Debug)]
 pub enum ServerMessage {
-    /// The response to a call: the outcome of the call.
+    /// The response to a call, as the outcome of the call.
     Outcome(Result<ToolOutput, ToolFailure>),
     /// The list of the server's tools, reduced to importable ones.
     ServerTools(ServerTools),
@@ -23,7 +23,7 @@ pub enum ServerMessage {
     Other,
 }
 
-/// Reads a message of the server that `def` describes; `None` if it is not a message.
+/// Reads a message of the server that `def` describes. `None` if the bytes are not a message.
 #[must_use]
 pub fn read_message(def: &McpServerDef, message: &[u8], secrets: &Secrets) -> Option<ServerMessage> {
     let message = match Decoder::default().decode(message) {

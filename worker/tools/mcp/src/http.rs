@@ -1,7 +1,7 @@
 //! The HTTP client of a connection: sends requests with every digit preserved, and reads responses within bounds.
 //!
-//! Each HTTP response ends its request. An error without a request id is assigned to the request that was sent (a
-//! restarted server responds like this to an unknown session). A response that cannot be read ends its request with an
+//! Each HTTP response ends its request. If an error has no request id, it is assigned to the request that was sent: a
+//! restarted server responds like this to an unknown session. If a response cannot be read, its request ends with an
 //! error.
 
 use std::borrow::Cow;
@@ -32,7 +32,7 @@ const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
-/// Maximum bytes of a session id, which is sent with every request.
+/// Maximum bytes of a session id. The session id is sent with every request.
 const SESSION_BYTES_MAX: usize = 1_024;
 /// Maximum bytes of an unsuccessful response.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
@@ -102,7 +102,7 @@ impl StreamableClient {
         let session = session(response.headers())?;
         let kind = kind(response.headers());
         let Some(asked) = asked else {
-            // Only requests expect a response; a body in response to another message is ignored.
+            // Only requests expect a response. If another message gets a body as response, the body is ignored.
             return Ok(StreamableHttpPostResponse::Accepted);
         };
         match kind.as_deref() {
@@ -120,7 +120,7 @@ impl StreamableClient {
         }
     }
 
-    /// Handles an unsuccessful response. Its body may contain an error of the protocol.
+    /// Handles an unsuccessful response. Its body may contain a protocol error.
     async fn refusal(&self, response: Response, asked: Option<u64>) -> Outcome<StreamableHttpPostResponse> {
         let status = response.status();
         let challenge =
@@ -142,7 +142,7 @@ impl StreamableClient {
             return Err(failed());
         }
         let body = body(response, REFUSAL_BYTES_MAX).await.ok().flatten().unwrap_or_default();
-        // A response about credentials does not answer the request, whatever its body contains.
+        // A response about credentials does not answer the request, regardless of its body.
         let is_about_credentials = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if is_json
             && !is_about_credentials
@@ -160,7 +160,8 @@ impl StreamableClient {
 }
 
 impl ResponseReader {
-    /// Returns the response to a request from a single JSON body. It answers that request, whatever id it contains.
+    /// Returns the response to a request from a single JSON body. The request is `asked`, regardless of the id in the
+    /// body.
     fn answer(&self, body: &[u8], asked: u64) -> ServerJsonRpcMessage {
         match self.decoder.decode(body.trim_ascii()) {
             Decoded::Message(JsonRpcMessage::Response(mut response)) => {
@@ -176,8 +177,8 @@ impl ResponseReader {
         }
     }
 
-    /// Returns a message of a stream; `None` if it has no effect here. `asked` is the request that the stream responds
-    /// to.
+    /// Returns a message of a stream. `None` if this client does not use the message. `asked` is the request that the
+    /// stream responds to.
     fn message(&self, data: Data, asked: Option<u64>) -> Option<ServerJsonRpcMessage> {
         let bytes = match data {
             Data::Bytes(bytes) => bytes,
@@ -212,11 +213,11 @@ impl ResponseReader {
         wire::too_large(id)
     }
 
-    /// Converts an event to the form that the protocol library reads.
+    /// Converts an event to the form that the protocol library expects.
     fn event(&self, sse: Sse, data: Option<Data>, asked: Option<u64>) -> Sse {
         let is_message = matches!(sse.event.as_deref(), None | Some("" | "message"));
         let message = data.filter(|_| is_message).and_then(|data| self.message(data, asked));
-        // Messages made here can always be serialized.
+        // Messages made by this module can always be serialized.
         Sse { data: message.and_then(|message| serde_json::to_string(&message).ok()), ..sse }
     }
 }
@@ -236,7 +237,7 @@ fn kind(headers: &HeaderMap) -> Option<String> {
     headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase())
 }
 
-/// Reads a body of at most `bytes_max` bytes; `None` if it is larger.
+/// Reads a body of at most `bytes_max` bytes. `None` if the body is larger.
 async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8>>> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(StreamableHttpError::Client)? {

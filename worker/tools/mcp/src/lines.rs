@@ -1,7 +1,7 @@
 //! Messages over the standard input and output of a child process, one per line.
 //!
-//! A line that is not a message is handled at once: if it responds to a request, that request ends with an error made
-//! here; otherwise it is noise. Both cases are logged.
+//! If a line is not a message, it is handled immediately. If it responds to a request, this module ends the request
+//! with an error. Otherwise the line counts as noise. Both cases are logged.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
@@ -21,7 +21,7 @@ use super::wire::{self, DecodeError, Decoded, Decoder};
 
 /// Maximum bytes of noise that are logged.
 const NOISE_BYTES_MAX: usize = 200;
-/// Some editors and runtimes put this before a text.
+/// Some editors and runtimes put a byte order mark at the start of a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A connection over standard input and output.
@@ -33,13 +33,13 @@ pub(super) struct StdioTransport<R, W> {
     input: Arc<tokio::sync::Mutex<Option<W>>>,
     /// The line being read, up to the size limit.
     line: Vec<u8>,
-    /// Scans the line instead once it exceeds the size limit.
+    /// Set if the line exceeds the size limit. The line is then scanned instead of stored.
     excess: Option<MessageScan>,
     /// A message that began in an earlier line and is still incomplete.
     spread: Option<SplitMessage>,
-    /// Requests without a response so far.
+    /// Requests without a response.
     waiting: BTreeSet<u64>,
-    /// Messages that were read but not delivered yet.
+    /// Messages that were read but not yet delivered.
     ready: VecDeque<ServerJsonRpcMessage>,
     /// Number of noise lines so far.
     noise: u64,
@@ -49,7 +49,7 @@ pub(super) struct StdioTransport<R, W> {
 #[derive(Default)]
 struct SplitMessage {
     scan: MessageScan,
-    /// True if its request has already been ended.
+    /// True if the request of this message has already been ended with an error.
     is_reported: bool,
 }
 
@@ -72,8 +72,8 @@ impl<R: AsyncRead, W> StdioTransport<R, W> {
 }
 
 impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
-    /// Reads a line; returns false at the end of the stream. If the future is dropped, the next call continues the
-    /// line.
+    /// Reads a line. Returns false at the end of the stream. If the future is dropped, the next call continues with the
+    /// same line.
     async fn read_line(&mut self) -> bool {
         loop {
             let available = match self.output.fill_buf().await {
@@ -84,7 +84,7 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
                 }
             };
             if available.is_empty() {
-                // The last line may lack a line break.
+                // The last line may have no line break.
                 return !self.line.is_empty() || self.excess.is_some();
             }
             let end = available.iter().position(|byte| *byte == b'\n');
@@ -168,14 +168,14 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         }
         let is_spread = self.spread.is_some();
         let mut spread = self.spread.take().unwrap_or_default();
-        // There may be noise before a message in the same line.
+        // A line may contain noise before a message.
         let from = if is_spread { Some(0) } else { text.iter().position(|byte| *byte == b'{') };
         let Some(from) = from else { return self.noise(text) };
         spread.scan.take_all(&text[from..]);
         spread.scan.take_all(b"\n");
         let why = if is_spread || is_cut { "it is cut off, or spread over several lines".to_owned() } else { why };
         let is_open = (is_spread || is_cut) && spread.scan.is_open();
-        // The id of the request may come at the end of the response.
+        // The request id may be at the end of the response, so the whole message is scanned for it.
         let id = spread.scan.response_id().or_else(|| self.only_one().filter(|_| !is_open && spread.scan.is_answer()));
         match id.filter(|_| !spread.is_reported) {
             Some(id) => {
@@ -198,7 +198,7 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         }
     }
 
-    /// Logs a noise line: the first, the tenth, the hundredth, and so on.
+    /// Logs noise lines, but only the first, the tenth, the hundredth, and so on.
     fn noise(&mut self, text: &[u8]) {
         self.noise += 1;
         if self.noise == 10_u64.pow(self.noise.ilog10()) {
@@ -296,8 +296,8 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// Returns the messages that result from `output` while these requests are pending (`4 ok`, or `4` and the reason),
-    /// and the number of warnings.
+    /// Returns the messages that result from `output` while these requests are pending, and the number of warnings. A
+    /// message is `4 ok`, or `4` and the reason.
     async fn messages(waiting: &[u64], output: &[u8]) -> (Vec<String>, usize) {
         let warnings = Warnings::default();
         let _here = tracing::subscriber::set_default(warnings.clone());

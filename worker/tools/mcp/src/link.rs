@@ -1,4 +1,4 @@
-//! An open connection to a server: its notifications, and the check of its tools against their pins.
+//! An open connection to a server. It receives notifications, and compares the server's tools with their pins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,9 +36,9 @@ use tickfleet_tools::standard_error::StderrTail;
 
 /// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum concurrent requests on one connection: more than a worker has slots.
+/// Maximum concurrent requests on one connection. A worker has fewer slots than this.
 const REQUESTS_MAX: usize = 256;
-/// How many times a broken stream is resumed, and the wait before the first resumption.
+/// Maximum number of resumptions of a broken stream.
 const RESUMPTIONS_MAX: usize = 3;
 const RESUMED_AFTER: Duration = Duration::from_millis(250);
 
@@ -58,26 +58,26 @@ pub(super) enum PinStatus {
     Gone,
 }
 
-/// The result of checking all tools.
+/// The result of comparing all tools with their pins.
 pub(super) struct ToolsCheck {
-    /// The verdicts on the pinned tools.
+    /// The pin status of each pinned tool.
     pub(super) verdicts: Arc<PinStatuses>,
     /// The tools that cannot be read, pinned or not.
     pub(super) malformed: Vec<Malformed>,
 }
 
-/// The verdicts by the tools' names on the server.
+/// Pin statuses by the tools' names on the server.
 pub(super) type PinStatuses = BTreeMap<String, PinStatus>;
 
 /// The state that notifications from the server update.
 #[derive(Debug)]
 struct NotificationState {
-    /// Waiting calls, by their progress tokens.
+    /// Calls that wait for a response, by their progress tokens.
     progress: Mutex<HashMap<ProgressToken, Arc<Notify>>>,
-    /// `None` while the tools are being checked.
+    /// The pin statuses. `None` while the tools are being checked.
     verdicts: watch::Sender<Option<Arc<PinStatuses>>>,
     changed: Notify,
-    /// True if the server announces changes so often that calls do not wait for each check.
+    /// True if the server announces changes so often that calls no longer wait for each check.
     is_noisy: AtomicBool,
 }
 
@@ -88,7 +88,7 @@ struct NotificationHandler(Arc<NotificationState>);
 impl rmcp::ClientHandler for NotificationHandler {
     fn get_info(&self) -> ClientConfig {
         let ours = Implementation::new("tickfleet", env!("CARGO_PKG_VERSION"));
-        // The newest revision with a handshake. A server that supports only later revisions reports that.
+        // The newest protocol revision with a handshake. A server that supports only later revisions reports this.
         ClientConfig::new(ClientCapabilities::default(), ours)
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
@@ -101,7 +101,7 @@ impl rmcp::ClientHandler for NotificationHandler {
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        // From now on, no call is sent until the tools have been checked again.
+        // From now on, calls wait until the tools have been checked again.
         if !self.0.is_noisy.load(Ordering::Acquire) {
             self.0.verdicts.send_replace(None);
         }
@@ -109,18 +109,18 @@ impl rmcp::ClientHandler for NotificationHandler {
     }
 }
 
-/// A connection. Dropping it closes it and ends its child process.
+/// A connection. Dropping it closes the connection and ends its child process.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) peer: Peer<RoleClient>,
     /// The secrets with which the connection was made.
     pub(super) secrets: Arc<Secrets>,
     notifications: Arc<NotificationState>,
-    /// Cancelled when no more messages can arrive.
+    /// Canceled when no more messages can arrive.
     closed: CancellationToken,
-    /// Cancelled when a call found that the session has, or may have, ended.
+    /// Canceled when a call has found that the session has ended or may have ended.
     stale: CancellationToken,
-    /// Cancelled when the child process has exited too.
+    /// Canceled when the child process has also exited.
     gone: CancellationToken,
     stop: CancellationToken,
     _stops: DropGuard,
@@ -134,10 +134,10 @@ pub(super) async fn connect(name: &str, connection: &McpConnection, environment:
     connect_with_tail(name, connection, environment, &Arc::default()).await
 }
 
-/// As [`connect`]. Meanwhile, `tail` shows the last lines that a child process has written to standard error.
+/// Like [`connect`]. While connecting, `tail` receives the last lines that a child process writes to standard error.
 ///
 /// # Errors
-/// As [`connect`].
+/// The errors of [`connect`].
 pub(super) async fn connect_with_tail(
     name: &str,
     connection: &McpConnection,
@@ -174,8 +174,8 @@ pub(super) async fn connect_with_tail(
                 .custom_headers(filled(headers, &secrets)?)
                 .max_concurrent_requests(REQUESTS_MAX)
                 .max_sse_event_size(limits::MCP_MESSAGE_BYTES_MAX)
-                // After the end of a session, the server may have changed: its tools are checked before it is called
-                // again.
+                // When a session ends, the server may have been replaced. Its tools must be checked before the next
+                // call, so the library must not renew the session.
                 .reinit_on_expired_session(false);
             config.channel_buffer_capacity = REQUESTS_MAX;
             config.retry_config = Arc::new(resumptions());
@@ -202,12 +202,12 @@ fn handshake_failure(error: &ClientInitializeError) -> String {
         ClientInitializeError::ExpectedInitResponse(None) => "it ended before its response to `initialize`".to_owned(),
         ClientInitializeError::TransportError { error, .. } => format!("the handshake failed: {}", causes(error)),
         ClientInitializeError::Cancelled => "the handshake was cancelled".to_owned(),
-        // The unexpected message is not shown.
+        // The message contains the unexpected response, so it is not used.
         _ => "its response to `initialize` is invalid".to_owned(),
     }
 }
 
-/// Returns an error of the connection with its causes, without the name of the type that wraps them.
+/// Returns an error of the connection together with its causes. Omits the name of the type that wraps the error.
 fn causes(error: &DynamicTransportError) -> String {
     let mut message = error.error.to_string();
     let mut source = error.error.source();
@@ -222,8 +222,8 @@ fn causes(error: &DynamicTransportError) -> String {
     message
 }
 
-/// Returns how often a broken stream is resumed: few times, so that the end of a server is detected instead of waited
-/// for.
+/// Returns the policy for resuming a broken stream. The number of resumptions is low, so that the end of a server is
+/// detected soon.
 fn resumptions() -> ExponentialBackoff {
     let mut policy = ExponentialBackoff::default();
     policy.max_times = Some(RESUMPTIONS_MAX);
@@ -256,7 +256,7 @@ impl Link {
         let is_closed = closed.clone();
         let is_gone = gone.clone();
         tokio::spawn(async move {
-            // An error means that the reading task was cancelled or panicked: the connection is closed in either case.
+            // An error means that the reading task was canceled or panicked. The connection is closed in both cases.
             drop(service.waiting().await);
             is_closed.cancel();
             if let Some(process) = process {
@@ -273,7 +273,7 @@ impl Link {
         !self.closed.is_cancelled() && !self.stale.is_cancelled()
     }
 
-    /// Marks the session as ended, or possibly ended: the next call uses a new connection.
+    /// Marks the session as ended or possibly ended. The next call uses a new connection.
     pub(super) fn mark_stale(&self) {
         self.stale.cancel();
     }
@@ -294,7 +294,7 @@ impl Link {
         self.gone.cancelled().await;
     }
 
-    /// Requests a check of the tools after a call got no response: it shows whether the server still responds.
+    /// Requests a check of the tools after a call got no response. The check shows whether the server still responds.
     pub(super) fn request_check(&self) {
         self.notifications.changed.notify_one();
     }
@@ -315,7 +315,7 @@ impl Link {
     /// Requests the list of all tools.
     ///
     /// # Errors
-    /// The reason. It is also an error if the server lists more tools than allowed.
+    /// The reason. If the server lists more tools than allowed, this is also an error.
     pub(super) async fn tools(&self) -> Result<Listing, String> {
         let reason = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
         let mut listing = Listing::default();
@@ -350,10 +350,10 @@ impl Link {
         }
     }
 
-    /// Checks which pinned tools are unchanged, and lets waiting calls continue. Returns the verdicts.
+    /// Checks which pinned tools are unchanged. Calls that wait for the check then continue. Returns the pin statuses.
     ///
     /// # Errors
-    /// As [`Self::tools`].
+    /// The errors of [`Self::tools`].
     pub(super) async fn check(&self, pinned: &BTreeMap<String, McpDefinition>) -> Result<ToolsCheck, String> {
         let Listing { tools: live, malformed, .. } = self.tools().await?;
         let judge = |(name, tool): (&String, &McpDefinition)| {
@@ -372,13 +372,14 @@ impl Link {
         Ok(ToolsCheck { verdicts, malformed })
     }
 
-    /// Sets whether announcements of changes no longer make calls wait for a check.
+    /// Sets whether the server is noisy. If it is noisy, its announcements of changes do not make calls wait for a
+    /// check.
     pub(super) fn set_noisy(&self, is_noisy: bool) {
         self.notifications.is_noisy.store(is_noisy, Ordering::Release);
     }
 
-    /// Returns whether a tool's definition equals the pinned one; waits while the tools are being checked. `None` if
-    /// the connection ends first.
+    /// Returns whether a tool's definition equals the pinned one. While the tools are being checked, waits for the
+    /// result. `None` if the connection ends first.
     pub(super) async fn verdict(&self, tool: &str) -> Option<PinStatus> {
         let mut verdicts = self.notifications.verdicts.subscribe();
         let known = tokio::select! {
@@ -388,7 +389,7 @@ impl Link {
         Some(known?.get(tool).cloned().unwrap_or(PinStatus::Gone))
     }
 
-    /// Returns the number of pinned tools that differed from their pins in the last check.
+    /// Returns the number of pinned tools that were not found unchanged in the last check.
     pub(super) fn quarantined(&self) -> usize {
         let verdicts = self.notifications.verdicts.borrow();
         verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != PinStatus::AsPinned).count())

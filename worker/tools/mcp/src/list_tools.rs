@@ -1,4 +1,4 @@
-//! Requests a server's tools, in order to pin them or to compare them with their pins.
+//! Requests a server's tools, in order to pin the tools or to compare them with their pins.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,11 @@ pub struct ServerTools {
     pub version: Option<String>,
     /// The tools that can be imported, in the server's order.
     pub tools: Vec<McpDefinition>,
-    /// The tools that cannot be imported, by their names on the server, and the reasons.
+    /// The tools that cannot be imported: their names on the server, and the reasons.
     pub refused: Vec<(String, String)>,
 }
 
-/// Connects to a server, requests its tools, and closes the connection, all within `limit`.
+/// Connects to a server, requests its tools, and closes the connection. All of this takes at most `limit`.
 ///
 /// # Errors
 /// The reason, worded for an operator, without secrets.

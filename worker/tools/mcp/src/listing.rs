@@ -1,5 +1,5 @@
-//! Reads a page of a server's list of tools within bounds. A malformed tool does not affect the others, and is
-//! reported.
+//! Reads a page of a server's list of tools within bounds. A malformed tool is reported, and does not affect the other
+//! tools.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,9 +15,9 @@ use tickfleet_tools::{Secrets, wording};
 use super::printable::{REASON_BYTES_MAX, printable};
 use super::scan;
 
-/// Maximum bytes of a quoted name or cursor.
+/// Maximum bytes of a name or cursor that a message quotes.
 const WORDS_BYTES_MAX: usize = 100;
-/// Maximum bytes of the name of an unreadable tool.
+/// Maximum bytes of the name that is reported for an unreadable tool.
 const NAME_BYTES_MAX: usize = 128;
 
 /// The tools of a server that have been read so far.
@@ -50,7 +50,7 @@ struct Page<'a> {
     next_cursor: Option<&'a RawValue>,
 }
 
-/// A tool in the page. Icons and metadata are not read: they are for programs that show tools to people.
+/// A tool in the page. Icons and metadata are not read, because only programs that show tools to people use them.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Tool<'a> {
@@ -69,7 +69,7 @@ struct Tool<'a> {
 }
 
 impl Listing {
-    /// Reads the next page and returns the cursor of the page after it, if there is one.
+    /// Reads the next page. Returns the cursor of the page that follows, if there is one.
     ///
     /// # Errors
     /// The reason why the list as a whole cannot be used.
@@ -113,7 +113,8 @@ impl Listing {
         Ok(Some(cursor))
     }
 
-    /// Removes the connection's secrets from the server's texts: definitions are pinned in a file and read by models.
+    /// Removes the connection's secrets from the server's texts. Definitions are pinned in a file, and models read
+    /// them.
     pub(super) fn scrub(&mut self, secrets: &Secrets) {
         for tool in &mut self.tools {
             for words in [&mut tool.title, &mut tool.description, &mut tool.annotations.title].into_iter().flatten() {
@@ -128,10 +129,10 @@ impl Listing {
         }
     }
 
-    /// Reads one tool, or returns why it is malformed.
+    /// Reads one tool. If the tool is malformed, returns the reason.
     ///
     /// # Errors
-    /// The list is too large.
+    /// The list as a whole is too large.
     fn tool(&mut self, tool: &str) -> Result<Result<McpDefinition, Malformed>, String> {
         let number = format!("#{}", self.count);
         let malformed = |name: &str, why: String| Ok(Err(Malformed { name: name.to_owned(), why }));
@@ -191,7 +192,7 @@ fn schema(member: &str, value: Option<&RawValue>) -> Result<Option<Value>, Strin
     }
 }
 
-/// Reads the annotations. A hint that is not a boolean is ignored; without hints, the effect of a tool is `once`.
+/// Reads the annotations. A hint that is not a boolean is ignored. If a tool has no hints, its effect is `once`.
 fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -214,7 +215,7 @@ fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
     })
 }
 
-/// Scrubs the texts in a schema. Constraints on values stay unchanged.
+/// Removes secrets from the texts in a schema. Constraints on values stay unchanged.
 fn scrub_words(schema: &mut Value, secrets: &Secrets) {
     match schema {
         Value::Object(members) => {
@@ -236,7 +237,7 @@ fn quoted(text: &str) -> String {
     format!("{:?}", wording::cut(text, WORDS_BYTES_MAX))
 }
 
-/// The items of an array as text: at most one more than a server may list.
+/// The items of an array as text. At most one item more than a server may list is stored.
 struct Items<'a>(Vec<&'a RawValue>);
 
 impl<'de> Deserialize<'de> for Items<'de> {

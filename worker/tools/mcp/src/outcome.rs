@@ -1,4 +1,4 @@
-//! The meaning of a server's response: output, permanent failure or transient failure.
+//! Interprets a server's response as output, permanent failure or transient failure.
 
 use std::error::Error;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::{scan, wire};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::{ToolFailure, ToolOutput, without_secrets, wording};
 
-/// Maximum bytes of a name or media type that is passed on.
+/// Maximum bytes of a name or media type in a message.
 const WORD_BYTES_MAX: usize = 200;
 
 /// A failure. `stale` is true if the connection should be re-established.
@@ -26,7 +26,7 @@ pub(super) struct CallFailure {
     pub(super) stale: bool,
 }
 
-/// Returns a permanent failure, with its message cut to a bound.
+/// Returns a permanent failure. Cuts its message to a bound.
 pub(super) fn permanent(message: &str) -> ToolFailure {
     ToolFailure::permanent(wording::cut(message, limits::ERROR_BYTES_MAX), None)
 }
@@ -42,11 +42,11 @@ pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailur
     ToolFailure::permanent(wording::cut(&message, limits::ERROR_BYTES_MAX), Some(details))
 }
 
-/// Returns the output of a response: the structured content if there is any, otherwise the content as text.
-/// `is_structured` is true if the tool declares an output schema.
+/// Returns the output of a response. If there is structured content, it is the output. Otherwise the content is
+/// returned as text. `is_structured` is true if the tool declares an output schema.
 ///
 /// # Errors
-/// The failure that the tool reports, or a response that is not a result.
+/// The failure that the tool reports. A response that is not a result is also an error.
 pub(super) fn output(
     answer: ServerResult,
     effect: Effect,
@@ -63,8 +63,8 @@ pub(super) fn output(
         return Err(permanent(message));
     }
     let (text, content_type) = match result.structured {
-        // JSON nested deeper than the fleet's own readers accept would make the reply unreadable, so it is sent as
-        // text.
+        // If the JSON is nested deeper than the fleet's parsers accept, the reply would be unreadable. Therefore it is
+        // sent as text.
         Some(json) if scan::depth(json) <= limits::JSON_DEPTH_MAX => (scan::compact(json), "application/json"),
         Some(json) => (Value::from(scan::compact(json)).to_string(), "text/plain"),
         None if is_structured => {
@@ -120,7 +120,7 @@ impl<'a> CallResult<'a> {
             serde_json::from_str(text).map_err(|_| "with a result that has a member twice, or an odd one")?;
         let content = members.content.map(RawValue::get).filter(|content| content.starts_with('['));
         let structured = members.structured_content.map(RawValue::get);
-        // A server that asks for more input may already have begun to act.
+        // If a server asks for more input, it may already have begun to act, so this counts as a failed call.
         match members.result_type.map(RawValue::get) {
             Some("\"input_required\"") => return Err("in a way that is not supported: it asks for more input"),
             Some("\"task\"") => return Err("in a way that is not supported: it made a task of the call"),
@@ -143,14 +143,14 @@ impl<'a> CallResult<'a> {
         Ok(Self { is_error, content, structured })
     }
 
-    /// Returns the content as text, one block per line. Blocks that are not text are only named.
+    /// Returns the content as text, one block per line. For a block that is not text, only its type is shown.
     fn words(&self) -> String {
         let content = self.content.and_then(|content| serde_json::from_str::<TextContent>(content).ok());
         content.map(|TextContent(words)| words).unwrap_or_default()
     }
 }
 
-/// Content as text. It is built block by block, because a list of short blocks would take many times its size.
+/// Content as text. Parsed block by block, because a parsed list of short blocks would take many times the text's size.
 struct TextContent(String);
 
 impl<'de> Deserialize<'de> for TextContent {
@@ -217,7 +217,7 @@ fn block(block: &str) -> String {
     let word = |value: Option<&RawValue>| string(value).map(|word| wording::cut(&word, WORD_BYTES_MAX));
     let words = |value| word(value).unwrap_or_default();
     let media = |value| word(value).map(|kind| format!(" ({kind})")).unwrap_or_default();
-    // Base64 has four characters for three bytes, plus two quotes.
+    // Base64 has four characters for three bytes. The two quotes are subtracted.
     let bytes = |base64: &RawValue| base64.get().len().saturating_sub(2) / 4 * 3;
     let unreadable = |kind: &str| format!("[a block of the type {kind:?} that could not be read, not shown]");
     let Some(read) = parsed(block) else { return "[a block that could not be read, not shown]".to_owned() };
@@ -248,8 +248,9 @@ fn block(block: &str) -> String {
     }
 }
 
-/// Returns the failure for a response that does not show what was done, and that a retry would not improve. It is
-/// permanent, except for tools that must not run twice: for them, permanent would mean that nothing was done.
+/// Returns the failure for a response that does not show whether the tool took effect, and that a retry would not
+/// improve. The failure is permanent. For a tool that must not run twice it is transient instead, because a permanent
+/// failure would mean that nothing took effect.
 fn unread(message: String, effect: Effect) -> ToolFailure {
     if effect == Effect::Once { lost(message) } else { permanent(&message) }
 }
@@ -278,7 +279,7 @@ pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secret
         ServiceError::Cancelled { .. } => {
             CallFailure { failure: lost(format!("The MCP server '{server}' cancelled the call.")), stale: false }
         }
-        // It is unknown whether the request had been sent by then.
+        // It is unknown whether the request was sent before the connection was lost.
         _ => CallFailure {
             failure: lost(format!("The MCP server '{server}' was lost while the call ran.")),
             stale: true,
@@ -294,7 +295,7 @@ fn not_sent(message: String, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message, retry_after, not_executed: true }
 }
 
-/// A restarted server with the transport of the TypeScript SDK responds like this before it looks up any tool.
+/// A restarted server with the transport of the TypeScript SDK responds like this before it looks for any tool.
 fn is_no_session(error: &ErrorData) -> bool {
     error.code == ErrorCode(-32000) && error.message.starts_with("Bad Request:")
 }
@@ -304,9 +305,9 @@ fn no_session(server: &str) -> ToolFailure {
 }
 
 /// Returns the failure for an error response. An error about the request is permanent. An internal failure of the
-/// server may have happened halfway through the call.
+/// server is transient, because the call may have partly taken effect.
 fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
-    /// Codes that servers use for internal failures: -32000 for any failure, -32001 for a request timeout in the
+    /// Codes that servers use for internal failures. -32000 is used for any failure, and -32001 for a timeout in the
     /// server.
     const OWN_FAILURES: [ErrorCode; 3] = [ErrorCode::INTERNAL_ERROR, ErrorCode(-32000), ErrorCode(-32001)];
     let message = format!("The MCP server '{server}' answered with an error: {}", secrets.scrub(&error.message));
@@ -314,7 +315,7 @@ fn answered(server: &str, error: &ErrorData, secrets: &Secrets) -> ToolFailure {
     if OWN_FAILURES.contains(&error.code) { lost(message) } else { permanent(&message) }
 }
 
-/// Returns the failure for a request without an HTTP response, or for a message that could not be written.
+/// Returns the failure for a request that got no HTTP response, or for a message that could not be written.
 fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &Secrets) -> CallFailure {
     type Http = StreamableHttpError<reqwest::Error>;
     let of = |failure| CallFailure { failure, stale: true };
@@ -345,7 +346,7 @@ fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &S
     }
 }
 
-/// Returns true for `HTTP 4xx …`, except for statuses after which a retry makes sense.
+/// Returns true for `HTTP 4xx …`, except for statuses after which a retry is useful.
 fn is_refusal(response: &str) -> bool {
     let status =
         response.strip_prefix("HTTP ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse::<u16>().ok());

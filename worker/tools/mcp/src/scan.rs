@@ -1,13 +1,13 @@
-//! Scans JSON byte by byte without building a tree of values. It needs almost no memory, so it can run before parsing.
+//! Scans JSON byte by byte without building a tree of values. It needs almost no memory, so it can run before a parser.
 
 use tickfleet_model::limits;
 
-/// Maximum nesting depth for JSON parsers: more could overflow the stack.
+/// Maximum nesting depth that is passed to JSON parsers. A deeper text could overflow the stack.
 const DEPTH_MAX: usize = 128;
 /// Maximum bytes of a member's name that are compared.
 const NAME_BYTES_MAX: usize = 8;
 
-/// Returns the problem with syntactically valid JSON: it is nested too deeply, or a string in it is not valid Unicode.
+/// Returns the problem with syntactically valid JSON: nested too deeply, or a string that is not valid Unicode.
 pub(super) fn flaw(json: &str) -> Option<String> {
     if depth(json) > DEPTH_MAX {
         return Some(format!("it nests deeper than {DEPTH_MAX} levels"));
@@ -45,7 +45,7 @@ pub(super) fn depth(json: &str) -> usize {
     most
 }
 
-/// Returns the approximate number of values: at least half of the actual number.
+/// Returns the approximate number of values. The result is at least half of the actual number.
 pub(super) fn values(json: &str) -> usize {
     let mut values = 1;
     outside_texts(json, |byte| values += usize::from(matches!(byte, b',' | b':' | b'[' | b'{')));
@@ -74,7 +74,7 @@ fn has_half_pair(json: &str) -> bool {
     false
 }
 
-/// Removes the whitespace between values; every digit is preserved.
+/// Removes the whitespace between values. Every digit is preserved.
 pub(super) fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let mut in_text = false;
@@ -92,8 +92,8 @@ pub(super) fn compact(json: &str) -> String {
     compact
 }
 
-/// Determines for a message that is too large or cannot be parsed whether it is a response, and to which request. Only
-/// members at the top level of the message count, because the response to a call can contain anything.
+/// Scans a message that is too large or cannot be parsed. Determines whether the message is a response, and to which
+/// request. Only members at the top level count, because the response to a call can contain any JSON.
 #[derive(Debug, Default)]
 pub(super) struct MessageScan {
     pub(super) bytes: usize,
@@ -102,7 +102,7 @@ pub(super) struct MessageScan {
     escaped: bool,
     /// The beginning of the last string at the top level of the message.
     text: Vec<u8>,
-    /// The member whose value follows.
+    /// The member whose value is being read.
     member: Member,
     id: Option<u64>,
     has_result: bool,
@@ -131,7 +131,7 @@ impl MessageScan {
                 self.in_text = !self.in_text;
                 if self.in_text && of_message {
                     self.text.clear();
-                    // The client's ids are numbers.
+                    // The client's ids are numbers, so a string id is not expected.
                     self.is_odd |= self.member == Member::Id;
                 }
             }
@@ -156,7 +156,7 @@ impl MessageScan {
     fn named(&mut self) {
         self.member = if self.text == b"id" { Member::Id } else { Member::Other };
         self.has_result |= self.text == b"result" || self.text == b"error";
-        // A request from the server has an id of the server.
+        // A request from the server has an id that the server assigned.
         self.is_odd |= self.text == b"method" || (self.member == Member::Id && self.id.is_some());
     }
 
@@ -172,7 +172,8 @@ impl MessageScan {
         }
     }
 
-    /// Returns the request that the message responds to; `None` if it is not a response, or if its request is unclear.
+    /// Returns the request that the message responds to. `None` if the message is not a response, or if the request is
+    /// unclear.
     pub(super) fn response_id(&self) -> Option<u64> {
         self.id.filter(|_| self.is_answer())
     }

@@ -1,4 +1,4 @@
-//! One server: its connection is made on first use, monitored, and re-established after a loss.
+//! One server. Its connection is made on first use, monitored, and made again after it is lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::link::{self, Link, PinStatus, ToolsCheck};
 use super::throttle::Throttle;
 
-/// Waits before reconnecting to a server; the last one repeats. A worker's default retry waits (1, 3, 9 s) add up to
-/// more than the longest of these, so a call can outlive a restart of the server.
+/// Waits before reconnecting to a server. The last wait repeats. A worker's default retry waits (1, 3, 9 s) add up to
+/// more than the longest wait here, so retries of a call can outlast a restart of the server.
 const LADDER: [Duration; 5] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
@@ -25,18 +25,18 @@ const LADDER: [Duration; 5] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// After a connection has lasted this long, the waits start from the first one again.
+/// If a connection has lasted this long, the waits start again from the first one.
 const STEADY: Duration = Duration::from_secs(30);
-/// Time limit for starting a server, the handshake and listing its tools: `npx` may have to download a package first.
+/// Time limit for starting a server, the handshake and listing its tools. `npx` may have to download a package first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a call waits while the server is being connected: a longer wait would waste its slot.
+/// Maximum time that a call waits while the server is being connected. A longer wait would waste the call's slot.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often the tools are checked without a notification, because not every server sends one.
+/// Interval of the checks of the tools without a notification. Not every server sends notifications.
 const RECHECK_EVERY: Duration = Duration::from_secs(300);
 /// Time limit for listing the tools of a connected server.
 const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One server. Its connection is closed when its last tool is dropped.
+/// One server. Its connection is closed when the last tool of the server is dropped.
 pub(super) struct Server {
     inner: Arc<ServerShared>,
     started: AtomicBool,
@@ -59,7 +59,7 @@ enum State {
     Connecting,
     /// Connected: calls can be sent.
     Up(Arc<Link>),
-    /// Connecting failed, or the connection was lost; the next attempt comes after a wait.
+    /// Connecting failed or the connection was lost. The next attempt follows after a wait.
     Away,
     /// The process is about to exit.
     Stopped,
@@ -68,7 +68,7 @@ enum State {
 /// Why a call cannot be sent. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkUnavailable {
-    /// The server is not connected, or not yet.
+    /// The server is not connected.
     Away,
     /// The process is about to exit.
     Stopped,
@@ -94,7 +94,7 @@ impl Server {
         &self.inner.name
     }
 
-    /// Returns whether the server is connected, and how many of its tools are quarantined.
+    /// Returns whether the server is connected, and the number of its quarantined tools.
     pub(super) fn now(&self) -> McpServer {
         let state = self.inner.state.borrow();
         let (up, quarantined) = match &*state {
@@ -104,7 +104,7 @@ impl Server {
         McpServer { name: self.inner.name.clone(), up, quarantined }
     }
 
-    /// Starts connecting, unless already started. Requires a running runtime.
+    /// Starts connecting if this was not done before. Requires a running runtime.
     pub(super) fn start(&self) {
         if !self.started.swap(true, Ordering::AcqRel) {
             tokio::spawn(supervise(Arc::clone(&self.inner)));
@@ -116,7 +116,7 @@ impl Server {
         self.inner.stop.cancel();
     }
 
-    /// Waits until the connection is closed and the process has exited.
+    /// Waits until the connection is closed and the server's process has exited.
     pub(super) async fn ended(&self) {
         if self.started.load(Ordering::Acquire) {
             self.inner.ended.cancelled().await;
@@ -126,7 +126,8 @@ impl Server {
     /// Returns the connection as soon as it is available.
     ///
     /// # Errors
-    /// [`LinkUnavailable`] if it is not available, after a bounded wait for a connection that is being made.
+    /// [`LinkUnavailable`] if the server is not connected. If a connection is being made, waits for a bounded time
+    /// first.
     pub(super) async fn link(&self) -> Result<Arc<Link>, LinkUnavailable> {
         self.start();
         let mut state = self.inner.state.subscribe();
@@ -142,7 +143,7 @@ impl Server {
     }
 }
 
-/// Connects, monitors and reconnects, until the last tool of the server is dropped or the process stops.
+/// Connects, monitors and reconnects until the last tool of the server is dropped or this process stops.
 async fn supervise(server: Arc<ServerShared>) {
     let mut rung = 0;
     loop {
@@ -167,7 +168,7 @@ async fn supervise(server: Arc<ServerShared>) {
     server.ended.cancel();
 }
 
-/// Runs one connection from start to end. Returns the time when it was established, if it was.
+/// Runs one connection from start to end. If the connection was established, returns the time when this happened.
 async fn run_once(server: &Arc<ServerShared>) -> Option<Instant> {
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected(server)).await;
     let link = match connected.unwrap_or_else(|_| Err(format!("not ready within {} s", CONNECT_TIMEOUT.as_secs()))) {
@@ -192,8 +193,8 @@ async fn connected(server: &ServerShared) -> Result<Arc<Link>, String> {
     Ok(Arc::new(link))
 }
 
-/// Monitors a connection. Returns the reason why it cannot be used for new calls; running calls continue as long as
-/// they can.
+/// Monitors a connection. Returns the reason why it can no longer be used for new calls. Running calls continue on it
+/// as long as possible.
 async fn monitor(server: &ServerShared, link: &Arc<Link>) -> String {
     let mut throttle = Throttle::default();
     loop {

@@ -16,12 +16,12 @@ use tickfleet_tools::{Environment, RegisteredTool, RegistryError};
 use super::server::Server;
 use super::tool::McpTool;
 
-/// Default upper limit for one attempt of a tool that keeps reporting progress.
+/// Default upper limit for one attempt if the tool keeps reporting progress.
 const TIMEOUT_MAX_DEFAULT: Duration = Duration::from_secs(300);
-/// How long to wait for all servers to exit.
+/// Maximum wait until all servers have exited.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Identifies what a connection can serve: the same server, reached in the same way, with the same pins.
+/// Identifies a connection: the server's name, how the server is reached, and the pins.
 type Key = (String, McpConnection, Vec<String>);
 
 /// The MCP servers of a process. Registries built from the same configuration share their connections.
@@ -32,7 +32,7 @@ pub struct Servers {
 
 #[derive(Default)]
 struct KnownServers {
-    /// True if servers are connected right away rather than on their first call.
+    /// True if servers are connected immediately instead of on their first call.
     eager: bool,
     servers: BTreeMap<Key, Weak<Server>>,
 }
@@ -44,17 +44,17 @@ impl fmt::Debug for Servers {
 }
 
 impl Servers {
-    /// Starts without servers. Secrets and `PATH` are looked up in `environment`.
+    /// Makes an empty set of servers. Secrets and `PATH` are looked up in `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
         Self { environment, known: Mutex::default() }
     }
 
-    /// Returns the imported tools of all servers in `file`, without connecting to them. `timeout_default` is the
+    /// Returns the imported tools of all servers in `file`, without connecting to the servers. `timeout_default` is the
     /// maximum silence of a call if the configuration sets none.
     ///
     /// # Errors
-    /// All tools with an unusable schema.
+    /// One error for each tool whose schema cannot be used.
     pub fn tools(&self, file: &McpFile, timeout_default: Duration) -> Result<Vec<RegisteredTool>, Vec<RegistryError>> {
         let mut tools = Vec::new();
         let mut errors = Vec::new();
@@ -74,7 +74,7 @@ impl Servers {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// Files are not checked, because a secret in a file may still appear.
+    /// Returns true if a secret is missing. Secret files are not checked, because a file can still be created later.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.environment.get(variable).is_none(),
@@ -98,8 +98,8 @@ impl Servers {
         server
     }
 
-    /// Returns the current state of each server. If a server has two connections, as during a reload, the better one
-    /// counts.
+    /// Returns the current state of each server. During a reload, a server may have two connections. If one of them is
+    /// up, the server counts as up.
     #[must_use]
     pub fn state(&self) -> Vec<McpServer> {
         let known = self.known.lock();
@@ -114,15 +114,16 @@ impl Servers {
         by_name.into_values().collect()
     }
 
-    /// Connects to all servers now, and to later servers as soon as their tools are built. Requires a running runtime.
+    /// Connects to all servers now. Servers that are added later connect when their tools are built. Requires a running
+    /// runtime.
     pub fn start(&self) {
         let mut known = self.known.lock();
         known.eager = true;
         known.servers.values().filter_map(Weak::upgrade).for_each(|server| server.start());
     }
 
-    /// Closes all connections and waits at most 5 s until the child processes have exited. No server is connected
-    /// afterwards.
+    /// Closes all connections, and waits at most 5 s until the child processes have exited. After that, no server is
+    /// connected again.
     pub async fn stop(&self) {
         let servers: Vec<Arc<Server>> = {
             let known = self.known.lock();
@@ -137,7 +138,7 @@ impl Servers {
 }
 
 /// Registers the tool. If the output schema that the server declares cannot be checked, the tool is registered without
-/// it.
+/// an output schema.
 fn registered(spec: ToolSpec, handler: Arc<McpTool>) -> Result<RegisteredTool, RegistryError> {
     match RegisteredTool::new(spec.clone(), Arc::clone(&handler) as _) {
         Err(error @ RegistryError::Schema { which: "output", .. }) => {

@@ -1,15 +1,15 @@
-//! How soon tools are listed again after a server announced changes: at first immediately, then with growing pauses.
+//! Delays the listing of tools after a server announces changes: at first no delay, then growing pauses.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Announcements that are followed immediately: after a change, a server may send several.
+/// Number of announcements that are followed immediately. After a change, a server may send several announcements.
 const AT_ONCE: u32 = 3;
-/// The first pause after them; each further pause is twice as long.
+/// The first pause after the immediate listings. Each further pause is twice as long.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// If no announcement comes for this long after the last pause, the next one is followed immediately again.
+/// If no announcement arrives for this long after the last pause, the next announcement is followed immediately.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Counts announcements of changes.

@@ -1,4 +1,4 @@
-//! A tool of an MCP server: one call, from its arguments to the meaning of the response.
+//! A tool of an MCP server: runs one call, from the arguments to the interpretation of the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::server::{LinkUnavailable, Server};
 use super::wire::RawArguments;
 use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput};
 
-/// The metadata key with which servers that support it receive the call's idempotency key.
+/// The metadata key that contains the call's idempotency key. Some servers support it.
 const IDEMPOTENCY_KEY: &str = "tickfleet/idempotencyKey";
 
 /// Runs the calls of one tool.
@@ -25,12 +25,12 @@ pub(super) struct McpTool {
     server: Arc<Server>,
     /// The tool's name on the server.
     own: String,
-    /// The effect of running the tool again.
+    /// The tool's effect, which determines whether the tool may run again.
     effect: Effect,
     /// True if the tool declares an output schema.
     is_structured: bool,
-    /// Maximum silence of a call: each progress notification restarts it. The worker's own timeout limits the whole
-    /// call.
+    /// Maximum silence of a call. Each progress notification restarts this limit. The worker's own timeout limits the
+    /// whole call.
     silence_max: Duration,
 }
 
@@ -92,7 +92,7 @@ impl Handler for McpTool {
         }
         let link = self.admitted().await?;
         let request = self.request(context, arguments);
-        // An error here means that the connection accepts no more messages.
+        // If sending fails, the connection accepts no more messages.
         let sent = link.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
         let handle = sent.map_err(|_| self.away(LinkUnavailable::Away))?;
         let answer = PendingRequest { link: Arc::clone(&link), handle: Some(handle) }.answer(self.silence_max).await;
@@ -118,14 +118,14 @@ impl Handler for McpTool {
     }
 }
 
-/// A request in progress. If it is dropped before its response arrives, the server is asked to cancel it.
+/// A request in progress. If it is dropped before the response arrives, the server is asked to cancel the request.
 struct PendingRequest {
     link: Arc<Link>,
     handle: Option<RequestHandle<RoleClient>>,
 }
 
 impl PendingRequest {
-    /// Waits for the response; `None` if the server was silent for too long.
+    /// Waits for the response. `None` if the server was silent for too long.
     async fn answer(
         mut self,
         silence_max: Duration,
@@ -149,11 +149,11 @@ impl PendingRequest {
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
-        // Without a runtime, the process is exiting, which also closes the connection.
+        // Outside of a runtime, the process is exiting, which also closes the connection.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let link = Arc::clone(&self.link);
             runtime.spawn(async move {
-                // This fails if the connection has ended, which also cancels the request.
+                // This fails if the connection has ended. The end of the connection also cancels the request.
                 drop(handle.cancel(Some("the caller no longer waits for the answer".to_owned())).await);
                 drop(link);
             });

@@ -1,8 +1,9 @@
 //! Encodes and decodes messages, within bounds and with every digit preserved.
 //!
-//! The protocol library parses a message into several trees of values, which take fifty times its size, and rounds
-//! large numbers. Here only the envelope is parsed. Results remain text until [`super::outcome`] and [`super::listing`]
-//! parse the parts that they need, and arguments remain text all the way to the server.
+//! The protocol library would parse a message into several trees of values, which take fifty times the message's size.
+//! It would also round large numbers. This module parses only the envelope. Results remain text until
+//! [`super::outcome`] and [`super::listing`] parse the parts that they need. Arguments are sent to the server as the
+//! original text.
 
 use std::sync::Arc;
 
@@ -20,23 +21,23 @@ use tickfleet_tools::wording;
 
 use super::scan;
 
-/// Marks errors that this module creates, and distinguishes them.
+/// The key that marks errors created by this module. Its value is one of the two kinds below.
 const MARK: &str = "tickfleet/unread";
 const TOO_LARGE: &str = "too large";
 const UNREADABLE: &str = "unreadable";
 /// Maximum bytes of messages that are parsed into values: handshake responses, errors, notifications and requests.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
-/// Maximum bytes of a server's text in a reason.
+/// Maximum bytes of a server's text that a reason quotes.
 const WORDS_BYTES_MAX: usize = 200;
 
-/// The arguments of a call as text, so that no number is rounded; stored in the extensions of the request.
+/// The arguments of a call as text, so that no number is rounded. Stored in the extensions of the request.
 #[derive(Debug, Clone)]
 pub(super) struct RawArguments(pub(super) Arc<str>);
 
 /// Encodes a message.
 ///
 /// # Errors
-/// None for messages that this client sends.
+/// Messages that this client sends can always be encoded.
 pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<u8>> {
     #[derive(Serialize)]
     struct Call<'a> {
@@ -55,7 +56,8 @@ pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<
         && let ClientRequest::CallToolRequest(call) = &request.request
         && let Some(RawArguments(arguments)) = call.extensions.get()
     {
-        // When it writes a request, the library merges its own metadata into that of the request.
+        // When the library encodes a request, it merges its own metadata into the request's metadata. Keep the merged
+        // metadata.
         let mut written = serde_json::to_value(message)?;
         let meta = written.pointer_mut("/params/_meta").map(Value::take).unwrap_or_default();
         let arguments = serde_json::from_str(arguments)?;
@@ -82,11 +84,11 @@ pub(super) fn number(id: &RequestId) -> Option<u64> {
 }
 
 pub(super) fn id_of(number: u64) -> RequestId {
-    // The client's ids begin at 0 and count the requests of one connection.
+    // The client assigns the ids itself: they begin at 0 and count the requests of one connection.
     NumberOrString::Number(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// Makes an error to deliver instead of the response to a request.
+/// Makes an error that is delivered in place of the response to a request.
 fn in_its_place(id: u64, kind: &str, why: &str) -> ServerJsonRpcMessage {
     let error = ErrorData::new(ErrorCode(-32000), why.to_owned(), Some(json!({ MARK: kind })));
     ServerJsonRpcMessage::Error(JsonRpcError::new(Some(id_of(id)), error))
@@ -112,7 +114,7 @@ pub(super) fn is_too_large(error: &ErrorData) -> bool {
     is_marked(error, TOO_LARGE)
 }
 
-/// Returns true if an error replaces a response that could not be read; its message is the reason.
+/// Returns true if an error replaces a response that could not be read. The error's message is the reason.
 pub(super) fn is_unreadable(error: &ErrorData) -> bool {
     is_marked(error, UNREADABLE)
 }
@@ -121,9 +123,10 @@ pub(super) fn is_unreadable(error: &ErrorData) -> bool {
 #[allow(clippy::large_enum_variant, reason = "nearly each is a message, and is moved on at once")]
 #[derive(Debug)]
 pub(super) enum Decoded {
-    /// A message. The result of a response is a custom result that holds its text, except for `initialize`.
+    /// A message. The result of a response is stored as text in a custom result. The response to `initialize` is
+    /// parsed.
     Message(ServerJsonRpcMessage),
-    /// A notification that has no effect here.
+    /// A notification that this client does not use.
     Ignored,
     /// Not a message.
     Unreadable(DecodeError),
@@ -132,7 +135,7 @@ pub(super) enum Decoded {
 /// Why bytes are not a message.
 #[derive(Debug)]
 pub(super) struct DecodeError {
-    /// The request that they respond to, if it could be read.
+    /// The id of the request that the bytes respond to, if it could be read.
     pub(super) id: Option<u64>,
     /// The reason.
     pub(super) why: String,
@@ -146,7 +149,7 @@ impl DecodeError {
     }
 }
 
-/// The members of a message. `null` counts as a value here, not as a missing member.
+/// The members of a message. A member that is `null` counts as present.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
@@ -166,12 +169,12 @@ fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D:
 /// Decodes the messages of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
-    /// The id of the handshake request: its response is parsed for the protocol library.
+    /// The id of the handshake request. Its response is parsed for the protocol library.
     handshake: Mutex<Option<u64>>,
 }
 
 impl Decoder {
-    /// Records a sent message, so that the response to the handshake is recognized.
+    /// Remembers the id of a sent handshake request, so that the response to it is recognized.
     pub(super) fn note(&self, message: &ClientJsonRpcMessage) {
         if let JsonRpcMessage::Request(request) = message
             && matches!(request.request, ClientRequest::InitializeRequest(_))
@@ -218,12 +221,12 @@ impl Decoder {
     }
 }
 
-/// Returns the request that an id refers to. This client's ids are integers; some servers return them as strings.
+/// Returns the request that an id refers to. This client's ids are integers, but some servers return them as strings.
 fn own_id(id: &str) -> Option<u64> {
     id.trim_matches('"').parse().ok()
 }
 
-/// Decodes an error response. Its details are not read, because they can be anything.
+/// Decodes an error response. The error's details are not read, because they can be any JSON.
 fn refusal(id: Option<u64>, error: &str) -> Decoded {
     #[derive(Deserialize)]
     struct Refusal {
@@ -253,14 +256,14 @@ fn refusal(id: Option<u64>, error: &str) -> Decoded {
 
 /// Decodes a request or notification from the server.
 fn from_server(text: &str, id: Option<&RawValue>, method: &RawValue) -> Decoded {
-    /// The notifications that have an effect here.
+    /// The notifications that this client uses.
     const KNOWN: [&str; 3] = ["notifications/progress", "notifications/tools/list_changed", "notifications/cancelled"];
     let is_small = text.len() <= SMALL_BYTES_MAX && scan::flaw(text).is_none();
     let method = serde_json::from_str::<String>(method.get()).unwrap_or_default();
     let message = match id {
         None if !is_small || !KNOWN.contains(&method.as_str()) => return Decoded::Ignored,
         Some(id) if !is_small => {
-            // The request will be rejected by its method name; its content is not needed.
+            // The client rejects the request by its method name, so the request's parameters are not needed.
             serde_json::from_str(&format!(r#"{{"jsonrpc":"2.0","id":{},"method":{}}}"#, id.get(), json!(method)))
         }
         _ => serde_json::from_str(text),
@@ -312,7 +315,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the request id, and the text of the result or the reason why it could not be read.
+    /// Returns the request id, and either the text of the result or the reason why it could not be read.
     fn decoded(bytes: &[u8]) -> (Option<u64>, Result<String, String>) {
         match Decoder::default().decode(bytes) {
             Decoded::Message(ServerJsonRpcMessage::Response(response)) => match response.result {

@@ -1,4 +1,4 @@
-//! Responses of a real child process that are not results or are too large: the calls end at once with an accurate
+//! Responses of a real child process that are not results or are too large. The calls end immediately with an accurate
 //! failure.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -15,9 +15,9 @@ use tickfleet_model::{AgentId, CallId, TenantId, TurnId, limits};
 use tickfleet_tools::{CallContext, Environment, RegisteredTool, ToolFailure, ToolOutput};
 use tickfleet_tools_mcp::{Servers, list_tools};
 
-/// A server that responds as its arguments say: a given `result`, its arguments as an `echo`, a `line` as given (with
-/// the request's id for `ID`), a list of the given count of `numbers`, or a line of the given number of `bytes`. Its
-/// command-line argument sets the protocol version that it announces.
+/// A server whose response depends on the call's arguments: a given `result`, the arguments as an `echo`, a given
+/// `line` (with the request's id in place of `ID`), a list of that many `numbers`, or a line of that many `bytes`. The
+/// server's command-line argument sets the protocol version that it announces.
 const SERVER: &str = r#"
 import json
 import sys
@@ -62,7 +62,7 @@ for request in sys.stdin:
         sys.stdout.buffer.write(said if isinstance(said, bytes) else said.encode())
         sys.stdout.flush()
 "#;
-/// Maximum silence; none of these calls waits that long.
+/// Maximum silence. The calls in these tests end much earlier.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[allow(clippy::disallowed_methods, reason = "the machine's PATH, as a worker's own environment has it")]
@@ -70,7 +70,7 @@ fn environment() -> Environment {
     Environment::of([("PATH", std::env::var("PATH").unwrap_or_default().as_str())])
 }
 
-/// Starts the server in `folder`; returns its tools by their names on the server.
+/// Starts the server in `folder`. Returns its tools by their names on the server.
 async fn started(folder: &Path) -> (Servers, BTreeMap<String, RegisteredTool>) {
     std::fs::write(folder.join("server.py"), SERVER).unwrap();
     let script = folder.join("server.py");
@@ -96,11 +96,11 @@ async fn call_with(tool: &RegisteredTool, arguments: &str) -> Result<ToolOutput,
     let context = CallContext::new(TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap(), call);
     let arguments = RawValue::from_string(arguments.to_owned()).unwrap();
     let answer = tool.handler.call(&context, &arguments);
-    // A fifth of the time that the call itself would wait.
+    // The call must end within a fifth of the time that it would wait for the server.
     tokio::time::timeout(TIMEOUT / 5, answer).await.unwrap()
 }
 
-/// Returns the message of a failure, and whether the call may have been carried out.
+/// Returns the message of a failure. The flag is true if the call may have taken effect.
 fn failure(answer: Result<ToolOutput, ToolFailure>) -> (String, bool) {
     match answer {
         Err(ToolFailure::Transient { message, not_executed: false, .. }) => (message, true),
@@ -221,7 +221,7 @@ async fn a_result_of_four_mib_takes_a_few_times_its_bytes_however_many_values_it
     servers.stop().await;
 }
 
-/// The same over HTTP: the call's arguments choose a body or a stream as the response, and its content.
+/// A server like `SERVER`, over HTTP. The call's arguments choose a body or a stream as the response, and its content.
 const HTTP_SERVER: &str = r#"
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -319,7 +319,7 @@ async fn over_http_digits_are_kept_and_an_answer_that_cannot_be_read_ends_its_ca
     servers.stop().await;
 }
 
-/// A server whose texts contain its own token, another secret, and deceptive hidden characters.
+/// A server whose texts contain its own token, another secret, and misleading hidden characters.
 const INDISCREET: &str = r#"
 import json
 import os
@@ -372,7 +372,7 @@ async fn texts_of_a_server_show_no_secret_nothing_hidden_and_are_short() {
     assert_eq!(tool.input_schema["properties"]["a"]["description"], "as [REDACTED]");
     let (name, why) = &offer.refused[0];
     assert!(name.starts_with("odd [REDACTED]\\u202e") && name.len() <= 300, "{name}: {why}");
-    // The pinned definition is the one that a worker compares with.
+    // A worker compares the server's tools with the pinned definition.
     assert!(!format!("{offer:?}").contains(token), "{offer:?}");
     let mut pinned = def;
     pinned.tools = offer.tools;

@@ -5,10 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Why an address is not public.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotPublic {
-    /// An address in a private network or of this machine. A host that is allowed by name may resolve to it.
+    /// An address in a private network or of this machine. If a host is allowed by name, it may resolve to such an
+    /// address.
     Private(&'static str),
     /// An address at which no tool calls a service on purpose, such as a cloud's metadata service. A host that is
-    /// allowed by name must not resolve to it; the address itself or a block that contains it must be allowed.
+    /// allowed by name must not resolve to it. It can be reached only if the address itself, or a block that contains
+    /// it, is allowed.
     Forbidden(&'static str),
 }
 
@@ -20,7 +22,7 @@ impl NotPublic {
     }
 }
 
-/// Returns the address to check: IPv4 inside IPv6 (mapped, NAT64) becomes IPv4.
+/// Returns the address to check. An IPv4 address inside IPv6 (mapped, NAT64) becomes IPv4.
 pub(crate) fn plain(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => match v6.segments() {
@@ -35,7 +37,7 @@ fn v4(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))
 }
 
-/// Returns why an address is special; `None` if it is public.
+/// Returns the reason why an address is special. `None` if the address is public.
 pub(crate) fn special(address: IpAddr) -> Option<NotPublic> {
     match plain(address) {
         IpAddr::V4(v4) => special_v4(v4),
@@ -46,7 +48,8 @@ pub(crate) fn special(address: IpAddr) -> Option<NotPublic> {
 fn special_v4(address: Ipv4Addr) -> Option<NotPublic> {
     use NotPublic::{Forbidden, Private};
     let known = match address.octets() {
-        // Alibaba's address is inside a block that is otherwise private; Azure's is among public addresses.
+        // Alibaba's address is inside a block that is otherwise a carrier's private one. Azure's address is among
+        // public addresses.
         [100, 100, 100, 200] | [168, 63, 129, 16] => Forbidden("an address of a cloud's own services"),
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => Private("a private address"),
         [127, ..] => Private("a loopback address"),
@@ -56,7 +59,7 @@ fn special_v4(address: Ipv4Addr) -> Option<NotPublic> {
         [0, ..] => Forbidden("an unspecified address"),
         [224..=239, ..] => Forbidden("a multicast address"),
         [240..=255, ..] => Forbidden("a reserved address"),
-        // Oracle's metadata service is here.
+        // This block contains Oracle's metadata service.
         [192, 0, 0, _] => Forbidden("a protocol address"),
         [192, 88, 99, _] => Forbidden("a 6to4 relay"),
         [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => Forbidden("a documentation address"),
@@ -80,7 +83,7 @@ fn special_v6(address: Ipv6Addr) -> Option<NotPublic> {
         [0xfe80..=0xfebf, ..] => Forbidden("a link-local address"),
         [0xfec0..=0xfeff, ..] => Forbidden("a site-local address"),
         [0xff00..=0xffff, ..] => Forbidden("a multicast address"),
-        // Tunnels lead to an embedded IPv4 address that has not been checked.
+        // Tunnels lead to an embedded IPv4 address that was not checked.
         [0x2002, ..] => Forbidden("a 6to4 address"),
         [0x2001, 0, ..] => Forbidden("a Teredo address"),
         [0x2001, 0x1..=0x1ff, ..] => Forbidden("a protocol address"),
@@ -99,7 +102,7 @@ pub(crate) struct AddressBlock {
 }
 
 impl AddressBlock {
-    /// Parses `address/bits` or a single address; `None` for anything else.
+    /// Parses `address/bits` or a single address. `None` for any other text.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),
@@ -230,7 +233,7 @@ mod tests {
                 IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low)),
                 IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, high, low)),
                 IpAddr::V6(Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1)),
-                // Teredo: as the server's address, and as the client's, whose bits are inverted.
+                // Teredo: once as the server's address, and once as the client's address, which has inverted bits.
                 IpAddr::V6(Ipv6Addr::new(0x2001, 0, high, low, 0, 0, 0, 0)),
                 IpAddr::V6(Ipv6Addr::new(0x2001, 0, 0x4136, 0xe378, 0x8000, 0x63bf, !high, !low)),
             ];

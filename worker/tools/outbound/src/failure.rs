@@ -5,7 +5,7 @@ use std::io;
 
 use rustls::CertificateError;
 
-/// Returns the cause of a failed connection, including what is wrong with a certificate. Unknown causes are reported as
+/// Returns the cause of a failed connection, including the problem with a certificate. Unknown causes are reported as
 /// "the connection failed".
 #[must_use]
 pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
@@ -29,7 +29,7 @@ pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     }
 }
 
-/// Returns the TLS error in a chain. An error wrapped by an I/O error is not among that error's sources.
+/// Returns the TLS error in a chain. The sources of an I/O error do not include the error that it wraps.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(this) = next {

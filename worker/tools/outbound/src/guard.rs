@@ -1,7 +1,7 @@
-//! The hosts that an HTTP tool may reach: public addresses, and private ones that its declaration allows.
+//! The hosts that an HTTP tool may reach: public addresses, and private addresses that the tool's declaration allows.
 //!
-//! The checked address is always the address that is connected to. [`Resolver`] resolves names and returns only allowed
-//! addresses. Literal addresses do not pass through a resolver, so they are checked before sending.
+//! The client always connects to the address that was checked. [`Resolver`] resolves names and returns only allowed
+//! addresses. Literal addresses do not use a resolver, so they are checked before sending.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -34,12 +34,12 @@ pub enum Blocked {
     },
 }
 
-/// Whether a host is trusted by name.
+/// Whether a host is allowed by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostTrust {
-    /// Not named: only public addresses and allowed blocks.
+    /// The host is not named in `allow_private`. Only public addresses and allowed blocks can be reached.
     Unnamed,
-    /// Named in `allow_private`: private addresses are allowed too.
+    /// The host is named in `allow_private`. Private addresses can also be reached.
     Named,
 }
 
@@ -54,7 +54,7 @@ impl Guard {
     /// Parses `host`, `host:port`, `[v6]:port`, addresses and CIDR blocks.
     ///
     /// # Errors
-    /// The first entry with another format.
+    /// The first entry that has none of these formats.
     pub fn parse<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut guard = Self::default();
         for entry in entries.into_iter().map(str::trim).filter(|e| !e.is_empty()) {
@@ -70,19 +70,19 @@ impl Guard {
         }
         let url = Url::parse(&format!("http://{entry}")).ok()?;
         let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
-        // Parsing drops the port of `http://host:80`, because it is the scheme's default.
+        // For `http://host:80`, the URL parser drops the port, because 80 is the scheme's default.
         let port = url.port().or_else(|| entry.ends_with(":80").then_some(80));
         let host = host_of(&url).filter(|_| bare && !entry.ends_with('/'))?;
         self.names.insert((host, port));
         Some(())
     }
 
-    /// Returns true if any host is trusted by name.
+    /// Returns true if any host is allowed by name.
     pub fn names_any(&self) -> bool {
         !self.names.is_empty()
     }
 
-    /// Checks everything that can be checked before a name is resolved: scheme, user name, literal address.
+    /// Performs all checks that are possible before a name is resolved: scheme, user name, literal address.
     ///
     /// # Errors
     /// [`Blocked`] gives the reason.
@@ -97,7 +97,7 @@ impl Guard {
         let port = url.port_or_known_default();
         let named = self.names.contains(&(host.clone(), None)) || self.names.contains(&(host.clone(), port));
         let standing = if named { HostTrust::Named } else { HostTrust::Unnamed };
-        // A literal address named with its port is allowed. (Without a port, it is an entry of `blocks`.)
+        // A literal address that is named with its port is allowed. (An address without a port is in `blocks`.)
         match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
             Ok(literal) if !named => {
                 self.admits(literal, HostTrust::Unnamed).map_err(|what| Blocked::Special { host, what })?;
@@ -107,7 +107,7 @@ impl Guard {
         Ok(standing)
     }
 
-    /// Checks that an address may be connected to; if not, returns what is special about it.
+    /// Checks that a client may connect to an address. If not, returns why the address is special.
     fn admits(&self, address: IpAddr, standing: HostTrust) -> Result<(), &'static str> {
         let allowed = |address| self.blocks.iter().any(|block| block.contains(address));
         match address::special(address) {
@@ -118,7 +118,7 @@ impl Guard {
         }
     }
 
-    /// Returns the addresses that may be connected to.
+    /// Returns the addresses in `all` that a client may connect to.
     fn admitted(&self, host: &str, all: Vec<SocketAddr>, standing: HostTrust) -> Result<Vec<SocketAddr>, Blocked> {
         let mut refused = None;
         let admitted: Vec<SocketAddr> = all
@@ -132,7 +132,7 @@ impl Guard {
     }
 }
 
-/// Returns the host of a URL in the form used for comparison: lower case (as URLs are parsed), without a final dot.
+/// Returns the host of a URL in the form used for comparison: without a final dot. URL parsing makes it lower case.
 fn host_of(url: &Url) -> Option<String> {
     let host = url.host_str()?.trim_end_matches('.');
     (!host.is_empty()).then(|| host.to_owned())

@@ -1,7 +1,8 @@
 //! HTTP clients that reach only allowed addresses, as protection against server-side request forgery (SSRF).
 //!
-//! All clients for declared tools are built here: [`client`] for tools that check each request, and [`client_for`] for
-//! connections to one address. `guard` decides which addresses may be reached; `address` knows which ones are special.
+//! All clients for declared tools are built here. [`client`] is for tools that check each request. [`client_for`] is
+//! for connections to one address. `guard` decides which addresses can be reached, and `address` classifies special
+//! addresses.
 
 mod address;
 mod failure;
@@ -24,16 +25,17 @@ use guard::Resolver;
 pub struct ConnectOptions {
     /// Time limit for resolving, connecting and the TLS handshake.
     pub timeout: Duration,
-    /// How long an idle connection is kept; `None` for reqwest's default.
+    /// Maximum time that an idle connection is kept. `None` for reqwest's default.
     pub idle: Option<Duration>,
 }
 
-/// Builds a client that resolves names to the addresses that `guard` allows for a host of this `standing`. It follows
-/// no redirects, retries nothing and uses no proxy from the environment. Literal addresses do not pass through the
-/// resolver: call [`Guard::check`] for each URL before sending to it.
+/// Builds a client that resolves names. It returns only addresses that `guard` allows for a host of this `standing`.
+/// The client follows no redirects, retries nothing and uses no proxy from the environment.
+///
+/// Literal addresses do not use the resolver: call [`Guard::check`] for each URL before sending a request.
 ///
 /// # Errors
-/// Why TLS cannot be set up: no crypto provider or no trust roots.
+/// The reason why TLS cannot be set up: no crypto provider or no trust roots.
 pub fn client(guard: &Arc<Guard>, standing: HostTrust, connecting: ConnectOptions) -> Result<reqwest::Client, String> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         return Err("no crypto provider is installed in this process".to_owned());
@@ -52,10 +54,10 @@ pub fn client(guard: &Arc<Guard>, standing: HostTrust, connecting: ConnectOption
     builder.build().map_err(|e| format!("TLS setup failed ({}); check ca-certificates or SSL_CERT_FILE", deepest(&e)))
 }
 
-/// Builds a client for requests to `url` only, which is checked here once.
+/// Builds a client for requests to `url` only. The address is checked once, by this function.
 ///
 /// # Errors
-/// The problem with the address or with `allow_private`, or why TLS cannot be set up. Contains no secrets.
+/// The problem with the address, with `allow_private`, or with the setup of TLS. Contains no secrets.
 pub fn client_for(
     url: &str,
     allow_private: &BTreeSet<String>,
@@ -68,7 +70,7 @@ pub fn client_for(
     client(&Arc::new(guard), standing, ConnectOptions { timeout: connect_timeout, idle: None })
 }
 
-/// Installs the crypto provider that TLS needs, once per process; later calls have no effect.
+/// Installs the crypto provider that TLS needs, once per process. Later calls have no effect.
 pub fn install_crypto_provider() {
     drop(rustls::crypto::ring::default_provider().install_default());
 }

@@ -1,4 +1,4 @@
-//! The state of the code of Python modules: a change in the code counts as a change of the configuration.
+//! The state of the code of Python modules. A change of the code counts as a change of the configuration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,12 +7,12 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use tickfleet_config::PythonDef;
 
-/// Maximum depth of folders and maximum number of files that are examined: larger trees are installations, not tools.
+/// Maximum depth of folders, and maximum number of files. Larger trees are installations, not tools.
 const DEPTH_MAX: usize = 16;
 const FILES_MAX: usize = 5_000;
 
-/// Returns a digest of the names, sizes and times of the Python files in the folders of `path`: equal if nothing has
-/// changed. Modules found elsewhere, such as installed ones, are not included.
+/// Returns a digest of the names, sizes and modification times of the Python files in the folders of `path`. If nothing
+/// has changed, the digest is equal. Modules in other places, such as installed ones, are not included.
 #[must_use]
 pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a PythonDef>) -> String {
     let mut found = BTreeMap::new();

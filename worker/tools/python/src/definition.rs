@@ -32,7 +32,7 @@ impl Definition {
         self.timeout_ms.map(Duration::from_millis)
     }
 
-    /// Returns the tool's specification. `configured` is false if a secret of its processes is missing.
+    /// Returns the tool's specification. `configured` is false if a secret of the tool's processes is missing.
     pub(crate) fn spec(&self, timeout: Duration, configured: bool) -> ToolSpec {
         ToolSpec {
             id: default_id(&self.name),
@@ -58,7 +58,7 @@ impl Definition {
     }
 }
 
-/// Returns a digest of definitions. It is equal if a model sees the same tools.
+/// Returns a digest of definitions. Two lists of definitions with the same digest are the same tools for a model.
 pub(crate) fn digest(tools: &[Definition]) -> String {
     // Maps of strings and numbers can always be serialized.
     let text = serde_json::to_vec(tools).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Lists the tools of modules before the configuration that names the modules takes effect.
+//! Lists the tools of modules before a configuration that names the modules takes effect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::definition::Definition;
 use crate::interpreter;
 use crate::machine::Machine;
 
-/// How long an interpreter may take to close its socket after it was asked to exit.
+/// Maximum time for an interpreter to close its socket after it was asked to exit.
 const SAYS_BYE_IN: Duration = Duration::from_secs(5);
 
 /// Why the modules of an entry cannot be used.
@@ -20,13 +20,13 @@ const SAYS_BYE_IN: Duration = Duration::from_secs(5);
 pub struct DescribeError {
     /// The entry.
     pub name: String,
-    /// The reason, worded for an operator. If an import fails, it contains the user's own lines of the traceback.
+    /// The reason, worded for an operator. If an import fails, it contains the traceback lines of the user's own code.
     pub why: String,
 }
 
-/// Starts an interpreter, lists its tools, and ends it. Blocks until done, even if the caller is inside a runtime:
-/// configurations are read at startup or outside of the runtime. A missing secret is not an error yet, because a
-/// configuration may be checked where its secrets are not available.
+/// Starts an interpreter, lists its tools, and ends it. Blocks until done, even if the caller is inside a runtime. This
+/// is acceptable because configurations are read at startup or outside of the runtime. A missing secret is not an error
+/// here, because a configuration may be checked on a machine without its secrets.
 ///
 /// # Errors
 /// [`DescribeError`].
@@ -46,7 +46,7 @@ async fn ask(name: &str, def: &PythonDef, machine: &Machine) -> Result<Vec<Defin
     let secrets = Arc::new(known_secrets(def, &machine.environment).await);
     let (interpreter, process, tools) = interpreter::start(name, def, secrets, machine).await?;
     interpreter.send_bye();
-    // An interpreter that does not exit by itself is killed.
+    // If an interpreter does not exit by itself, it is killed.
     let _ = tokio::time::timeout(SAYS_BYE_IN, interpreter.closed.cancelled()).await;
     process.end().await;
     Ok(tools)

@@ -1,19 +1,18 @@
-//! Frames: a length of four bytes in big-endian order, and that many bytes of JSON. Neither side accepts a longer
-//! frame.
+//! Frames: a length of four bytes in big-endian order, followed by JSON of that length. Neither side accepts a longer
+//! frame than [`FRAME_BYTES_MAX`].
 
 use std::io;
 
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Maximum bytes of a frame's JSON. The host has the same limit; the part of a result that a model receives is far
-/// shorter.
+/// Maximum bytes of a frame's JSON. The host has the same limit. A model receives a far shorter part of a result.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Why a frame cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// The frame is longer than the limit of both sides.
+    /// The frame is longer than the limit.
     #[error("a frame of {0} bytes, which is more than {FRAME_BYTES_MAX}")]
     TooLarge(usize),
     /// The frame is not JSON, or contains an unexpected message.
@@ -27,7 +26,7 @@ pub(crate) enum FrameError {
 /// Encodes a message as a frame.
 ///
 /// # Errors
-/// [`FrameError::TooLarge`].
+/// [`FrameError::TooLarge`] if the message is too long.
 pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     let mut frame = vec![0; 4];
     serde_json::to_writer(&mut frame, message)?;
@@ -37,8 +36,8 @@ pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Reads the body of the next frame; `None` if the other side has closed the socket between two frames. Memory is
-/// allocated only for bytes that arrive, not for the announced length.
+/// Reads the body of the next frame. `None` if the other side has closed the socket between two frames. Memory is
+/// allocated only for bytes that have arrived, not for the announced length.
 ///
 /// # Errors
 /// [`FrameError`].

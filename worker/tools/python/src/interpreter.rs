@@ -1,4 +1,4 @@
-//! A running interpreter: the messages sent to it, and the calls that it still has to answer.
+//! A running interpreter: the messages sent to it, and the calls that it has not answered yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,29 +24,29 @@ use crate::machine::Machine;
 use crate::messages::{CallFacts, Failure, FromHost, PROTOCOL, ToHost};
 use crate::process::{self, Process};
 
-/// The end of a call: JSON text, or the failure.
+/// The end of a call: JSON text or the failure.
 pub(crate) type CallReply = Result<String, Failure>;
 
 /// A running interpreter. [`Process`] is the process in which it runs.
 pub(crate) struct Interpreter {
-    /// The secrets that it was started with.
+    /// The secrets that the interpreter was started with.
     pub(crate) secrets: Arc<Secrets>,
-    /// Its process id, if it is a process of the worker.
+    /// The process id, if the interpreter is a process of the worker.
     pub(crate) process: Option<u32>,
-    /// Cancelled when it should take no more calls.
+    /// Canceled when the interpreter should receive no more calls.
     pub(crate) retired: CancellationToken,
-    /// Cancelled when a cancelled call has not ended in time.
+    /// Canceled when a canceled call has not ended in time.
     pub(crate) stuck: CancellationToken,
-    /// Cancelled when no more responses can arrive.
+    /// Canceled when no more responses can arrive.
     pub(crate) closed: CancellationToken,
-    /// Notified when its last running call has ended.
+    /// Notified when the last running call of the interpreter has ended.
     pub(crate) idle: Notify,
     frames: mpsc::UnboundedSender<Vec<u8>>,
     calls: Mutex<HashMap<u64, CallChannels>>,
     next: AtomicU64,
 }
 
-/// A call that was sent. The receiver fails if the interpreter is lost.
+/// A call that was sent. If the interpreter is lost, the receiver fails.
 pub(crate) struct PendingCall {
     pub(crate) id: u64,
     pub(crate) answer: oneshot::Receiver<CallReply>,
@@ -68,10 +68,10 @@ struct CallChannels {
     inner: mpsc::Sender<InnerCall>,
 }
 
-/// Starts an interpreter, and returns it with the tools of its modules.
+/// Starts an interpreter. Returns it together with the tools of its modules.
 ///
 /// # Errors
-/// The reason, worded for an operator. If an import fails, it contains the user's own lines of the traceback.
+/// The reason, worded for an operator. If an import fails, the reason contains the user's own lines of the traceback.
 pub(crate) async fn start(
     name: &str,
     def: &PythonDef,
@@ -81,7 +81,7 @@ pub(crate) async fn start(
     let tail = Arc::new(StderrTail::default());
     let began = Instant::now();
     let (process, socket) = process::start(name, def, &secrets, machine, &tail).await?;
-    // One time limit covers both: the later a tool host appears, the less time is left for its imports.
+    // One time limit covers the start and the imports. If a tool host appears late, less time is left for its imports.
     match tokio::time::timeout_at(began + def.start_timeout, greet(socket)).await {
         Ok(Ok((socket, tools))) => Ok((Interpreter::new(name, &process, socket, secrets), process, tools)),
         Ok(Err(why)) => {
@@ -99,7 +99,7 @@ pub(crate) async fn start(
     }
 }
 
-/// Waits until all modules are imported, and lists the tools. The error is `None` if the host has closed the
+/// Waits until all modules are imported, then lists the tools. The error is `None` if the host has closed the
 /// connection.
 async fn greet(socket: UnixStream) -> Result<(UnixStream, Vec<Definition>), Option<String>> {
     let mut socket = socket;
@@ -132,7 +132,8 @@ async fn next(socket: &mut UnixStream) -> Result<Option<FromHost>, FrameError> {
     match frames::read(socket).await {
         Ok(Some(body)) => Ok(Some(serde_json::from_slice(&body)?)),
         Ok(None) => Ok(None),
-        // A process that exits during its start has not sent a message; its standard error is more informative.
+        // If a process exits during its start, it has not sent a message. Its standard error is more informative than
+        // the error of the socket.
         Err(FrameError::Socket(_)) => Ok(None),
         Err(error) => Err(error),
     }
@@ -158,10 +159,10 @@ impl Interpreter {
         interpreter
     }
 
-    /// Sends a call. Returns `None` if the interpreter is gone and nothing was sent.
+    /// Sends a call. Returns `None` if the interpreter is gone. Nothing was sent in that case.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`]: nothing was sent.
+    /// [`FrameError::TooLarge`] if the call is too long for a frame. Nothing was sent in that case.
     pub(crate) fn call(
         &self,
         tool: &str,
@@ -171,10 +172,10 @@ impl Interpreter {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let frame = frames::encode(&ToHost::Call { id, tool, arguments, context })?;
         let (answered, answer) = oneshot::channel();
-        // The host does not request more inner calls than this.
+        // The host requests at most this many inner calls.
         let (asks, inner) = mpsc::channel(limits::INNER_CALLS_MAX);
         {
-            // Under the lock, so that a call is either refused here or seen by the task that closes the interpreter.
+            // The lock ensures that a call is either refused here or seen by the task that closes the interpreter.
             let mut calls = self.calls.lock();
             if self.closed.is_cancelled() || self.frames.send(frame).is_err() {
                 return Ok(None);
@@ -184,12 +185,12 @@ impl Interpreter {
         Ok(Some(PendingCall { id, answer, inner }))
     }
 
-    /// Tells the host that a call's result is no longer awaited.
+    /// Tells the host that no one waits for a call's result anymore.
     pub(crate) fn cancel(&self, id: u64) {
         self.send(&ToHost::Cancel { id });
     }
 
-    /// Sends the result of an inner call. A result that is too long for a frame is reported as a failure.
+    /// Sends the result of an inner call. If the result is too long for a frame, sends a failure instead.
     pub(crate) fn inner_ended(&self, id: u64, number: u64, result: &InnerResult) {
         let output = result.output.as_deref().map(RawValue::get);
         let ended = ToHost::Inner { id, number, outcome: &result.outcome, output, error: result.error.as_deref() };
@@ -208,7 +209,7 @@ impl Interpreter {
     }
 
     fn send(&self, message: &ToHost<'_>) {
-        // If the host is gone, the message is not needed. These messages are short and always fit a frame.
+        // If the host is gone, the message is not needed. Messages of this kind are short and always fit a frame.
         if let Ok(frame) = frames::encode(message) {
             let _ = self.frames.send(frame);
         }
@@ -225,7 +226,7 @@ impl Interpreter {
     }
 }
 
-/// Writes frames as they come: those queued during one write are sent with the next.
+/// Writes frames as they arrive. Frames that are queued during one write are sent with the next write.
 async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8>>, closed: CancellationToken) {
     loop {
         let frame = tokio::select! {
@@ -236,14 +237,14 @@ async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8
         while let Ok(more) = frames.try_recv() {
             frame.extend(more);
         }
-        // The reading task detects the cause of an error.
+        // If a write fails, the reading task detects the cause.
         if to.write_all(&frame).await.is_err() {
             return;
         }
     }
 }
 
-/// Reads messages until the host has closed the connection or violates the protocol.
+/// Reads messages until the host closes the connection or violates the protocol.
 async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) {
     let mut from = BufReader::new(from);
     let redactor = Redactor::default();
@@ -261,12 +262,12 @@ async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Inter
                     (_, Some(error)) => Err(error),
                     (None, None) => break,
                 };
-                // If the caller no longer waits, the result is dropped.
+                // If no one waits for the call anymore, its result is dropped.
                 call.map(|call| call.answer.send(answer));
             }
             Ok(FromHost::Inner { id, number, tool, arguments }) => {
                 let asks = interpreter.calls.lock().get(&id).map(|call| call.inner.clone());
-                // If the caller no longer waits, its inner calls are not made.
+                // If no one waits for the call anymore, its inner calls are not made.
                 let Some(asks) = asks else { continue };
                 if let Err(mpsc::error::TrySendError::Full(_)) = asks.try_send(InnerCall { number, tool, arguments }) {
                     tracing::error!(name, "Python process exceeds the limit of inner calls; stopping it");

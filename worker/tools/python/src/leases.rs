@@ -1,4 +1,4 @@
-//! Assigns the calls of a pool to interpreters with free capacity, and queues calls while none has any.
+//! Assigns the calls of a pool to interpreters with free capacity. If none has free capacity, the calls are queued.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ pub(crate) struct PoolShared {
     pub(crate) name: String,
     pub(crate) def: PythonDef,
     pub(crate) machine: Arc<Machine>,
-    /// Digest of the tools at the time when the configuration was read: a process with different tools is not used.
+    /// Digest of the tools when the configuration was read. A process with different tools is not used.
     pub(crate) digest: String,
-    /// Cancelled when everything should end.
+    /// Canceled when the pool should end.
     pub(crate) stop: CancellationToken,
-    /// The tasks of the slots, and the tasks that end their processes.
+    /// The tasks of the slots, and the tasks that end the slots' processes.
     pub(crate) tasks: TaskTracker,
     state: Mutex<State>,
-    /// One permit for each idle slot that should start a process.
+    /// Permits for idle slots. Each permit lets one idle slot start a process.
     wanted: Semaphore,
 }
 
 #[derive(Default)]
 struct State {
-    /// True if processes are started without waiting for calls.
+    /// True if processes are started before calls need them.
     eager: bool,
     live: Vec<LiveInterpreter>,
     /// Calls that wait for capacity, oldest first.
     waiting: VecDeque<oneshot::Sender<Lease>>,
-    /// Number of slots that wait until they are needed.
+    /// Number of idle slots. They wait until a process is needed.
     idle: usize,
     /// Number of slots that are starting a process.
     starting: usize,
@@ -43,7 +43,7 @@ struct State {
 
 struct LiveInterpreter {
     interpreter: Arc<Interpreter>,
-    /// Number of calls that run on it now, and number of calls assigned to it so far.
+    /// Number of calls that are running on the interpreter, and number of calls that were assigned to it so far.
     running: usize,
     served: u64,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Lease {
     shared: Arc<PoolShared>,
 }
 
-/// Why no interpreter takes a call. Nothing was sent.
+/// Why no interpreter accepts a call. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoLease {
     /// No interpreter is available now.
@@ -64,7 +64,7 @@ pub(crate) enum NoLease {
 }
 
 impl PoolShared {
-    /// Starts without processes and without waiting calls.
+    /// Makes the state of a pool without processes and without waiting calls.
     pub(crate) fn new(name: &str, def: &PythonDef, digest: String, machine: Arc<Machine>) -> Self {
         Self {
             name: name.to_owned(),
@@ -78,7 +78,7 @@ impl PoolShared {
         }
     }
 
-    /// From now on, processes are started without waiting for calls.
+    /// From now on, processes are started before calls need them.
     pub(crate) fn be_eager(&self) {
         self.state.lock().eager = true;
         self.wanted.add_permits(self.def.processes);
@@ -87,7 +87,7 @@ impl PoolShared {
     /// Returns a lease on an interpreter.
     ///
     /// # Errors
-    /// The receiver of a later lease, if all interpreters are busy or none is available yet.
+    /// The receiver of a later lease if all interpreters are busy, or if no interpreter is available yet.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Lease, oneshot::Receiver<Lease>> {
         let mut state = self.state.lock();
         match self.pick(&mut state) {
@@ -101,7 +101,7 @@ impl PoolShared {
         if self.state.lock().live.is_empty() { NoLease::Away } else { NoLease::Busy }
     }
 
-    /// Picks the interpreter with the fewest running calls that has capacity for one more.
+    /// Selects the interpreter with the fewest running calls. Interpreters without free capacity are excluded.
     fn pick(self: &Arc<Self>, state: &mut State) -> Option<Lease> {
         let open = |live: &&mut LiveInterpreter| {
             live.running < self.def.concurrency
@@ -127,8 +127,8 @@ impl PoolShared {
         lease
     }
 
-    /// Hands free capacity to waiting calls. Leases are sent after the lock is released, because a lease whose receiver
-    /// is gone returns its capacity immediately.
+    /// Assigns free capacity to waiting calls. Each lease is sent after the lock is released: if the receiver is gone,
+    /// the lease is dropped, which needs the lock.
     fn serve(self: &Arc<Self>) {
         loop {
             let (give, lease) = {
@@ -141,7 +141,7 @@ impl PoolShared {
                 (state.waiting.pop_front(), lease)
             };
             if let Some(give) = give {
-                // A lease that was not received is dropped here and returns its capacity.
+                // If the lease was not received, it is dropped here and returns its capacity.
                 drop(give.send(lease));
             }
         }
@@ -152,14 +152,14 @@ impl PoolShared {
         {
             let mut state = self.state.lock();
             state.waiting.retain(|waiting| !waiting.is_closed());
-            // Processes that are already starting will have capacity for some of them.
+            // Processes that are already starting will have capacity for some of the waiting calls.
             if state.eager || state.waiting.len() > state.starting * self.def.concurrency {
                 state.starting += 1;
                 return;
             }
             state.idle += 1;
         }
-        // The semaphore is never closed.
+        // Acquiring fails only if the semaphore is closed, which never happens.
         if let Ok(permit) = self.wanted.acquire().await {
             permit.forget();
         }
@@ -168,7 +168,7 @@ impl PoolShared {
         state.starting += 1;
     }
 
-    /// Records that a process is ready and takes calls.
+    /// Records that a process is ready to receive calls.
     pub(crate) fn process_ready(self: &Arc<Self>, interpreter: &Arc<Interpreter>) {
         {
             let mut state = self.state.lock();
@@ -178,8 +178,7 @@ impl PoolShared {
         self.serve();
     }
 
-    /// Records that a process could not be started. If there is no other process, running or starting, all waiting
-    /// calls fail.
+    /// Records that a process could not be started. If no other process is running or starting, all waiting calls fail.
     pub(crate) fn failed(&self) {
         let given_up = {
             let mut state = self.state.lock();
@@ -190,7 +189,7 @@ impl PoolShared {
         drop(given_up);
     }
 
-    /// Records that a process has exited or is about to.
+    /// Records that a process has exited or is about to exit.
     pub(crate) fn process_gone(&self, interpreter: &Arc<Interpreter>) {
         self.state.lock().live.retain(|live| !Arc::ptr_eq(&live.interpreter, interpreter));
     }

@@ -1,10 +1,14 @@
-//! The kind `python`: tools that are Python functions. They run in interpreter processes of the worker, or in those of
-//! a tool host in a separate container.
+//! The kind `python`: tools that are Python functions. They run in interpreter processes of the worker, or in
+//! interpreters of a tool host in a separate container.
 //!
-//! Read in this order: `tool` (a call from end to end), `pool` and `leases` (choosing the process for a call), `slot`
-//! (the processes that run in one slot, one after another), `interpreter` (a running interpreter and its socket),
-//! `process` (starting and ending a process with everything that it has started: the worker's own, or a tool host's),
-//! [`Pools`] (the pools of a worker, and the tools that their modules offer).
+//! Read in this order:
+//!
+//! - `tool`: a call from end to end.
+//! - `pool` and `leases`: how a process is chosen for a call.
+//! - `slot`: the processes that run in one slot, one after another.
+//! - `interpreter`: a running interpreter and its socket.
+//! - `process`: starts and ends the process of an interpreter, by the worker itself or through a tool host.
+//! - [`Pools`]: the pools of a worker, and the tools that their modules offer.
 
 mod code;
 mod definition;

@@ -8,7 +8,7 @@ use tokio::sync::OnceCell;
 
 use crate::scratch::Scratch;
 
-/// The state of the machine that all pools of a process share.
+/// Data about the machine that all pools of a process share.
 pub(crate) struct Machine {
     /// The source of secrets and of the few variables that an interpreter inherits.
     pub(crate) environment: Environment,
@@ -23,7 +23,7 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// Makes a machine whose sandboxes are started by `launcher`. Nothing is probed yet.
+    /// Makes the data. `launcher` starts the sandboxes. Nothing is probed yet.
     pub(crate) fn new(environment: Environment, launcher: Launcher) -> Self {
         Self { environment, launcher, sandbox: OnceCell::new() }
     }
@@ -31,7 +31,7 @@ impl Machine {
     /// Returns the sandbox. The first call probes what the machine supports, which takes some tens of milliseconds.
     ///
     /// # Errors
-    /// No folder for the probe can be created.
+    /// The folder for the probe cannot be created.
     pub(crate) async fn sandbox(&self) -> Result<&Sandbox, String> {
         let probe = async || {
             let scratch =

@@ -1,4 +1,4 @@
-//! The messages between a worker and a host process that runs tools. `python/src/tickfleet/host` is the other side.
+//! The messages between a worker and a host process that runs tools. The host's side is in `python/src/tickfleet/host`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -20,7 +20,7 @@ pub(crate) enum ToHost<'a> {
     Call { id: u64, tool: &'a str, arguments: &'a str, context: &'a CallFacts<'a> },
     /// The result of inner call number `number` of call `id`. The output is JSON text.
     Inner { id: u64, number: u64, outcome: &'a str, output: Option<&'a str>, error: Option<&'a str> },
-    /// The result of this call is no longer awaited.
+    /// No one waits for the result of this call anymore.
     Cancel { id: u64 },
     /// Asks the host to exit.
     Bye,
@@ -32,13 +32,14 @@ pub(crate) enum ToHost<'a> {
 pub(crate) enum FromHost {
     /// All modules are imported.
     Ready { protocol: u32 },
-    /// A module cannot be imported. The message contains only the user's own lines of the traceback.
+    /// A module cannot be imported. The message contains only those lines of the traceback that belong to the user's
+    /// code.
     Failed { message: String },
-    /// The tool host does not start an interpreter for this connection; the message is the reason.
+    /// The tool host does not start an interpreter for this connection. The message is the reason.
     Refused { message: String },
     /// The response to `describe`.
     Tools { tools: Vec<Definition> },
-    /// The end of a call: its output as JSON text, or an error.
+    /// The end of a call: the output as JSON text, or an error.
     Result { id: u64, output: Option<String>, error: Option<Failure> },
     /// Inner call number `number` of call `id`, to another tool. The arguments are JSON text.
     Inner { id: u64, number: u64, tool: String, arguments: String },
@@ -53,7 +54,7 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     #[serde(default)]
     pub(crate) details: Option<Value>,
-    /// Seconds.
+    /// The minimum wait before a retry, in seconds.
     #[serde(default)]
     pub(crate) retry_after: Option<f64>,
     #[serde(default)]
@@ -64,19 +65,19 @@ pub(crate) struct Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FailureKind {
-    /// The arguments fit their types but cannot be used.
+    /// The arguments have the right types but cannot be used.
     InvalidArguments,
     /// The tool rejects the call permanently.
     Permanent,
     /// A retry may succeed.
     Transient,
-    /// The call was cancelled, at the worker's request.
+    /// The call was canceled at the worker's request.
     Cancelled,
     /// A bug. The message contains the traceback.
     Internal,
 }
 
-/// The facts about a call that its tool receives.
+/// The data about a call that its tool receives.
 #[derive(Debug, Serialize)]
 pub(crate) struct CallFacts<'a> {
     tenant: &'a str,
@@ -89,14 +90,14 @@ pub(crate) struct CallFacts<'a> {
     correlation_id: Option<&'a str>,
     traceparent: Option<String>,
     task: Option<&'a str>,
-    /// The call's deadline, ms since the epoch; `None` if it has no deadline.
+    /// The call's deadline, ms since the epoch. `None` if the call has no deadline.
     deadline_ms: Option<i64>,
     /// The time limit of this attempt, ms.
     timeout_ms: u64,
 }
 
 impl<'a> CallFacts<'a> {
-    /// Collects the facts of a call whose attempt may take `timeout_ms`.
+    /// Collects the data of a call. The attempt has a time limit of `timeout_ms`.
     pub(crate) fn of(context: &'a CallContext, timeout_ms: u64) -> Self {
         Self {
             tenant: context.tenant.as_str(),

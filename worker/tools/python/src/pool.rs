@@ -1,4 +1,4 @@
-//! The interpreters of one configuration entry, from start to end.
+//! A pool: the interpreters of one configuration entry, from start to end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::leases::{Lease, NoLease, PoolShared};
 use crate::machine::Machine;
 use crate::slot;
 
-/// A pool. When its last tool is dropped, its processes are ended.
+/// A pool. When the last tool of the pool is dropped, its processes are ended.
 pub(crate) struct Pool {
     pub(crate) shared: Arc<PoolShared>,
     started: AtomicBool,
@@ -26,13 +26,13 @@ impl Pool {
         Self { shared, started: AtomicBool::new(false), _stops: stops }
     }
 
-    /// Starts its processes now rather than on demand. Requires a running runtime.
+    /// Starts the pool's processes now instead of on demand. Requires a running runtime.
     pub(crate) fn start(&self) {
         self.shared.be_eager();
         self.slots();
     }
 
-    /// Ends its processes and waits until they have exited.
+    /// Ends the pool's processes, and waits until they have exited.
     pub(crate) async fn stop(&self) {
         self.shared.stop.cancel();
         self.shared.tasks.close();
@@ -47,10 +47,10 @@ impl Pool {
         }
     }
 
-    /// Leases an interpreter for one call: the one with the fewest running calls. Waits at most `wait`.
+    /// Leases the interpreter with the fewest running calls to one call. Waits at most `wait`.
     ///
     /// # Errors
-    /// [`NoLease`].
+    /// [`NoLease`] gives the reason.
     pub(crate) async fn lease(&self, wait: Duration) -> Result<Lease, NoLease> {
         self.slots();
         let coming = match self.shared.take() {

@@ -19,29 +19,29 @@ use crate::pool::Pool;
 use crate::process::is_absent;
 use crate::tool::PythonTool;
 
-/// How long to wait for all processes to exit.
+/// Maximum wait until all processes have exited.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A configuration entry, and the state of its code as far as files show it.
+/// Identifies the tools of an entry: its name, its configuration, and the fingerprint of its code files.
 type Key = (String, PythonDef, String);
 
 /// The pools of a process.
 pub struct Pools {
     machine: Arc<Machine>,
-    /// True if entries are left out while their tool host is absent.
+    /// True if an entry is left out while its tool host is absent.
     may_lack_hosts: bool,
     known: Mutex<KnownPools>,
 }
 
 #[derive(Default)]
 struct KnownPools {
-    /// True if processes are started without waiting for calls.
+    /// True if processes are started before calls need them.
     eager: bool,
-    /// The pools by entry and digest of its tools.
+    /// The pools, by entry and digest of the entry's tools.
     pools: BTreeMap<(Key, String), Weak<Pool>>,
-    /// The tools of the modules that were described. Only entries of the last configuration are kept.
+    /// The tools of the modules that were described. Only entries of the latest configuration are kept.
     described: BTreeMap<Key, Arc<Vec<Definition>>>,
-    /// Entries that were left out when modules were last described.
+    /// Entries that were left out when the modules were last described.
     left_out: BTreeSet<String>,
 }
 
@@ -52,38 +52,39 @@ impl fmt::Debug for Pools {
 }
 
 impl Pools {
-    /// Starts without pools. Secrets and the few variables that an interpreter inherits are looked up in `environment`.
+    /// Makes an empty set of pools. Secrets, and the few variables that an interpreter inherits, are looked up in
+    /// `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
         Self::launched_by(Launcher::this_program(), environment)
     }
 
-    /// As `new`, with another program as the launcher of sandboxes.
+    /// Like `new`, with another program as the launcher of sandboxes.
     #[must_use]
     pub fn launched_by(launcher: Launcher, environment: Environment) -> Self {
         let machine = Arc::new(Machine::new(environment, launcher));
         Self { machine, may_lack_hosts: false, known: Mutex::default() }
     }
 
-    /// Tolerates absent tool hosts; for use in a process that only inspects the configuration. An entry whose host is
-    /// absent has no tools, instead of being waited for and rejected.
+    /// Tolerates absent tool hosts. Use it in a process that only inspects the configuration. If an entry's host is
+    /// absent, the entry has no tools. Without this setting, the process waits for the host and then rejects the entry.
     #[must_use]
     pub fn that_may_lack_hosts(self) -> Self {
         Self { may_lack_hosts: true, ..self }
     }
 
-    /// Returns the entries that were left out when modules were last described, because their tool host was absent.
+    /// Returns the entries that were left out when the modules were last described, because their tool host was absent.
     #[must_use]
     pub fn left_out(&self) -> BTreeSet<String> {
         self.known.lock().left_out.clone()
     }
 
-    /// Lists the tools of the modules of all entries, and returns their names. Each entry's modules are imported in a
-    /// separate interpreter, which exits afterwards. Unchanged entries are not imported again, except those of tool
-    /// hosts, whose code is not visible to the worker. Blocks until done.
+    /// Lists the tools of the modules of all entries. Returns the tools' names. Each entry's modules are imported in a
+    /// separate interpreter, which then exits. Unchanged entries are not imported again. Entries of tool hosts are
+    /// always imported, because the worker cannot see their code. Blocks until done.
     ///
     /// # Errors
-    /// All entries whose modules cannot be imported.
+    /// One error for each entry whose modules cannot be imported.
     pub fn describe(&self, defs: &BTreeMap<String, PythonDef>) -> Result<BTreeSet<String>, Vec<DescribeError>> {
         let mut described = BTreeMap::new();
         let mut left_out = BTreeSet::new();
@@ -112,7 +113,7 @@ impl Pools {
         Ok(names)
     }
 
-    /// Returns true if one of the last described modules has a tool of this name.
+    /// Returns true if one of the modules that were last described has a tool of this name.
     #[must_use]
     pub fn offers(&self, name: &str) -> bool {
         self.known.lock().described.values().flat_map(|tools| tools.iter()).any(|tool| tool.name == name)
@@ -127,11 +128,11 @@ impl Pools {
         Ok(tools)
     }
 
-    /// Returns the tools of all entries. Starts no process, unless the modules have not been described yet.
-    /// `timeout_default` is the limit of one attempt of a tool that sets none.
+    /// Returns the tools of all entries. If the modules were already described, starts no process. `timeout_default`
+    /// limits one attempt of a tool that sets no timeout.
     ///
     /// # Errors
-    /// All entries whose modules cannot be imported.
+    /// One error for each entry whose modules cannot be imported.
     pub fn tools(
         &self,
         defs: &BTreeMap<String, PythonDef>,
@@ -161,7 +162,7 @@ impl Pools {
         if errors.is_empty() { Ok(tools) } else { Err(errors) }
     }
 
-    /// Files are not checked, because a secret in a file may still appear.
+    /// Returns true if a secret is missing. Secret files are not checked, because a file can still be created later.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
             SecretRef::Env(variable) => self.machine.environment.get(variable).is_none(),
@@ -185,14 +186,15 @@ impl Pools {
         pool
     }
 
-    /// Starts all processes now, and those of later pools as soon as their tools are built. Requires a running runtime.
+    /// Starts the processes of all pools now. Processes of later pools start when their tools are built. Requires a
+    /// running runtime.
     pub fn start(&self) {
         let mut known = self.known.lock();
         known.eager = true;
         known.pools.values().filter_map(Weak::upgrade).for_each(|pool| pool.start());
     }
 
-    /// Ends all processes and waits at most 5 s until they have exited. None is started afterwards.
+    /// Ends all processes, and waits at most 5 s until they have exited. After that, no process is started again.
     pub async fn stop(&self) {
         let pools: Vec<Arc<Pool>> = {
             let known = self.known.lock();

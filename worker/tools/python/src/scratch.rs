@@ -1,5 +1,5 @@
-//! The working folder of a confined interpreter: exclusive, initially empty, and removed when the interpreter has
-//! ended.
+//! The working folder of a confined interpreter. No other interpreter uses it. It is empty at the start, and removed
+//! when the interpreter has ended.
 
 use std::io;
 use std::os::unix::fs::chown;
@@ -10,17 +10,17 @@ use nix::unistd::geteuid;
 use tickfleet_sandbox::removal;
 
 /// If the worker is root, confined interpreters run as users from this range: the first user id, and the number of ids.
-/// It does not overlap with the users of workspaces.
+/// The range does not overlap with the users of workspaces.
 const FIRST_USER: u32 = 0x6000_0000;
 const USERS: u32 = 0x1000_0000;
 
-/// A folder. Dropping it removes it with its contents, which blocks.
+/// A folder. Dropping it removes the folder and its contents, which blocks.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes a folder in the system's temporary folder. If this process is root, the folder belongs to a user that no
-    /// other process runs as.
+    /// Makes a folder in the system's temporary folder. If this process is root, the folder belongs to a user id that
+    /// no other interpreter of this process uses.
     ///
     /// # Errors
     /// The folder cannot be created.
@@ -28,7 +28,7 @@ impl Scratch {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::Builder::new().prefix("tickfleet-python-").tempdir()?;
         if geteuid().is_root() {
-            // Two workers on one machine, as in tests, get different users because their process ids differ.
+            // Two workers on one machine, as in tests, use different users because their process ids differ.
             let number = std::process::id().wrapping_mul(4_099).wrapping_add(MADE.fetch_add(1, Ordering::Relaxed));
             let user = Some(FIRST_USER + number % USERS);
             chown(folder.path(), user, user)?;

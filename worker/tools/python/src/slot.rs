@@ -1,4 +1,5 @@
-//! A slot for one process: started on demand, monitored, and replaced when it has served enough calls or has exited.
+//! A slot for one process. The process is started on demand and monitored. It is replaced when it has run enough calls
+//! or has exited.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use crate::interpreter::{self, Interpreter};
 use crate::leases::PoolShared;
 use crate::process::Process;
 
-/// Waits before restarting a process that has exited by itself; the last one repeats. A worker's default retry waits
-/// (1, 3, 9 s) add up to more than the first five of these, so a call can outlive several restarts.
+/// Waits before restarting a process that has exited by itself. The last wait repeats. A worker's default retry waits
+/// (1, 3, 9 s) add up to more than the first five waits here, so retries of a call can outlast several restarts.
 const LADDER: [Duration; 6] = [
     Duration::from_millis(100),
     Duration::from_millis(500),
@@ -22,16 +23,17 @@ const LADDER: [Duration; 6] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// After a process has run this long, the waits start from the first one again.
+/// If a process has run this long, the waits start again from the first one.
 const STEADY: Duration = Duration::from_secs(30);
-/// How often a process's memory is sampled.
+/// Interval of the samples of a process's memory.
 const WEIGHED_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a process is no longer used.
 enum ProcessEnd {
-    /// The process has exited or must be ended: it cannot be asked anything.
+    /// The process has exited or must be ended. It accepts no more messages.
     Closed,
-    /// The process has served enough: its running calls still end on it.
+    /// The process is to be replaced, because it has run enough calls or uses too much memory. Its running calls can
+    /// end.
     Retired,
     /// The pool is stopping.
     Stopped,
@@ -70,7 +72,7 @@ pub(crate) async fn run(shared: Arc<PoolShared>) {
         }
     }
     if let Some(ending) = ending {
-        // An error means that the task ended because of a bug; its process is killed with it.
+        // An error means that the task ended because of a bug. The task's process was killed with it.
         let _ = ending.await;
     }
 }
@@ -87,8 +89,8 @@ async fn started(shared: &PoolShared) -> Result<(Arc<Interpreter>, Process), Str
     Err("its tools have changed since the configuration was read; a reload applies the change".to_owned())
 }
 
-/// Lets a process take calls until its use is over. A process that has served enough ends while its successor already
-/// runs, one at a time.
+/// Lets a process receive calls until it is to be ended. A retired process ends in the background while its successor
+/// already runs. At most one retired process of a slot ends at a time.
 async fn serve(
     shared: &Arc<PoolShared>,
     interpreter: Arc<Interpreter>,
@@ -111,7 +113,7 @@ async fn serve(
         }
         ProcessEnd::Retired => {
             if let Some(before) = ending.take() {
-                // An error means that the task ended because of a bug; its process is killed with it.
+                // An error means that the task ended because of a bug. The task's process was killed with it.
                 let _ = before.await;
             }
             let shared_by_end = Arc::clone(shared);
@@ -121,7 +123,7 @@ async fn serve(
     over
 }
 
-/// Waits until a process is no longer to be used.
+/// Waits until a process must no longer be used.
 async fn watch(shared: &PoolShared, interpreter: &Interpreter, process: &Process) -> ProcessEnd {
     let mut looks = tokio::time::interval(WEIGHED_EVERY);
     loop {
@@ -140,8 +142,8 @@ async fn watch(shared: &PoolShared, interpreter: &Interpreter, process: &Process
     }
 }
 
-/// Ends a process after its last call. If a cancelled call does not end, the other calls get a grace period and the
-/// process is killed: a function that does not check for cancellation cannot be stopped in any other way.
+/// Ends a process after its last call. If a canceled call does not end, the other calls get a grace period, and then
+/// the process is killed. There is no other way to stop a function that does not check for cancellation.
 async fn retire(shared: Arc<PoolShared>, interpreter: Arc<Interpreter>, process: Process) {
     let idle = async {
         while shared.running_on(&interpreter) > 0 {

@@ -1,4 +1,4 @@
-//! A Python tool: one call, from its arguments to the meaning of the response.
+//! A Python tool: runs one call, from the arguments to the interpretation of the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::leases::{Lease, NoLease};
 use crate::messages::{CallFacts, Failure, FailureKind};
 use crate::pool::Pool;
 
-/// How long a call waits for a process with free capacity: a longer wait would waste its slot.
+/// Maximum time that a call waits for a process with free capacity. A longer wait would waste the call's slot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the calls of one tool.
@@ -29,7 +29,7 @@ impl PythonTool {
         Self { pool, name, timeout }
     }
 
-    /// Makes the failure of a call that was not sent: whatever the tool's effect, a retry does no harm.
+    /// Makes the failure of a call that was not sent. A retry does no harm, regardless of the tool's effect.
     fn unsent(&self, what: &str) -> ToolFailure {
         let message = format!("The Python tools of '{}' {what}; the call was not sent.", self.pool.shared.name);
         ToolFailure::Transient { message, retry_after: None, not_executed: true }
@@ -39,7 +39,7 @@ impl PythonTool {
 #[async_trait]
 impl Handler for PythonTool {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        // At most half of the timeout, so that a call that could not be sent is reported as unsent, and not as timed
+        // Waits for at most half of the timeout. Otherwise a call that could not be sent would be reported as timed
         // out.
         let lease = self.pool.lease(PATIENCE.min(self.timeout / 2)).await.map_err(|why| {
             self.unsent(match why {
@@ -58,7 +58,7 @@ impl Handler for PythonTool {
         let under_way = RunningCall { call: Some((lease, ticket)), grace: self.pool.shared.def.cancel_grace };
         let ran = match under_way.answer(context).await? {
             Some(answer) => outcome(&self.name, answer),
-            // It is unknown whether the call ran to its end.
+            // It is unknown whether the call ran to the end.
             None => Err(ToolFailure::Transient {
                 message: "The Python process ended while the call ran.".to_owned(),
                 retry_after: None,
@@ -90,26 +90,26 @@ fn failed(failure: Failure) -> ToolFailure {
             retry_after: retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             not_executed,
         },
-        // Calls are cancelled only when their result is no longer awaited. If the host cancels one by itself, the call
-        // has not been completed.
+        // The worker cancels a call only when no one waits for its result anymore. If the host cancels a call by
+        // itself, the call did not complete.
         FailureKind::Cancelled => ToolFailure::Transient { message: told(), retry_after: None, not_executed: false },
         FailureKind::Internal => ToolFailure::Internal { message },
     }
 }
 
-/// A call that was sent. If it is dropped before the response, it is cancelled; if it does not end then, its process is
-/// ended.
+/// A call that was sent. If it is dropped before the response, it is canceled. If the canceled call does not end in
+/// time, its process is ended.
 struct RunningCall {
     call: Option<(Lease, PendingCall)>,
     grace: Duration,
 }
 
 impl RunningCall {
-    /// Waits for the response, and makes the inner calls that the function requests; `None` if the process was lost.
+    /// Waits for the response, and makes the inner calls that the function requests. `None` if the process was lost.
     ///
     /// # Errors
-    /// An inner call is in progress or cannot be made. This call is cancelled, and retried later if the failure is
-    /// transient.
+    /// An inner call is in progress or cannot be made. The outer call is canceled. If the failure is transient, the
+    /// outer call is retried later.
     async fn answer(mut self, context: &CallContext) -> Result<Option<CallReply>, ToolFailure> {
         let Some((lease, ticket)) = self.call.as_mut() else { return Ok(None) };
         let answer = loop {
@@ -133,14 +133,14 @@ impl Drop for RunningCall {
     fn drop(&mut self) {
         let Some((lease, ticket)) = self.call.take() else { return };
         lease.interpreter.cancel(ticket.id);
-        // Without a runtime, the process is exiting, and its interpreters with it.
+        // Outside of a runtime, the process is exiting, and its interpreters exit too.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(abandon(lease, ticket, self.grace));
         }
     }
 }
 
-/// Keeps the capacity of a dropped call occupied until the call has really ended.
+/// Keeps the capacity of a dropped call occupied until the call has ended or the grace period is over.
 async fn abandon(lease: Lease, ticket: PendingCall, grace: Duration) {
     if tokio::time::timeout(grace, ticket.answer).await.is_err() {
         lease.interpreter.stuck.cancel();

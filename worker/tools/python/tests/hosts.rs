@@ -1,4 +1,4 @@
-//! Tool hosts: interpreters behind a socket on which a separate process listens, like a container next to the worker.
+//! Tool hosts: a separate process listens on a socket and runs interpreters, like a container next to the worker.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "shared with the tests of pools")]
@@ -21,17 +21,17 @@ use tokio::time::timeout;
 
 use support::{Tools, def, environment, is_running, python_path, until};
 
-/// Longest wait for something that is in progress; usually it takes only a moment.
+/// Maximum wait for an event. Usually the event takes only a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A tool host as a container would run it.
+/// A tool host, as it would run in a container.
 struct ToolHost {
     folder: TempDir,
     process: Child,
 }
 
 impl ToolHost {
-    /// Starts a host with the trial tools; it listens soon.
+    /// Starts a host with the trial tools. The host begins to listen a moment later.
     fn start(processes_max: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
@@ -55,7 +55,7 @@ impl ToolHost {
     async fn ended(&mut self) -> bool {
         timeout(PATIENCE, async {
             while self.process.try_wait().unwrap().is_none() {
-                // The runtime is not notified when a process that the standard library has started exits.
+                // The runtime is not notified of the exit of a process that the standard library has started.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
@@ -66,7 +66,8 @@ impl ToolHost {
 
 impl Drop for ToolHost {
     fn drop(&mut self) {
-        // SIGINT ends the host with its interpreters. With SIGKILL they would have to notice its end themselves.
+        // SIGINT ends the host and its interpreters. After SIGKILL, the interpreters would have to detect the host's
+        // end.
         let _ = kill(Pid::from_raw(self.process.id().try_into().unwrap()), Signal::SIGINT);
         let _ = self.process.wait();
     }
@@ -132,7 +133,7 @@ async fn a_call_that_ignores_its_cancellation_costs_its_interpreter() {
     (def.processes, def.concurrency, def.cancel_grace) = (1, 1, Duration::from_millis(300));
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
-    // The function must be running when the call is dropped: a function that has not begun would end.
+    // The function must be running when the call is dropped. A function that has not begun would simply end.
     assert!(timeout(Duration::from_secs(3), tools.call("nap", json!({"seconds": 600}))).await.is_err());
     let next = timeout(PATIENCE, tools.call("wait", json!({"seconds": 0}))).await.unwrap().unwrap();
     assert_ne!(next, process);
@@ -148,7 +149,7 @@ async fn a_worker_that_has_gone_leaves_nothing_behind_and_a_told_host_ends() {
     let left = tools.call("leave_behind", json!({})).await.unwrap();
     let left: Vec<i64> = left.as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
     host.signal(Signal::SIGTERM);
-    // A draining worker is served until it disconnects.
+    // A worker that drains is served until it disconnects.
     assert_eq!(tools.call("add", json!({"a": 1})).await.unwrap(), json!({"sum": 3}));
     drop(tools);
     assert!(host.ended().await && !host.socket().exists());
@@ -162,7 +163,7 @@ async fn a_killed_host_that_comes_back_serves_again() {
     assert!(tools.call("add", json!({"a": 1})).await.is_ok());
     host.signal(Signal::SIGKILL);
     assert!(host.ended().await);
-    // Its socket file still exists, but nothing listens.
+    // The host's socket file still exists, but nothing listens on it.
     assert!(host.socket().exists());
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     host.process = listen(&host.socket(), &data, "trial_tools", 4);

@@ -1,4 +1,5 @@
-//! Python functions that call other tools: their results, and that they end while an inner call is in progress.
+//! Python functions that call other tools: the results of the calls, and that a function ends while a call is in
+//! progress.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "other tests need more of it")]
@@ -20,8 +21,8 @@ use support::{Tools, def};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Inner calls of which the first `ended` ones have ended: each returns its arguments, except that the tool `refused`
-/// is denied.
+/// Inner calls with scripted results. The first `ended` calls have ended. Each returns its arguments, but calls of the
+/// tool `refused` are denied.
 struct ScriptedInnerCalls {
     ended: usize,
     asked: Mutex<Vec<(usize, String, Value)>>,
@@ -54,7 +55,7 @@ impl InnerCalls for ScriptedInnerCalls {
     }
 }
 
-/// Calls a tool, with `calls` making its inner calls.
+/// Calls a tool. `calls` makes the tool's inner calls.
 async fn call(tools: &Tools, calls: &Arc<ScriptedInnerCalls>, tool: &str, of: &str) -> Result<Value, ToolFailure> {
     let inner = Inner::of(Arc::clone(calls) as Arc<dyn InnerCalls>);
     let ran = tools.call_with(inner, tool, json!({"tool": of, "text": "hi"}));
@@ -77,7 +78,7 @@ async fn an_inner_call_that_has_ended_gives_its_result_and_one_under_way_ends_th
         *calls.asked.lock(),
         [(1, "echo".into(), json!({"text": "hi"})), (2, "echo".into(), json!({"text": "hi again"}))]
     );
-    // The host continues to work normally.
+    // The host still works normally after this.
     assert_eq!(tools.call("add", json!({"a": 1})).await.unwrap(), json!({"sum": 3}));
     tools.stop().await;
 }
@@ -85,7 +86,7 @@ async fn an_inner_call_that_has_ended_gives_its_result_and_one_under_way_ends_th
 #[tokio::test]
 async fn a_function_in_a_thread_is_let_go_while_its_inner_call_runs_whatever_it_catches() {
     let mut def = def();
-    // If a thread stayed behind, its process would be killed, and the next call would be lost.
+    // If a thread did not end, its process would be killed, and the next call would be lost.
     (def.processes, def.concurrency, def.cancel_grace) = (1, 1, Duration::from_secs(30));
     let tools = Tools::of(def);
     for _ in 0..3 {

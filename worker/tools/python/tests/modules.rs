@@ -14,7 +14,7 @@ use tickfleet_tools_python::{Pools, code_fingerprint};
 
 use support::{Tools, def, environment};
 
-/// The module `shop` with this source text.
+/// A configuration entry with the module `shop`, whose source text is `text`.
 fn shop(folder: &Path, text: &str) -> PythonDef {
     fs::write(folder.join("shop.py"), text).unwrap();
     PythonDef { modules: vec!["shop".into()], path: vec![folder.display().to_string()], ..def() }
@@ -49,7 +49,7 @@ fn an_interpreter_that_does_not_do_is_told_in_words() {
     assert!(error.contains("'no-such-python' could not be started"), "{error}");
     let error = refused(PythonDef { interpreter: "cat".into(), ..def() });
     assert!(error.contains("it ended with exit status: 1") && error.contains("on standard error it said:"), "{error}");
-    // If the package is missing, Python reports that.
+    // If the package is missing, Python's own message reports that.
     let error = refused(PythonDef { env: BTreeMap::new(), ..def() });
     assert!(error.contains("No module named tickfleet") || error.contains("No module named 'tickfleet'"), "{error}");
 }

@@ -1,5 +1,5 @@
-//! Real interpreters: the context of a call, the outcome of a call whose process is lost, and that no process is left
-//! behind.
+//! Tests with real interpreters: the context of a call, the outcome of a call whose process is lost, and that no
+//! process is left behind.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use support::{Tools, def, is_running, until};
 
-/// Longest wait for something that is in progress; usually it takes only a moment.
+/// Maximum wait for an event. Usually the event takes only a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn lost(ran: Result<Value, ToolFailure>) -> bool {
@@ -76,7 +76,7 @@ async fn a_process_that_crashes_takes_its_own_calls_and_no_others() {
     (def.processes, def.concurrency) = (2, 2);
     let tools = Tools::of(def);
     tools.pools.start();
-    // With two running processes, two calls run in different ones.
+    // If two processes are running, two concurrent calls run in different processes.
     until(PATIENCE, async || {
         let (one, other) =
             tokio::join!(tools.call("wait", json!({"seconds": 0.2})), tools.call("wait", json!({"seconds": 0.2})));
@@ -98,7 +98,7 @@ async fn a_call_that_is_given_up_is_cancelled_and_its_process_goes_on() {
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
     assert!(timeout(Duration::from_millis(300), tools.call("wait", json!({"seconds": 600}))).await.is_err());
-    // There is capacity for one call, and it becomes free when the cancelled call has ended.
+    // There is capacity for only one call. It becomes free when the canceled call has ended.
     assert_eq!(tools.call("wait", json!({"seconds": 0})).await.unwrap(), process);
     tools.stop().await;
 }
@@ -109,13 +109,13 @@ async fn a_call_that_ignores_its_cancellation_costs_its_process_after_a_grace() 
     (def.processes, def.concurrency, def.cancel_grace) = (1, 2, Duration::from_secs(5));
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
-    // The function must be running when the call is dropped: a function that has not begun would end.
+    // The function must be running when the call is dropped. A function that has not begun would simply end.
     assert!(timeout(Duration::from_secs(3), tools.call("nap", json!({"seconds": 600}))).await.is_err());
-    // Another call that ends within the grace period is not disturbed; one that does not is reported as lost.
+    // Another call that ends within the grace period is not affected. A longer call would be reported as lost.
     let (short, long) =
         tokio::join!(tools.call("wait", json!({"seconds": 0.3})), tools.call("nap", json!({"seconds": 0.2})));
     assert_eq!((short.unwrap(), long.is_ok()), (process.clone(), true));
-    // After the grace period, calls go to another process, and this one is ended.
+    // After the grace period, calls run in another process, and the first process is ended.
     until(PATIENCE, async || tools.call("wait", json!({"seconds": 0})).await.unwrap() != process).await;
     until(PATIENCE, async || !is_running(process.as_i64().unwrap())).await;
     tools.stop().await;
@@ -129,7 +129,7 @@ async fn neither_prints_nor_large_results_nor_rogue_bytes_break_other_calls() {
     let large = tools.call("large", json!({"count": 5_000_000})).await;
     assert!(matches!(large, Err(ToolFailure::Ended { message, .. }) if message.contains("Ask for less at a time")));
     assert_eq!(tools.call("large", json!({"count": 3_000_000})).await.unwrap().as_str().unwrap().len(), 3_000_000);
-    // Bytes that are not a frame end the process and the calls that run in it.
+    // Bytes that are not a frame end the process and all calls that run in it.
     assert!(lost(tools.call("rogue", json!({})).await));
     let after = timeout(PATIENCE, tools.call("add", json!({"a": 1}))).await.unwrap();
     assert_eq!(after.unwrap(), json!({"sum": 3}));
@@ -178,7 +178,7 @@ async fn two_hundred_calls_at_once_run_in_four_processes_and_leave_none_behind()
     let calls = (0..200).map(|_| tools.call("nap", json!({"seconds": 0.5})));
     let answers = futures::future::join_all(calls).await;
     let processes: BTreeSet<i64> = answers.iter().map(|answer| answer.as_ref().unwrap().as_i64().unwrap()).collect();
-    // One after another, they would take 100 s.
+    // Without concurrency, the calls would take 100 s.
     assert!((2..=4).contains(&processes.len()) && began.elapsed() < PATIENCE / 2, "{processes:?}");
     tools.stop().await;
     assert!(!processes.iter().any(|process| is_running(*process)));
@@ -207,7 +207,7 @@ async fn a_full_pool_says_that_nothing_was_sent() {
     tools.stop().await;
 }
 
-/// Measures the overhead of a call: the way to an interpreter and back. Run it on an idle machine with
+/// Measures the overhead of a call: the time to an interpreter and back. Run it on an idle machine with
 /// `cargo nextest run -p tickfleet-tools-python --run-ignored only --no-capture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]

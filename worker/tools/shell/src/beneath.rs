@@ -1,4 +1,5 @@
-//! Opens only what is below a folder, regardless of symbolic links in the path and of concurrent changes to them.
+//! Opens only files and folders below a given folder. Symbolic links in the path and concurrent changes to them cannot
+//! lead out of the folder.
 
 #[cfg(target_os = "linux")]
 pub(crate) use of_linux::{FOLDER, open};
@@ -23,7 +24,7 @@ mod of_linux {
     }
 }
 
-/// On other systems, the path is opened folder by folder, and no link is followed. Tests compile this on Linux too.
+/// On other systems, the path is opened folder by folder, and no link is followed. On Linux, tests also compile this.
 #[cfg(any(test, not(target_os = "linux")))]
 mod step_by_step {
     use std::os::fd::OwnedFd;
@@ -40,7 +41,7 @@ mod step_by_step {
         let mut parts = path.components().peekable();
         let mut folder: Option<OwnedFd> = None;
         while let Some(part) = parts.next() {
-            // The caller has already checked the path; `..` must be rejected here all the same.
+            // The caller has already checked the path, but `..` must still be rejected here.
             if !matches!(part, Component::Normal(_) | Component::CurDir) {
                 return Err(Errno::XDEV);
             }

@@ -1,4 +1,4 @@
-//! The tools that coding agents expect: workspace files, commands, Python. They come with every worker; as for all
+//! The tools that coding agents expect: workspace files, commands, Python. Every worker has these tools. As for all
 //! tools, the permission matrix decides which agents may use them.
 
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::files::Files;
 use crate::result::CommandResult;
 use crate::shell::{self, Shell};
 
-/// The names of all these tools.
+/// The names of all tools in this module.
 pub const NAMES: [&str; 7] =
     ["read_file", "write_file", "edit_file", "list_files", "search_files", "run_command", "run_python"];
-/// The names of the tools that run something.
+/// The names of the tools that run a command or a program.
 pub const RUNNING: [&str; 2] = ["run_command", "run_python"];
 
 /// Maximum bytes of a file that is read or written.
@@ -29,22 +29,22 @@ const LISTED_MAX: usize = 1_000;
 const FOUND_MAX: usize = 200;
 /// Maximum characters of a matching line.
 const LINE_CHARS_MAX: usize = 300;
-/// Timeout of a call that runs something.
+/// Timeout of a call that runs a command or a program.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Makes the tools for files. They need no sandbox.
+/// Makes the tools for files. These tools need no sandbox.
 #[must_use]
 pub fn files(shell: &Arc<Shell>) -> Vec<TypedTool> {
     vec![read_file(shell), write_file(shell), edit_file(shell), list_files(shell), search_files(shell)]
 }
 
-/// Makes the tools that run commands, at the given level.
+/// Makes the tools that run commands, at the given sandbox level.
 #[must_use]
 pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
     vec![run_command(shell, level), run_python(shell, level)]
 }
 
-/// Makes the tools that run commands on a machine that supports no sandbox level: each call fails with
+/// Makes the tools that run commands. Use it on a machine that supports no sandbox level. Each call fails with
 /// `not_configured`.
 #[must_use]
 pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {
@@ -125,7 +125,7 @@ struct Edited {
 
 fn edit_file(shell: &Arc<Shell>) -> TypedTool {
     let about = "Replaces a piece of text in a file of the workspace.";
-    // A second run could have another effect: if `new` contains `old`, it would find it again.
+    // A second run could change the file again: if `new` contains `old`, the second run would find `old` again.
     on_files(shell, "edit_file", about, Effect::Once, |files, args: Edit| {
         if args.old.is_empty() {
             return Err(ToolError::InvalidArguments("'old' is empty: write_file writes a whole file.".into()));
@@ -213,7 +213,7 @@ fn search_files(shell: &Arc<Shell>) -> TypedTool {
         let (all, mut truncated) = files.walk(&args.path, LISTED_MAX * 10)?;
         let mut matches = Vec::new();
         for entry in all.into_iter().filter(|entry| !entry.is_folder) {
-            // Files that are not text or are too long, and links that leave the workspace, are skipped.
+            // Skips files that are not text or are too long, and links that lead out of the workspace.
             let Ok(text) = text_of(files, &entry.path) else { continue };
             for (number, line) in text.lines().enumerate().filter(|(_, line)| pattern.is_match(line)) {
                 if matches.len() == FOUND_MAX {
@@ -255,7 +255,7 @@ fn run_python(shell: &Arc<Shell>, level: Level) -> TypedTool {
     running_tool(shell, level, "run_python", about, |args: Python| (vec!["python3".into(), "-".into()], args.code))
 }
 
-/// Makes a tool that works on the files of the call's workspace, outside of the runtime's threads.
+/// Makes a tool that works on the files of the call's workspace. It runs outside of the runtime's threads.
 fn on_files<Args, Out, Work>(shell: &Arc<Shell>, name: &str, about: &str, effect: Effect, work: Work) -> TypedTool
 where
     Args: for<'de> Deserialize<'de> + JsonSchema + Send + 'static,
@@ -309,7 +309,7 @@ fn text_of(files: &Files, path: &str) -> Result<String, ToolError> {
     String::from_utf8(content).map_err(|_| ToolError::Permanent(format!("'{path}' is not UTF-8 text.")))
 }
 
-/// Writes a file within the limits of a workspace.
+/// Writes a file, within the limits of the workspace.
 fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     let limits = shell::limits();
     let held = usage::folder_size(files.folder(), limits.workspace_files).map_err(|uncountable| {
@@ -319,7 +319,7 @@ fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     if bytes > FILE_BYTES_MAX {
         return Err(ToolError::Permanent(format!("A file of {bytes} bytes is too long: at most {FILE_BYTES_MAX}.")));
     }
-    // In a full workspace, a file may still be replaced by a shorter one.
+    // In a full workspace, a file can still be replaced with a shorter one.
     let shrinks = || files.read(path, FILE_BYTES_MAX).is_ok_and(|before| content.len() < before.len());
     let is_full = held.bytes.saturating_add(bytes) > limits.workspace_bytes || held.files >= limits.workspace_files;
     if is_full && !shrinks() {

@@ -1,4 +1,5 @@
-//! Fills the arguments of a call into a command: each stays within the one element that its template belongs to.
+//! Fills the arguments of a call into a command. Each argument stays within the command element that contains its
+//! template.
 
 use serde_json::{Map, Value};
 
@@ -19,7 +20,7 @@ impl Template {
     /// Parses a template.
     ///
     /// # Errors
-    /// A `{{` without its `}}`.
+    /// A `{{` without a `}}`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -41,7 +42,7 @@ impl Template {
         })
     }
 
-    /// Returns the text for a call; `None` if one of its arguments is absent or null.
+    /// Returns the text for a call. `None` if one of the template's arguments is absent or null.
     pub(crate) fn render(&self, arguments: &Arguments) -> Option<String> {
         let mut text = String::new();
         for part in &self.0 {

@@ -1,5 +1,5 @@
-//! Access to the files of a workspace that cannot leave its folder, regardless of symbolic links and of concurrent
-//! changes to them: each path is resolved below one open folder.
+//! Access to the files of a workspace. It cannot leave the workspace's folder, even if paths contain symbolic links or
+//! links change at the same time: each path is resolved below one open folder.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -43,7 +43,7 @@ impl Files {
         Ok(Self { root, workspace })
     }
 
-    /// Returns the folder itself, for measuring its contents.
+    /// Returns the workspace's folder, for measuring its contents.
     pub(crate) fn folder(&self) -> &Path {
         &self.workspace.path
     }
@@ -67,8 +67,8 @@ impl Files {
         Ok(content)
     }
 
-    /// Writes a whole file. Other processes see either the old content or the new one, never a part. With concurrent
-    /// writers, the last one wins.
+    /// Writes a whole file. Other processes see either the old or the new content, and never a mixture. If several
+    /// writers write at the same time, the last one wins.
     pub(crate) fn write(&self, path: &str, content: &[u8]) -> Result<(), ToolError> {
         let inner = inner(path)?;
         let name = inner.file_name().ok_or_else(|| ToolError::Permanent(format!("'{path}' names no file.")))?;
@@ -86,9 +86,11 @@ impl Files {
         file.persist(content, Path::new(name)).map_err(|error| failed(path, &error))
     }
 
-    /// Returns up to `max` entries below a folder, without following links; the entries of each folder are sorted by
-    /// name. Also returns true if the list is incomplete: there are more entries, or a folder is nested too deeply or
-    /// cannot be opened. Holds one descriptor besides the workspace's own, however many folders there are.
+    /// Returns at most `max` entries below a folder, without following links. The entries of each folder are sorted by
+    /// name.
+    ///
+    /// Also returns true if the list is incomplete: there are more entries, or a folder is nested too deeply or cannot
+    /// be opened. Uses only one descriptor in addition to the workspace's own, regardless of the number of folders.
     pub(crate) fn walk(&self, path: &str, max: usize) -> Result<(Vec<Entry>, bool), ToolError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let start = inner(path)?;
@@ -152,7 +154,7 @@ impl Files {
         Ok(folder)
     }
 
-    /// Changes the owner of a new file or folder to the workspace's user, as which commands run.
+    /// Changes the owner of a new file or folder to the workspace's user. Commands run as this user.
     fn give_to_owner(&self, made: impl AsFd) -> Result<(), ToolError> {
         let Some(owner) = self.workspace.owner else { return Ok(()) };
         let user = rustix::fs::Uid::from_raw(owner);
@@ -161,7 +163,7 @@ impl Files {
     }
 }
 
-/// Returns a path relative to the workspace's folder. Accepts relative paths and paths below `/app/workspace`.
+/// Returns a path relative to the workspace's folder. `path` is relative, or absolute and below `/app/workspace`.
 fn inner(path: &str) -> Result<PathBuf, ToolError> {
     let path = Path::new(path);
     let relative = match path.strip_prefix(WORKSPACE) {
@@ -193,12 +195,12 @@ fn inner(path: &str) -> Result<PathBuf, ToolError> {
     Ok(inner)
 }
 
-/// Returns the path to open relative to the workspace's folder: `.` for the folder itself.
+/// Returns the path to open, relative to the workspace's folder. For the folder itself, this is `.`.
 fn from_root(inner: &Path) -> &Path {
     if inner.as_os_str().is_empty() { Path::new(".") } else { inner }
 }
 
-/// Returns the error that a model receives for a failure.
+/// Converts a failure to the error that a model receives.
 fn failed(path: &str, error: &io::Error) -> ToolError {
     let message = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => format!("No '{path}' in the workspace; list_files lists its files."),
@@ -240,7 +242,7 @@ pub(crate) mod tests {
         assert!(files.walk("", 2).unwrap().1);
     }
 
-    /// Runs `body` in a separate process that may open only few files.
+    /// Runs `body` in a separate process that may open only a few files.
     #[allow(clippy::disallowed_methods, reason = "the variable says which of the two processes this is")]
     pub(crate) fn with_few_descriptors(test: &str, body: impl FnOnce()) {
         const ROLE: &str = "TICKFLEET_TEST_FEW_DESCRIPTORS";

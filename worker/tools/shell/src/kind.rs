@@ -17,32 +17,32 @@ pub struct ShellKind {
     unheld: UnsupportedSandbox,
 }
 
-/// How declarations are handled whose sandbox level this machine does not support.
+/// How a declaration is handled if this machine does not support its sandbox level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UnsupportedSandbox {
     /// The declaration is rejected.
     Refused,
-    /// The tool is made, but each call of it fails.
+    /// The tool is made, but each of its calls fails.
     CallsRefused,
     /// The machine is not checked, because the tool runs elsewhere.
     NotAsked,
 }
 
 impl ShellKind {
-    /// For a process that runs the tools: rejects declarations that this machine does not support.
+    /// For a process that runs the tools. Rejects declarations that this machine does not support.
     #[must_use]
     pub const fn new(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::Refused }
     }
 
-    /// For a process that runs the tools: if this machine does not support a tool, its calls fail with
+    /// For a process that runs the tools. If this machine does not support a tool, the tool's calls fail with
     /// `not_configured`.
     #[must_use]
     pub const fn lenient(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::CallsRefused }
     }
 
-    /// For a process that only checks declarations: each worker decides what its machine supports.
+    /// For a process that only checks declarations. The machine is not checked, because each worker does that itself.
     #[must_use]
     pub const fn elsewhere(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::NotAsked }
@@ -55,7 +55,7 @@ impl ToolKind<ShellDef> for ShellKind {
         let configured = match self.unheld {
             UnsupportedSandbox::NotAsked => true,
             UnsupportedSandbox::Refused => tool.fits_the_machine().map(|()| true)?,
-            // The handler checks the machine before each call and rejects the call.
+            // If the machine does not support the tool, its handler rejects each call.
             UnsupportedSandbox::CallsRefused => tool.fits_the_machine().is_ok(),
         };
         Ok(DeclaredHandler { handler: Arc::new(tool), configured })

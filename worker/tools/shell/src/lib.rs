@@ -1,8 +1,12 @@
 //! Tools that run commands in a sandbox, and tools for the files that the commands work on.
 //!
-//! Read in this order: `tool` (a call of a declared tool from end to end), `command` (filling arguments into a
-//! command), [`workspace`] (where the command runs), [`shell`] (shared state of all of these), [`builtin`] (the tools
-//! that coding agents expect).
+//! Read in this order:
+//!
+//! - `tool`: a call of a declared tool from end to end.
+//! - `command`: fills arguments into a command.
+//! - [`workspace`]: the folder where the command runs.
+//! - [`shell`]: the state that all tools share.
+//! - [`builtin`]: the tools that coding agents expect.
 
 mod beneath;
 pub mod builtin;

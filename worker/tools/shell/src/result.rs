@@ -41,7 +41,7 @@ impl From<RunOutcome> for CommandResult {
 }
 
 impl CommandResult {
-    /// Interprets the exit code: it is a result, unless the declaration lists it as a failure.
+    /// Interprets the exit code. An exit code is a result, unless the declaration lists it as a failure.
     ///
     /// # Errors
     /// The failure that the declaration assigns to the exit code.

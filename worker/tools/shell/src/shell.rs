@@ -1,5 +1,5 @@
-//! The state that all shell and file tools of a process share: its sandbox, which is probed on first use, and its
-//! workspaces.
+//! The state that all shell and file tools of a process share: the sandbox and the workspaces. The sandbox is probed on
+//! first use.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -10,8 +10,8 @@ use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::workspace::{Workspace, Workspaces};
 
-/// Default time limit of a command. It is shorter than the timeout of a call, so that a model sees the output until
-/// then.
+/// Default time limit of a command. It is shorter than the timeout of a call. A model therefore receives the output of
+/// a command that exceeds the limit.
 pub(crate) const WALL_MS: u64 = 25_000;
 
 /// The sandbox and the workspaces of a process.
@@ -24,22 +24,22 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Makes the shared state: commands are started by `launcher`, in workspaces below `root` that are kept for `keep`
-    /// after their last use. Nothing is probed yet.
+    /// Makes the shared state. `launcher` starts commands. The workspaces are below `root`, and each is kept for `keep`
+    /// after its last use. Nothing is probed yet.
     #[must_use]
     pub fn new(launcher: Launcher, root: impl Into<PathBuf>, keep: Duration) -> Arc<Self> {
         let workspaces = Workspaces::new(root, keep);
         Arc::new(Self { launcher, engine: "docker".into(), workspaces, sandbox: OnceLock::new() })
     }
 
-    /// Returns the sandbox levels that this machine supports. The first call probes them, which takes some tens of
-    /// milliseconds, and logs the result.
+    /// Returns the sandbox levels that this machine supports. The first call probes the levels, which takes some tens
+    /// of milliseconds, and logs the result.
     #[must_use]
     pub fn abilities(&self) -> Abilities {
         self.sandbox().map_or_else(|why| Abilities::none(&why), |sandbox| sandbox.abilities().clone())
     }
 
-    /// Returns the strictest level without a container that this machine supports; `None` if it supports none.
+    /// Returns the strictest level without a container that this machine supports. `None` if it supports neither level.
     #[must_use]
     pub fn strictest(&self) -> Option<Level> {
         let abilities = self.abilities();
@@ -56,10 +56,10 @@ impl Shell {
         made.map_err(|error| ToolFailure::Internal { message: format!("cannot create the workspace: {error}") })
     }
 
-    /// Runs a command, in a container of `image` if its level requires one.
+    /// Runs a command. If the level is `docker` and `image` is given, the container uses this image.
     ///
     /// # Errors
-    /// The command was not run or was cancelled, or its outcome is unknown.
+    /// The command was not run, was canceled, or has an unknown outcome.
     pub async fn run(
         &self,
         level: Level,
@@ -105,8 +105,8 @@ impl Shell {
     }
 }
 
-/// Runs a future to completion on a separate thread, because tools are made in places where blocking on it is not
-/// possible.
+/// Runs a future to completion on a separate thread. The callers make tools, and may be inside a runtime, where they
+/// cannot block on the future.
 fn apart<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,4 +1,4 @@
-//! A file that is written under a temporary name and then renamed to its final name.
+//! A file that is written under a temporary name and then renamed.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 /// The prefix of all temporary names.
 const PREFIX: &str = ".tickfleet-write-";
 
-/// A file that does not have its final name yet. If it is dropped before it is renamed, it is removed.
+/// A file that does not have its final name yet. If it is dropped before the rename, it is removed.
 pub(crate) struct TemporaryFile<'folder> {
     folder: BorrowedFd<'folder>,
     name: String,
@@ -21,8 +21,8 @@ pub(crate) struct TemporaryFile<'folder> {
 }
 
 impl<'folder> TemporaryFile<'folder> {
-    /// Creates an empty file in a folder. Its name is random, so that concurrent writers, even on several machines, use
-    /// different names; an existing file or link is never opened.
+    /// Creates an empty file in a folder. The name is random, so that concurrent writers use different names, even on
+    /// several machines. An existing file or link is never opened.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -39,10 +39,10 @@ impl<'folder> TemporaryFile<'folder> {
         &self.file
     }
 
-    /// Writes the content and renames the file to `name`, replacing any file of that name.
+    /// Writes the content and renames the file to `name`. If a file of that name exists, it is replaced.
     ///
     /// # Errors
-    /// The content cannot be written, or the file cannot be renamed. The temporary file is removed then.
+    /// The content cannot be written, or the file cannot be renamed. In both cases the temporary file is removed.
     pub(crate) fn persist(mut self, content: &[u8], name: &Path) -> io::Result<()> {
         self.file.write_all(content)?;
         renameat(self.folder, &self.name, self.folder, name)?;
@@ -56,8 +56,8 @@ impl Drop for TemporaryFile<'_> {
         if self.is_named {
             return;
         }
-        // The error that led here is reported; a command of the same workspace may have removed the file in the
-        // meantime.
+        // The removal may fail, because a command in the same workspace may have removed the file. The caller reports
+        // the error that came first.
         let _ = unlinkat(self.folder, &self.name, AtFlags::empty());
     }
 }

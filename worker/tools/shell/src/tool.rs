@@ -1,4 +1,4 @@
-//! A declared shell tool: checked when the configuration is loaded, and run when a model calls it.
+//! A declared shell tool. It is checked when the configuration is loaded, and runs when a model calls it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct ShellTool {
     level: Level,
     command: Vec<Template>,
     stdin: Option<Template>,
-    /// The fixed parts of a run: everything except its command, its input and its workspace.
+    /// The fixed parts of a run: everything except the command, the standard input and the workspace.
     plan: Spec,
     image: Option<String>,
     transient: BTreeSet<u8>,
@@ -33,7 +33,7 @@ fn field(name: &str) -> impl FnOnce(String) -> DeclarationError {
 }
 
 impl ShellTool {
-    /// Checks a declaration. All arguments in its templates must be in `input_schema`.
+    /// Checks a declaration. All arguments in the declaration's templates must be in `input_schema`.
     pub(crate) fn new(def: &ShellDef, input_schema: &Value, shell: &Arc<Shell>) -> Result<Self, DeclarationError> {
         let command = def.command.iter().map(|text| Template::parse(text)).collect::<Result<Vec<_>, _>>();
         let tool = Self {

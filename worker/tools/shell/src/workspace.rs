@@ -1,5 +1,5 @@
-//! Workspaces: one folder for each task of a tenant, or for each agent if a call has no task. All are below one folder,
-//! which the workers of a fleet should share.
+//! Workspaces: one folder for each task of a tenant. If a call has no task, it uses the folder of its agent. All
+//! workspaces are below one folder, which the workers of a fleet should share.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -18,15 +18,15 @@ use tokio::time::Instant;
 
 /// If the worker is root, the first id of the users that own workspaces.
 const FIRST_USER: u32 = 0x4000_0000;
-/// Number of these users. Two workspaces rarely have the same one, and even then Landlock isolates them from each
-/// other.
+/// Number of user ids for workspaces. Two workspaces rarely have the same user. If they do, Landlock isolates them from
+/// each other.
 const USERS: u32 = 0x1000_0000;
-/// How often a process looks for workspaces that have not been used for a long time.
+/// Interval at which a process removes workspaces that have not been used for a long time.
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
-/// The suffix of the marker file whose time is the last use of a workspace.
+/// The suffix of a workspace's marker file. The file's modification time is the time of the last use.
 const USED: &str = ".used";
 
-/// Creates workspaces, and removes those not used for a long time.
+/// Creates workspaces, and removes workspaces that have not been used for a long time.
 #[derive(Debug)]
 pub struct Workspaces {
     root: PathBuf,
@@ -40,18 +40,18 @@ pub struct Workspaces {
 pub struct Workspace {
     /// The folder.
     pub path: PathBuf,
-    /// The user and group id that owns it, if not the worker's own.
+    /// The user and group id that owns the workspace. `None` if the worker's own user owns it.
     pub owner: Option<u32>,
 }
 
 impl Workspaces {
-    /// Manages workspaces below `root`. Each is kept for `keep` after its last use.
+    /// Manages workspaces below `root`. Each workspace is kept for `keep` after its last use.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, keep: Duration) -> Self {
         Self { root: root.into(), keep, swept: Mutex::new(None), sweeping: Arc::default() }
     }
 
-    /// Returns the workspace of a call, and creates it if necessary.
+    /// Returns the workspace of a call. Creates it if necessary.
     ///
     /// # Errors
     /// The folder cannot be created.
@@ -73,14 +73,14 @@ impl Workspaces {
     }
 
     fn get(&self, name: &[&str]) -> io::Result<Workspace> {
-        // Names of tenants and tasks may contain any characters and be long; their digest is a safe, short name.
+        // Names of tenants and tasks can be long and can contain any characters. Their digest is a safe, short name.
         let digest = Sha256::digest(name.join("\0").as_bytes());
         let key: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let number = u32::from_be_bytes([digest[28], digest[29], digest[30], digest[31]]);
         let owner = geteuid().is_root().then_some(FIRST_USER + number % USERS);
         self.make_root()?;
         let workspace = Workspace { path: self.root.join(&key), owner };
-        // Written before the folder, so that a sweep by another worker never finds a folder that looks unused.
+        // Write the marker before the folder. Otherwise another worker's sweep could find a folder that looks unused.
         File::create(self.root.join(format!("{key}{USED}")))?.set_modified(now())?;
         self.make(&workspace)?;
         Ok(workspace)
@@ -88,13 +88,13 @@ impl Workspaces {
 
     fn make_root(&self) -> io::Result<()> {
         if let Ok(found) = fs::metadata(&self.root) {
-            // A user who could place a folder of their own in `/tmp` would otherwise own every workspace.
+            // Otherwise a user who creates this folder in `/tmp` first would own all workspaces.
             let trusted = found.is_dir() && [0, geteuid().as_raw()].contains(&found.uid());
             let why = || io::Error::other(format!("{} is not owned by this user or root", self.root.display()));
             return trusted.then_some(()).ok_or_else(why);
         }
         fs::create_dir_all(&self.root)?;
-        // Other users can pass through to their own workspace, but cannot list this folder.
+        // Other users can reach their own workspace through this folder, but cannot list this folder.
         fs::set_permissions(&self.root, fs::Permissions::from_mode(0o711))
     }
 
@@ -114,8 +114,8 @@ impl Workspaces {
         }
     }
 
-    /// Removes workspaces whose time after the last use is over, if a sweep is due. The removal runs on a separate
-    /// thread, because workspaces may contain any number of folders.
+    /// If a sweep is due, removes workspaces that were not used for the time `keep`. The sweep runs on a separate
+    /// thread, because workspaces can contain any number of folders.
     pub fn sweep_when_due(&self) -> Option<JoinHandle<()>> {
         let mut swept = self.swept.lock();
         if swept.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
@@ -131,7 +131,7 @@ impl Workspaces {
     }
 }
 
-/// One pass over the workspaces to remove unused ones.
+/// One pass that removes unused workspaces.
 struct Sweep {
     root: PathBuf,
     keep: Duration,
@@ -157,17 +157,17 @@ impl Sweep {
     }
 }
 
-/// Removes a workspace and its marker. Does not follow links, even if they are created concurrently.
+/// Removes a workspace and its marker. Does not follow links, even if they are created during the removal.
 fn remove(marker: &Path) {
     let folder = marker.with_extension("");
     match removal::remove(&folder) {
         Err(error) => tracing::warn!(folder = %folder.display(), %error, "cannot remove an old workspace"),
-        // Another worker may have removed them already.
+        // Another worker may already have removed the marker.
         Ok(()) => drop(fs::remove_file(marker)),
     }
 }
 
-/// The clock that sets the times of files.
+/// The current time, from the same clock as the times of files.
 #[allow(clippy::disallowed_methods, reason = "it is held against times of files, which are this clock's")]
 fn now() -> SystemTime {
     SystemTime::now()

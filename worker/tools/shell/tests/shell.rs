@@ -1,4 +1,4 @@
-//! Shell and file tools as a worker calls them, with the launcher of the sandbox crate's own tests.
+//! Shell and file tools, called as a worker calls them. The launcher is that of the sandbox crate's tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a test says what it skips")]
 
@@ -13,7 +13,7 @@ use tickfleet_sandbox::Launcher;
 use tickfleet_tools::{CallContext, DeclarationError, Environment, Handler, ToolFailure, ToolKind};
 use tickfleet_tools_shell::{Shell, ShellKind, builtin};
 
-/// The launcher is a program of another crate, which must be built before these tests run.
+/// The launcher is a program of another crate. It must be built before these tests run.
 fn launcher() -> Option<Launcher> {
     let beside = std::env::current_exe().unwrap().parent()?.parent()?.join("tickfleet-sandbox-exec");
     if !beside.exists() {
@@ -24,7 +24,7 @@ fn launcher() -> Option<Launcher> {
 
 fn root() -> TempDir {
     let root = tempfile::tempdir().unwrap();
-    // Other users pass through it to their workspaces.
+    // Other users reach their workspaces through this folder.
     std::fs::set_permissions(root.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
     root
 }
@@ -56,7 +56,7 @@ fn builtin_tool(shell: &Arc<Shell>, name: &str) -> Option<Arc<dyn Handler>> {
     Some(tool.into_parts(Duration::from_secs(30), &Environment::of([])).1)
 }
 
-/// The level at which tests run; `None` if this machine supports none.
+/// The level at which tests run. `None` if this machine supports no level.
 fn level(shell: &Arc<Shell>) -> Option<String> {
     let level = shell.strictest();
     if level.is_none() {
@@ -108,13 +108,13 @@ async fn a_script_of_the_model_runs_in_a_declared_interpreter_and_time_ends_it()
 #[tokio::test]
 async fn a_tool_that_this_machine_cannot_hold_is_refused_and_never_run_bare() {
     let root = root();
-    // Stands for a machine whose policy kills launchers.
+    // Imitates a machine whose policy kills launchers.
     let shell = shell(&root, Launcher::program("/bin/true"));
     for level in ["basic", "strict"] {
         let refused = declared(&shell, json!({"level": level, "command": ["id"]}));
         assert!(matches!(refused.err(), Some(DeclarationError::Machine(why)) if why.contains(level)));
     }
-    // If the worker starts all the same, the tool is registered but not offered to models, and its calls are rejected.
+    // A lenient worker still registers the tool. The tool is not offered to models, and its calls are rejected.
     let def: ShellDef = serde_json::from_value(json!({"level": "basic", "command": ["id"]})).unwrap();
     let made = ShellKind::lenient(Arc::clone(&shell)).make(&def, &json!({"type": "object"}), Effect::Read).unwrap();
     assert!(!made.configured);
@@ -164,7 +164,7 @@ async fn files_and_commands_share_the_workspace_of_a_task_and_no_other() {
     let ran = run(&tool(&first, "run_command"), &context, command).await.unwrap();
     assert_eq!(ran["exit_code"], 0, "{ran}");
 
-    // Another worker that uses the same folder continues where the first one stopped.
+    // Another worker that uses the same folder continues with the files of the first worker.
     let second = shell(&root, launcher);
     let ran = run(&tool(&second, "run_python"), &context, json!({"code": "exec(open('src/a.py').read())"})).await;
     assert_eq!(ran.unwrap()["stdout"], "42\n");

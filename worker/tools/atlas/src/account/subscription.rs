@@ -150,7 +150,7 @@ pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTo
     .answers_by_agent()
 }
 
-/// Returns the counters other than actions: today's model usage, and the stored bytes.
+/// Returns today's model usage and the stored bytes.
 async fn counted(store: &Store, context: &CallContext, today_ms: i64) -> Result<(Used, KnowledgeState), ToolError> {
     let away = |error: StoreError| ToolError::Transient(error.to_string());
     let today = store.usage(&context.tenant, &[today_ms]).await.map_err(away)?;
@@ -171,7 +171,7 @@ fn subscription(
     let zone = day::zone(time_zone).map_err(ToolError::internal)?;
     let (_, today_ends_ms) = day::day_bounds(standing.now_ms, zone);
     let own = standing.agents.first().copied().unwrap_or_default();
-    // After the end of its day, a counter is no longer valid.
+    // A counter is valid only until the end of its day.
     let own_ends_ms = Some(own.day_ends_ms).filter(|end| *end > standing.now_ms);
     let agent_used = own_ends_ms.map_or(0, |_| own.day_used.max(0).unsigned_abs());
     let is_used_up = agent_used >= u64::from(caps.calls_per_day)
@@ -213,8 +213,8 @@ fn subscription(
     })
 }
 
-/// Returns the lowest daily limit of the tenant among the enforced limits that apply to all its agents together.
-/// `amount` reads the number from a bound of the wanted kind.
+/// Returns the tenant's lowest daily limit. Only enforced limits count that apply to all agents of the tenant together.
+/// `amount` returns the number of a bound, if the bound has the wanted kind.
 fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option<u64> {
     let is_of_all = |limit: &&Limit| {
         limit.mode == LimitMode::Enforce
@@ -226,7 +226,7 @@ fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option
     all.filter_map(|limit| amount(&caller.tenant.limit(limit).bound)).min()
 }
 
-/// Returns the limits that count calls of this agent, with the tenant's own numbers.
+/// Returns the limits that count calls of this agent. If the tenant has its own numbers, they are used.
 fn rows(caller: &Caller, context: &CallContext) -> Vec<Row> {
     let tenant = &caller.tenant;
     let all = caller.active.policy.limits.iter();

@@ -1,9 +1,11 @@
 //! `get_team_members`: the tenant's agents and people.
 //!
-//! An agent is `active` if one of its calls was admitted within the last 24 hours, otherwise `idle`. The time comes
-//! from the agent's budget and is accurate to a tick. A budget is kept until a day after its day has ended, so earlier
-//! times are unknown. The status of a person comes from `tenants.yaml` and is `active` by default: people make no
-//! calls, so their last activity is unknown.
+//! An agent is `active` if one of its calls was admitted within the last 24 hours, otherwise `idle`. The time of the
+//! last call comes from the agent's budget and is accurate to a tick. A budget is kept until one day after the end of
+//! its day, so earlier times are unknown.
+//!
+//! The status of a person comes from `tenants.yaml` and is `active` by default. People make no calls, so their last
+//! activity is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use super::{Caller, caller, standing};
 
 /// Maximum members in a response.
 const MEMBERS_MAX: usize = 500;
-/// An agent that made a call within this time is active.
+/// An agent is active if it made a call within this time, in ms.
 const ACTIVE_MS: i64 = 86_400_000;
 
 #[derive(Deserialize, JsonSchema)]

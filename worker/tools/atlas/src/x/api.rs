@@ -1,4 +1,4 @@
-//! A request to X, and the meaning of its response.
+//! A request to X, and the interpretation of its response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use tickfleet_tools_http::{Client, Request, SendError, read_body, retry_after};
 
 use super::sign_in::Account;
 
-/// Maximum bytes of a response: a hundred posts with their authors have some hundred kilobytes.
+/// Maximum bytes of a response. A hundred posts with their authors take some hundred kilobytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum bytes of X's own message that are passed on.
+/// Maximum bytes of X's own message in an error message.
 const SAID_BYTES_MAX: usize = 600;
 
 /// Access to X with one account.
@@ -27,7 +27,7 @@ pub(super) struct Api {
     account: Account,
 }
 
-/// A request to X without its token.
+/// A request to X, without the access token.
 #[derive(Debug, Clone)]
 pub(super) struct ApiRequest {
     pub(super) method: Method,
@@ -35,7 +35,7 @@ pub(super) struct ApiRequest {
     pub(super) query: Vec<(&'static str, String)>,
     /// The body and its content type.
     pub(super) body: Option<(Bytes, String)>,
-    /// True if the request is the effect itself: if its response is lost, the outcome is unknown.
+    /// True if the request itself is the effect. If its response is lost, the outcome is unknown.
     pub(super) is_effect: bool,
 }
 
@@ -53,12 +53,12 @@ impl ApiRequest {
         Self::post(path, Bytes::from(body.to_string()), "application/json")
     }
 
-    /// Makes the error for a request whose outcome is unknown.
+    /// Makes the error for a request whose response was lost. If the request is the effect, its outcome is unknown.
     fn lost(&self, message: String) -> ToolError {
         self.lost_for(message, None)
     }
 
-    /// As [`Self::lost`], with the wait that X requested.
+    /// Like [`Self::lost`], with the wait that X requested.
     fn lost_for(&self, message: String, retry_after: Option<Duration>) -> ToolError {
         if self.is_effect { ToolError::Transient(message) } else { ToolError::NotExecuted { message, retry_after } }
     }
@@ -72,14 +72,14 @@ impl Api {
     /// Sends a request to X. If X rejects the token, requests a new token and sends the request once more.
     ///
     /// # Errors
-    /// [`ToolError`], depending on the meaning of the response for this request.
+    /// [`ToolError`], depending on the response and on whether the request is the effect.
     pub(super) async fn send(&self, context: &CallContext, ask: &ApiRequest) -> Result<Value, ToolError> {
         let token = self.account.token(context).await?;
         let answered = self.send_as(ask, &token).await?;
         if answered.status != 401 {
             return answered.into_result(ask);
         }
-        // X responds with 401 before it does anything, so a retry repeats nothing.
+        // X responds with 401 before it executes the request, so a retry repeats nothing.
         match self.account.token_after_rejection(&token).await? {
             Some(newer) => self.send_as(ask, &newer).await?.into_result(ask),
             None => answered.into_result(ask),
@@ -91,7 +91,7 @@ impl Api {
         let mut answer = match self.client.send(request, 0, &Secrets::default()).await {
             Ok(answer) => answer,
             Err(SendError::Blocked(why)) => return Err(ToolError::Permanent(format!("X was not called: {why}."))),
-            // A redirect does not show whether the request was carried out.
+            // A redirect does not show whether the request took effect.
             Err(SendError::Redirect(redirect)) if ask.is_effect => return Err(ask.lost(redirect.why)),
             Err(SendError::Redirect(redirect)) => return Err(ToolError::Permanent(redirect.why)),
             Err(SendError::NotSent { host, why }) => {
@@ -105,7 +105,7 @@ impl Api {
         let status = answer.status().as_u16();
         let headers = answer.headers().clone();
         let body = read_body(&mut answer, ANSWER_BYTES_MAX).await.ok();
-        // If X repeats the token, it is removed from the response.
+        // If X's response contains the token, the token is removed.
         let secrets = Secrets::default().with_token(token);
         let text = body.map(|body| secrets.scrub(&String::from_utf8_lossy(&body)));
         Ok(ApiResponse { status, headers, text })
@@ -167,7 +167,7 @@ impl ApiResponse {
 }
 
 /// Returns the time until X's rate limit is reset (docs.x.com, Rate limits). The reset time is compared with the
-/// response's own `Date`, so that an incorrect local clock has no influence.
+/// response's own `Date`, so an incorrect local clock has no influence.
 fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let reset: i64 = text("x-rate-limit-reset")?.parse().ok()?;
@@ -176,7 +176,7 @@ fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     u64::try_from(reset.saturating_sub(now).saturating_add(1).max(0)).ok().map(Duration::from_secs)
 }
 
-/// Returns X's message about a rejection, from a problem (RFC 7807), a list of errors, or both.
+/// Returns X's message about a rejection. The body contains a problem (RFC 7807), a list of errors, or both.
 fn rejection_message(body: &Value) -> Option<String> {
     const PLACES: [&str; 5] = ["/errors/0/message", "/errors/0/detail", "/detail", "/error_description", "/title"];
     let said = PLACES.iter().find_map(|place| body.pointer(place)?.as_str()).filter(|said| !said.trim().is_empty())?;

@@ -1,5 +1,5 @@
-//! Pictures and videos for a post, fetched from their addresses. The addresses come from a model, so they are fetched
-//! under a separate guard, without redirects, and the content must match the declared type.
+//! Pictures and videos for a post, fetched from their addresses. A model chooses the addresses. Therefore they are
+//! fetched under a separate guard and without redirects, and the content must match the declared type.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use reqwest::{Method, Response, Url};
 use tickfleet_tools::{Secrets, ToolError};
 use tickfleet_tools_http::{Client, Request, SendError};
 
-/// Number of bytes that suffice to recognize every kind of media.
+/// Number of bytes that are enough to recognize every kind of media.
 const HEAD_BYTES: usize = 16;
 const MIB: u64 = 1024 * 1024;
 
@@ -24,10 +24,10 @@ pub(super) struct MediaKind {
     pub(super) mime: &'static str,
     /// X's name for the use of the media.
     pub(super) category: &'static str,
-    /// Maximum bytes of one file: X's own limits for pictures (docs.x.com, Media best practices); for videos less than
-    /// X's 512 MB, which could not be uploaded within the time of a call.
+    /// Maximum bytes of one file. For pictures, these are X's own limits (docs.x.com, Media best practices). For
+    /// videos, the limit is lower than X's 512 MB, which could not be uploaded within the time of a call.
     pub(super) bytes_max: u64,
-    /// True if a post can show up to four of them; a post can show only one file of the other kinds.
+    /// True if a post can show up to four files of this kind. A post can show only one file of any other kind.
     pub(super) is_picture: bool,
 }
 
@@ -42,7 +42,7 @@ const fn video(mime: &'static str) -> MediaKind {
 const GIF: MediaKind = MediaKind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
 
 impl MediaKind {
-    /// Recognizes the kind from the first bytes; `None` if X does not accept it.
+    /// Recognizes the kind from the first bytes. `None` if X does not accept the media.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         match head {
             [0xff, 0xd8, 0xff, ..] => Some(picture("image/jpeg")),
@@ -56,7 +56,7 @@ impl MediaKind {
     }
 }
 
-/// Media being fetched: the beginning was read, and the rest is read on demand.
+/// Media that is being fetched. The beginning was read, and the rest is read on demand.
 #[derive(Debug)]
 pub(super) struct Media {
     pub(super) kind: MediaKind,
@@ -74,10 +74,10 @@ impl MediaFetcher {
         Self(client)
     }
 
-    /// Fetches the beginning of the media at `address`, which is number `at` (from 0) of the call.
+    /// Fetches the beginning of the media at `address`. `at` is the index of the media in the call, from 0.
     ///
     /// # Errors
-    /// [`ToolError::Permanent`] if X would not accept the media or the address may not be reached. Transient failures
+    /// [`ToolError::Permanent`] if X would not accept the media or the address must not be reached. Transient failures
     /// are reported as not executed.
     pub(super) async fn fetch(&self, at: usize, address: &str) -> Result<Media, ToolError> {
         let name = format!("media_urls[{at}]");
@@ -124,20 +124,21 @@ fn plain(kind: &str) -> String {
     kind.split(';').next().unwrap_or_default().trim().chars().take(80).collect::<String>().to_ascii_lowercase()
 }
 
-/// Returns true if a declared content type is of the same family as the recognized one. Unspecific types are accepted.
+/// Returns true if a declared content type belongs to the same family as the recognized one. Unspecific types are
+/// accepted.
 fn agrees(declared_type: &str, mime: &str) -> bool {
     let family = |kind: &str| kind.split('/').next().unwrap_or_default().to_owned();
     matches!(declared_type, "" | "application/octet-stream" | "binary/octet-stream")
         || family(declared_type) == family(mime)
 }
 
-/// Makes the error of a failure that may be transient. Nothing was posted.
+/// Makes the error for a failure that may be transient. Nothing was posted.
 fn passing(name: &str, why: &str) -> ToolError {
     ToolError::NotExecuted { message: format!("{name} could not be fetched: {why}."), retry_after: None }
 }
 
 impl Media {
-    /// Returns the next piece: `size` bytes, or the rest at the end; `None` after that.
+    /// Returns the next piece of `size` bytes. The last piece may be shorter. Then returns `None`.
     ///
     /// # Errors
     /// [`ToolError`] if the media is too large, or the connection to its server was lost.
@@ -147,14 +148,14 @@ impl Media {
         Ok((size > 0).then(|| self.here.split_to(size).freeze()))
     }
 
-    /// Reads more bytes; returns false at the end.
+    /// Reads more bytes. Returns false at the end of the media.
     async fn more(&mut self) -> Result<bool, ToolError> {
         let chunk = self.response.chunk().await;
         let Some(chunk) = chunk.map_err(|_| passing(&self.name, "its server went away in the middle"))? else {
             return Ok(false);
         };
         self.read += chunk.len() as u64;
-        // While the kind is still unknown, a single chunk may already contain the whole file.
+        // While the kind is still unknown, the limit is not checked: one chunk may already contain the whole file.
         if !self.kind.mime.is_empty() && self.read > self.kind.bytes_max {
             return Err(self.too_large());
         }

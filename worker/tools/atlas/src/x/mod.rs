@@ -1,8 +1,12 @@
 //! X: `post_to_x` and `search_x`, according to the documentation of API v2 (docs.x.com: Posts, Search, Media, OAuth
 //! 2.0, Rate limits; as of November 2026).
 //!
-//! Read in this order: `post` and `search` (the tools), `api` (a request and the meaning of its response), `media` and
-//! `upload` (the media of a post), `sign_in` and `sealed` (tokens).
+//! Read in this order:
+//!
+//! - `post` and `search`: the tools.
+//! - `api`: a request and the interpretation of its response.
+//! - `media` and `upload`: the media of a post.
+//! - `sign_in` and `sealed`: tokens.
 
 mod api;
 mod media;
@@ -29,8 +33,8 @@ use sign_in::{Account, SignIn};
 /// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes both tools. If a token is missing, the tool is made but reports that it is not configured; only an unusable
-/// variable is an error.
+/// Makes both tools. If a token is missing, the tool is still made, but it is not configured. Only an unusable variable
+/// is an error.
 ///
 /// # Errors
 /// The variable that cannot be used, and the reason.
@@ -40,7 +44,7 @@ pub(crate) fn all(home: &Store, environment: &Environment) -> Result<[TypedTool;
     let guard = guard(environment, "TICKFLEET_ALLOW_PRIVATE")?;
     guard.check(&base).map_err(|refused| format!("X_BASE_URL: {refused}"))?;
     let client = |guard: Guard| Client::new(guard, true, CONNECT_TIMEOUT).map(Arc::new);
-    // Private addresses that services may use must not be reachable through addresses that a model gives.
+    // Services may use private addresses. A model must not reach these through the addresses of media.
     let fetcher = MediaFetcher::new(client(self::guard(environment, "X_MEDIA_ALLOW_PRIVATE")?)?);
     let client = client(guard)?;
     let sign_in = SignIn::new(&base, &client, home, environment)?.map(Arc::new);

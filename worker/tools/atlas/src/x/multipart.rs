@@ -21,7 +21,8 @@ pub(super) fn form(fields: &[(&str, &str)], file: &[u8]) -> (Bytes, String) {
     (body.into(), format!("multipart/form-data; boundary={boundary}"))
 }
 
-/// Returns a boundary that does not occur in the file: a file cannot be made to contain its own digest.
+/// Returns a boundary that does not occur in the file. It is derived from the file's digest, which a file cannot
+/// contain.
 fn boundary(file: &[u8]) -> String {
     Sha256::digest(file).iter().take(16).fold("tickfleet-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }

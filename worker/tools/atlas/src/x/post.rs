@@ -1,5 +1,5 @@
-//! `post_to_x`: uploads the media, then creates the post. Only creating the post is the effect: a failure before it is
-//! certainly not executed; a failure after its request was sent has an unknown outcome.
+//! `post_to_x`: uploads the media, then creates the post. Creating the post is the only effect. A failure before that
+//! is certainly not executed. If a failure occurs after the request for the post was sent, the outcome is unknown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,12 @@ const MEDIA_MAX: usize = 4;
 const ADDRESS_BYTES_MAX: usize = 2_048;
 /// Maximum characters of a post.
 const CONTENT_CHARS_MAX: usize = 280;
-/// Time limits of the whole call, and of everything before the post. A timeout before the post is reported as not
-/// executed, before the timeout of the call would report an unknown outcome. A draining worker waits 45 s for its
-/// calls, so the call cannot have more time.
+/// Time limits of the whole call, and of all steps before the post. The second limit is shorter, so that a timeout
+/// before the post is reported as not executed. A timeout of the whole call is reported as an unknown outcome. A
+/// draining worker waits 45 s for its calls, so the call cannot have more time.
 const TIMEOUT: Duration = Duration::from_secs(40);
 const MEDIA_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum posts per process whose media are being uploaded at the same time: each takes some megabytes of memory.
+/// Maximum posts per process that upload media at the same time. Each upload takes some megabytes of memory.
 const UPLOADS_MAX: usize = 4;
 
 #[derive(Deserialize, JsonSchema)]
@@ -97,7 +97,7 @@ fn too_slow() -> ToolError {
     ToolError::NotExecuted { message, retry_after: None }
 }
 
-/// Uploads the media to X one after another, and returns their ids.
+/// Uploads the media to X one after another. Returns the ids of the media.
 async fn media(
     api: &Api,
     fetcher: &MediaFetcher,
@@ -123,7 +123,7 @@ async fn media(
     Ok(ids)
 }
 
-/// Creates the post with one request, which is the effect (docs.x.com, Create Post).
+/// Creates the post with one request. This request is the effect (docs.x.com, Create Post).
 async fn publish(api: &Api, context: &CallContext, content: &str, media: &[String]) -> Result<Posted, ToolError> {
     let mut body = json!({ "text": content });
     if !media.is_empty() {

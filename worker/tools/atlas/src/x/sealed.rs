@@ -1,7 +1,8 @@
-//! A grant as stored in Redis: encrypted, so that a reader of Redis learns no token.
+//! A grant as stored in Redis. It is encrypted, so that a reader of Redis cannot obtain the tokens.
 //!
-//! The key is derived from the configured refresh token, which all workers of the fleet know and Redis does not. After
-//! another refresh token is configured, grants stored under the previous one are neither found nor readable.
+//! The key is derived from the configured refresh token. All workers of the fleet have this token, and Redis does not.
+//! If another refresh token is configured, grants that were stored under the previous one can be neither found nor
+//! decrypted.
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -9,18 +10,18 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Maximum bytes of an encrypted grant; anything larger was not stored by the fleet.
+/// Maximum bytes of an encrypted grant. A larger value was not stored by the fleet.
 const SEALED_BYTES_MAX: usize = 32 * 1024;
 
 /// The last grant of a token service.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct StoredGrant {
     pub(super) access: String,
-    /// The refresh token to use next.
+    /// The refresh token for the next request.
     pub(super) refresh: String,
-    /// Until when the access token is used, in ms of the time of the shard that stores it.
+    /// The time until which the access token is used, in ms of the clock of the shard that stores the grant.
     pub(super) good_until_ms: i64,
-    /// The number of the grant.
+    /// The number of the grant. Each new grant has a higher number.
     pub(super) number: u64,
 }
 
@@ -32,15 +33,15 @@ pub(super) struct Seal {
 }
 
 impl Seal {
-    /// Makes the seal for this client's grants that begin with this refresh token.
+    /// Makes the seal for the grants of this client that begin with this refresh token.
     ///
     /// # Errors
-    /// The cipher rejects the key, which would be a bug.
+    /// The cipher rejects the key. This would be a bug.
     pub(super) fn new(client_id: &str, refresh_token: &SecretString) -> Result<Self, String> {
         let hash = |purpose: &str| {
             let mut hash = Sha256::new();
             for part in [purpose, client_id, refresh_token.expose_secret()] {
-                // Lengths are included so that no two sequences of parts have the same hash input.
+                // Lengths are included, so that different sequences of parts never have the same hash input.
                 hash.update((part.len() as u64).to_be_bytes());
                 hash.update(part);
             }
@@ -62,7 +63,7 @@ impl Seal {
         Ok([nonce.as_slice(), &text].concat())
     }
 
-    /// Decrypts a grant. `None` if it was not encrypted by this seal, or has been changed since.
+    /// Decrypts a grant. `None` if this seal did not encrypt it, or if it was changed after the encryption.
     pub(super) fn open(&self, sealed: &[u8]) -> Option<StoredGrant> {
         if sealed.len() > SEALED_BYTES_MAX {
             return None;

@@ -71,7 +71,7 @@ struct Author {
     name: String,
 }
 
-/// X's response. Missing members count as empty; a member of the wrong type makes the response invalid.
+/// X's response. A missing member counts as empty. A member of the wrong type makes the response invalid.
 #[derive(Deserialize)]
 struct SearchResponse {
     #[serde(default)]

@@ -1,6 +1,6 @@
 //! Tokens of X: fixed tokens, and OAuth 2.0 with a refresh token (docs.x.com, OAuth 2.0; scope `offline.access`). X's
-//! access tokens live for two hours, and each refresh token can be used once. So the next refresh token is stored in
-//! Redis, encrypted, before its access token is used, and only one worker at a time requests a new grant.
+//! access tokens are valid for two hours, and each refresh token can be used once. Therefore only one worker at a time
+//! requests a new grant. It stores the next refresh token in Redis, encrypted, before the new access token is used.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use tickfleet_tools_http::{Client, Credentials, TokenGrant};
 
 use super::sealed::{Seal, StoredGrant};
 
-/// How long one worker has the exclusive right to request the next grant. It is longer than a request takes, and after
-/// a failed request, no worker tries again before it is over.
+/// How long one worker has the exclusive right to request the next grant. This is longer than a request takes. If a
+/// request fails, no worker requests a grant until this time is over.
 const RENEWAL_MS: u64 = 20_000;
 /// Time limit of one sign-in.
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often a call that waits for another worker's grant checks for it, and how many times.
+/// Interval and maximum number of the checks of a call that waits for another worker's grant.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 40;
-/// Maximum attempts to store a grant: a lost grant cannot be recovered.
+/// Maximum attempts to store a grant. A grant that is not stored is lost permanently.
 const KEEP_TRIES: u32 = 10;
-/// How long a grant is stored. X's refresh tokens live for half a year; each use makes a new one.
+/// How long a grant is stored. X's refresh tokens are valid for half a year. Each use returns a new refresh token.
 const KEPT_MS: u64 = 190 * 86_400_000;
 
-/// The account for requests to X.
+/// The account that sends requests to X.
 #[derive(Clone)]
 pub(super) enum Account {
-    /// A fixed token: a secret of the tool, by its name.
+    /// A fixed token. The value is the name of the tool's secret.
     Fixed(&'static str),
     /// The user who signed in.
     SignedIn(Arc<SignIn>),
@@ -52,7 +52,7 @@ impl Account {
         sign_in.map_or(Self::Fixed("X_USER_TOKEN"), Self::SignedIn)
     }
 
-    /// Returns the account that reads: the app itself if it has a token, otherwise the user.
+    /// Returns the account that reads. If the app has a token, it is the app itself, otherwise the user.
     pub(super) fn of_reader(sign_in: Option<Arc<SignIn>>, environment: &Environment) -> Self {
         let is_set = |name: &str| environment.get(name).is_some();
         match sign_in {
@@ -62,8 +62,8 @@ impl Account {
         }
     }
 
-    /// Declares the secrets that the tool needs: without them it is not configured, and their values are removed from
-    /// results.
+    /// Declares the secrets that the tool needs. If a secret is missing, the tool is not configured. The secrets'
+    /// values are removed from results.
     pub(super) fn declared_on(&self, tool: TypedTool, environment: &Environment) -> TypedTool {
         match self {
             Self::Fixed(name) => tool.secret_from_env(name, name),
@@ -74,7 +74,7 @@ impl Account {
         }
     }
 
-    /// Returns a token that is valid as far as is known.
+    /// Returns a token that is not known to be invalid.
     pub(super) async fn token(&self, context: &CallContext) -> Result<SecretString, ToolError> {
         match self {
             Self::Fixed(name) => context.secret(name).map(SecretString::from),
@@ -82,7 +82,7 @@ impl Account {
         }
     }
 
-    /// Returns the token after one that X rejected; `None` if there cannot be another.
+    /// Returns a token to use after X rejected `refused`. `None` if there is no other token.
     pub(super) async fn token_after_rejection(
         &self,
         refused: &SecretString,
@@ -94,7 +94,7 @@ impl Account {
     }
 }
 
-/// A sign-in that continues with each new grant.
+/// A sign-in. Each new grant replaces the previous one.
 pub(super) struct SignIn {
     token_url: Url,
     client_id: SecretString,
@@ -104,12 +104,12 @@ pub(super) struct SignIn {
     client: Arc<Client>,
     home: Store,
     seal: Seal,
-    /// The newest grant that this process knows, in case Redis has lost it.
+    /// The newest grant that this process has seen. It is used if Redis has lost the grant.
     last: Mutex<Option<StoredGrant>>,
 }
 
 impl SignIn {
-    /// Returns the sign-in that the environment configures; `None` without a refresh token.
+    /// Returns the sign-in that the environment configures. `None` if no refresh token is set.
     ///
     /// # Errors
     /// The variable that is missing or cannot be used.
@@ -134,8 +134,8 @@ impl SignIn {
         }))
     }
 
-    /// Returns a valid token other than `refused`. Runs in a separate task that continues if the call is dropped,
-    /// because X may already have replaced the refresh token by then.
+    /// Returns a valid token other than `refused`. Runs in a separate task that continues if the call is dropped. X may
+    /// already have replaced the refresh token at that time, so the new one must be stored.
     async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
         let this = Arc::clone(self);
         let refused = refused.cloned();
@@ -153,8 +153,8 @@ impl SignIn {
                 return Ok(SecretString::from(kept.access.clone()));
             }
             if self.home.may_renew_grant(&self.seal.id, RENEWAL_MS).await.map_err(away)? {
-                // Another worker may have obtained it after the check above and before this worker got the right to
-                // request it.
+                // Another worker may have obtained a grant in the meantime: after the check above, but before this
+                // worker got the right to request one.
                 let (kept, now_ms) = self.newest().await?;
                 return match kept.filter(|kept| is_good(kept, now_ms)) {
                     Some(kept) => Ok(SecretString::from(kept.access)),
@@ -166,7 +166,7 @@ impl SignIn {
         Err(not_signed_in("another worker is at it; try again later", None))
     }
 
-    /// Returns the newest grant that Redis or this process knows, and the current time.
+    /// Returns the newest grant in Redis or in this process, and the current time of the shard.
     async fn newest(&self) -> Result<(Option<StoredGrant>, i64), ToolError> {
         let (kept, now_ms) = tokio::try_join!(self.home.kept_grant(&self.seal.id), self.home.now_ms()).map_err(away)?;
         let kept = kept.and_then(|sealed| self.seal.open(&sealed));
@@ -220,7 +220,7 @@ fn away(error: StoreError) -> ToolError {
     not_signed_in(&error.to_string(), None)
 }
 
-/// Nothing was requested from X, so a retry repeats nothing.
+/// Makes the error for a failed sign-in. The tool's own request was not sent, so a retry repeats nothing.
 fn not_signed_in(why: &str, retry_after: Option<Duration>) -> ToolError {
     ToolError::NotExecuted { message: format!("The tool could not sign in to X: {why}."), retry_after }
 }

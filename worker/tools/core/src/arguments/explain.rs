@@ -15,7 +15,7 @@ use crate::wording;
 pub(super) const PROBLEMS_MAX: usize = 5;
 /// Maximum bytes of a wrong value that a message quotes.
 const QUOTED_BYTES_MAX: usize = 80;
-/// Maximum bytes of a list of values or names in a message; the message gives the number of entries left out.
+/// Maximum bytes of a list of values or names in a message. Further entries are only counted.
 const LISTED_BYTES_MAX: usize = 320;
 /// Maximum bytes of one problem's text.
 const PROBLEM_BYTES_MAX: usize = 640;
@@ -31,13 +31,13 @@ pub(super) struct CheckedValueName {
     /// The verb after `whole`: `are` or `is`.
     pub(super) is: &'static str,
     part: &'static str,
-    /// Singular and plural.
+    /// The words for a missing part, singular and plural.
     missing: [&'static str; 2],
-    /// Singular and plural.
+    /// The words for an unknown part, singular and plural.
     unknown: [&'static str; 2],
     pub(super) bytes_max: usize,
-    /// True if messages quote what was found. Results are not quoted, because a withheld result must not appear
-    /// anywhere.
+    /// True if messages quote the value that was found. Results are not quoted, because a withheld result must not
+    /// appear in messages.
     quoted: bool,
 }
 
@@ -64,7 +64,7 @@ pub(super) const OUTPUT: CheckedValueName = CheckedValueName {
 /// The problem with one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The path of the argument (`user.emails[0]`); empty if the problem is with the arguments as a whole.
+    /// The path of the argument (`user.emails[0]`). Empty if the problem concerns the arguments as a whole.
     pub path: String,
     /// The expected and the found value, in words.
     pub message: String,
@@ -73,9 +73,9 @@ pub struct Problem {
 /// Arguments that do not parse or do not fit the schema. Contains at most five problems, each of bounded length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArgumentError {
-    /// The problems, in the schema's order; never empty.
+    /// The problems, in the schema's order. Never empty.
     pub problems: Vec<Problem>,
-    /// True if there are more problems than these.
+    /// True if there are more problems than those in `problems`.
     pub more: bool,
     /// True if the arguments end in the middle because the model's response was cut off.
     pub is_cut: bool,
@@ -107,8 +107,8 @@ impl ArgumentError {
         wording::cut(&text, limits::ERROR_BYTES_MAX)
     }
 
-    /// The same as JSON: `{"problems": [{"path", "message"}]}`, with `"more": true` if there are more problems, and
-    /// `"reason": "cut"` if the arguments were cut off.
+    /// The error as JSON: `{"problems": [{"path", "message"}]}`. If there are more problems, `"more": true` is added.
+    /// If the arguments were cut off, `"reason": "cut"` is added.
     #[must_use]
     pub fn details(&self) -> Value {
         let problems = self.problems.iter().map(|p| serde_json::json!({"path": p.path, "message": p.message}));
@@ -190,7 +190,7 @@ fn message(error: &ValidationError<'_>, path: &str, names: &[String], subject: &
 
 /// Describes the unknown members of the object at `path`, each with the name that was probably meant.
 fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &CheckedValueName) -> String {
-    // Suggestions exist at the top level only: names below it are not collected.
+    // Names are suggested only at the top level: the schema's names below that level are not collected.
     let names = if path.is_empty() { names } else { &[] };
     let meant = |name: &str| wording::closest(name, names.iter().map(String::as_str), 1).first().copied();
     let expected = || listed(names.iter().map(|name| wording::cut(name, QUOTED_BYTES_MAX)), LISTED_BYTES_MAX / 2);
@@ -214,9 +214,8 @@ fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Checke
     if names.is_empty() { told } else { format!("{told}, expected: {}", expected()) }
 }
 
-/// Describes what was expected, as a predicate whose subject is the argument. `None` if no wording is known for the
-/// error.
-/// better.
+/// Describes what was expected, as a predicate whose subject is the argument. `None` if this kind of error has no
+/// wording.
 fn expected(error: &ValidationError<'_>) -> Option<String> {
     use ValidationErrorKind as K;
     let has = |count: usize| format!("has {count}");
@@ -260,8 +259,8 @@ fn expected(error: &ValidationError<'_>) -> Option<String> {
     })
 }
 
-/// Returns the allowed values if the schema lists them: as an enum, or as alternatives that are single values (a
-/// `oneOf` of `const` is how schemas write an enum whose values have descriptions).
+/// Returns the allowed values if the schema lists them. The list is an enum, or alternatives that are single values:
+/// schemas use a `oneOf` of `const` as an enum whose values have descriptions.
 fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     use ValidationErrorKind as K;
     match error.kind() {
@@ -307,8 +306,8 @@ pub(super) fn of_schema(error: &ValidationError<'_>) -> String {
     wording::cut(&words.unwrap_or_else(|| error.masked().to_string()), PROBLEM_BYTES_MAX)
 }
 
-/// Describes a value that a message reports as found. If the argument's name marks it as a secret, only its kind is
-/// given (null and booleans are shown): messages are read and stored in more places than arguments.
+/// Describes a value that a message reports as found. If the argument's name marks it as a secret, only the kind of
+/// value is given, because messages are read and stored in more places than arguments. Null and booleans are shown.
 pub fn found(path: &str, value: &Value) -> String {
     let secret = is_secret(path);
     match value {
@@ -329,7 +328,7 @@ pub(super) fn quoted(value: &Value) -> String {
     quoted_up_to(value, QUOTED_BYTES_MAX)
 }
 
-/// Quotes a value for a message. A long string is cut before it is serialized, so that a large argument costs little.
+/// Quotes a value for a message. A long string is cut before it is serialized, so a large argument costs little.
 fn quoted_up_to(value: &Value, bytes_max: usize) -> String {
     match value {
         Value::String(text) => wording::cut(&Value::from(wording::cut(text, bytes_max)).to_string(), bytes_max),
@@ -343,7 +342,7 @@ fn listed_names(names: &[String]) -> String {
     listed(names.iter().map(|name| format!("'{}'", wording::cut(name, QUOTED_BYTES_MAX))), LISTED_BYTES_MAX)
 }
 
-/// Joins values or names with commas; entries beyond `bytes_max` are only counted.
+/// Joins values or names with commas. Entries beyond `bytes_max` are only counted.
 fn listed(items: impl Iterator<Item = String>, bytes_max: usize) -> String {
     let mut text = String::new();
     let mut left_out = 0usize;
@@ -367,7 +366,7 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// `/user/emails/0` → `user.emails[0]`.
+/// Converts a JSON pointer to a path: `/user/emails/0` becomes `user.emails[0]`.
 fn dotted(pointer: &str) -> String {
     let mut path = String::new();
     for token in pointer.split('/').skip(1) {

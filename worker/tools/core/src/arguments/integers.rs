@@ -1,5 +1,5 @@
-//! Normalizes integers. As in JSON Schema, a whole number is an integer however it is written (`5.0`, `5e0`); all kinds
-//! of tools receive it in integer form.
+//! Normalizes integers. As in JSON Schema, a whole number is an integer in any notation (`5.0`, `5e0`). All kinds of
+//! tools receive such a number in integer form.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use serde_json::Value as Schema;
 use tickfleet_model::limits;
 use tickfleet_protocol::json::{Document, Kind, Value, push_quoted};
 
-/// Maximum digits of a rewritten number; a longer number stays as it is.
+/// Maximum digits of a rewritten number. A number that would be longer stays as it is.
 const DIGITS_MAX: usize = 400;
 /// Maximum number of references followed in a row.
 const HOPS_MAX: usize = 16;
@@ -25,8 +25,8 @@ pub(super) fn are_declared(schema: &Schema) -> bool {
     }
 }
 
-/// Rewrites `text`, a value that fits `schema`: each whole number becomes an integer where the schema declares one. All
-/// other bytes stay the same.
+/// Rewrites `text`, a value that fits `schema`. If the schema declares an integer, a whole number is rewritten as an
+/// integer. All other bytes stay the same.
 pub(super) fn as_integers<'a>(schema: &Schema, text: &'a str) -> Cow<'a, str> {
     if !text.contains(['.', 'e', 'E']) {
         return Cow::Borrowed(text);
@@ -36,7 +36,7 @@ pub(super) fn as_integers<'a>(schema: &Schema, text: &'a str) -> Cow<'a, str> {
     rewritten(root, &applying(&[schema], schema), schema).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// Rewrites one value; returns `None` if nothing changes. All of `schemas` apply to the value.
+/// Rewrites one value. Returns `None` if nothing changes. All of `schemas` apply to the value.
 fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option<String> {
     if schemas.is_empty() {
         return None;
@@ -83,7 +83,7 @@ fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option
     }
 }
 
-/// Returns true if a `type` allows integers and no other numbers.
+/// Returns true if the value of a `type` keyword permits integers but no other numbers.
 fn is_integer(kind: &Schema) -> bool {
     match kind {
         Schema::String(one) => one == "integer",
@@ -94,7 +94,7 @@ fn is_integer(kind: &Schema) -> bool {
     }
 }
 
-/// Returns these schemas and all schemas that they refer to or combine: each of them may apply to the same value.
+/// Returns these schemas and all schemas that they refer to or combine. Each of these may apply to the same value.
 fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
     let mut found: Vec<&Schema> = Vec::new();
     let mut open: Vec<(&Schema, usize)> = schemas.iter().map(|schema| (*schema, 0)).collect();
@@ -117,7 +117,7 @@ fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
     found
 }
 
-/// Returns the schemas of the member `name` of an object to which `schemas` apply.
+/// Returns the schemas of the member `name`. `schemas` apply to the object that contains the member.
 fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let declared = schema.get("properties").and_then(|properties| properties.get(name));
@@ -126,7 +126,7 @@ fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// Returns the schemas of the item at `index` of a list to which `schemas` apply.
+/// Returns the schemas of the item at `index`. `schemas` apply to the list that contains the item.
 fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let items = schema.get("items");
@@ -137,7 +137,7 @@ fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// Converts a whole number to an integer. `None` if it is an integer already, is not whole, or has too many digits.
+/// Converts a whole number to an integer. `None` if it is already an integer, is not whole, or has too many digits.
 fn whole(text: &str) -> Option<String> {
     let (number, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));
@@ -151,7 +151,7 @@ fn whole(text: &str) -> Option<String> {
     }
     let power: i64 = power.parse().ok()?;
     let behind = i64::try_from(behind.len()).ok()?;
-    // The number of zeros to append to the digits; if negative, the number of digits to cut off.
+    // The number of zeros to append to the digits. If negative, the number of digits to cut off.
     let zeros = power.checked_sub(behind)?;
     let digits = if zeros < 0 {
         let cut = digits.len().checked_sub(usize::try_from(zeros.unsigned_abs()).ok()?)?;

@@ -11,12 +11,12 @@ use tickfleet_protocol::json::replace_beyond;
 
 /// Parses `text` within `bytes_max`, [`limits::JSON_DEPTH_MAX`] and [`limits::JSON_VALUES_MAX`].
 ///
-/// Integers beyond 64 bits become floats in the value, which is good enough for validation. A number beyond the range
-/// of a float becomes the largest or smallest float. The text keeps the original digits.
+/// Integers beyond 64 bits become floats in the value, which is sufficient for validation. A number beyond the range of
+/// a float becomes the largest or smallest float. The text keeps the original digits.
 ///
 /// # Errors
-/// The problem and its place. A duplicate key is rejected with its path: another reader of the same text might use the
-/// other value.
+/// The problem and its place. A duplicate key is rejected with its path: another parser might use the other value of
+/// the key.
 pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, NotJson> {
     if text.len() > bytes_max {
         let why = format!("{} bytes; at most {bytes_max} are allowed", text.len());
@@ -51,7 +51,7 @@ fn comparable(text: &str) -> Cow<'_, str> {
     replace_beyond(text, |number| if number.starts_with('-') { format!("-{LARGEST}") } else { LARGEST.to_owned() })
 }
 
-/// The path of a value in the text, as a linked list on the stack: it costs nothing unless an error needs it.
+/// The path of a value in the text, as a linked list on the stack. The text of the path is built only for an error.
 #[derive(Clone, Copy)]
 enum ValuePath<'a> {
     Root,

@@ -1,18 +1,18 @@
-//! ECMA 262 patterns in schemas. Most are matched in linear time; look-around and back references need a backtracking
-//! engine, whose steps are bounded.
+//! ECMA 262 patterns in schemas. Most patterns are matched in linear time. Look-around and back references need a
+//! backtracking engine, whose steps are bounded.
 
 use std::sync::LazyLock;
 
 use jsonschema::{Draft, PatternOptions, ValidationOptions};
 use serde_json::{Map, Value, json};
 
-/// Maximum bytes of a compiled `pattern`. Without it, a pattern such as `(a{1000}){1000}` takes up too much memory.
+/// Maximum bytes of a compiled `pattern`. Without this bound, a pattern such as `(a{1000}){1000}` uses too much memory.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum backtracking steps of one match. Real patterns need a few hundred; if a long text needs more, the pattern is
+/// Maximum backtracking steps of one match. Real patterns need a few hundred. If a long text needs more, the pattern is
 /// not checked here.
 const STEPS_BACK_MAX: usize = 10_000;
 
-/// The warning about a pattern that no available engine supports, as a predicate whose subject is the schema.
+/// The warning about a pattern that no available engine supports, as a predicate. The subject is the schema.
 pub(super) const LEFT_TO_THE_TOOL: &str =
     "has a pattern that cannot be read here: it is not checked, and left to the tool";
 
@@ -29,8 +29,8 @@ pub(super) fn engine(schema: &Value) -> ValidationOptions<'static> {
     if schema.get("$schema").is_none() { options.with_draft(Draft::Draft202012) } else { options }
 }
 
-/// Returns the schema without its unsupported patterns, and their places. `None` if all patterns are supported as they
-/// are.
+/// Returns the schema without its unsupported patterns, and the places of these patterns. `None` if all patterns are
+/// supported without a change.
 pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
     let mut readable = schema.clone();
     let mut unread = Vec::new();
@@ -38,8 +38,8 @@ pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
     (readable != *schema).then_some((readable, unread))
 }
 
-/// Escapes each hyphen next to a class escape: in ECMA 262, `[\w-.]` is a word character, a hyphen or a dot, and other
-/// engines reject it as a range.
+/// Escapes each hyphen next to a class escape. In ECMA 262, `[\w-.]` matches a word character, a hyphen or a dot. Other
+/// engines reject it as an invalid range.
 fn literal_hyphens(pattern: &str) -> String {
     let is_class = |escape: Option<&char>| escape.is_some_and(|escape| "dDsSwW".contains(*escape));
     let mut text = String::with_capacity(pattern.len() + 8);
@@ -106,8 +106,8 @@ fn strip(schema: &mut Value, at: &mut String, unread: &mut Vec<String>) {
     }
 }
 
-/// Removes unsupported name patterns from an object's schema. It is then unknown which names they would have allowed,
-/// so the check of additional members is removed too, and left to the tool.
+/// Removes unsupported name patterns from an object's schema. The names that these patterns would have allowed are then
+/// unknown. Therefore the check of additional members is also removed and left to the tool.
 fn strip_names(members: &mut Map<String, Value>, at: &str, unread: &mut Vec<String>) {
     let Some(Value::Object(patterns)) = members.get_mut("patternProperties") else { return };
     let odd: Vec<String> = patterns.keys().filter(|pattern| !can_be_read(pattern)).cloned().collect();

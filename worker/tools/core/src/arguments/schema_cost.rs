@@ -1,23 +1,23 @@
 //! Estimates the cost of validating against a schema before the schema is used.
 //!
-//! A short schema can require exponential work: for example, definitions that each use the previous one twice. So this
-//! walk follows every `$ref`, as a validator does, and rejects the schema if the walk does not end within a bound.
+//! A short schema can require exponential work: for example, definitions that each use the previous one twice. Like a
+//! validator, this check follows every `$ref`. It rejects a schema if this walk does not end within a bound.
 //!
-//! Subschemas that apply to every item of a list, or to every member of an object, cost their work once per part of the
-//! instance. For them the bound is lower, and patterns and lists of values have extra weight.
+//! Some subschemas apply to every item of a list or to every member of an object. They cost their work once per part of
+//! the instance, so their bound is lower, and patterns and lists of values have extra weight.
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 use tickfleet_model::limits;
 
-/// Maximum subschemas in a walk; each use of a definition counts. Real tools stay below a few hundred.
+/// Maximum subschemas in a walk. Each use of a definition counts. Real tools have at most a few hundred.
 const SUBSCHEMAS_MAX: usize = 4_000;
-/// Maximum weight that may apply to one repeated part of an instance: 256 KiB of arguments have up to 100,000 parts.
+/// Maximum weight that applies to one repeated part of an instance. 256 KiB of arguments have up to 100,000 parts.
 const WEIGHT_PER_PART_MAX: usize = 512;
 /// The weight of a pattern, which examines every character.
 const PATTERN_WEIGHT: usize = 8;
-/// Number of listed values that weigh as much as one subschema. Lists of strings only are hashed and have no weight.
+/// Number of listed values that weigh as much as one subschema. A list of only strings is hashed and has no weight.
 const VALUES_PER_WEIGHT: usize = 16;
 /// Maximum length of a chain of subschemas and references.
 const CHAIN_MAX: usize = 2 * limits::JSON_DEPTH_MAX;
@@ -49,7 +49,7 @@ impl Step {
     }
 }
 
-/// Checks that validation against `schema` costs no more than a small multiple of the instance's size.
+/// Checks that the cost of validation against `schema` is at most a small multiple of the instance's size.
 ///
 /// # Errors
 /// The place (a JSON pointer) and the reason: too many subschemas, a reference that is not local, or a recursion that
@@ -70,15 +70,15 @@ pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
 struct Walk<'a> {
     root: &'a Value,
     met: usize,
-    /// The references being followed: target, and the number of steps at which it was opened.
+    /// The references that the walk is inside of: target, and the number of steps when the reference was followed.
     open: Vec<(&'a str, usize)>,
     /// The steps from the root to the current place.
     steps: Vec<Step>,
-    /// Uses of an open reference inside itself: target, and the steps since it was opened.
+    /// Uses of an open reference inside itself: target, and the steps since the reference was followed.
     returns: Vec<(&'a str, Vec<Step>)>,
-    /// The weight that applies to each repeated part, by the steps that lead to it.
+    /// The weight for each repeated part, by the steps that lead to the part.
     weights: HashMap<Vec<Step>, usize>,
-    /// The current place as a JSON pointer; after a failure, the place of the failure.
+    /// The current place as a JSON pointer. After a failure, the place where the failure occurred.
     place: String,
 }
 
@@ -205,8 +205,8 @@ impl<'a> Walk<'a> {
         walked
     }
 
-    /// Handles a definition that uses itself. Once per part of the instance forms a tree; twice is exponential in the
-    /// instance's depth.
+    /// Handles a definition that uses itself. If it applies itself once per part of the instance, the work is linear.
+    /// If it applies itself twice, the work is exponential in the instance's depth.
     fn back(&mut self, target: &'a str, opened_at: usize) -> Result<(), String> {
         let since = self.steps[opened_at..].to_vec();
         if since.is_empty() {
@@ -230,7 +230,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A JSON pointer in a URI fragment may be percent-encoded.
+/// Decodes a JSON pointer. In a URI fragment, the pointer may be percent-encoded.
 pub(super) fn percent_decoded(pointer: &str) -> String {
     let bytes = pointer.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

@@ -143,7 +143,7 @@ async fn long_arguments_are_checked_apart_and_not_for_long() {
 
 #[test]
 fn a_check_that_is_not_done_in_time_says_so() {
-    // The only thread for checks is busy, so that even the fastest machine exceeds the limit.
+    // The only blocking thread is busy, so even the fastest machine exceeds the time limit.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     let (free, busy) = std::sync::mpsc::channel::<()>();
     runtime.spawn_blocking(move || busy.recv());
@@ -251,17 +251,18 @@ fn patterns_of_ecma_262_are_checked_or_left_to_the_tool() {
         }
         assert!(check.check(r#"{"a": 5}"#).is_err() && check.check(r#"{"n": "x"}"#).is_err(), "the rest is in force");
     }
-    // A match that takes too long is not the caller's fault.
+    // The caller is not at fault if a match takes too long.
     let slow = json!({"properties": {"a": {"pattern": "^(?:a|a(?!b))+$"}, "n": {"type": "integer"}}});
     let slow = ArgumentCheck::compile(&slow).unwrap();
     let long = "a".repeat(40) + "!";
     let began = tokio::time::Instant::now();
     assert!(slow.check(&json!({"a": long}).to_string()).is_ok());
-    // Without a bound, this would take hours; with it, milliseconds, or some seconds on a stalled machine.
+    // Without the bound, this would take hours. With the bound, it takes milliseconds, or some seconds on a stalled
+    // machine.
     assert!(began.elapsed() < Duration::from_secs(30));
     let wrong = slow.check(&json!({"a": long, "n": "x"}).to_string()).unwrap_err();
     assert_eq!(wrong.problems.len(), 1, "{wrong:?}");
-    // Names that an unsupported pattern might allow are left to the tool.
+    // An unsupported pattern might allow these names, so they are left to the tool.
     let names = json!({"type": "object", "patternProperties": {"(": {}}, "additionalProperties": false});
     assert!(ArgumentCheck::compile(&names).unwrap().check(r#"{"x": 1}"#).is_ok());
     let data = json!({"properties": {"a": {"const": {"pattern": "("}}, "b": {"pattern": "("}}});

@@ -1,12 +1,12 @@
-//! Detects valid schemas that no arguments can satisfy, so that the tool could never run.
+//! Detects valid schemas that no arguments can satisfy. A tool with such a schema could never run.
 
 use serde_json::{Map, Value};
 
 /// Maximum number of references followed in a row.
 const DEPTH_MAX: usize = 16;
 
-/// Looks for a reason why no object can satisfy `schema`, considering only required members. Returns a JSON pointer
-/// into the schema, and an explanation.
+/// Looks for a reason why no object can satisfy `schema`. Considers only required members. Returns a JSON pointer into
+/// the schema, and an explanation.
 pub(super) fn find(schema: &Value) -> Option<(String, String)> {
     SchemaSearch { root: schema }.object(schema, String::new(), 0)
 }
@@ -26,7 +26,7 @@ impl SchemaSearch<'_> {
         if members.get("enum").and_then(Value::as_array).is_some_and(Vec::is_empty) {
             return Some((format!("{at}/enum"), "it is required, and none of no values can be given".into()));
         }
-        // The lower and upper bound that apply if the value can have only this one type.
+        // The keywords of the lower and the upper bound, if the schema has a single `type`.
         let pairs = match members.get("type").and_then(Value::as_str) {
             Some("string") => ["minLength", "maxLength"],
             Some("integer" | "number") => ["minimum", "maximum"],
@@ -47,7 +47,7 @@ impl SchemaSearch<'_> {
         None
     }
 
-    /// Checks a schema that an object must satisfy.
+    /// Checks the schema of an object.
     fn object(&self, schema: &Value, at: String, depth: usize) -> Option<(String, String)> {
         let Value::Object(members) = schema else { return None };
         if depth > DEPTH_MAX {
@@ -79,7 +79,7 @@ impl SchemaSearch<'_> {
     }
 }
 
-/// Returns true if an object may have only the members listed in `properties`.
+/// Returns true if an object can have only the members listed in `properties`.
 fn closed(members: &Map<String, Value>) -> bool {
     members.get("additionalProperties") == Some(&Value::Bool(false)) && !members.contains_key("patternProperties")
 }

@@ -6,7 +6,7 @@ use super::escapes;
 /// An encoding of bytes as text.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Encoding {
-    /// In both alphabets, with lines of any length.
+    /// Standard or URL-safe alphabet, with lines of any length.
     Base64,
     /// In upper or lower case: `4142`, `41:42`, `41 42`, `0x41, 0x42`.
     Hexadecimal,
@@ -14,7 +14,7 @@ pub(super) enum Encoding {
     Decimal,
 }
 
-/// For each byte, its value as a digit or one of the constants below.
+/// Maps each byte to its value as a digit, or to one of the constants below.
 type DigitTable = [u8; 256];
 /// A byte that may be between two digits.
 const SEPARATOR: u8 = 0xfd;
@@ -26,7 +26,7 @@ static BASE64: DigitTable = Encoding::Base64.kinds();
 static HEXADECIMAL: DigitTable = Encoding::Hexadecimal.kinds();
 static DECIMAL: DigitTable = Encoding::Decimal.kinds();
 
-/// A series of digits of one encoding.
+/// A series of digits in one encoding.
 #[derive(Debug, Default)]
 pub(super) struct DigitRun {
     digits: Vec<u8>,
@@ -52,8 +52,8 @@ impl Encoding {
         }
     }
 
-    /// Returns the number of alignments to try: other bytes may precede the secret in a run, so a byte may begin at any
-    /// of the first digits.
+    /// Returns the number of alignments to try. Other bytes may precede the secret in a run, so the secret's first byte
+    /// may begin at any of the first digits.
     pub(super) const fn phases(self) -> usize {
         match self {
             Self::Base64 => 4,
@@ -86,7 +86,7 @@ impl Encoding {
         run.end(self, bytes_min, see);
     }
 
-    /// Classifies the escape, longer separator or number at `at`, and returns its length too.
+    /// Classifies the escape, longer separator or number at `at`. Returns its class or value, and its length.
     fn longer(self, kinds: &DigitTable, text: &[u8], at: usize) -> (u8, usize) {
         match (self, text.get(at)) {
             (Self::Decimal, Some(b'0'..=b'9')) => decimal(text, at),
@@ -129,12 +129,12 @@ impl Encoding {
     }
 }
 
-/// Returns the number at `at`, if it fits in a byte, and its length.
+/// Returns the number at `at` and its length. The number is [`OTHER`] if it does not fit in a byte.
 fn decimal(text: &[u8], at: usize) -> (u8, usize) {
     let digits = text.get(at..).unwrap_or_default();
     let width = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let number = digits.get(..width).and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u8>().ok());
-    // The values of the constants above are also numbers; they are rejected, because such bytes do not occur in UTF-8.
+    // The values of the constants above are rejected as numbers. They do not occur as bytes of UTF-8.
     (number.filter(|number| *number < SEPARATOR).unwrap_or(OTHER), width)
 }
 

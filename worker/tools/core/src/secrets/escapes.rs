@@ -8,7 +8,7 @@ pub(super) const fn begins(byte: u8) -> bool {
     matches!(byte, b'\\' | b'%' | b'&' | b'+')
 }
 
-/// Calls `read` with each reading of the escape at `at`: the bytes that it means, and its length.
+/// Calls `read` with each possible reading of the escape at `at`: the bytes that the escape means, and its length.
 pub(super) fn readings(text: &[u8], at: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let tail = text.get(at..).unwrap_or_default();
     match tail.first() {
@@ -20,7 +20,7 @@ pub(super) fn readings(text: &[u8], at: usize, read: &mut dyn FnMut(&[u8], usize
     }
 }
 
-/// Returns the byte that the escape at `at` finally means, and the escape's length: the longest reading.
+/// Returns the byte and the length of the longest reading of the escape at `at`.
 pub(super) fn resolved(text: &[u8], at: usize) -> Option<(u8, usize)> {
     let mut longest: Option<(u8, usize)> = None;
     readings(text, at, &mut |unit, length| {
@@ -33,14 +33,14 @@ pub(super) fn resolved(text: &[u8], at: usize) -> Option<(u8, usize)> {
     longest
 }
 
-/// Reads the JSON escape at the start of `tail`, which may be in a nested JSON string. A run of backslashes has several
-/// readings.
+/// Reads the JSON escape at the start of `tail`. The escape may be in a nested JSON string. A run of backslashes has
+/// several readings.
 fn json_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     let run = tail.iter().take(NESTED_MAX + 1).take_while(|byte| **byte == b'\\').count();
     for doubled in [2, 4, 8].into_iter().filter(|doubled| *doubled <= run) {
         read(b"\\", doubled);
     }
-    // Each level of nesting doubles a backslash and adds one before a quote.
+    // Each level of nesting doubles the backslashes and adds one before a quote.
     if run > NESTED_MAX {
         return;
     }
@@ -64,7 +64,7 @@ fn json_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     read(&[plain], run + 1);
 }
 
-/// As [`json_escape`], for `\uXXXX` with `run` backslashes, including surrogate pairs.
+/// Like [`json_escape`], for `\uXXXX` with `run` backslashes, including surrogate pairs.
 fn numbered_escape(tail: &[u8], run: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let unit = |from: usize| {
         let slashes = tail.get(from..from + run)?.iter().all(|byte| *byte == b'\\');
@@ -88,7 +88,7 @@ fn numbered_escape(tail: &[u8], run: usize, read: &mut dyn FnMut(&[u8], usize)) 
     }
 }
 
-/// Reads `%2F`, and `%252F` as in a URL inside a URL.
+/// Reads `%2F`, and also `%252F` (a URL inside a URL).
 fn percent_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     for at in (0..NESTED_MAX).map(|nested| 1 + 2 * nested) {
         if let Some(byte) = hex_byte(tail, at) {
@@ -100,8 +100,8 @@ fn percent_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     }
 }
 
-/// Reads the HTML reference at the start of `tail`, whose `&` takes `ampersand` bytes; it may be nested in other HTML.
-/// As in browsers, the `;` is optional.
+/// Reads the HTML reference at the start of `tail`. Its `&` takes `ampersand` bytes. The reference may be nested in
+/// other HTML. As in browsers, the `;` is optional.
 fn html_entity(tail: &[u8], ampersand: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let mut at = ampersand;
     for _ in 0..NESTED_MAX {
@@ -123,7 +123,7 @@ fn html_entity(tail: &[u8], ampersand: usize, read: &mut dyn FnMut(&[u8], usize)
     }
 }
 
-/// Reads `#65` and `#x41`. Without a `;`, the last digits may not belong to the reference, so each prefix is a reading.
+/// Reads `#65` and `#x41`. If the `;` is missing, the last digits may be ordinary text, so each prefix is a reading.
 fn numeric_reference(rest: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     let (radix, from) =
         if rest.get(1).is_some_and(|letter| letter.eq_ignore_ascii_case(&b'x')) { (16, 2) } else { (10, 1) };

@@ -1,8 +1,9 @@
-//! Finds secrets in text that a service sent back, in every encoding in which the service may echo them.
+//! Finds secrets in text that a service returned, in every encoding that a service might use.
 //!
-//! The search covers the text itself and the bytes that encoded parts of it decode to: the text is decoded; the secret
-//! is not encoded. Escapes ([`escapes`]) are resolved while matching, because encoders differ in which characters they
-//! escape and in which case. The cost is linear in the length of the text.
+//! The search covers the text itself, and the bytes that result from decoding the encoded parts of the text. The text
+//! is decoded, rather than the secret encoded. Escapes ([`escapes`]) are resolved during matching, because encoders
+//! differ in the characters that they escape and in the case of the digits. The cost is linear in the length of the
+//! text.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +12,14 @@ use encoding_rs::WINDOWS_1252;
 use super::encodings::Encoding;
 use super::escapes;
 
-/// Shorter values are not searched for, because they would match everywhere.
+/// Secrets shorter than this are not searched for, because they would match everywhere.
 const SECRET_BYTES_MIN: usize = 4;
-/// Values of this length or longer match in any case: hosts, headers and databases change the case of letters.
+/// Secrets of at least this length match in upper and lower case: hosts, headers and databases change the case of
+/// letters.
 const CASELESS_BYTES_MIN: usize = 8;
 /// Maximum depth of nested encodings that are decoded.
 const ENCODED_MAX: usize = 2;
-/// Maximum steps from one position, per byte of the secret: keeps the cost linear for text with nested escapes.
+/// Maximum steps from one position, per byte of the secret. Keeps the cost linear for text with nested escapes.
 const STEPS_PER_BYTE: usize = 16;
 
 /// The values that must not appear in a text.
@@ -45,7 +47,8 @@ impl SecretMatcher {
         Self { wanted, by_first, shortest }
     }
 
-    /// Returns the byte ranges of `text` that show a secret, in order, without overlaps, and at character boundaries.
+    /// Returns the byte ranges of `text` that contain a secret: in order, without overlaps, and at character
+    /// boundaries.
     pub(super) fn found(&self, text: &str) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
         if self.wanted.is_empty() {
@@ -72,7 +75,7 @@ impl SecretMatcher {
         found
     }
 
-    /// Searches a text and everything encoded in it. `place` maps a range of this text to a range of the whole text.
+    /// Searches a text and all encoded parts of it. `place` maps a range of this text to a range of the whole text.
     fn search(
         &self,
         text: &[u8],
@@ -94,7 +97,7 @@ impl SecretMatcher {
         }
     }
 
-    /// Returns the ranges where a text shows a secret, plain or escaped, in order.
+    /// Returns the ranges where a text contains a secret, plain or escaped, in order.
     fn spans(&self, text: &[u8]) -> Vec<(usize, usize)> {
         let mut spans = Vec::<(usize, usize)>::new();
         for (at, byte) in text.iter().enumerate() {
@@ -121,7 +124,7 @@ impl SecretMatcher {
     }
 }
 
-/// Returns the bytes of a secret, and the bytes that result if a program confuses its character set.
+/// Returns the bytes of a secret, and its bytes after a program has read it in the wrong character set.
 fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     let mut all = vec![secret.as_bytes().to_vec()];
     if secret.is_ascii() {
@@ -146,7 +149,7 @@ fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns the start of the escape that `at` is inside of: a cut within an escape would break the surrounding JSON.
+/// If `at` is inside an escape, returns the escape's start: a cut inside an escape would break the surrounding JSON.
 fn whole_escape(bytes: &[u8], at: usize) -> usize {
     let slashes = bytes.iter().take(at).rev().take_while(|byte| **byte == b'\\').count();
     at - slashes % 2
@@ -332,7 +335,7 @@ mod tests {
             let text = unit.repeat((256 << 10) / unit.len());
             let began = tokio::time::Instant::now();
             assert!(SecretMatcher::of(secrets.iter().map(String::as_str)).found(&text).is_empty());
-            // This takes half a second on a busy machine; superlinear growth would take minutes.
+            // This takes half a second on a busy machine. With superlinear growth it would take minutes.
             assert!(began.elapsed() < std::time::Duration::from_secs(20), "{unit}: {:?}", began.elapsed());
         }
     }

@@ -10,18 +10,18 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{CallContext, ToolError};
 
-/// The error if inner calls are not available: outside a fleet, and for tools that are never run again.
+/// The error if inner calls are not available: outside a fleet, and for tools that do not run again.
 const NONE_HERE: &str = "No other tool can be called from here: only tools with the effect read or idempotent do so, on a \
                          fleet. What has effects are the calls that they make.";
 
 /// The result of an inner call, with the text that a model would have received.
 #[derive(Debug, Clone)]
 pub struct InnerResult {
-    /// The outcome as a word, as in results (`ok`, `denied`, `invalid_arguments`…).
+    /// The outcome as a word (`ok`, `denied`, `invalid_arguments`…). Results use the same words.
     pub outcome: String,
     /// The tool's output; `None` if the call did not succeed.
     pub output: Option<Box<RawValue>>,
-    /// The reason why it did not succeed, in words that a model can act on.
+    /// The reason why the call did not succeed, worded so that a model can act on it.
     pub error: Option<String>,
 }
 
@@ -29,7 +29,7 @@ impl InnerResult {
     /// Returns the tool's output.
     ///
     /// # Errors
-    /// [`ToolError::Permanent`] with the inner call's error message, if it did not succeed.
+    /// [`ToolError::Permanent`] with the inner call's error message if the inner call did not succeed.
     pub fn output(self) -> Result<Box<RawValue>, ToolError> {
         let Self { outcome, output, error } = self;
         output.ok_or_else(|| ToolError::Permanent(error.unwrap_or(outcome)))
@@ -39,10 +39,10 @@ impl InnerResult {
 /// Makes inner calls on behalf of the worker.
 #[async_trait]
 pub trait InnerCalls: Send + Sync {
-    /// Begins inner call number `number` of `context`'s call, or returns its result if it has ended.
+    /// Begins inner call number `number` of `context`'s call. If the inner call has ended, returns its result.
     ///
     /// # Errors
-    /// [`ToolError::Waits`] while the inner call is in progress, or the reason why it cannot be made.
+    /// [`ToolError::Waits`] while the inner call is in progress. Another error if the inner call cannot be made.
     async fn call(
         &self,
         context: &CallContext,
@@ -74,21 +74,26 @@ impl fmt::Debug for Inner {
 }
 
 impl CallContext {
-    /// Calls another tool as the same agent, with the agent's permissions, limits and caps, and with its own audit
-    /// entry. Only for tools whose effect is `read` or `idempotent`: the effects come from the inner calls.
+    /// Calls another tool as the same agent, with the agent's permissions, limits and caps. The inner call has its own
+    /// audit entry. Only for tools whose effect is `read` or `idempotent`: all side effects come from the inner calls.
     ///
     /// The first attempt begins a turn with the id `<turn>.<position>.call-<number>` and ends with
-    /// [`ToolError::Waits`], which the function must pass on (`?`). While the inner turn runs, the outer call holds no
-    /// slot. When the inner turn has ended, the function runs again from the start and receives the result. So code
-    /// before an inner call should have no effect of its own, and the nth inner call must be the same on each run. Each
-    /// inner call is carried out once, however often the function runs.
+    /// [`ToolError::Waits`]. The function must return this error (`?`). While the inner turn runs, the outer call holds
+    /// no slot.
     ///
-    /// A function that also returns [`ToolError::Waits`] for other reasons must make its inner calls first: after the
-    /// call has waited once, its first inner call is assumed to have been made.
+    /// When the inner turn has ended, the function runs again from the start and receives the result. Code before an
+    /// inner call should therefore have no side effects, and the nth inner call must be the same on each run. Each
+    /// inner call is executed once, even if the function runs several times.
+    ///
+    /// A function that also returns [`ToolError::Waits`] for other reasons must make its inner calls first. After the
+    /// call has waited once, the fleet assumes that the first inner call was made.
     ///
     /// # Errors
-    /// [`ToolError::Waits`]; [`ToolError::Permanent`] if a bound on inner calls is reached; other errors if the call
-    /// cannot be made now. A denied or failed inner call is not an error: [`InnerResult`] reports it.
+    /// - [`ToolError::Waits`] while the inner call is in progress.
+    /// - [`ToolError::Permanent`] if a bound on inner calls is reached.
+    /// - Other errors if the inner call cannot be made now.
+    ///
+    /// A denied or failed inner call is not an error: [`InnerResult`] reports it.
     pub async fn call(&self, tool: &str, arguments: impl Serialize) -> Result<InnerResult, ToolError> {
         let arguments = to_raw_value(&arguments).map_err(ToolError::internal)?;
         let number = self.inner.made.fetch_add(1, Ordering::Relaxed) + 1;

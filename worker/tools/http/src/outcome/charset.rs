@@ -5,24 +5,25 @@ use std::borrow::Cow;
 use encoding_rs::Encoding;
 use reqwest::header::{self, HeaderMap};
 
-/// Returns the text of a body; `None` if the body is not text.
+/// Returns the text of a body. `None` if the body is not text.
 ///
-/// Valid UTF-8 is read as UTF-8 whatever encoding is declared: declarations are often a server's default, and text in
-/// other encodings is hardly ever valid UTF-8. This does not apply to encodings that are not ASCII-compatible.
+/// If a body is valid UTF-8, it is read as UTF-8, even if another encoding is declared. Declarations are often only a
+/// server's default, and text in other encodings is hardly ever valid UTF-8. This does not apply if the declared
+/// encoding is not ASCII-compatible.
 pub(super) fn text<'a>(body: &'a [u8], headers: &HeaderMap) -> Option<Cow<'a, str>> {
     let declared = declared(headers);
     if declared.is_none_or(Encoding::is_ascii_compatible)
         && let Ok(text) = std::str::from_utf8(body)
     {
-        // A byte order mark at the start is not part of the text, and JSON does not allow it.
+        // A byte order mark at the start is not part of the text. JSON does not allow one.
         return Some(Cow::Borrowed(text.strip_prefix('\u{feff}').unwrap_or(text)));
     }
     let (text, _, is_odd) = declared?.decode(body);
     (!is_odd).then_some(text)
 }
 
-/// Returns the encoding that the media type of a text declares. For other media types it is ignored: servers add their
-/// default to images and archives too, and some encodings decode any bytes to text.
+/// Returns the encoding that the media type declares, if it is a media type of text. Other media types are ignored:
+/// servers add their default encoding to images and archives too, and some encodings decode any bytes to text.
 fn declared(headers: &HeaderMap) -> Option<&'static Encoding> {
     let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?.to_ascii_lowercase();
     let mut parts = kind.split(';').map(str::trim);

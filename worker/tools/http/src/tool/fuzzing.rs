@@ -1,4 +1,4 @@
-//! Entry points for fuzz targets: responses of services, and requests made from arguments, without a network.
+//! Entry points for fuzz targets that need no network: responses of services, and requests made from arguments.
 
 use std::time::Duration;
 
@@ -18,19 +18,19 @@ pub struct SentRequest {
     pub url: String,
     /// The headers.
     pub headers: HeaderMap,
-    /// The body, JSON.
+    /// The JSON body.
     pub body: Option<String>,
 }
 
-/// Interprets a response as a call of `tool` does.
+/// Interprets a response in the same way as a call of `tool`.
 ///
 /// # Errors
-/// As for the call.
+/// The failure that the call would have.
 pub async fn interpret(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
     tool.rules.interpret(answer.into(), secrets).await
 }
 
-/// Makes the request of a call with these arguments, a JSON object.
+/// Makes the request of a call with the arguments `arguments`, which are a JSON object.
 ///
 /// # Errors
 /// The problem with an argument, worded for a model.
@@ -49,10 +49,10 @@ pub fn request(
     })
 }
 
-/// Reads a token service's response. Returns the access token and the time for which it is used.
+/// Reads a token service's response. Returns the access token and how long it is used.
 ///
 /// # Errors
-/// As for a call that signs in.
+/// The failure that a call that signs in would have.
 pub async fn parse_grant(answer: Response) -> Result<(String, Duration), ToolFailure> {
     let granted = oauth2::parse_grant(answer).await?;
     Ok((granted.token.expose_secret().to_owned(), granted.life))

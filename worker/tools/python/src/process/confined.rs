@@ -1,5 +1,5 @@
-//! An interpreter in a sandbox. The launcher starts it, monitors it, and ends it with everything that it has started,
-//! even if the worker is killed.
+//! An interpreter in a sandbox. The launcher starts and monitors the interpreter. It ends the interpreter and all
+//! processes that the interpreter has started, even if the worker is killed.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -22,14 +22,14 @@ use super::own::{DIES_IN, ENDS_IN, variables};
 use crate::machine::Machine;
 use crate::scratch::Scratch;
 
-/// Allowed processes and threads in addition to one per concurrent call: for the interpreter itself and for its tools.
+/// Processes and threads allowed for the interpreter itself and for its tools, in addition to one per concurrent call.
 const PROCESSES: u64 = 64;
 /// Maximum open files of each process.
 const OPEN_FILES: u64 = 1_024;
-/// The sandbox's memory limit as a multiple of `memory_max`. At `memory_max` the interpreter is replaced after its
-/// calls have ended; at this limit it is killed.
+/// The sandbox's memory limit as a multiple of `memory_max`. An interpreter that reaches `memory_max` is replaced after
+/// its calls have ended. An interpreter that reaches the sandbox's limit is killed.
 const WALL: u64 = 2;
-/// The environment variable for the temporary folder: a confined interpreter has its own.
+/// The environment variable for the temporary folder. A confined interpreter has its own temporary folder.
 const TEMPORARY: &str = "TMPDIR";
 
 /// A running interpreter in a sandbox. Dropping it kills the whole sandbox.
@@ -40,10 +40,10 @@ pub(crate) struct ConfinedProcess {
     scratch: Option<Scratch>,
 }
 
-/// Starts the host for the modules of `def` in its sandbox. Returns the worker's end of its socket.
+/// Starts the host for the modules of `def` in its sandbox. Returns the worker's end of the host's socket.
 ///
 /// # Errors
-/// The reason why it could not be started.
+/// The reason why the host could not be started.
 pub(super) async fn start(
     name: &str,
     (def, sandbox): (&PythonDef, &PythonSandbox),
@@ -74,8 +74,8 @@ const fn level(level: ShellLevel) -> Level {
     }
 }
 
-/// Describes the command and what it may access: its own folder, the folders of the modules and of the interpreter, and
-/// the paths that the entry grants.
+/// Describes the command and the paths that it may access: its own folder, the folders of the modules and of the
+/// interpreter, and the paths that the entry grants.
 fn spec(
     (def, sandbox): (&PythonDef, &PythonSandbox),
     variables: BTreeMap<String, String>,
@@ -84,7 +84,7 @@ fn spec(
 ) -> Result<Spec, String> {
     let interpreter = interpreter(&def.interpreter, &machine.environment.get("PATH").unwrap_or_default())?;
     let folders: Vec<PathBuf> = def.path.iter().map(|folder| real(folder)).collect::<Result<_, _>>()?;
-    // Standard output is the socket: standard input is an empty file in the sandbox and cannot be one.
+    // The socket is the standard output. It cannot be the standard input, which is an empty file in the sandbox.
     let mut argv: Vec<String> =
         ["-m", "tickfleet.host", "--fd", "1", "--concurrency", &def.concurrency.to_string()].map(String::from).into();
     argv.insert(0, interpreter.display().to_string());
@@ -100,7 +100,7 @@ fn spec(
         false => Network::Tcp(sandbox.tcp_ports.iter().copied().collect()),
     };
     let limits = Limits {
-        // The interpreter lives as long as the worker; the timeout of a call limits the call.
+        // The interpreter runs as long as the worker. The timeout of a call limits only the call.
         cpu_ms: u64::MAX,
         wall_ms: u64::MAX,
         memory_bytes: def.memory_max.saturating_mul(WALL),
@@ -112,8 +112,8 @@ fn spec(
     Ok(Spec { environment, grants, network, limits, ..Spec::new(argv, real(&scratch.display().to_string())?) })
 }
 
-/// Finds the interpreter: at the given path if it contains a `/`, otherwise in the worker's `PATH`. Links are not
-/// followed, because a virtual environment is recognized by the path of the link.
+/// Finds the interpreter. If `name` contains a `/`, it is the path. Otherwise the worker's `PATH` is searched. Links
+/// are not followed, because Python recognizes a virtual environment by the path of the link.
 fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
     let found = match name.contains('/') {
         true => Some(PathBuf::from(name)),
@@ -134,18 +134,18 @@ fn real(path: &str) -> Result<PathBuf, String> {
 }
 
 impl ConfinedProcess {
-    /// Returns the process id of the launcher, whose descendant the interpreter is.
+    /// Returns the process id of the launcher. The interpreter is a descendant of the launcher.
     pub(super) fn launcher(&self) -> Option<u32> {
         self.confined.launcher()
     }
 
-    /// Kills it now with everything that it has started. [`Self::end`] must follow.
+    /// Kills the interpreter now, with all processes that it has started. Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
         self.confined.kill();
     }
 
-    /// Waits for a host whose socket was closed to exit, and kills it if it does not. Returns how it ended, in words,
-    /// if known.
+    /// Waits until a host whose socket was closed has exited. Kills the host if it does not exit. Returns a description
+    /// of how the host ended, if known.
     pub(super) async fn end(mut self) -> Option<String> {
         let mut ended = tokio::time::timeout(ENDS_IN, self.confined.ended()).await.ok();
         if ended.is_none() {
@@ -157,7 +157,7 @@ impl ConfinedProcess {
             let _ = tokio::time::timeout(Duration::from_millis(200), listening).await;
         }
         if let Some(scratch) = self.scratch.take() {
-            // An error means that the runtime is stopping, and the process with it.
+            // An error means that the runtime is stopping. The process exits then too.
             let _ = tokio::task::spawn_blocking(move || drop(scratch)).await;
         }
         ended.and_then(words)

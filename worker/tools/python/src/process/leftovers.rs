@@ -1,20 +1,21 @@
-//! Finds processes that a tool has started and left behind outside of its interpreter's process group.
+//! Finds processes that a tool has started and left behind outside the process group of its interpreter.
 //!
-//! A signal to the group does not reach a process that called `setsid`, and after its parent has exited, no chain of
-//! parents leads back to the interpreter. But such processes have inherited their environment, including the
-//! interpreter's mark. Processes that also clear their environment are not found; that requires a sandbox.
+//! A signal to the group does not reach a process that called `setsid`. After the parent of such a process has exited,
+//! no chain of parents leads back to the interpreter. But the process has inherited the environment, which includes the
+//! interpreter's mark. Processes that also clear their environment are not found. A sandbox is needed to end these.
 
 use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The environment variable that marks an interpreter and everything that it starts.
+/// The environment variable that marks an interpreter and all processes that it starts.
 pub(super) const MARK: &str = "TICKFLEET_INTERPRETER";
-/// Maximum number of passes over the machine's processes: a process that forks during one pass is found in the next.
+/// Maximum number of passes over the machine's processes. If a process forks during one pass, the next pass finds the
+/// child.
 const LOOKS_MAX: usize = 10;
 
-/// Kills every process with this mark. Blocks meanwhile. Without `/proc`, it finds nothing.
+/// Kills every process with this mark, and blocks until done. On systems without `/proc`, no process is found.
 pub(super) fn end(mark: &str) {
     let variable = format!("{MARK}={mark}");
     for _ in 0..LOOKS_MAX {
@@ -23,7 +24,7 @@ pub(super) fn end(mark: &str) {
             return;
         }
         for process in found {
-            // This fails if the process has exited in the meantime, which is fine.
+            // This fails if the process has exited in the meantime.
             let _ = kill(process, Signal::SIGKILL);
         }
     }
@@ -33,14 +34,14 @@ fn marked(variable: &[u8]) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let has_mark = |id: &i32| {
-        // The environment of an exited process or of another user's process cannot be read.
+        // The environment of an exited process, or of another user's process, cannot be read.
         let environment = std::fs::read(Path::new("/proc").join(id.to_string()).join("environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|one| one == variable)
     };
     ids.filter(has_mark).map(Pid::from_raw).collect()
 }
 
-/// Returns the resident bytes of a process; `None` if unknown.
+/// Returns the resident bytes of a process. `None` if unknown.
 pub(super) fn resident_bytes(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -59,7 +60,7 @@ pub(super) fn resident_bytes_below(process: u32) -> u64 {
     bytes
 }
 
-/// Returns the children that a process's first thread has started; empty if the process is gone.
+/// Returns the children that a process's first thread has started. Empty if the process no longer exists.
 fn children(process: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| word.parse().ok()).collect()

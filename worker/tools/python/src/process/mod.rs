@@ -1,4 +1,4 @@
-//! The process of an interpreter: the worker's own, confined or not, or one in a tool host.
+//! The process of an interpreter: a process of the worker, with or without a sandbox, or a process in a tool host.
 
 mod confined;
 mod leftovers;
@@ -19,20 +19,22 @@ use own::OwnProcess;
 use remote::Remote;
 pub(crate) use remote::is_absent;
 
-/// A running interpreter. Dropping it kills it; [`Process::end`] also ends everything that it has started.
+/// A running interpreter. Dropping it kills the interpreter. [`Process::end`] also ends all processes that it has
+/// started.
 pub(crate) enum Process {
     /// Started by the worker.
     Own(Box<OwnProcess>),
     /// Started by a sandbox's launcher.
     Confined(Box<ConfinedProcess>),
-    /// Started by a tool host; this is the connection to it.
+    /// Started by a tool host. The value is the connection to the host.
     Remote(Remote),
 }
 
-/// Starts the interpreter of `def`, or connects to the tool host that does. Returns the worker's end of its socket.
+/// Starts the interpreter of `def`, or connects to its tool host, which starts it. Returns the worker's end of the
+/// socket.
 ///
 /// # Errors
-/// The reason why it could not be started.
+/// The reason why the interpreter could not be started.
 pub(crate) async fn start(
     name: &str,
     def: &PythonDef,
@@ -53,7 +55,7 @@ pub(crate) async fn start(
 }
 
 impl Process {
-    /// Returns its process id, if it is a process of the worker.
+    /// Returns the process id. For a sandbox, it is the launcher's. `None` if the interpreter is in a tool host.
     pub(crate) fn id(&self) -> Option<u32> {
         match self {
             Self::Own(process) => process.id(),
@@ -62,7 +64,8 @@ impl Process {
         }
     }
 
-    /// Returns its resident bytes, in a sandbox including all its child processes; `None` if unknown.
+    /// Returns the resident bytes of the interpreter. For a sandbox, they include all child processes. `None` if
+    /// unknown.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
         match self {
             Self::Own(process) => leftovers::resident_bytes(process.id()?),
@@ -71,7 +74,7 @@ impl Process {
         }
     }
 
-    /// Kills it without a grace period. [`Self::end`] must follow.
+    /// Kills the interpreter without a grace period. Call [`Self::end`] after this.
     pub(crate) fn kill(&self) {
         match self {
             Self::Own(process) => process.kill(),
@@ -80,8 +83,9 @@ impl Process {
         }
     }
 
-    /// Ends it with everything that it has started. Returns how a process of the worker ended, in words, if known. A
-    /// tool host ends its interpreter itself, and this does not wait for it.
+    /// Ends the interpreter and all processes that it has started. If the process belongs to the worker, returns a
+    /// description of how it ended, if known. A tool host ends its interpreter itself, and this function does not wait
+    /// for that.
     pub(crate) async fn end(self) -> Option<String> {
         match self {
             Self::Own(process) => process.end().await.map(|status| status.to_string()),

@@ -1,5 +1,5 @@
-//! An interpreter as a child process: with a clean environment and its own process group, and ended together with
-//! everything that it has started.
+//! An interpreter as a child process with a clean environment and its own process group. It is ended together with all
+//! processes that it has started.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -20,16 +20,16 @@ use tokio::task::JoinHandle;
 
 use super::leftovers;
 
-/// Variables that an interpreter inherits from the worker: where programs and temporary files are, locale and time
-/// zone.
+/// Variables that an interpreter inherits from the worker: the locations of programs and temporary files, the locale
+/// and the time zone.
 const INHERITED: [&str; 6] = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
-/// How long a host may take to exit after its socket is closed.
+/// Maximum time for a host to exit after its socket is closed.
 pub(super) const ENDS_IN: Duration = Duration::from_secs(1);
-/// How long it may take after it was killed.
+/// Maximum time for a host to exit after it was killed.
 pub(super) const DIES_IN: Duration = Duration::from_secs(1);
 
-/// A running interpreter. Dropping it kills it and its group; [`OwnProcess::end`] also kills processes that have left
-/// the group.
+/// A running interpreter. Dropping it kills the interpreter and its process group. [`OwnProcess::end`] also kills
+/// processes that have left the group.
 pub(crate) struct OwnProcess {
     child: Child,
     group: Option<Pid>,
@@ -38,11 +38,11 @@ pub(crate) struct OwnProcess {
     listening: Option<JoinHandle<()>>,
 }
 
-/// Starts the host for the modules of `def`. Returns the worker's end of its socket. Variables whose secret is not in
-/// `secrets` are left out.
+/// Starts the host for the modules of `def`. Returns the worker's end of the host's socket. If a variable refers to a
+/// secret that is not in `secrets`, the variable is left out.
 ///
 /// # Errors
-/// The reason why it could not be started.
+/// The reason why the host could not be started.
 pub(super) fn start(
     name: &str,
     def: &PythonDef,
@@ -56,8 +56,8 @@ pub(super) fn start(
     let ours = UnixStream::from_std(ours).map_err(no_socket)?;
     let mark = mark();
     let mut starting = Command::new(&def.interpreter);
-    // The socket is its standard input, so that no other file descriptor has to be passed on. The host moves it away
-    // first.
+    // The socket is the host's standard input, so that no other file descriptor has to be inherited. The host first
+    // moves the socket to another descriptor.
     starting.args(["-m", "tickfleet.host", "--fd", "0", "--concurrency", &def.concurrency.to_string()]);
     starting.args(def.path.iter().flat_map(|folder| ["--path", folder])).args(&def.modules);
     starting.env_clear().process_group(0).kill_on_drop(true);
@@ -78,7 +78,7 @@ pub(super) fn start(
     Ok((OwnProcess { child, group, mark, listening }, ours))
 }
 
-/// Returns the environment of an interpreter. Variables whose secret is not in `secrets` are left out.
+/// Returns the environment of an interpreter. If a variable's secret is not in `secrets`, the variable is left out.
 pub(super) fn variables(def: &PythonDef, secrets: &Secrets, environment: &Environment) -> BTreeMap<String, String> {
     let inherited = INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), environment.get(name)?.to_owned())));
     let known = |template: &String| {
@@ -90,7 +90,7 @@ pub(super) fn variables(def: &PythonDef, secrets: &Secrets, environment: &Enviro
     inherited.chain([("PYTHONUNBUFFERED".to_owned(), "1".to_owned())]).chain(own).collect()
 }
 
-/// Returns a mark that no other interpreter has.
+/// Returns a unique mark for an interpreter.
 fn mark() -> String {
     static STARTED: AtomicU64 = AtomicU64::new(0);
     format!("{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed))
@@ -101,8 +101,8 @@ impl OwnProcess {
         self.child.id()
     }
 
-    /// Waits for a host whose socket was closed to exit, kills it if it does not, and kills the processes that it left
-    /// behind. Returns the exit status, if known.
+    /// Waits until a host whose socket was closed has exited. Kills the host if it does not exit. Then kills the
+    /// processes that the host left behind. Returns the exit status, if known.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         self.kill();
@@ -110,19 +110,19 @@ impl OwnProcess {
             status = self.ended_within(DIES_IN).await;
         }
         let mark = std::mem::take(&mut self.mark);
-        // An error means that the runtime is stopping, and the process with it.
+        // An error means that the runtime is stopping. The process exits then too.
         let _ = tokio::task::spawn_blocking(move || leftovers::end(&mark)).await;
-        // The last output may still arrive. If another process keeps the pipe open, it is not waited for any longer.
+        // The last output may still arrive. If another process keeps the pipe open, the wait is bounded.
         if let Some(listening) = self.listening.take() {
             let _ = tokio::time::timeout(DIES_IN, listening).await;
         }
         status
     }
 
-    /// Kills it and its group now. [`Self::end`] must follow.
+    /// Kills the interpreter and its process group now. Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
         if let Some(group) = self.group {
-            // This fails if the group no longer exists, which is fine.
+            // This fails if the group no longer exists. Nothing is left to kill in that case.
             let _ = killpg(group, Signal::SIGKILL);
         }
     }
@@ -134,8 +134,8 @@ impl OwnProcess {
 
 impl Drop for OwnProcess {
     fn drop(&mut self) {
-        // `kill_on_drop` kills only the interpreter itself. Once the interpreter was waited for, the group id may have
-        // been reused.
+        // `kill_on_drop` kills only the interpreter itself. After the interpreter was waited for, the kernel may have
+        // reused the group id, so the group must not be signaled.
         if self.child.id().is_some() {
             self.kill();
         }

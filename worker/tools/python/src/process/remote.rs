@@ -1,5 +1,6 @@
-//! An interpreter in a tool host: a program in a separate container that listens on a Unix socket and starts one
-//! interpreter per connection. The worker has only the connection; closing it ends the interpreter.
+//! An interpreter in a tool host. A tool host is a program in a separate container. It listens on a Unix socket and
+//! starts one interpreter per connection. The worker has only the connection. Closing the connection ends the
+//! interpreter.
 
 use std::io::{Error, ErrorKind};
 use std::net::Shutdown;
@@ -9,15 +10,15 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
-/// Wait between attempts to reach a host that is not there yet: the containers of a pod start at the same time.
+/// Wait between attempts to reach an absent host. The containers of a pod start at the same time.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
-/// A connection to a tool host. Dropping it closes the connection, and the host ends the interpreter with everything
-/// that it has started.
+/// A connection to a tool host. Dropping it closes the connection. The host then ends the interpreter and all processes
+/// that the interpreter has started.
 pub(crate) struct Remote(StdUnixStream);
 
-/// Returns true if the host is absent: it has no socket yet, or it was killed and left a socket on which nothing
-/// listens.
+/// Returns true if the host is absent: either it has no socket yet, or it was killed and left a socket behind on which
+/// nothing listens.
 fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
@@ -27,7 +28,7 @@ pub(crate) fn is_absent(path: &str) -> bool {
     StdUnixStream::connect(path).is_err_and(|error| is_absence(&error))
 }
 
-/// Connects to the host that listens on `path`, and waits at most `patience` until one does.
+/// Connects to the host that listens on `path`. If no host listens yet, waits at most `patience`.
 ///
 /// # Errors
 /// The reason why connecting failed.
@@ -53,16 +54,16 @@ pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, Unix
     }
 }
 
-/// Makes a second handle to the connection, which can close it regardless of the reader and the writer.
+/// Makes a second handle to the connection. It can close the connection while the reader and the writer use it.
 fn with_closer(socket: UnixStream) -> std::io::Result<(Remote, UnixStream)> {
     let socket = socket.into_std()?;
     Ok((Remote(socket.try_clone()?), UnixStream::from_std(socket)?))
 }
 
 impl Remote {
-    /// Closes the connection now, also for its reader and writer.
+    /// Closes the connection now, including the ends of the reader and the writer.
     pub(super) fn close(&self) {
-        // This fails if the host has already closed it, which is fine.
+        // This fails if the host has already closed the connection. Nothing is left to close in that case.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 }

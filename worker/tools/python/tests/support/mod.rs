@@ -18,14 +18,14 @@ use tickfleet_tools_python::Pools;
 /// The pinned dependencies of the package tickfleet.
 const PYPI: [&str; 2] = ["pydantic==2.12.5", "docstring-parser==0.17.0"];
 
-/// Folders for `PYTHONPATH`: the package tickfleet, and its dependencies, which are installed once into cargo's target
-/// folder.
+/// Folders for `PYTHONPATH`: the package tickfleet and its dependencies. The dependencies are installed once, into
+/// cargo's target folder.
 pub fn python_path() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("python-packages");
         fs::create_dir_all(&target).unwrap();
-        // The lock is released when the file is closed, even if this process dies.
+        // The lock is released when the file is closed. This also happens if this process is killed.
         let lock = File::create(target.join("lock")).unwrap();
         lock.lock().unwrap();
         let wanted = PYPI.join(" ");
@@ -102,12 +102,12 @@ impl Tools {
         &self.tools[tool].0
     }
 
-    /// Calls a tool as the first call of a turn.
+    /// Calls a tool. The call is the first call of a turn.
     pub async fn call(&self, tool: &str, arguments: Value) -> Result<Value, ToolFailure> {
         self.call_with(Inner::default(), tool, arguments).await
     }
 
-    /// As `call`, with calls to other tools.
+    /// Like `call`, with inner calls to other tools.
     pub async fn call_with(&self, inner: Inner, tool: &str, arguments: Value) -> Result<Value, ToolFailure> {
         let call = CallId { turn: TurnId::new("t1").unwrap(), position: 0 };
         let context = CallContext::new(TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap(), call);
@@ -121,7 +121,7 @@ impl Tools {
     }
 }
 
-/// Returns true if a process is running: a process that has exited but was not reaped does not count.
+/// Returns true if a process is running. A process that has exited but was not reaped does not count as running.
 pub fn is_running(process: i64) -> bool {
     let state = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     !state.is_empty() && !state.contains(") Z ")
@@ -132,7 +132,7 @@ pub async fn until(patience: Duration, is_so: impl AsyncFn() -> bool) {
     let began = tokio::time::Instant::now();
     while !is_so().await {
         assert!(began.elapsed() < patience, "it never was so");
-        // The end of a process that is not a child cannot be awaited.
+        // A test cannot wait for the exit of a process that is not its child, so it polls.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
