@@ -56,8 +56,8 @@ pub struct LeasedTask {
     pub tenant: TenantId,
     /// The task's id.
     pub task: TaskId,
-    /// The ID of the entry that the runtime leased. Reports with another entry are rejected, because another runtime
-    /// has the task.
+    /// The ID of the entry that the runtime leased. If the runtime was replaced in the meantime, its entry
+    /// is outdated and its reports are rejected.
     pub lease: String,
 }
 
