@@ -107,8 +107,8 @@ pub(crate) fn hides_number(path: &str, redactor: &Redactor) -> bool {
     kind(path) == Kind::Sent && redactor.is_secret_key(last_name(path))
 }
 
-/// Returns true if the name of the field at `path` can show that the field is sent. In policy files and schemas, names
-/// are those of tools, roles, facts and arguments, even if they look like the name of a sent field.
+/// Returns true if the name of the field at `path` may be the name of a secret. In policy files and schemas, names are
+/// those of tools, roles, facts and arguments, even if they look like names of secrets.
 fn is_sent_by_name(path: &str) -> bool {
     !["permissions.", "approvers.", "limits.", "agents.", "tenants.", "seal."].iter().any(|file| path.starts_with(file))
         && !path.contains(".input_schema.")

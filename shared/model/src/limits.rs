@@ -5,8 +5,8 @@
 pub const NAME_BYTES_MAX: usize = 64;
 /// Maximum bytes of a turn, task or consumer id. Long enough for two UUIDs.
 pub const ID_BYTES_MAX: usize = 96;
-/// Maximum bytes of a tool name in a call. Longer than [`NAME_BYTES_MAX`], so that an invented name ends only its own
-/// call as `unknown_tool`.
+/// Maximum bytes of a tool name in a call. Longer than [`NAME_BYTES_MAX`], so that a name that a model
+/// invents ends only its own call, as `unknown_tool`.
 pub const TOOL_NAME_BYTES_MAX: usize = 256;
 /// Maximum bytes of a `correlation_id`.
 pub const CORRELATION_ID_BYTES_MAX: usize = 256;
@@ -35,7 +35,7 @@ pub const TASK_HISTORY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Maximum number of tasks in the list of a tenant, and in the list of subtasks. The oldest are removed first.
 pub const TASKS_LISTED_MAX: u64 = 10_000;
-/// Time that such a list is kept after its last addition. No task lasts longer.
+/// Time that a list of tasks is kept after its last addition: longer than any task lasts.
 pub const TASKS_LISTED_MS: i64 = DEADLINE_MS_MAX + 24 * 3_600_000;
 
 /// Maximum bytes of a message between agents.
@@ -62,7 +62,7 @@ pub const PAUSES_MAX: usize = 1_000;
 /// Maximum number of drained workers.
 pub const DRAINS_MAX: usize = 1_000;
 
-/// Maximum number of drain flags of dead workers that a cleanup step removes.
+/// Maximum number of drain flags of dead workers that one cleanup step removes.
 pub const DRAINS_FORGOTTEN_MAX: usize = 100;
 
 /// Maximum number of exchanges that a conversation keeps.
@@ -85,7 +85,7 @@ pub const EARLY_CANCELS_MAX: usize = 4_096;
 /// Maximum number of capabilities that a task can name.
 pub const TASK_CAPABILITIES_MAX: usize = 128;
 
-/// Maximum number of limits in one configuration. Each is evaluated for every call.
+/// Maximum number of limits in one configuration. Each limit is evaluated for every call.
 pub const LIMITS_MAX: usize = 64;
 /// Maximum number of counters of one limit in one shard: about 200 MB.
 pub const LIMIT_KEYS_MAX: u64 = 1_000_000;
@@ -94,10 +94,10 @@ pub const LIMIT_KEYS_MAX: u64 = 1_000_000;
 pub const APPROVALS_WAITING_MAX: u64 = 1_000;
 /// Maximum number of approvals of one agent that wait at the same time, so that no agent uses up the tenant's bound.
 pub const APPROVALS_WAITING_OF_AGENT_MAX: u64 = APPROVALS_WAITING_MAX / 4;
-/// Maximum bytes of the arguments of one approval. Approvers see all of them, so a call with more cannot be approved.
-/// All waiting approvals of a tenant take 16 MiB at most, those of one agent 4 MiB.
+/// Maximum bytes of the arguments of one approval. Approvers must see all arguments, so a call with more bytes
+/// cannot be approved. All waiting approvals of a tenant take at most 16 MiB, those of one agent at most 4 MiB.
 pub const APPROVAL_ARGUMENTS_BYTES_MAX: usize = 16 * 1024;
-/// Maximum bytes of the short form of these arguments, for lists, webhooks and keys that may not decide.
+/// Maximum bytes of the short form of an approval's arguments, for lists, webhooks and API keys that may not decide.
 pub const APPROVAL_SHORT_BYTES_MAX: usize = 4 * 1024;
 /// Maximum bytes of the values that an approver changes.
 pub const APPROVAL_NARROWED_BYTES_MAX: usize = 16 * 1024;
@@ -108,11 +108,11 @@ pub const APPROVER_ROLES_MAX: usize = 32;
 /// Maximum number of approvals that a call can require.
 pub const APPROVERS_QUORUM_MAX: u32 = 16;
 
-/// Maximum number of rules of one tool. Each is evaluated for every call.
+/// Maximum number of rules of one tool. Each rule is evaluated for every call.
 pub const RULES_PER_TOOL_MAX: usize = 32;
 /// Maximum number of facts that a tool can require, forbid, set or clear, each.
 pub const FACTS_PER_TOOL_MAX: usize = 16;
-/// Maximum number of facts of one session, about 200 bytes each. A call that would exceed it does not run.
+/// Maximum number of facts of one session, about 200 bytes each. A call that would exceed this number does not run.
 pub const FACTS_PER_SESSION_MAX: usize = 512;
 /// Maximum bytes of one condition.
 pub const RULE_BYTES_MAX: usize = 4 * 1024;
@@ -122,8 +122,8 @@ pub const RULE_NODES_MAX: usize = 512;
 pub const RULE_DEPTH_MAX: u16 = 64;
 /// Maximum nesting of `all`, `exists` and `exists_one`.
 pub const RULE_QUANTIFIERS_MAX: usize = 2;
-/// Maximum number of evaluation steps of all rules of one call: a few milliseconds. A typical rule takes fewer than
-/// 20.
+/// Maximum number of evaluation steps of all rules of one call: a few milliseconds. A typical rule takes fewer
+/// than 20 steps.
 pub const RULE_WORK_MAX: usize = 100_000;
 /// Maximum bytes of a text that is matched against a pattern.
 pub const RULE_PATTERN_TEXT_BYTES_MAX: usize = 8 * 1024;
@@ -142,8 +142,8 @@ pub const JSON_VALUES_MAX: usize = 200_000;
 /// Maximum bytes of all outputs of one turn.
 pub const TURN_OUTPUT_BYTES_MAX: usize = 512 * 1024;
 
-/// Bytes of one call's output in a turn with this many calls. Each call has a fixed share, so that its result does not
-/// depend on which worker ran the calls before it, or when.
+/// Bytes of one call's output in a turn with this many calls. Each call has a fixed share of the turn's
+/// maximum, so that its result does not depend on which worker ran the earlier calls, or when.
 #[must_use]
 pub const fn output_bytes_max(calls: usize) -> usize {
     let share = TURN_OUTPUT_BYTES_MAX / if calls == 0 { 1 } else { calls };
@@ -151,16 +151,16 @@ pub const fn output_bytes_max(calls: usize) -> usize {
 }
 /// Maximum bytes of an error message.
 pub const ERROR_BYTES_MAX: usize = 1_000;
-/// Maximum number of replayed or dropped calls of a shard that the audit log still contains. Beyond it, replay and
-/// drop are rejected.
+/// Maximum number of replayed or dropped calls of a shard that the audit log still contains. Beyond this
+/// number, replay and drop are rejected.
 pub const HANDLED_CALLS_MAX: usize = 100_000;
 /// Time that daily call counts are kept.
 pub const STATS_KEPT_MS: i64 = 400 * 24 * 3_600_000;
-/// Maximum number of counts of a tenant on one day. Further ones are summed.
+/// Maximum number of counts of a tenant on one day. Further counts are added up.
 pub const STATS_FIELDS_MAX: u64 = 20_000;
-/// Maximum number of days that model usage is kept.
+/// Number of days for which model usage is kept.
 pub const USAGE_DAYS_MAX: i64 = 40;
-/// Maximum number of agents of a tenant whose usage is counted separately per day.
+/// Maximum number of agents of a tenant for which daily usage is counted separately.
 pub const USAGE_AGENTS_MAX: usize = 1_000;
 /// Maximum tokens of one model response that are counted.
 pub const ANSWER_TOKENS_MAX: u64 = 1_000_000_000;
@@ -168,7 +168,7 @@ pub const ANSWER_TOKENS_MAX: u64 = 1_000_000_000;
 pub const ANSWER_COST_MAX: u64 = 1_000_000_000_000;
 /// Maximum bytes of a turn's log of admissions and failed attempts, which every script that ends the turn reads.
 pub const LOG_BYTES_MAX: usize = 4 * 1024;
-/// Characters of a result in the audit log.
+/// Default maximum characters of a result in the audit log.
 pub const AUDIT_RESULT_CHARS: usize = 1_000;
 /// Maximum bytes of redacted arguments in the audit log.
 pub const AUDIT_ARGUMENTS_BYTES_MAX: usize = 8 * 1024;
@@ -213,7 +213,7 @@ pub const EMBEDDING_NUMBERS_MAX: usize = 4_096;
 pub const INNER_CALLS_MAX: usize = 32;
 /// Maximum nesting depth of calls within calls.
 pub const INNER_DEPTH_MAX: usize = 3;
-/// Characters of a passage.
+/// Approximate number of characters of a passage.
 pub const PASSAGE_CHARS: usize = 1_000;
 /// Maximum bytes of a search text.
 pub const QUERY_BYTES_MAX: usize = 4 * 1024;
@@ -245,39 +245,40 @@ pub const SETTLE_BYTES_MAX: usize = TURN_OUTPUT_BYTES_MAX;
 /// Maximum number of values that a script unpacks onto the stack of Lua, which fails at about 8,000.
 pub const UNPACK_MAX: usize = 1_000;
 
-/// Crashes of its worker after which a slice is quarantined.
+/// Number of crashes of its worker after which a slice is quarantined.
 pub const CRASHES_MAX: u32 = 3;
-/// Times that an unreadable slice is offered to other workers, after 1, 2, 4 … seconds: four minutes of a rollout.
+/// Number of times that an unreadable slice is offered to other workers, after 1, 2, 4 … seconds. In total this takes
+/// four minutes, so that a rollout can finish.
 pub const UNREAD_OFFERS_MAX: u32 = 8;
-/// Longest `Retry-After` that is waited for. A longer one ends the call.
+/// Longest `Retry-After` for which a call waits. A longer `Retry-After` ends the call.
 pub const RETRY_AFTER_MS_MAX: u64 = 60_000;
-/// Deadline of a turn or task without one.
+/// Deadline of a turn or task that sets none, counted from its submission.
 pub const DEADLINE_DEFAULT_MS: i64 = 24 * 3_600_000;
-/// Latest deadline.
+/// Latest deadline of a turn or task, counted from its submission.
 pub const DEADLINE_MS_MAX: i64 = 30 * 24 * 3_600_000;
 /// Maximum depth of delegation from task to task.
 pub const DELEGATION_DEPTH_MAX: u32 = 5;
-/// Calls of a task without a budget of its own.
+/// Maximum number of calls of a task that sets no budget.
 pub const TASK_BUDGET_DEFAULT: u32 = 100;
 
-/// Shortest lease. With a shorter one, a stalled Redis would look like a dead worker.
+/// Shortest lease. If a lease were shorter, a stalled Redis would make workers look dead.
 pub const LEASE_MS_MIN: u64 = 1_000;
-/// Longest lease. Work of a dead worker waits for its end.
+/// Longest lease. The work of a dead worker waits until its lease ends.
 pub const LEASE_MS_MAX: u64 = 600_000;
 /// Maximum number of timers that a repair script counts, which takes Redis about 10 ms.
 pub const REPAIR_COUNTED_MAX: u64 = 8_192;
-/// Heartbeats of a worker per lease.
+/// Number of heartbeats that a worker sends during one lease.
 pub const BEATS_PER_LEASE: u64 = 4;
-/// Fraction of a lease that a blocking read lasts at most.
+/// A blocking read lasts at most the lease divided by this.
 pub const BLOCK_FRACTION: u64 = 4;
 
-/// Retry-After waits are far below any deadline.
+/// The longest wait for `Retry-After` is far below the default deadline.
 const _: () = assert!((RETRY_AFTER_MS_MAX as i64) < DEADLINE_DEFAULT_MS);
 /// A worker can miss several heartbeats before it counts as dead.
 const _: () = assert!(BEATS_PER_LEASE >= 3);
 /// In the longest turn, each call still has room for an output.
 const _: () = assert!(output_bytes_max(CALLS_PER_TURN_MAX) >= 4 * 1024);
-/// BLOCK < lease / 2 (rule 12).
+/// A blocking read lasts less than half a lease (rule 12).
 const _: () = assert!(BLOCK_FRACTION > 2);
 /// The reply to a rejected message fits a batch.
 const _: () = assert!(REFUSED_REPLY_BYTES_MAX <= BATCH_BYTES_MAX);
