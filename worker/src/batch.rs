@@ -136,7 +136,7 @@ impl BatchItem for SettleResults {
         Ok(store.decide_with(&mut view, &settles).await?.into_iter().map(result_of).collect())
     }
     /// The last settle of a turn also reads the results of the turn's earlier slices. The estimate assumes that each
-    /// of their calls has as many bytes as the average call of this item.
+    /// of their calls has the average size of this item's calls.
     fn bytes(&self) -> usize {
         let sent = self.results.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>();
         IDS_BYTES + sent + sent / self.results.len().max(1) * self.slice.turn.position
@@ -256,7 +256,7 @@ impl BatchItem for DurableBegin {
 
 /// The event that a parked call waits for, with the data that its park writes about the wait.
 pub(crate) enum WaitFor {
-    /// Its timer, or an event that wakes the call although the park does not register it.
+    /// The timer of the call, or an event that wakes the call without a record of the wait.
     Timer,
     /// Other calls of its session.
     Facts(CheckFacts, CallName),

@@ -80,8 +80,8 @@ impl WorkerConfigs {
         let asked = self.load();
         let generation = store.generation_of(&asked.active.digest).await?;
         let now = self.in_force.load();
-        // If another configuration arrived during the read, that one stays: the next heartbeat reads the generation
-        // of its policy.
+        // A configuration that arrived during the read stays active. The next heartbeat reads the generation of its
+        // policy.
         let refreshed = |config: &Arc<WorkerConfig>| -> Arc<WorkerConfig> {
             if config.active.digest != asked.active.digest || now.digest != asked.active.digest {
                 return Arc::clone(config);

@@ -269,11 +269,11 @@ fn fetched(finished: &Finished, asker: &AgentId, args: &FetchResult) -> Result<F
 
 /// The records that the store has of a turn or task.
 pub(crate) enum TurnLookup {
-    /// It has not ended.
+    /// The turn or task has not ended.
     Live(Box<Stored<Turn>>),
-    /// It has ended.
+    /// The turn or task has ended.
     Finished(Box<Finished>),
-    /// It was never admitted, or it ended so long ago that its records are no longer kept.
+    /// The turn or task was never admitted, or it ended so long ago that its records are no longer kept.
     Unknown,
 }
 

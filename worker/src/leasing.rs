@@ -1,4 +1,4 @@
-//! Takes from the queues as many slices as fit, and starts them.
+//! Takes slices from the queues up to the number of free slots, and starts them.
 
 use std::sync::Arc;
 use std::time::Duration;

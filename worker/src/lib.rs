@@ -100,7 +100,7 @@ pub struct Worker {
     common: Common,
     /// The time for which a drain waits for running calls.
     drain: Duration,
-    /// Its name and its heartbeats.
+    /// The worker's name and heartbeats.
     lease: Arc<Lease>,
     /// The part that takes slices.
     leasing: Arc<Leasing>,

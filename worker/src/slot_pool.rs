@@ -21,7 +21,7 @@ pub(crate) struct SlotPool {
 }
 
 impl SlotPool {
-    /// A pool of `slots` slots, for at most `held` held slices.
+    /// A pool of `slots` slots that allows at most `held` held slices.
     pub(crate) fn new(slots: usize, held: usize) -> Self {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
     }
@@ -40,7 +40,7 @@ impl SlotPool {
         self.slots.available_permits().min(self.held.available_permits())
     }
 
-    /// Reserves room for one slice; `None` if there is none.
+    /// Reserves room for one slice; `None` if the pool is full.
     pub(crate) fn try_reserve(&self) -> Option<SlotPermits> {
         let slot = self.slots.clone().try_acquire_owned().ok()?;
         Some((slot, self.held.clone().try_acquire_owned().ok()?))

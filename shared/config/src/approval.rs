@@ -107,9 +107,9 @@ fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
     roles
 }
 
-/// Checks the demands of approvals against the approvers. Nobody could approve with an unknown role, and a call that
-/// needs more approvers than exist would wait until its deadline. If there are no approvers at all, calls that need
-/// one are refused at once, so the quorum is not checked.
+/// Checks the demands of approvals against the approvers. An unknown role has no approvers, and a call that needs
+/// more approvers than exist would wait until its deadline. Without any approvers, calls that need approval are
+/// refused at once, so the quorum is not checked.
 pub(super) fn check(asked: &ApprovalDemands, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
     let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
     for NamedRole { place, path, role } in asked.roles.iter().filter(|named| !known.contains(named.role.as_str())) {

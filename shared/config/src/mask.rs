@@ -23,7 +23,7 @@ const PLAIN_HEADERS: [&str; 8] = [
     "referer",
     "user-agent",
 ];
-/// Words that may stand before a reference in a header.
+/// Words that may precede a reference in a header.
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "bot", "digest", "token"];
 
 /// The kind of a field's text, which decides how the text is masked.

@@ -50,14 +50,14 @@ pub struct Prices {
 pub struct ModelDef {
     /// The provider; `None` means the provider that the usual environment variables configure.
     pub provider: Option<ProviderDef>,
-    /// Its prices.
+    /// The prices.
     pub prices: Prices,
 }
 
 /// A declared provider.
 #[derive(Debug, Clone)]
 pub struct ProviderDef {
-    /// Its API.
+    /// The API.
     pub api: ModelApi,
     /// The model's name at the provider.
     pub model: String,

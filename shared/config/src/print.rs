@@ -50,9 +50,9 @@ pub struct PrintedConfig {
 /// A setting with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrintedSetting {
-    /// Its name with sections: `caps.tick`.
+    /// The name with sections: `caps.tick`.
     pub path: String,
-    /// Its value, as YAML.
+    /// The value, as YAML.
     pub value: String,
     /// The origin: `default`, file and line, or variable.
     pub origin: String,

@@ -206,8 +206,8 @@ pub struct PlacesNote {
     pub at_ms: i64,
     /// True if permits were taken again; false if they were returned.
     pub again: bool,
-    /// Number of calls. If permits were returned, these are the last calls of those that were admitted together; 0 if
-    /// later notes are missing. If permits were taken again, these are the next calls.
+    /// Number of calls. If permits were returned, these are the last of the calls admitted together; 0 if later notes
+    /// are missing. If permits were taken again, these are the next calls.
     pub calls: usize,
 }
 

@@ -26,7 +26,7 @@ pub enum IdError {
     TooLong {
         /// The kind of id.
         what: &'static str,
-        /// Its length in bytes.
+        /// The length in bytes.
         len: usize,
         /// Longest length allowed, in bytes.
         max: usize,
@@ -38,7 +38,7 @@ pub enum IdError {
         what: &'static str,
         /// The first character that is not allowed.
         found: char,
-        /// Its byte offset.
+        /// The byte offset.
         at: usize,
     },
 }

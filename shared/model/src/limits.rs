@@ -62,7 +62,7 @@ pub const PAUSES_MAX: usize = 1_000;
 /// Maximum number of drained workers.
 pub const DRAINS_MAX: usize = 1_000;
 
-/// Maximum number of drain flags of dead workers that one cleanup step removes.
+/// Maximum number of dead workers' drain flags that a single cleanup step removes.
 pub const DRAINS_FORGOTTEN_MAX: usize = 100;
 
 /// Maximum number of exchanges that a conversation keeps.

@@ -284,7 +284,7 @@ pub struct Premises {
     /// The turn's `session_data`, without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_data: Option<Box<RawValue>>,
-    /// The session whose facts apply, as a hash that includes the tenant. Empty if there is no session; `None` if the
+    /// The session whose facts apply, as a hash that includes the tenant. Empty without a session; `None` if the
     /// entry does not record the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,

@@ -481,7 +481,7 @@ impl Policy {
     }
 }
 
-/// Why there is no declaration of a tenant and its agent.
+/// Why the declarations of a tenant and its agent are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownCaller {
     /// The tenant is unknown.

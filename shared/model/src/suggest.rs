@@ -20,8 +20,8 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name.to_owned())
 }
 
-/// The known names nearest to `wrong`, nearest first. They begin with `wrong`, or differ from `wrong` by at most half
-/// as many edits as it has characters.
+/// The known names nearest to `wrong`, nearest first. They begin with `wrong`, or the number of edits is at most
+/// half the number of its characters.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     const SHOWN: usize = 3;
     // Longer known names are not considered, and a longer unknown name is cut.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Context, InboxName, Priority, TaskId, TenantId};
 
-/// What a delegator grants to a task. It cannot grant more than it has.
+/// The grant of a delegator to a task. A delegator cannot grant more than it has itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskGrant {
     /// Maximum number of calls that all turns of this task may make together.

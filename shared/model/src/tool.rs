@@ -98,7 +98,7 @@ pub struct ToolSpec {
 pub struct ToolTraits {
     /// The effect of running it twice.
     pub effect: Effect,
-    /// Its category.
+    /// The category.
     pub category: String,
 }
 

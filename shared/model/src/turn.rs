@@ -56,7 +56,7 @@ impl Priority {
 pub struct Priorities(Vec<Priority>);
 
 impl Priorities {
-    /// These priorities, in any order. Duplicates are ignored. `None` if there are none.
+    /// These priorities, in any order. Duplicates are ignored. `None` if the list is empty.
     #[must_use]
     pub fn new(priorities: impl IntoIterator<Item = Priority>) -> Option<Self> {
         let mut served: Vec<Priority> = priorities.into_iter().collect();
@@ -92,8 +92,8 @@ pub struct Call {
     pub arguments: String,
 }
 
-/// A validated turn: it is within all bounds, and every ID is well-formed. Permissions are checked later, for each
-/// call.
+/// A validated turn: it is within all bounds, and every ID is well-formed. The permissions of each call are checked
+/// later.
 #[derive(Debug, Clone)]
 pub struct Turn {
     /// The ID that the producer set; `None` if the ID is derived from the inbound entry.

@@ -206,8 +206,8 @@ fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
 
 /// The first `chars_max` characters of a redacted output.
 ///
-/// A huge output is not redacted completely, because only a few characters are kept. The redacted window is so long
-/// that a secret which starts in the kept characters ends inside the window.
+/// A huge output is not redacted completely, because only a few characters are kept. A secret that starts in the kept
+/// characters ends inside the redacted window.
 fn shown(json: &str, chars_max: usize, redactor: &Redactor) -> String {
     // The window has four bytes for each kept character, and twice this margin: enough for the longest token that is
     // detected by its shape.

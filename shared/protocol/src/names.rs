@@ -154,8 +154,8 @@ impl NameMap {
         self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
     }
 
-    /// The name whose wire name is exactly `wire` in some dialect. A text that is no wire name but would unmangle to
-    /// a name (`_x6C_ist`) does not count: code that counts calls by name must find the same name.
+    /// The name whose wire name is exactly `wire` in some dialect. A text that is not a wire name but would unmangle
+    /// to a name (`_x6C_ist`) does not count: code that counts calls by name must find the same name.
     #[must_use]
     pub fn shown_as(&self, wire: &str) -> Option<&str> {
         self.from_wire.get(wire).map(String::as_str)

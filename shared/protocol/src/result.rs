@@ -75,7 +75,7 @@ pub fn messages_frame(dialect: Dialect) -> Option<(&'static str, &'static str)> 
 }
 
 /// The `messages` list of a turn with these results, in call order. `None` if the dialect has no messages, or if
-/// there are no results: providers reject an empty message.
+/// `results` is empty: providers reject an empty message.
 #[must_use]
 pub fn messages(dialect: Dialect, results: &[CallResult]) -> Option<String> {
     let (before, after) = messages_frame(dialect).filter(|_| !results.is_empty())?;

@@ -29,7 +29,7 @@ const FUNCTIONS: &str =
 pub struct RuleError {
     /// The problem as a verb phrase (`names the unknown …`).
     pub found: String,
-    /// What was expected, as the end of the sentence.
+    /// The expectation, as the end of the sentence.
     pub expected: String,
 }
 

@@ -19,7 +19,7 @@ pub(crate) enum HistoryEntry {
     },
     /// A message of another agent.
     Heard {
-        /// Its ID.
+        /// The ID.
         id: String,
         /// The sender.
         from: String,
@@ -65,7 +65,7 @@ pub(crate) struct Plan {
     /// Tokens of the answer.
     #[serde(default)]
     pub(crate) output: u64,
-    /// Their cost, in millionths of the currency.
+    /// The cost of all these tokens, in millionths of the currency.
     #[serde(default)]
     pub(crate) cost: u64,
     /// When the model was asked, ms of shard time. The plan's calls were certainly not submitted before this time.
@@ -87,7 +87,7 @@ pub(crate) struct Summary {
     pub(crate) input: u64,
     /// Tokens of the answer.
     pub(crate) output: u64,
-    /// Their cost, in millionths of the currency.
+    /// The cost of all these tokens, in millionths of the currency.
     pub(crate) cost: u64,
 }
 

@@ -1,6 +1,6 @@
-//! What a task receives from outside while it runs: the earlier exchanges of its session, and messages of other
-//! agents. Both are written to the task's history before the model reads them. So if another worker takes over the
-//! task, it sends the model the same text.
+//! Inputs of a task while it runs: the earlier exchanges of its session, and messages of other agents. Both are
+//! written to the task's history before the model reads them. So if another worker takes over the task, it sends the
+//! model the same text.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_client::session::{ExchangeRef, store_answer};
@@ -9,7 +9,7 @@ use tickfleet_tools::CallContext;
 
 use crate::history::HistoryEntry;
 
-/// Maximum number of messages that one step of a task receives.
+/// Maximum number of messages per step of a task.
 const MESSAGES: usize = 10;
 
 /// A message between agents, as it is stored. The tool that sends messages writes the same format.

@@ -34,9 +34,9 @@ pub struct ProviderSettings {
     pub name: String,
     /// The API format.
     pub api: ProviderApi,
-    /// Its base address, without the path that the format adds (`https://api.openai.com/v1`).
+    /// The base address, without the path that the format adds (`https://api.openai.com/v1`).
     pub base_url: String,
-    /// Its key; `None` for a server that needs no key.
+    /// The key; `None` for a server that needs no key.
     pub key: Option<SecretString>,
     /// The model to ask.
     pub model: String,

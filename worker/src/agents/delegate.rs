@@ -146,7 +146,7 @@ async fn delegate(
 }
 
 /// The latest deadline of the task, ms. If the call waits for the task, this is the deadline of the call's turn.
-/// Otherwise it is the deadline of the parent task; `None` if there is no parent.
+/// Otherwise it is the deadline of the parent task; `None` without a parent.
 async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) -> Result<Option<i64>, ToolError> {
     if wait {
         return Ok(Some(context.deadline_ms));

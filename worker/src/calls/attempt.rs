@@ -28,11 +28,11 @@ pub(crate) enum HandlerEnd {
 
 /// The outcome of an attempt, given the tool's effect.
 pub(crate) enum HandlerOutcome {
-    /// It succeeded.
+    /// The call succeeded.
     Output(ToolOutput),
-    /// It failed permanently.
+    /// The call failed permanently.
     Failed(CallEnding),
-    /// It failed, and a retry is harmless.
+    /// The call failed, and a retry is harmless.
     Retry {
         /// The message to the model if the call is not retried.
         message: String,
@@ -41,7 +41,7 @@ pub(crate) enum HandlerOutcome {
         /// `timeout` or `transient`, for metrics.
         reason: &'static str,
     },
-    /// It has begun work that continues elsewhere. The handler is called again when that work has ended.
+    /// The call has begun work that continues elsewhere. The handler is called again when that work has ended.
     Waits {
         /// The event that it waits for.
         awaits: Awaited,

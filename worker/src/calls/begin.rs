@@ -41,7 +41,7 @@ const RECHECK_AFTER: Duration = Duration::from_secs(5);
 pub(super) enum EarlierAttempts {
     /// No attempt has begun it.
     None,
-    /// It may have run, and running it twice is harmless.
+    /// The call may have run, and running it twice is harmless.
     MayHaveRun,
     /// The call ends with this outcome.
     Ends(AttemptOutcome),

@@ -1,5 +1,5 @@
 //! START HERE (2): one call, end to end. Known tool → permission → arguments → rules → approval (`guards`, `consent`) →
-//! loops → cached result (`cache`) or begin → execute → judge (`attempt`).
+//! loops → cached result (`cache`) or begin → execute → outcome (`attempt`).
 
 use std::sync::Arc;
 use std::time::Duration;

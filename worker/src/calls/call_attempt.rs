@@ -35,7 +35,7 @@ pub(crate) enum AttemptOutcome {
     /// did; the text is the reason of the wait. The number is the attempt number that the turn's record stores
     /// (`reconcile_progress`). The result applies if the lookups find nothing.
     Reconcile(Duration, String, u32, Box<CallResult>),
-    /// The call has begun work that continues elsewhere. It waits for this event, for at most this time.
+    /// The call has begun work that continues elsewhere. It waits for this event, but at most for this time.
     WaitForWork(Awaited, Duration),
     /// The call is not sent, because its tool is unavailable. This does not count as an attempt.
     ToolUnavailable(Box<ToolUnavailable>),

@@ -209,9 +209,9 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
     }
 }
 
-/// The effect that a call had claimed, for the audit log. `None` if the call certainly did nothing and does not have
-/// the result of an equal call. The effect is computed again from the arguments, so every process that ends the call
-/// can log it.
+/// The effect that a call had claimed, as the audit log records it. `None` if the call certainly did nothing and does
+/// not have the result of an equal call. The effect is computed again from the arguments, so every process that ends
+/// the call can log it.
 pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<EffectNote> {
     let key = tool.spec.effect_key.as_ref()?;
     if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {

@@ -274,7 +274,7 @@ fn not_usable(
 
 /// Lets the tool itself validate arguments that match its schema.
 fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<CallEnding>> {
-    // Without this argument, nobody can decide whether two calls are equal.
+    // Without this argument, it is unknown whether two calls are equal.
     if let Some(pointer) = tool.spec.effect_key.as_ref().and_then(|key| key.missing(arguments)) {
         let error = messages::no_effect_key(&tool.spec.name, pointer);
         return Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }));

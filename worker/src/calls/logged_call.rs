@@ -32,9 +32,9 @@ pub struct LoggedCall<'a> {
 /// The result of the guards for such a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoggedCallVerdict {
-    /// It passes. The facts of its session may still stop it.
+    /// The call passes. The facts of its session may still stop it.
     Passes,
-    /// It needs approval, because of these places in the configuration.
+    /// The call needs approval, because of these places in the configuration.
     Asks(String),
     /// The guards end it.
     Ends {

@@ -72,7 +72,7 @@ pub(super) struct UncommittedResult {
 
 /// A finished attempt of a call.
 struct FinishedAttempt {
-    /// Its number, from 1.
+    /// The number, from 1.
     number: u32,
     progress: AttemptProgress,
     outcome: AttemptOutcome,

@@ -115,7 +115,7 @@ fn is_service_link(name: &str) -> bool {
 }
 
 /// Replaces `${NAME}` and `${NAME:-default}` by values of the environment. If the variable is unset or empty, the
-/// default is used. If there is no default, an error is noted. `None` if this text has an error.
+/// default is used. A missing default is an error, which is noted. `None` if this text has an error.
 pub(crate) fn expand(cursor: &Cursor<'_>, environment: &Environment) -> Option<String> {
     let mut rest = cursor.text()?;
     let mut expanded = String::with_capacity(rest.len());

@@ -17,7 +17,7 @@ use tickfleet_model::{Effect, EffectKey, limits, suggest};
 
 /// Maximum characters of a server's name. The names of its tools begin with it.
 const SERVER_NAME_MAX: usize = 32;
-/// The name of the field `servers` in the configuration of other programs, for a better error message.
+/// The name of the field `servers` in the configuration of other programs. It is used in an error message.
 const OTHERS_KEY: &str = "mcpServers";
 /// Maximum time limit of one try, ms. Longer work should be a task.
 const TIMEOUT_MS_MAX: i128 = 3_600_000;
@@ -104,11 +104,11 @@ pub enum McpTransport {
     Stdio {
         /// The program, found through `PATH`.
         command: String,
-        /// Its arguments.
+        /// The arguments.
         args: Vec<String>,
-        /// Its environment, in addition to `PATH`: name → template.
+        /// The environment, in addition to `PATH`: name → template.
         env: BTreeMap<String, String>,
-        /// Its working folder.
+        /// The working folder.
         cwd: Option<String>,
     },
     /// Streamable HTTP.

@@ -18,7 +18,7 @@ pub enum NarrowError {
     /// The call has no such argument.
     #[error("the call has no argument at '{0}'")]
     Absent(String),
-    /// The argument is not one of those that may be changed.
+    /// The argument must not be changed.
     #[error("the argument at '{pointer}' may not be changed; {may}")]
     NotAllowed {
         /// The argument.

@@ -12,13 +12,13 @@ const ID_CHARS: usize = 32;
 /// A document in a list, without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
-    /// Its ID within the tenant, see [`document_id`].
+    /// The ID within the tenant, see [`document_id`].
     pub id: String,
     /// The document's origin, as search results name it: a path or an address.
     pub source: String,
-    /// Its title.
+    /// The title.
     pub title: String,
-    /// Its category; may be empty.
+    /// The category; may be empty.
     #[serde(default)]
     pub category: String,
     /// The file from which the document was imported. If the file no longer contains the document, the document can
@@ -43,7 +43,7 @@ pub struct Passage {
     /// The headings above the passage, outermost first, without the document's title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headings: Vec<String>,
-    /// Its text.
+    /// The text.
     pub text: String,
 }
 
@@ -61,7 +61,7 @@ pub struct Passages {
 pub struct Memory {
     /// The ID, unique within the agent.
     pub id: String,
-    /// Its text.
+    /// The text.
     pub text: String,
     /// Words by which a search finds the note.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -39,7 +39,7 @@ pub struct Debits {
     pub amounts: Vec<Option<u64>>,
 }
 
-/// The counters that any of these calls debits, for all limits and in the order of the limits.
+/// The counters of all limits that any of these calls debits, in the order of the limits.
 #[must_use]
 pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, calls: &[Call]) -> Vec<Debits> {
     // A call counts for the tool that it runs, regardless of the model's spelling.

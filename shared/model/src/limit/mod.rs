@@ -61,10 +61,10 @@ pub enum LimitKey {
     Tenant,
     /// Each agent of a tenant.
     Agent,
-    /// Each user of a tenant: `user_id` of the turn's `user_context`, or `id` if there is no `user_id`. If
+    /// Each user of a tenant: `user_id` of the turn's `user_context`, or `id` if `user_id` is missing. If
     /// `user_context` is a text, this text.
     User,
-    /// Each session of a tenant: `session_id` of the turn's `session_data`, or `id` if there is no `session_id`. If
+    /// Each session of a tenant: `session_id` of the turn's `session_data`, or `id` if `session_id` is missing. If
     /// `session_data` is a text, this text.
     Session,
     /// Each task of a tenant. Calls without a task are not counted.

@@ -19,8 +19,7 @@ pub const FACT_KEPT_MS_DEFAULT: i64 = 86_400_000;
 pub const FACT_KEPT_MS_MAX: i64 = 31 * 86_400_000;
 /// Maximum number of arguments that distinguish facts of one name.
 const ARGUMENTS_MAX: usize = 4;
-/// Hexadecimal characters of the hash of argument values: enough that nobody can find two lists of values with the
-/// same hash.
+/// Hexadecimal characters of the hash of argument values: enough that collisions cannot be found.
 const HASH_CHARS: usize = 32;
 
 /// The name of a fact, and the arguments to which it refers: `read_untrusted`, `quoted_price(/item)`.

@@ -107,7 +107,7 @@ fn token_end(bytes: &[u8], at: usize) -> usize {
     at + run.windows(10).position(|ten| ten == b"-----BEGIN").unwrap_or(run.len())
 }
 
-/// The token that begins at `at`, the start of a word; `None` if there is none.
+/// The token that begins at `at`, the start of a word; `None` if the word is not a token.
 fn token(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     match rest.first()? {

@@ -49,7 +49,7 @@ pub enum ReconcileArgument {
     Fixed(Value),
 }
 
-/// What a lookup has found out.
+/// The result of a lookup.
 #[derive(Debug, Clone)]
 pub enum ReconcileVerdict {
     /// The call took effect. The value becomes the call's output.

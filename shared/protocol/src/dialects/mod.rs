@@ -32,7 +32,7 @@ pub(super) const CALLS: &str = "calls";
 /// The description of a dialect, for command-line help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DialectInfo {
-    /// Its name in command-line options.
+    /// The name in command-line options.
     pub option: &'static str,
     /// Other names that command-line options accept.
     pub aliases: &'static [&'static str],

@@ -14,7 +14,7 @@ pub(super) const ECHO_BYTES_MAX: usize = 120;
 pub enum JsonProblem {
     /// The text exceeds the limit.
     TooLarge {
-        /// Its length in bytes.
+        /// The length in bytes.
         bytes: usize,
         /// Longest permitted length, in bytes.
         max: usize,

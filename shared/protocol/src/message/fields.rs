@@ -223,7 +223,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         super::super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
-    /// The `tracestate` of the trace context. It is ignored if there is no valid `traceparent`.
+    /// The `tracestate` of the trace context. It is ignored without a valid `traceparent`.
     fn tracestate(&self) -> Option<String> {
         self.traceparent()?;
         let text = self.get("tracestate")?.as_str()?;

@@ -70,7 +70,7 @@ fn strip_array(array: Value<'_, '_>, items: &Schema, root: &Schema) -> Option<St
     })
 }
 
-/// The schema after all references are followed. A choice between one schema and null counts as that one schema.
+/// The schema after all references are followed. A choice between a schema and null counts as the schema itself.
 fn plain<'a>(schema: &'a Schema, root: &'a Schema) -> Option<&'a Schema> {
     let mut schema = schema;
     for _ in 0..HOPS_MAX {

@@ -53,8 +53,8 @@ impl Prompts {
         Ok(Self { tools, tool, none })
     }
 
-    /// Describes these tools in plain text, sorted by name. If there are no tools, returns the sentence for that
-    /// case.
+    /// Describes these tools in plain text, sorted by name. For an empty list, returns the sentence for a request
+    /// without tools.
     #[must_use]
     pub fn describe(&self, tools: &[&ToolSpec]) -> String {
         if tools.is_empty() {

@@ -38,7 +38,7 @@ pub(crate) struct EncodedRequest {
 }
 
 impl ProviderApi {
-    /// Its name in configuration and metrics.
+    /// The name in configuration and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -79,7 +79,7 @@ fn arguments_of(text: &str) -> Box<RawValue> {
 /// The check of a call against the facts of its session.
 pub(in crate::calls) struct FactsCheck<'a> {
     pub(in crate::calls) check: CheckFacts,
-    /// Its conditions. The flag is true for a required fact and false for a forbidden one.
+    /// The conditions. The flag is true for a required fact and false for a forbidden one.
     conditions: Vec<(&'a FactCondition, bool)>,
 }
 

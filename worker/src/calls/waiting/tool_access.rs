@@ -1,9 +1,9 @@
-//! What a call may do, given whether its tool is available.
+//! The permission of a call to use its tool, or only a known result, depending on the tool's availability.
 
 use crate::calls::call_attempt::{AttemptOutcome, ToolUnavailable};
 use crate::calls::waiting::breakers::CallPermit;
 
-/// What a call that has passed its guards may do.
+/// The permission of a call that has passed its guards.
 pub(in crate::calls) enum ToolAccess<'a> {
     /// Call its tool.
     Call(CallPermit<'a>),
