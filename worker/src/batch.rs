@@ -29,13 +29,13 @@ use crate::calls::end_effects::SettleSections;
 /// Receives every failed attempt.
 pub(crate) type OnError = Arc<dyn Fn(&'static str, &(dyn std::error::Error + 'static)) + Send + Sync>;
 
-/// Items of one batch.
+/// Maximum number of items in one batch.
 const ITEMS_MAX: usize = limits::SCRIPT_TURNS_USUAL;
-/// Bytes of an item that carries only IDs.
+/// Approximate bytes of an item that carries only IDs.
 const IDS_BYTES: usize = 128;
-/// Time between two attempts of an item that the store rejects, and that must not be dropped.
+/// Time between two attempts of an item that the store rejects and that must not be dropped ([`BatchItem::OWED`]).
 const OWED_EVERY: Duration = Duration::from_secs(2);
-/// Batches in which an item may conflict with other commits before it counts as rejected.
+/// Number of batches in which an item may conflict with other commits before it counts as rejected.
 const CONTENDED_MAX: usize = 20;
 /// Time between two log messages about failures of one kind of item.
 const LOG_EVERY: Duration = Duration::from_secs(10);
@@ -43,15 +43,15 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 /// The results of a batch of items, in order.
 type BatchResults<R> = Result<Vec<Result<R, RunError>>, StoreError>;
 
-/// One kind of decision, which is asked for item by item and made in batches.
+/// One kind of decision: callers request it one item at a time, and it is made in batches.
 pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
     /// The name for logs.
     const NAME: &'static str;
     /// The result of one item.
     type Reply: Send + 'static;
-    /// True if an item is never dropped while the process lives, because it reports what has happened.
+    /// True if an item is never dropped while the process lives: it has results that only this process knows.
     const OWED: bool = false;
-    /// Bytes of one batch.
+    /// Maximum bytes of one batch.
     const BYTES_MAX: usize = limits::BATCH_BYTES_MAX;
     /// Makes the decisions of a batch.
     fn decide(store: &Store, batch: &[Self]) -> impl Future<Output = BatchResults<Self::Reply>> + Send;
@@ -63,8 +63,8 @@ pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
     fn calls(&self) -> usize {
         1
     }
-    /// Records that the item changes besides its turn. Two items with a common record would conflict, so they are never in
-    /// one batch.
+    /// Records that the item changes besides its turn. Two items with a common record would conflict, so they are
+    /// never in one batch.
     fn shared(&self) -> Vec<RecordKey> {
         Vec::new()
     }
@@ -95,18 +95,18 @@ fn result_of<T>(receipt: Result<Receipt<T>, RunError>) -> Result<T, RunError> {
     receipt.map(|receipt| receipt.result)
 }
 
-/// Results to settle.
+/// Results of calls, to be settled.
 pub(crate) struct SettleResults {
     pub(crate) slice: Arc<Slice>,
     /// Results of the calls from the slice's position on.
     pub(crate) results: Vec<RenderedCall>,
     pub(crate) frame: ReplyFrame,
     pub(crate) sections: SettleSections,
-    /// Why calls were not run, if the turn ends because of it.
+    /// Why calls were not run, if the turn ends for that reason.
     pub(crate) reason: Option<EndReason>,
     /// Why the turn was canceled, if the worker received a notice.
     pub(crate) canceled: Option<String>,
-    /// Records that the worker has read or written before.
+    /// Records that the worker has already read or written.
     pub(crate) view: View,
 }
 
@@ -135,7 +135,8 @@ impl BatchItem for SettleResults {
             .collect();
         Ok(store.decide_with(&mut view, &settles).await?.into_iter().map(result_of).collect())
     }
-    /// The results of the turn's earlier slices are read again when it ends: per call, about as much as these.
+    /// The last settle of a turn also reads the results of the turn's earlier slices. The estimate assumes that each
+    /// of their calls has the average size of this item's calls.
     fn bytes(&self) -> usize {
         let sent = self.results.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>();
         IDS_BYTES + sent + sent / self.results.len().max(1) * self.slice.turn.position
@@ -148,21 +149,21 @@ impl BatchItem for SettleResults {
     }
 }
 
-/// A call to begin.
+/// A call whose begin is to be committed.
 pub(crate) struct BeginCall {
     pub(crate) slice: Arc<Slice>,
     pub(crate) position: usize,
     /// The ID of the attempt.
     pub(crate) by: String,
     pub(crate) once: bool,
-    /// The restart epoch to which the journal was reported.
+    /// The restart epoch of the store to which the worker has reported its journal.
     pub(crate) epoch: u64,
     pub(crate) streak: Option<StreakCheck>,
     pub(crate) facts: Option<CheckFacts>,
     pub(crate) consent: Option<ConsentCheck>,
     pub(crate) claim: Option<ClaimEffect>,
     pub(crate) cache: Option<CacheName>,
-    /// Records that the worker has read before.
+    /// Records that the worker has already read.
     pub(crate) view: View,
 }
 
@@ -190,10 +191,10 @@ impl BeginCall {
     }
 }
 
-/// The result of a begin, with the records that it has read and written.
+/// The result of a begin, with the records that the begin has read and written.
 pub(crate) type BeginReply = (BeginResult, View);
 
-/// The decisions of a batch, and a view with everything that they read at once.
+/// The begins of a batch, and a view with all records that they read.
 async fn begins<'b>(
     store: &Store,
     batch: impl Iterator<Item = &'b BeginCall> + Clone + Send,
@@ -230,7 +231,7 @@ impl BatchItem for BeginCall {
 pub(crate) struct DurableBegin {
     pub(crate) begin: BeginCall,
     pub(crate) durability: Durability,
-    /// The longest wait.
+    /// The longest wait for that durability.
     pub(crate) at_most: Duration,
 }
 
@@ -253,9 +254,9 @@ impl BatchItem for DurableBegin {
     }
 }
 
-/// The event that a parked call waits for, with what its park writes.
+/// The event that a parked call waits for, with the data that its park writes about the wait.
 pub(crate) enum WaitFor {
-    /// Its timer, or an event that wakes it without a registration.
+    /// The timer of the call, or an event that wakes the call without a record of the wait.
     Timer,
     /// Other calls of its session.
     Facts(CheckFacts, CallName),
@@ -275,11 +276,11 @@ pub(crate) struct ParkSlice {
     pub(crate) beside: bool,
     pub(crate) waits_while: Vec<Guard>,
     pub(crate) wait: WaitFor,
-    /// Records that the worker has read before.
+    /// Records that the worker has already read.
     pub(crate) view: View,
 }
 
-/// The section of one park, if it has one.
+/// The section of the transaction that a park adds for its wait; only some waits have one.
 enum ParkSection<'a> {
     Facts(WaitForFacts<'a>),
     Claim(WaitForClaim<'a>),
@@ -370,15 +371,15 @@ impl BatchItem for ReturnSlice {
     }
 }
 
-/// Makes one kind of decision. An item is repeated until the store has answered, so that results are never dropped
+/// Makes one kind of decision. An item is repeated until the store has responded, so that results are never dropped
 /// while the store is unavailable.
 pub(crate) struct Batcher<I: BatchItem> {
     sender: mpsc::Sender<(I, oneshot::Sender<I::Reply>)>,
 }
 
 impl<I: BatchItem> Batcher<I> {
-    /// Starts the batcher. It ends when it is dropped and all items are answered, or when `give_up` is canceled and the
-    /// store does not answer.
+    /// Starts the batcher. It ends when it is dropped and all items have their results, or when `give_up` is canceled
+    /// and the store does not respond.
     pub(crate) fn new(store: &Store, capacity: usize, give_up: &CancellationToken, on_error: OnError) -> Self {
         let (sender, receiver) = mpsc::channel(capacity);
         let work = BatchLoop { store: store.clone(), give_up: give_up.clone(), on_error };
@@ -386,8 +387,8 @@ impl<I: BatchItem> Batcher<I> {
         Self { sender }
     }
 
-    /// Waits for the result of one item; `None` if the store rejects the item, or if the worker had to stop before the store
-    /// answered.
+    /// Waits for the result of one item. `None` if the store rejects the item, or if the worker had to stop before
+    /// the store responded.
     pub(crate) async fn submit(&self, item: I) -> Option<I::Reply> {
         let (answer, answered) = oneshot::channel();
         self.sender.send((item, answer)).await.ok()?;
@@ -395,7 +396,7 @@ impl<I: BatchItem> Batcher<I> {
     }
 }
 
-/// Counts the log messages that it holds back.
+/// Limits log messages of one kind, and counts the suppressed messages.
 #[derive(Debug, Default)]
 struct LogThrottle {
     logged: Option<Instant>,
@@ -403,7 +404,7 @@ struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// The number of messages held back, if it is time to log again.
+    /// The number of suppressed messages, if it is time to log again.
     fn allow(&mut self) -> Option<u64> {
         if self.logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
             self.held_back += 1;
@@ -452,7 +453,7 @@ impl BatchLoop {
             let (items, answers): (Vec<I>, Vec<_>) = batch.into_iter().unzip();
             let results = match self.persist(&items).await {
                 Ok(results) => results,
-                // One item is at fault, and the others must not suffer from it.
+                // One item causes the failure. Repeat the items one by one, so that the other items succeed.
                 Err(()) if items.len() > 1 => {
                     for (item, to) in items.into_iter().zip(answers) {
                         Box::pin(self.send(vec![(item, to)])).await;
@@ -468,7 +469,8 @@ impl BatchLoop {
             for ((item, to), result) in items.into_iter().zip(answers).zip(results) {
                 match result {
                     Ok(reply) => {
-                        // The item shares its slice with the receiver.
+                        // The item shares its slice with the receiver, which can change the slice without a copy once
+                        // the item is dropped.
                         drop(item);
                         drop(to.send(reply));
                     }
@@ -486,10 +488,11 @@ impl BatchLoop {
         batch.into_iter().for_each(|(item, to)| self.reject(item, to));
     }
 
-    /// Repeats a batch until the store has answered. An error means that the batch itself is at fault, or that the worker
-    /// must stop.
+    /// Repeats a batch until the store has responded. An error means that an item of the batch causes a failure, or
+    /// that the worker must stop.
     async fn persist<I: BatchItem>(&self, items: &[I]) -> Result<Vec<Result<I::Reply, RunError>>, ()> {
-        // Owed items continue when the worker stops. Other items get at least one attempt.
+        // Items that must not be dropped (`OWED`) continue when the worker stops. Other items get at least one
+        // attempt.
         let answered = retry_until(&NeverStop, || async {
             match I::decide(&self.store, items).await {
                 Ok(results) => Attempt::Done(Ok(results)),
@@ -505,8 +508,8 @@ impl BatchLoop {
         answered.await.unwrap_or(Err(()))
     }
 
-    /// The store rejects this item. An owed item is repeated in the background while the process lives: an operator may
-    /// remove the cause, and until then no other process has the results.
+    /// Handles an item that the store rejects. An `OWED` item is repeated in the background while the process lives:
+    /// an operator may remove the cause, and no other process has the results.
     fn reject<I: BatchItem>(&self, item: I, to: oneshot::Sender<I::Reply>) {
         if !I::OWED {
             tracing::error!(decision = I::NAME, "store rejected an item; its turn's timer retries");
@@ -532,8 +535,8 @@ impl BatchLoop {
     }
 }
 
-/// Takes the items of the next batch, at least one. They fit one batch by bytes and calls, and no two of them change the same
-/// record. The others stay, in order.
+/// Takes the items of the next batch, at least one. They fit into one batch by bytes and calls, and no two of them
+/// change the same record. The other items stay in `gathered`, in order.
 fn take_batch<I: BatchItem, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
     let mut bytes = 0;
     let mut calls = 0;
@@ -542,7 +545,7 @@ fn take_batch<I: BatchItem, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
     let mut fits = |item: &I| {
         let shared = item.shared();
         if is_full || shared.iter().any(|record| records.contains(record)) {
-            // Later items with one of these records come after it.
+            // Later items that change one of these records must not overtake this item.
             records.extend(shared);
             return false;
         }

@@ -65,7 +65,8 @@ impl WorkerConfigs {
         self.adopt_policy(store).await
     }
 
-    /// Reads changed run-time settings, because the tenant of a slice is unknown here.
+    /// Reads run-time settings if they have changed. The caller does so because it does not know the tenant of a
+    /// slice.
     pub(crate) async fn refresh_if_changed(&self, store: &Store) -> Result<(), StoreError> {
         self.in_force.refresh_if_changed(store).await?;
         // A scheduler in this process, or the worker of another shard, may have read the changes already.
@@ -79,8 +80,8 @@ impl WorkerConfigs {
         let asked = self.load();
         let generation = store.generation_of(&asked.active.digest).await?;
         let now = self.in_force.load();
-        // A configuration that arrived in the meantime has its own policy, whose generation is read with the next
-        // heartbeat.
+        // A configuration that arrived during the read stays active. The next heartbeat reads the generation of its
+        // policy.
         let refreshed = |config: &Arc<WorkerConfig>| -> Arc<WorkerConfig> {
             if config.active.digest != asked.active.digest || now.digest != asked.active.digest {
                 return Arc::clone(config);

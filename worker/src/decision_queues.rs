@@ -12,13 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::batch::{self, Batcher, BeginCall, BeginReply, DurableBegin, ParkSlice, ReturnSlice, SettleResults};
 
-/// The batchers of a worker. A result is `None` if the store rejects an item, or did not answer before the worker had to
-/// stop.
+/// The batchers of a worker. A result is `None` if the store rejects an item, or if the worker had to stop before the
+/// store responded.
 pub(crate) struct DecisionQueues {
     store: Store,
     settles: Batcher<SettleResults>,
     begins: Batcher<BeginCall>,
-    /// Begins that must reach the disk, and begins that must reach a replica. Each batch waits for that.
+    /// Begins that must reach the disk, and begins that must reach a replica. Each batch waits until its begins are
+    /// durable.
     begins_disk: Batcher<DurableBegin>,
     begins_replica: Batcher<DurableBegin>,
     parks: Batcher<ParkSlice>,
@@ -26,8 +27,8 @@ pub(crate) struct DecisionQueues {
 }
 
 impl DecisionQueues {
-    /// Starts the batchers, each for up to `capacity` waiting items. Items other than results are dropped when `now` is
-    /// canceled and the store does not answer.
+    /// Starts the batchers, each with room for `capacity` waiting items. If `now` is canceled and the store does not
+    /// respond, all items except results are dropped.
     pub(crate) fn new(store: &Store, capacity: usize, now: &CancellationToken) -> Self {
         let failed = batch::log_throttled();
         Self {
@@ -46,7 +47,7 @@ impl DecisionQueues {
         self.settles.submit(results).await
     }
 
-    /// Begins a call; waits up to `at_most` until the begin has this durability. Most calls need neither a read nor a
+    /// Begins a call, and waits up to `at_most` until the begin has this durability. Most calls need no read and no
     /// commit, and begin at once.
     pub(crate) async fn begin(
         &self,
@@ -78,7 +79,7 @@ impl DecisionQueues {
         self.parks.submit(park).await
     }
 
-    /// Returns a slice without further results. Another worker takes it.
+    /// Returns a slice without further results, so that another worker takes it.
     pub(crate) async fn hand_back(&self, slice: impl Into<Arc<Slice>>, why: HandBackReason) {
         let slice = slice.into();
         let name = slice.name.clone();

@@ -267,18 +267,18 @@ fn fetched(finished: &Finished, asker: &AgentId, args: &FetchResult) -> Result<F
     })
 }
 
-/// The records of a turn or task.
+/// The records that the store has of a turn or task.
 pub(crate) enum TurnLookup {
-    /// It has not ended.
+    /// The turn or task has not ended.
     Live(Box<Stored<Turn>>),
-    /// It has ended.
+    /// The turn or task has ended.
     Finished(Box<Finished>),
-    /// It was never admitted, or it ended so long ago that its records are no longer kept.
+    /// The turn or task was never admitted, or it ended so long ago that its records are no longer kept.
     Unknown,
 }
 
-/// Reads the records of a turn or task in the order of its states, so that a turn that ends in between is found as
-/// ended.
+/// Reads the records of a turn or task in the order of its states. So a turn that ends between the two reads is found
+/// as ended.
 pub(crate) async fn look_up(store: &Store, name: &TurnName) -> Result<TurnLookup, ToolError> {
     let queries = [name.record(), name.finished()].map(Query::Record);
     let mut values = store.seam().read(&queries).await.map_err(store_error)?.into_iter();
@@ -305,8 +305,8 @@ pub(crate) fn reply(finished: &Finished) -> Result<Reply, ToolError> {
     serde_json::from_str(&finished.reply).map_err(ToolError::internal)
 }
 
-/// The same message whether the ID is unknown, forgotten or belongs to another agent, so that agents cannot probe for
-/// others' IDs.
+/// The error for an ID that is unknown, forgotten or of another agent. The message is the same in all three cases, so
+/// that agents cannot probe for IDs of other agents.
 pub(crate) fn unknown_id(what: &str, id: &str) -> ToolError {
     let id = wording::cut(id, 80);
     ToolError::Permanent(format!(

@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::slot_pool::SlotPool;
 
-/// Slices held per slot. Results that wait for the store do not occupy a slot, but their number is limited.
+/// Maximum number of held slices for each slot. Results that wait for the store occupy no slot, but their slices
+/// count.
 const HELD_PER_SLOT: usize = 4;
-/// The minimum number of held slices, so that a worker with few slots still settles in batches.
+/// The smallest maximum of held slices, so that a worker with few slots still settles in batches.
 const HELD_MIN: usize = 512;
 
 /// Returns how many slices a worker with this many slots may hold.
@@ -24,7 +25,7 @@ pub(crate) fn held_max(slots: usize) -> usize {
 
 /// The slices that are held, and the slot pools that they run in.
 pub(crate) struct HeldSlices {
-    /// The pool of regular slices, and of all suspects of a group except the first.
+    /// The pool of regular slices. It also runs all suspects of a group except the first one.
     pool: SlotPool,
     /// The slot of the first suspect of a group. Suspects never take the slots of others (invariant 17).
     suspects: SlotPool,
@@ -34,7 +35,7 @@ pub(crate) struct HeldSlices {
 
 /// A held slice.
 struct RunningSlice {
-    /// The entry identifies the slice: its version changes while it is held.
+    /// The entry of the slice. It identifies the slice, because the slice's version changes while the slice is held.
     entry: EntryId,
     lease: SliceLease,
 }
@@ -42,15 +43,15 @@ struct RunningSlice {
 /// The conditions under which the worker holds a slice.
 #[derive(Debug, Clone)]
 pub(crate) struct SliceLease {
-    /// Canceled with the turn.
+    /// Canceled when the turn is canceled.
     pub(crate) cancel: CancellationToken,
-    /// The worker's incarnation that took it.
+    /// The number of the worker's incarnation that took the slice.
     pub(crate) term: u64,
-    /// The restart epoch of the store that the worker had reported to before it took the slice. After a restart, another
-    /// worker may have the slice, too.
+    /// The restart epoch of the store to which the worker had reported before it took the slice. After another
+    /// restart, another worker may have the slice too.
     pub(crate) epoch: u64,
-    /// True once a call ran until its turn's deadline. The estimated clock can move back by a few milliseconds, and the
-    /// next call must not slip in.
+    /// True once a call has run until its turn's deadline. The estimated clock can move back by a few milliseconds,
+    /// and then the next call would still run.
     deadline_passed: Arc<AtomicBool>,
 }
 
@@ -60,12 +61,12 @@ impl SliceLease {
         Self { cancel: CancellationToken::new(), term, epoch, deadline_passed: Arc::default() }
     }
 
-    /// Records that a call used up the time until its turn's deadline.
+    /// Records that a call has run until its turn's deadline.
     pub(crate) fn pass_deadline(&self) {
         self.deadline_passed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if a call used up the time until its turn's deadline.
+    /// Returns true if a call has run until its turn's deadline.
     pub(crate) fn deadline_passed(&self) -> bool {
         self.deadline_passed.load(Ordering::Relaxed)
     }
@@ -77,18 +78,18 @@ impl HeldSlices {
         Self { pool: SlotPool::new(slots, held_max(slots)), suspects: SlotPool::new(1, 1), running: Mutex::default() }
     }
 
-    /// The pool of the first suspect of a group, or of all other slices.
+    /// The pool of the first suspect of a group if `suspects` is true, otherwise the pool of all other slices.
     pub(crate) const fn pool(&self, suspects: bool) -> &SlotPool {
         if suspects { &self.suspects } else { &self.pool }
     }
 
-    /// Slices that are carried out, including the suspect that has its own slot.
+    /// Number of slices that are being carried out, including the suspect that has its own slot.
     pub(crate) fn busy(&self) -> usize {
         self.pool.busy() + self.suspects.busy()
     }
 
-    /// Records that the slice is held since `term` and `epoch`. The lease is canceled when a heartbeat reports that its
-    /// turn was canceled.
+    /// Records that the worker holds the slice since `term` and `epoch`. The lease is canceled when a heartbeat
+    /// reports that the slice's turn was canceled.
     pub(crate) fn add(&self, slice: &Slice, term: u64, epoch: u64) -> SliceLease {
         let lease = SliceLease::new(term, epoch);
         let held = RunningSlice { entry: slice.entry.clone(), lease: lease.clone() };
@@ -104,13 +105,13 @@ impl HeldSlices {
     /// Records that the slice is no longer held.
     pub(crate) fn remove(&self, name: &TurnName, entry: &EntryId) {
         let mut running = self.running();
-        // A later slice of the same turn may be held already.
+        // The worker may already hold a later slice of the same turn.
         if running.get(name).is_some_and(|held| held.entry == *entry) {
             running.remove(name);
         }
     }
 
-    /// Notifies slices that their turns are canceled.
+    /// Cancels the leases of slices whose turns are canceled.
     pub(crate) fn cancel(&self, turns: &[TurnName]) {
         let running = self.running();
         for turn in turns {

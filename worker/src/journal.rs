@@ -22,12 +22,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 
-/// Time for which a confirmed entry is kept, ms: longer than an append-only file can lose. At least a lease.
+/// Time for which a confirmed entry is kept, ms: longer than the time whose writes an append-only file can lose. At
+/// least the length of a lease.
 const KEPT_MS: i64 = 60_000;
-/// Bytes of results; the oldest results are dropped first.
+/// Maximum bytes of results. The oldest results are dropped first.
 const RESULT_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Time for which a mark outlives its turn's deadline, ms. A turn that the store lost and that is submitted again may get a
-/// later deadline, and may wait for the next day, which has at most 25 hours.
+/// Time for which a begun call is reported after its turn's deadline, ms. If the store lost the turn and it is
+/// submitted again, it may get a later deadline. It may also wait for the next day, which has at most 25 hours.
 const KEPT_AFTER_DEADLINE_MS: i64 = 2 * 86_400_000;
 
 /// A change at the end of a call.
@@ -69,14 +70,14 @@ impl WorkerJournal {
         self.reported.load(Ordering::Acquire)
     }
 
-    /// Reports everything again with the next heartbeat, because the store has lost data.
+    /// Makes the next heartbeat report everything again, because the store has lost data.
     pub(crate) fn mark_unreported(&self) {
         self.reported.store(0, Ordering::Release);
     }
 
     /// Records that a call is about to run. Must follow the commit of the begin: a call that has not run must not be
-    /// reported, because its report would hide the report of another worker that has run it. Returns false if the store
-    /// has restarted since `epoch` and may have lost the begin. Then the call must not run.
+    /// reported, because its report would hide the report of another worker that has run it. Returns false if the
+    /// store has restarted since `epoch` and may have lost the begin. In this case the call must not run.
     pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
         let mut entries = self.entries.lock();
@@ -105,7 +106,7 @@ impl WorkerJournal {
         self.report_until_answered(undone.as_slice()).await;
     }
 
-    /// Records that the store confirmed a turn's results before `upto`.
+    /// Records that the store confirmed the results of a turn at positions before `upto`.
     pub(crate) fn confirm(&self, name: &TurnName, upto: usize) {
         self.entries.lock().confirm(name, upto, self.now_ms());
     }
@@ -121,15 +122,15 @@ impl WorkerJournal {
         self.entries.lock().change(Change::Facts(session.clone(), end), 0, now_ms);
     }
 
-    /// Records a claim that the store confirmed, or its end. `deadline_ms` is the deadline of the call's turn.
+    /// Records that the store confirmed a claim or its end. `deadline_ms` is the deadline of the call's turn.
     pub(crate) fn record_claim(&self, claim: EndClaim, deadline_ms: i64) {
         let now_ms = self.now_ms();
         let bytes = bytes_of(&claim.end);
         self.entries.lock().change(Change::Claim(claim, now_ms, deadline_ms), bytes, now_ms);
     }
 
-    /// Leaves the results of `once` calls for the new holder of a slice that this worker has lost. Without a restart of the
-    /// store, the new holder finds the intent records.
+    /// Reports the results of `once` calls of a slice that this worker has lost, so that the new holder finds them.
+    /// Without a restart of the store this is not needed: the new holder finds the intent records.
     pub(crate) async fn report_results(&self, name: &TurnName, positions: std::ops::Range<usize>) {
         let state = self.store.state();
         if state.epoch_began_ms == 0 {
@@ -143,8 +144,9 @@ impl WorkerJournal {
         self.report_until_answered(&left).await;
     }
 
-    /// If the store has restarted, reports everything. Call with each heartbeat, and begin nothing before it succeeds: for
-    /// one lease after a restart no `once` call begins, so that the reports of all living workers come first.
+    /// If the store has restarted, reports everything. Must be called with each heartbeat, and no call may begin
+    /// before it succeeds. For one lease after a restart no `once` call begins, so that the reports of all living
+    /// workers come first.
     ///
     /// # Errors
     /// [`StoreError`]; the report may be repeated.
@@ -173,7 +175,7 @@ impl WorkerJournal {
             match report {
                 Report::Call(call) => calls.push(call),
                 Report::Change(Change::Facts(session, end)) => facts.entry(session).or_default().push(end),
-                // The last report of an effect counts.
+                // If an effect was reported several times, the last report counts.
                 Report::Change(Change::Claim(claim, at_ms, deadline_ms)) => {
                     claims.insert(claim.effect.key(), (claim, at_ms, deadline_ms));
                 }
@@ -199,7 +201,8 @@ impl WorkerJournal {
         Ok(())
     }
 
-    /// Reports calls. Returns how many the store had lost, and how many another attempt has begun since.
+    /// Reports calls. Returns the number of calls that the store had lost, and the number of calls that another
+    /// attempt has begun since.
     async fn report_calls(&self, calls: &[Assert]) -> Result<(usize, usize), StoreError> {
         let mut lost = 0;
         let mut late = 0;
@@ -223,7 +226,7 @@ impl WorkerJournal {
         Ok((lost, late))
     }
 
-    /// Reports claims. Returns how many of their effects another call has claimed since.
+    /// Reports claims. Returns the number of effects that another call has claimed since.
     async fn report_claims(
         &self,
         claims: impl Iterator<Item = (EndClaim, i64, i64)>,
@@ -246,7 +249,7 @@ impl WorkerJournal {
         Ok(late)
     }
 
-    /// Makes a batch of decisions. A rejected decision affects only itself, and does not hold up the heartbeat.
+    /// Makes a batch of decisions. A rejected decision affects only itself, and does not delay the heartbeat.
     async fn decide<D: Decision + Sync>(
         &self,
         batch: &[D],
@@ -306,8 +309,8 @@ fn restate(session: SessionName, mut ends: Vec<Restatement>, now_ms: i64) -> Res
     Restate { session, ends }
 }
 
-/// The claim with its remaining window; `None` if it is over. An open claim lasts while its turn may be unfinished, plus the
-/// window.
+/// The claim with the time for which it remains in force; `None` if that time is over. An open claim remains in force
+/// until its turn's deadline, plus its window.
 fn remaining(claim: EndClaim, at_ms: i64, deadline_ms: i64, now_ms: i64) -> Option<EndClaim> {
     let window_ms = match claim.end {
         EffectEnd::Open => (deadline_ms - now_ms).max(0).saturating_add(claim.window_ms),

@@ -22,7 +22,7 @@ use crate::journal::WorkerJournal;
 use crate::lease_clock::LeaseClock;
 use crate::strays::{StrayScope, Strays};
 
-/// One run of the store: its restart epoch, and how often its records were found lost.
+/// One run of the store: its restart epoch, and how often this worker found that the store had lost records.
 type StoreRun = (u64, u64);
 
 /// The drain flag of the worker on one shard.
@@ -31,17 +31,17 @@ pub(crate) struct WorkerDrainFlag {
     reported: Mutex<ReportedDrain>,
 }
 
-/// The report of the last heartbeats.
+/// The drain flag as the last heartbeat reported it.
 #[derive(Debug, Default)]
 struct ReportedDrain {
     drained: Option<Pause>,
-    /// The run of the store that reported it.
+    /// The run of the store that reported the flag.
     run: StoreRun,
 }
 
 impl WorkerDrainFlag {
-    /// Adopts the report of a heartbeat. Returns the flag to restore: if a new run of the store has no flag, the flag
-    /// was lost with the store's last writes, and stays in force until it is restored.
+    /// Adopts the report of a heartbeat. If a new run of the store has no flag, the flag was lost with the store's
+    /// last writes. In this case it stays in force and is returned, so that the caller restores it.
     pub(crate) fn report(&self, drained: Option<&Pause>, run: StoreRun) -> Option<Pause> {
         let mut reported = self.reported.lock();
         match (&reported.drained, drained) {
@@ -56,12 +56,12 @@ impl WorkerDrainFlag {
         None
     }
 
-    /// The lost flag is restored in this run of the store.
+    /// Records that the lost flag was restored in this run of the store.
     pub(crate) fn restored(&self, run: StoreRun) {
         self.reported.lock().run = run;
     }
 
-    /// An operator has resumed the worker, and another run of the store reports it.
+    /// Removes the flag. The restore found that an operator has resumed the worker in this run of the store.
     pub(crate) fn lift(&self, run: StoreRun) {
         tracing::info!("resumed by an operator; taking new work");
         *self.reported.lock() = ReportedDrain { drained: None, run };
@@ -72,7 +72,7 @@ impl WorkerDrainFlag {
         self.reported.lock().drained.is_some()
     }
 
-    /// The slots to report: a drained worker has only its busy slots.
+    /// The slots to report. A drained worker reports only its busy slots.
     pub(crate) fn slots(&self, busy: usize, all: usize) -> Slots {
         Slots { busy, all: if self.is_drained() { busy } else { all } }
     }
@@ -93,7 +93,7 @@ pub(crate) struct Lease {
     strays: Arc<Strays>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// The number of times that the store had lost the worker's last heartbeat.
+    /// How often the store had lost the worker's last heartbeat.
     losses: Mutex<u64>,
 }
 
@@ -132,7 +132,7 @@ impl Lease {
         Ok(consumer)
     }
 
-    /// One heartbeat, and what follows from it: journal, tenants, canceled turns, drain flag.
+    /// Sends one heartbeat and applies its report: journal, tenants, canceled turns, drain flag.
     async fn heartbeat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let sent = self.lease_clock.sending();
         let is_first = self.lease_clock.is_new();
@@ -145,7 +145,7 @@ impl Lease {
         let mut is_lost = false;
         let drained = loop {
             let report = self.store.decide(beat.clone()).await?.result;
-            // A notice is delivered once, so it takes effect before anything else can fail.
+            // The store delivers each notice only once, so it is applied before anything else can fail.
             self.slices.cancel(&report.canceled);
             is_lost |= report.before == LeaseBefore::None && !is_first;
             if !report.more {
@@ -158,8 +158,8 @@ impl Lease {
         let run = (self.store.state().epoch, *self.losses.lock());
         self.follow_drain(consumer, drained.as_ref(), run).await;
         self.journal.report().await?;
-        // A worker that was suspended reads the settings before anything else, because a tool may have been disabled in
-        // the meantime.
+        // If the worker was suspended, its lease is no longer fresh. Then it reads the settings before it confirms
+        // the heartbeat, because a tool may have been disabled in the meantime.
         if self.lease_clock.is_fresh() {
             self.lease_clock.confirm(sent);
         }
@@ -177,7 +177,8 @@ impl Lease {
         Role::Worker { worker, slots: Slots { busy, all } }
     }
 
-    /// The store had no record of the last heartbeat, so it may have lost anything, even without a restart.
+    /// Handles a store without a record of the last heartbeat. Such a store may have lost anything, even without a
+    /// restart.
     fn state_lost(&self) {
         *self.losses.lock() += 1;
         self.metrics.state_lost();
@@ -185,8 +186,8 @@ impl Lease {
         tracing::error!("the store has lost the worker's heartbeat; reporting begun calls again");
     }
 
-    /// Follows the drain flag that a heartbeat reported, and restores a flag that the store has lost. A failure is repeated
-    /// with the next heartbeat.
+    /// Follows the drain flag that a heartbeat reported, and restores a flag that the store has lost. If the restore
+    /// fails, the next heartbeat repeats it.
     async fn follow_drain(&self, consumer: &ConsumerId, drained: Option<&Pause>, run: StoreRun) {
         let Some(lost) = self.drain_flag.report(drained, run) else { return };
         let Some(worker) = worker_of(consumer.as_str()) else { return };
@@ -236,8 +237,8 @@ impl Lease {
         }
     }
 
-    /// Returns entries that were delivered to an abandoned take. Otherwise the worker would count as crashed while
-    /// holding them.
+    /// Returns entries that were delivered to an abandoned take. Otherwise the worker would still hold them when its
+    /// lease ends, and would count as crashed.
     pub(crate) async fn return_undelivered(&self, consumer: &ConsumerId) {
         if let Err(error) = self.strays.return_entries(consumer, &queues(), StrayScope::All).await {
             tracing::warn!(%error, "failed to return the last delivery; other workers take it over");
@@ -269,7 +270,7 @@ mod tests {
         let (drain_flag, note) =
             (WorkerDrainFlag::default(), Pause { by: "anna".into(), reason: "a kernel".into(), since_ms: 7 });
         assert!(drain_flag.report(Some(&note), (1, 0)).is_none() && drain_flag.is_drained());
-        // Until it is restored, each heartbeat reports it, and it stays in force.
+        // Until the flag is restored, each heartbeat returns it, and it stays in force.
         for _ in 0..2 {
             assert_eq!(drain_flag.report(None, (2, 0)).as_ref(), Some(&note));
             assert!(drain_flag.is_drained());
@@ -278,7 +279,7 @@ mod tests {
         assert!(drain_flag.report(Some(&note), (2, 0)).is_none() && drain_flag.is_drained());
         assert!(drain_flag.report(None, (2, 0)).is_none() && !drain_flag.is_drained(), "an operator has lifted it");
         assert!(drain_flag.report(None, (3, 0)).is_none() && !drain_flag.is_drained());
-        // Lifted just before the store restarted.
+        // The flag was lifted just before the store restarted.
         let again = Pause { by: "anna".into(), reason: "a disk".into(), since_ms: 9 };
         assert!(drain_flag.report(Some(&again), (3, 0)).is_none() && drain_flag.report(None, (3, 1)).is_some());
         drain_flag.lift((3, 1));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// When the last confirmed heartbeat was *sent*. Nothing may be sent to the outside on an older heartbeat, because
-/// another worker may have the slice already (invariant 7).
+/// The time when the last confirmed heartbeat was *sent*. If it is too old, nothing may be sent to the outside,
+/// because another worker may already have the slice (invariant 7).
 #[derive(Debug)]
 pub(crate) struct LeaseClock {
     origin: Instant,
@@ -33,7 +33,7 @@ impl LeaseClock {
         self.sent_ms.fetch_max(sent_ms, Ordering::Relaxed);
     }
 
-    /// Forgets the lease. A new incarnation begins, under a new name that other processes do not consider dead.
+    /// Ends the lease. A new incarnation begins under a new name, which other processes do not consider dead.
     pub(crate) fn forget(&self) {
         self.term.fetch_add(1, Ordering::Relaxed);
         self.sent_ms.store(0, Ordering::Relaxed);
@@ -49,9 +49,9 @@ impl LeaseClock {
         self.age().is_none()
     }
 
-    /// Waits until a call that was leased in `term` may be sent to the outside; false if its lease is over. A lease
-    /// that is merely old will be renewed shortly: returning the slice at that point would leave it with a live
-    /// consumer.
+    /// Waits until a call that was leased in `term` may be sent to the outside; false if the lease of `term` is over.
+    /// If the lease is old but not over, it will be renewed shortly. If the slice were returned at that point, a live
+    /// consumer would still hold it.
     pub(crate) async fn is_sure(&self, term: u64) -> bool {
         loop {
             if self.term() != term || self.is_lost() {

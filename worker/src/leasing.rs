@@ -1,4 +1,4 @@
-//! Takes slices from the queues, as many as fit, and starts them.
+//! Takes slices from the queues up to the number of free slots, and starts them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,16 +28,16 @@ use crate::lease_clock::{LeaseClock, STEP};
 use crate::slot_pool::{SlotPermits, SuspectGroup};
 use crate::strays::{StrayScope, Strays};
 
-/// One in this many takes begins with the least urgent queue, so that it never starves.
+/// One of this many takes begins with the least urgent queue, so that this queue never starves.
 const STARVATION_GUARD: u64 = 16;
 
-/// How often a drained worker checks whether it was resumed. Reads memory only.
+/// The time between two checks of a drained worker whether it was resumed. A check reads only memory.
 const RECHECK_AFTER: Duration = Duration::from_millis(100);
 
 /// Takes slices and gives them to the pipeline.
 pub(crate) struct Leasing {
     store: Store,
-    /// The priorities that it takes from.
+    /// The priorities whose queues it takes from.
     priorities: Priorities,
     /// The time for which a drain waits for running calls.
     drain: Duration,
@@ -55,9 +55,9 @@ pub(crate) struct Leasing {
     now: CancellationToken,
 }
 
-/// The parts that take slices and return them.
+/// The parts of a worker that [`Leasing`] uses to take, run and return slices.
 pub(crate) struct LeasingParts {
-    /// The journal, which has the epoch that the worker has reported to.
+    /// The journal. Its epoch is the restart epoch that the worker has reported to.
     pub(crate) journal: Arc<WorkerJournal>,
     /// Held slices.
     pub(crate) slices: Arc<HeldSlices>,
@@ -117,29 +117,31 @@ impl Leasing {
             let free = tokio::select! {
                 () = stop.cancelled() => break,
                 free = pool.wait_for_free_slots() => free,
-                // All slots are busy for a long time. The loop itself is not stuck.
+                // All slots have been busy for a long time. The loop itself is not stuck.
                 () = tokio::time::sleep(block) => {
                     handle.advanced();
                     continue;
                 }
             };
-            // Invariant 12: slices that are taken without a lease could only be returned, again and again.
+            // Invariant 12: a slice that is taken without a lease could only be returned, and would be taken again
+            // and again.
             if self.lease_clock.is_lost() {
                 handle.advanced();
                 stop.pause(STEP).await;
                 continue;
             }
-            // A take in progress completes. After that, nothing is taken until an operator resumes the worker.
+            // A take in progress completes. Afterwards the worker takes nothing until an operator resumes it.
             if self.drain_flag.is_drained() {
                 handle.advanced();
                 let _ = stop.run_until_cancelled(tokio::time::sleep(RECHECK_AFTER)).await;
                 continue;
             }
-            // Read before the take: if the store restarts in between, it may have lost that the slices were taken.
+            // Must be read before the take: if the store restarts in between, it may have lost the record that the
+            // slices were taken.
             let epoch = self.journal.epoch();
             let count = if suspects { 1 } else { free };
             let taken = tokio::select! {
-                // The drain returns entries that the store has delivered to the dropped take.
+                // If this drops a take, the drain returns the entries that the store has already delivered to it.
                 () = stop.cancelled() => break,
                 taken = self.take(&mut reader, count) => taken,
             };
@@ -162,7 +164,7 @@ impl Leasing {
         handle.finished();
     }
 
-    /// The take failed. If the queues are gone, they are created again.
+    /// Handles a failed take. If the queues are gone, they are created again.
     async fn handle_failed_take(&self, error: &StoreError) {
         let StoreError::StateLost(what) = error else {
             tracing::warn!(%error, "failed to lease work; retrying");
@@ -206,7 +208,8 @@ impl Leasing {
     /// Reads an entry. `None` if the worker holds its slice, or cannot read it.
     fn slice_of(self: &Arc<Self>, taken: TakenEntry, tracker: &TaskTracker) -> Option<Slice> {
         match Slice::read(taken.queue.clone(), taken.entry.clone(), &taken.fields) {
-            // A restart of the store may have lost that the entry was taken.
+            // The worker already holds this slice: a restart of the store may have lost the record that the entry was
+            // taken.
             Ok(slice) if self.slices.contains(&slice.name, &slice.entry) => None,
             Ok(slice) => Some(slice),
             Err(problem) => {
@@ -219,7 +222,8 @@ impl Leasing {
         }
     }
 
-    /// A store may deliver more than requested, and suspects may have taken slots. The slice waits for a slot.
+    /// Waits until a slot is free, and runs the slice. The slot can be missing because a store delivered more than
+    /// requested, or because suspects have taken slots.
     async fn wait_for_slot(self: Arc<Self>, slice: Slice, lease: SliceLease) {
         let pool = self.slices.pool(false);
         let room = tokio::select! {
@@ -245,14 +249,15 @@ impl Leasing {
     }
 }
 
-/// Suspects: slices that were redelivered after a crash. One group of them runs at a time, see [`tickfleet_core::recovery`].
+/// Suspects: slices that were redelivered after a crash. Suspects run in groups, one group at a time, see
+/// [`tickfleet_core::recovery`].
 impl Leasing {
     fn start_group(self: &Arc<Self>, consumer: &ConsumerId, taken: Vec<TakenEntry>, epoch: u64, tracker: &TaskTracker) {
         let mut slices = taken.into_iter().filter_map(|entry| self.slice_of(entry, tracker));
         let Some(first) = slices.next() else { return };
         let others: Vec<Slice> = slices.collect();
         let lease = self.hold_slice(&first, epoch);
-        // The slot for suspects is free: only this loop takes it.
+        // The slot for suspects is free, because only this loop takes it.
         let room = self.slices.pool(true).try_reserve();
         let this = Arc::clone(self);
         let consumer = consumer.clone();
@@ -268,7 +273,7 @@ impl Leasing {
         }));
     }
 
-    /// Takes the rest of a group of suspects and runs it, as soon as the process runs no other group.
+    /// Takes the rest of a group of suspects. Runs the group as soon as the process runs no other group.
     async fn run_group(
         self: &Arc<Self>,
         consumer: &ConsumerId,
@@ -280,7 +285,7 @@ impl Leasing {
         let group = self.take_group(consumer, first, epoch, tracker).await;
         let look = tokio::select! {
             look = self.suspects.acquire() => look,
-            // Other workers may carry them out at once.
+            // Other workers can carry out the released slices at once.
             () = self.now.cancelled() => {
                 join_all(group.into_iter().map(|(slice, _)| self.release(slice))).await;
                 return;
@@ -303,7 +308,8 @@ impl Leasing {
             }
         }
         drop(right);
-        // Each slice is marked as running before any call runs: the next crash counts for exactly these.
+        // Each slice is marked as started before any call runs, so that another crash counts against exactly these
+        // slices.
         let marked = runs.into_iter().map(|(slice, lease, slot, held)| async move {
             let name = slice.name.clone();
             let entry = slice.entry.clone();
@@ -318,7 +324,7 @@ impl Leasing {
         }
     }
 
-    /// The slices of a group that run together. Releases the others.
+    /// Takes the rest of a group. Returns the slices that run together, and releases the others.
     async fn take_group(
         self: &Arc<Self>,
         consumer: &ConsumerId,

@@ -62,9 +62,9 @@ pub struct WorkerOptions {
     pub priorities: Priorities,
     /// The time for which a drain waits for running calls.
     pub drain: Duration,
-    /// The waits between attempts.
+    /// The waits between two attempts of a call.
     pub ladder: Ladder,
-    /// The default durability that the begin of a `once` call needs before the call runs.
+    /// The durability that the begin of a `once` call needs before the call runs, if its tool sets none.
     pub durable: Durability,
     /// The longest wait for that durability.
     pub durable_wait: Duration,
@@ -72,7 +72,7 @@ pub struct WorkerOptions {
     pub loops: Option<LoopOptions>,
     /// The options for reporting results.
     pub report: ReportOptions,
-    /// The prefix of the names of the worker's incarnations (a pod's name).
+    /// The prefix of the names of the worker's incarnations, for example the name of a pod.
     pub name: String,
 }
 
@@ -84,8 +84,8 @@ pub struct ProcessParts {
     pub metrics: Arc<Metrics>,
     /// Progress of the process's loops, for `/livez`.
     pub progress: Progress,
-    /// Lets one slice of a crashed worker run at a time, across all shards that the process serves, because their
-    /// workers die together.
+    /// Lets one group of suspects (slices of crashed workers) run at a time. It is shared by all shards that the
+    /// process serves, because the workers of one process die together.
     pub suspects: SuspectSemaphore,
     /// Circuit breakers of tools, shared by all shards that the process serves.
     pub breakers: Breakers,
@@ -100,7 +100,7 @@ pub struct Worker {
     common: Common,
     /// The time for which a drain waits for running calls.
     drain: Duration,
-    /// Its name and its heartbeats.
+    /// The worker's name and heartbeats.
     lease: Arc<Lease>,
     /// The part that takes slices.
     leasing: Arc<Leasing>,
@@ -148,7 +148,7 @@ impl Worker {
         Arc::new(Self { drain: options.drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
     }
 
-    /// The writer of the tool lists.
+    /// The part that writes the lists of tools.
     fn list_writer(&self) -> ToolListWriter {
         ToolListWriter::new(self.common.store.clone(), self.common.configs.clone(), Arc::clone(&self.common.metrics))
     }
@@ -178,7 +178,7 @@ impl Worker {
         self.configure(active, registry, task_handlers);
     }
 
-    /// The tools that it currently uses to carry out calls.
+    /// The tools that the worker currently uses to carry out calls.
     #[must_use]
     pub fn tools(&self) -> Arc<Registry> {
         Arc::clone(&self.common.configs.load().registry)

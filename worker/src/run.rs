@@ -34,7 +34,7 @@ impl Worker {
                 }
             });
             let Some(consumer) = prepared.await.transpose()? else { break };
-            // The lists depend on run-time settings, too.
+            // The lists depend on run-time settings too, so they are written only after the settings were read.
             let write = || tokio::spawn(self.list_writer().keep(shutdown.draining.clone()));
             lists.get_or_insert_with(write);
             self.incarnation(&consumer, &shutdown.draining, &tracker).await;
@@ -55,8 +55,8 @@ impl Worker {
             self.leasing.take_slices(consumer, &stop, tracker, false),
             self.leasing.take_slices(consumer, &stop, tracker, true)
         );
-        // While draining, the lease is renewed until the last slice is finished. If the lease was lost, its heartbeats
-        // have already ended.
+        // While the worker drains, heartbeats renew the lease until the last slice is finished. If the lease was
+        // lost, its heartbeats have already ended.
         if !draining.is_cancelled()
             && let Err(error) = beats.await
         {
@@ -64,8 +64,8 @@ impl Worker {
         }
     }
 
-    /// Two phases: first, running calls may end by themselves. Then they must stop, and the remaining slices are
-    /// returned.
+    /// Drains in two phases. First, running calls may end by themselves. Then they must stop, and the remaining
+    /// slices are returned.
     async fn drain(&self, shutdown: &Shutdown, tracker: &TaskTracker, consumer: Option<&ConsumerId>) {
         tracker.close();
         if let Some(consumer) = consumer {
@@ -80,7 +80,7 @@ impl Worker {
             () = tokio::time::sleep(self.drain) => tracing::warn!(slices = tracker.len(), "drain time exceeded"),
         }
         self.common.now.cancel();
-        // Slices that must stop still need the store to settle and return, so wait a moment.
+        // Slices that must stop still use the store to settle or return, so wait a moment for them.
         if tokio::time::timeout(Duration::from_secs(3), tracker.wait()).await.is_err() {
             tracing::error!(
                 slices = tracker.len(),
@@ -89,7 +89,8 @@ impl Worker {
             return;
         }
         if let Some(consumer) = consumer {
-            // Once more: during the first comparison, the store may still have delivered entries to a dropped take.
+            // Compare once more: during the first comparison, the store may still have delivered entries to a dropped
+            // take.
             self.lease.return_undelivered(consumer).await;
             self.lease.release(consumer).await;
         }

@@ -6,28 +6,28 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tickfleet_engine::suspect_permit::SuspectPermit;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Space for one slice: its slot, and its share of the slices that may be held.
+/// The permits for one slice: its slot, and its share of the slices that may be held.
 pub(crate) type SlotPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// A pool of slots, and a bound on the slices that are held in it.
 pub(crate) struct SlotPool {
-    /// Slices whose calls run.
+    /// Permits for slices whose calls run.
     slots: Arc<Semaphore>,
-    /// Slots that carry out a slice.
+    /// Number of slots that carry out a slice.
     busy: Arc<AtomicUsize>,
-    /// Slices that are taken and not yet settled. Limits the results that wait while the store is unreachable
-    /// (invariant 6).
+    /// Permits for slices that are taken and not yet settled. They limit the results that wait while the store is
+    /// unreachable (invariant 6).
     held: Arc<Semaphore>,
 }
 
 impl SlotPool {
-    /// A pool of `slots` slots, in which `held` slices may be held.
+    /// A pool of `slots` slots that allows at most `held` held slices.
     pub(crate) fn new(slots: usize, held: usize) -> Self {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
     }
 
-    /// Waits until there is space, and returns for how many slices. Reserves nothing: suspects may take the slots in
-    /// the meantime.
+    /// Waits until there is room for a slice, and returns for how many slices there is room. Reserves nothing:
+    /// suspects may take the slots in the meantime.
     pub(crate) async fn wait_for_free_slots(&self) -> usize {
         let Some(room) = self.reserve().await else { return 0 };
         let free = self.free() + 1;
@@ -35,18 +35,18 @@ impl SlotPool {
         free
     }
 
-    /// The number of slices that currently fit.
+    /// The number of slices for which there is room now.
     pub(crate) fn free(&self) -> usize {
         self.slots.available_permits().min(self.held.available_permits())
     }
 
-    /// Space for one slice, if available.
+    /// Reserves room for one slice; `None` if the pool is full.
     pub(crate) fn try_reserve(&self) -> Option<SlotPermits> {
         let slot = self.slots.clone().try_acquire_owned().ok()?;
         Some((slot, self.held.clone().try_acquire_owned().ok()?))
     }
 
-    /// Waits for space for one slice. `None` if the pool is closed.
+    /// Waits for room for one slice, and reserves it. `None` if the pool is closed.
     pub(crate) async fn reserve(&self) -> Option<SlotPermits> {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         match permits {
@@ -55,7 +55,7 @@ impl SlotPool {
         }
     }
 
-    /// Slots that carry out a slice.
+    /// Number of slots that carry out a slice.
     pub(crate) fn busy(&self) -> usize {
         self.busy.load(Ordering::Relaxed)
     }
@@ -66,7 +66,7 @@ impl SlotPool {
         Slot { _permit: Some(permit), _group: None, busy: Arc::clone(&self.busy) }
     }
 
-    /// The slot of the first slice of a group of suspects. The group holds the permit.
+    /// Begins the first slice of a group of suspects. The group holds the permit of its slot.
     pub(crate) fn begin_first(&self, group: &Arc<SuspectGroup>) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Slot { _permit: None, _group: Some(Arc::clone(group)), busy: Arc::clone(&self.busy) }

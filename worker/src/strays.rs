@@ -1,5 +1,5 @@
-//! Entries that the worker holds and does not run. The worker returns them, because entries are never taken from a live
-//! worker.
+//! Strays: entries that are delivered to the worker and that it does not run. The worker returns them itself, because
+//! no other process takes entries from a live worker.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,17 +17,18 @@ use crate::Common;
 use crate::decision_queues::DecisionQueues;
 use crate::held_slices::HeldSlices;
 
-/// Maximum number of entries of a queue that are compared: more than a worker can hold.
+/// Maximum number of entries of a queue that are compared with the held slices. A worker cannot hold more.
 const COMPARED_MAX: usize = 10_000;
-/// Entries that are read at once.
+/// Maximum number of entries that are read at once.
 const READ_AT_ONCE: usize = 32;
 
-/// Finds and returns entries that the worker holds and does not run.
+/// Finds and returns strays.
 pub(crate) struct Strays {
     store: Store,
     slices: Arc<HeldSlices>,
     decisions: Arc<DecisionQueues>,
-    /// The strays of the last comparison. One of them may have been taken just before its slice started.
+    /// The strays of the last comparison. A single comparison is not enough: the worker may be about to start the
+    /// slice of an entry that it just took.
     seen: Mutex<HashSet<(StreamKey, EntryId)>>,
 }
 
@@ -36,12 +37,12 @@ pub(crate) struct Strays {
 pub(crate) enum StrayScope {
     /// All strays. Only for queues that this worker does not take from at the same time.
     All,
-    /// Only strays that the last comparison found too.
+    /// Only strays that the previous comparison found too.
     SeenBefore,
 }
 
 impl Strays {
-    /// Compares the store with `slices`, and returns strays by `decisions`.
+    /// A finder that compares the store with `slices`, and returns strays through `decisions`.
     pub(crate) fn new(common: &Common, slices: &Arc<HeldSlices>, decisions: &Arc<DecisionQueues>) -> Self {
         Self {
             store: common.store.clone(),
@@ -51,7 +52,7 @@ impl Strays {
         }
     }
 
-    /// Returns the strays of `queues`: entries whose delivery was lost, or whose end the store has lost.
+    /// Returns the strays of `queues`: entries whose delivery did not arrive, or whose end the store has lost.
     ///
     /// # Errors
     /// [`StoreError`]; the next comparison finds them again.
@@ -86,7 +87,7 @@ impl Strays {
     ) -> Result<(), StoreError> {
         let queries: Vec<Query> = entries.iter().map(|entry| Query::Entry(queue.clone(), entry.clone())).collect();
         for (entry, value) in entries.iter().zip(self.store.seam().read(&queries).await?) {
-            // An entry that is gone from its queue has no slice.
+            // An entry that is no longer in its queue has no slice.
             let Value::Entry(Some(fields)) = value else { continue };
             let key = (queue.clone(), entry.clone());
             let is_returned = scope == StrayScope::All || self.seen.lock().contains(&key);
@@ -107,8 +108,8 @@ impl Strays {
         Ok(())
     }
 
-    /// Returns an entry that this build cannot read. Either it belongs to a newer build, whose workers read it later,
-    /// or another program wrote it, and it goes to the dead letters.
+    /// Returns an entry that this build cannot read. If a newer build wrote it, a worker of that build reads it
+    /// later. If another program wrote it, it becomes a dead letter.
     pub(crate) async fn return_unreadable(&self, entry: &HeldEntry, problem: &str) {
         tracing::error!(entry = %entry.entry, problem, "cannot read an entry of a ready stream");
         let returned = match entry.text(fields::NAME).and_then(TurnName::parse) {

@@ -1,7 +1,7 @@
 //! The tools that each agent may call, written to Redis for readers in any language.
 //!
-//! Workers know the tools, so workers write the lists. Each worker regularly checks whether lists made from the same
-//! policy and tools exist, and writes them if not, so that usually one worker writes. The lists only inform: the
+//! Workers know the tools, so workers write the lists. Each worker regularly checks whether lists of its policy and
+//! tools exist, and writes them if they do not. So usually one worker writes them. The lists only inform: the
 //! permission check of each call decides.
 
 use std::collections::HashMap;
@@ -23,9 +23,9 @@ use crate::tools::Toolbox;
 
 /// The time between two checks that the lists match the worker's policy and tools.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// The time for which lists count as fresh, ms.
+/// The time for which written lists count as fresh, ms.
 const FRESH_MS: u64 = 300_000;
-/// The lifetime of a list that is not written again, ms. Workers may be away during a deployment.
+/// The lifetime of a list that is not written again, ms. Long enough for a deployment during which no worker runs.
 const LIST_TTL_MS: u64 = 1_800_000;
 
 const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
@@ -43,7 +43,7 @@ impl ToolListWriter {
         Self { store, configs, metrics }
     }
 
-    /// Keeps the lists of tools fresh until `stop`.
+    /// Keeps the lists of tools up to date until `stop`.
     pub(crate) async fn keep(self, stop: CancellationToken) {
         let mut last_check: Option<(Arc<WorkerConfig>, String)> = None;
         loop {
@@ -67,8 +67,8 @@ impl ToolListWriter {
         }
     }
 
-    /// Writes the lists if none are fresh. Fresh lists of another policy are overwritten only once, when this worker's
-    /// policy is new: otherwise workers with different tools would overwrite each other forever.
+    /// Writes the lists if none are fresh. If this worker's policy is new, it also overwrites fresh lists of another
+    /// policy, but only once. Otherwise workers with different tools would overwrite each other forever.
     async fn write_if_due(
         &self,
         config: &Arc<WorkerConfig>,
@@ -104,8 +104,8 @@ impl ToolListWriter {
     }
 }
 
-/// Computes something slow (there may be thousands of agents) without blocking running calls. A single-threaded runtime
-/// computes it in its own thread: a simulation has no other thread, because it must be repeatable.
+/// Computes something slow without blocking running calls: there may be thousands of agents. A single-threaded
+/// runtime computes it in its own thread, because a simulation must be repeatable and so has no other thread.
 async fn off_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::CurrentThread => Ok(make()),
@@ -129,7 +129,7 @@ fn lists(store: &Store, config: &WorkerConfig) -> ToolLists {
     shared.made
 }
 
-/// Lists under construction: each set of tools once, as many as fit.
+/// Lists under construction: one list for each set of tools, until the byte limit is reached.
 struct SharedLists {
     made: ToolLists,
     /// The digest of the list for each set of tools, by names and versions; `None` if the list does not fit.

@@ -1,4 +1,4 @@
-//! `agents.yaml`: the agents, the upper bounds of their permissions, and their task handlers.
+//! `agents.yaml`: the agents with their roles, capabilities and caps, and their task handlers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,17 +17,18 @@ use crate::tools::templates::Arguments;
 use tickfleet_model::version::Selector;
 use tickfleet_model::{AgentId, AgentPolicy, Effect, limits, suggest};
 
-/// Default lease of an external agent's task: external runtimes send fewer heartbeats than workers.
+/// Default lease of a task of an external agent. It is longer than a worker's lease, because external runtimes send
+/// fewer heartbeats.
 pub const EXTERNAL_LEASE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The arguments that templates of an HTTP task handler may name, as `{{description}}`.
 pub const TASK_ARGUMENTS: [&str; 8] =
     ["task_id", "tenant", "agent", "description", "input", "priority", "deadline", "delegator"];
 
-/// The members of [`TASK_ARGUMENTS`] that every task has, so that a URL path may contain them.
+/// The arguments of [`TASK_ARGUMENTS`] that every task has. Only these may be in a URL path.
 const TASK_ARGUMENTS_ALWAYS: [&str; 5] = ["task_id", "tenant", "agent", "description", "priority"];
 
-/// The handler of tasks that are delegated to an agent. Without one, no task can be delegated to the agent.
+/// The handler of an agent's tasks. If an agent has no handler, no task can be delegated to it.
 #[derive(Debug, Clone)]
 pub enum TaskHandlerDef {
     /// A Rust function that the worker binary registers under this name.
@@ -38,7 +39,7 @@ pub enum TaskHandlerDef {
     Llm(Box<LlmDef>),
     /// An external runtime leases the tasks and completes them.
     External {
-        /// Silence after which another runtime may lease the task.
+        /// Time without a heartbeat after which another runtime may lease the task.
         lease: Duration,
     },
 }
@@ -46,11 +47,11 @@ pub enum TaskHandlerDef {
 /// A service that handles tasks.
 #[derive(Debug, Clone)]
 pub struct HttpTaskDef {
-    /// How it is called.
+    /// The request to the service.
     pub http: HttpDef,
-    /// The effect of calling it twice for one task. Default `once`.
+    /// The effect of calling the service twice for one task. Default `once`.
     pub effect: Effect,
-    /// Limit of one try. Default: the fleet's.
+    /// Time limit of one try. Default: the fleet's tool timeout.
     pub timeout: Option<Duration>,
 }
 
@@ -59,7 +60,7 @@ pub struct HttpTaskDef {
 pub(super) struct Agents {
     pub(super) policies: BTreeMap<AgentId, AgentPolicy>,
     pub(super) task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// Names as written, including invalid ones: an agent with other errors is still known.
+    /// Names of agents as written, including invalid ones, so that an agent with other errors is still known.
     pub(super) names: BTreeSet<String>,
     /// False if names may be missing because they could not be read.
     pub(super) has_all_names: bool,
@@ -69,9 +70,9 @@ pub(super) struct Agents {
 #[derive(Clone, Copy)]
 pub(super) struct AgentReferences<'a> {
     pub(super) sources: &'a Sources,
-    /// The names of tools; `None` if their file could not be read.
+    /// The names of tools; `None` if the file with them could not be read.
     pub(super) tools: Option<&'a BTreeSet<String>>,
-    /// The models; `None` if their file could not be read.
+    /// The models; `None` if the file with them could not be read.
     pub(super) models: Option<&'a Models>,
     pub(super) prompts: &'a AgentPrompts,
 }
@@ -112,7 +113,7 @@ fn agent(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> (AgentPolicy, Opti
     (policy, handler)
 }
 
-/// `{<tool>: <selector>}`.
+/// Reads the versions of tools: `{<tool>: <selector>}`.
 fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTreeMap<String, String> {
     let mut read = BTreeMap::new();
     for (tool, place, selector) in cursor.members() {
@@ -130,8 +131,8 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
     read
 }
 
-/// Exactly one kind of handler; a new kind needs one line here and one in the enum. `http` also has the effect and the
-/// limit of a try, as in a tool.
+/// Reads exactly one kind of handler. A new kind needs one line here and one in the enum. `http` also has an effect
+/// and a time limit of one try, like a tool.
 fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<TaskHandlerDef> {
     const KINDS: [&str; 4] = ["typed", "http", "llm", "external"];
     let mut s = cursor.section();
@@ -157,7 +158,7 @@ fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<Task
     s.close();
     let count =
         |known: &[&str]| cursor.node.entries().iter().filter(|entry| known.contains(&entry.key.as_str())).count();
-    // An unknown field has already been reported by name.
+    // If there is an unknown field, it has already been reported by name.
     let unknown = cursor.node.entries().len() > count(&KINDS) + count(&["effect", "timeout_ms"]);
     if count(&KINDS) > 1 || count(&KINDS) == 0 && !unknown {
         cursor.refuse(format!("exactly one of {}", KINDS.join(", ")));

@@ -15,8 +15,8 @@ const NARROW_MAX: usize = 16;
 /// The characters of a name or role.
 const WORD: &str = "1 to 64 of A-Z a-z 0-9 _ . @ -";
 
-/// A role that an approval demands, with its place. Whether an approver has it is checked once the approvers are
-/// known.
+/// A role that an approval demands, with its place. It is checked later, when the approvers are known, whether an
+/// approver has this role.
 #[derive(Debug, Clone)]
 pub(super) struct NamedRole {
     place: ConfigLocation,
@@ -24,7 +24,7 @@ pub(super) struct NamedRole {
     role: String,
 }
 
-/// A quorum with its place. Whether there are enough approvers is checked once they are known.
+/// A quorum with its place. It is checked later, when the approvers are known, whether there are enough of them.
 #[derive(Debug, Clone)]
 struct Quorum {
     place: ConfigLocation,
@@ -33,14 +33,14 @@ struct Quorum {
     quorum: usize,
 }
 
-/// The demands of all approvals.
+/// The roles and quorums that all approvals demand.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ApprovalDemands {
     roles: Vec<NamedRole>,
     quorums: Vec<Quorum>,
 }
 
-/// Reads the section `approval`, and records its demands.
+/// Reads the section `approval`, and adds its roles and quorum to `asked`.
 pub(super) fn demand(cursor: &Cursor<'_>, asked: &mut ApprovalDemands) -> ApprovalDemand {
     let mut s = cursor.section();
     let mut by = BTreeSet::new();
@@ -107,9 +107,9 @@ fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
     roles
 }
 
-/// Checks the demands of approvals against the approvers. An unknown role could never approve, and a call that needs
-/// more approvers than exist would wait until its deadline. Without any approvers, calls that need one are refused at
-/// once.
+/// Checks the demands of approvals against the approvers. An unknown role has no approvers, and a call that needs
+/// more approvers than exist would wait until its deadline. Without any approvers, calls that need approval are
+/// refused at once, so the quorum is not checked.
 pub(super) fn check(asked: &ApprovalDemands, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
     let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
     for NamedRole { place, path, role } in asked.roles.iter().filter(|named| !known.contains(named.role.as_str())) {
@@ -119,7 +119,7 @@ pub(super) fn check(asked: &ApprovalDemands, approvers: &BTreeMap<String, BTreeS
     }
     for Quorum { place, path, by, quorum } in &asked.quorums {
         let may = approvers.values().filter(|roles| by.is_empty() || !by.is_disjoint(roles)).count();
-        // An unknown role is reported above.
+        // An unknown role has already been reported above.
         if may > 0 && *quorum > may {
             let expected = format!("at most {may}: permissions.yaml has only that many approvers for it");
             errors.push(place, path, format!("a quorum of {quorum}"), expected);

@@ -1,4 +1,4 @@
-//! The digest of a policy: equal if two processes decide equally.
+//! The digest of a policy. Two processes with equal digests make equal decisions.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -9,11 +9,11 @@ use sha2::{Digest, Sha256};
 use crate::document::canonical::{write_canonical, write_name};
 use tickfleet_model::policy::Policy;
 
-/// SHA-256, hex, of everything that decides about a call. `declared` is the part of the tools and agents that does, in
-/// canonical JSON.
+/// SHA-256, hex, of everything that affects decisions about calls. `declared` is the relevant part of the tools and
+/// agents, in canonical JSON.
 ///
-/// It is the digest of one JSON object, which is hashed member by member. With many agents, the complete text would
-/// take more memory than the policy itself.
+/// The hash covers the text of one JSON object, member by member. With many agents, the complete text would take more
+/// memory than the policy itself.
 pub(super) fn digest(policy: &Policy, declared: &str) -> String {
     let caps = &policy.defaults;
     let permissions = &policy.permissions;
@@ -57,7 +57,7 @@ pub(super) fn digest(policy: &Policy, declared: &str) -> String {
 /// One value in canonical JSON.
 fn one(value: impl Serialize) -> String {
     let mut text = String::new();
-    // Types of the model can always be serialized as JSON.
+    // Types of the model can always be serialized as JSON, so this does not fail.
     write_canonical(&serde_json::to_value(value).unwrap_or_default(), &mut text);
     text
 }

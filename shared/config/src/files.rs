@@ -1,4 +1,4 @@
-//! The files of a configuration: the built-in ones, those of the operator's folder, and their merge.
+//! The files of a configuration: the built-in files, the files of the operator's folder, and their merge.
 
 use std::fmt;
 use std::fs;
@@ -37,14 +37,15 @@ const BUILT_IN: [(&str, &str); 9] = [
     (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
 ];
 
-/// The files of the sample business, each with the section of its empty version.
+/// The files of the sample business, each with the only section of the empty file that replaces it.
 const SAMPLES: [(&str, &str); 4] =
     [(AGENTS, "agents"), (TOOLS, "tools"), (PERMISSIONS, "permissions"), (TENANTS, "tenants")];
 
 /// Maximum size of a file, bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// The effective trees, one for each file. `None` if a file cannot be read or parsed; that error is noted.
+/// The effective trees, one for each file. `None` if a file cannot be read or parsed; in this case an error was
+/// noted.
 #[derive(Default)]
 pub(super) struct Trees {
     pub(super) settings: Option<Node>,
@@ -59,7 +60,7 @@ pub(super) struct Trees {
 }
 
 impl fmt::Debug for Trees {
-    /// Opaque: the trees contain everything that was written, including passwords.
+    /// Shows no content: the trees contain everything that was written, including passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Trees")
     }
@@ -82,9 +83,9 @@ impl Trees {
     }
 }
 
-/// Reads and merges everything. `None` only if the built-in configuration itself is invalid. Also returns the part of
-/// the files that counts as policy, in canonical JSON. It does not contain values from the environment, since those
-/// differ between processes with the same policy.
+/// Reads and merges all files. `None` only if the built-in configuration itself is invalid. Also returns the part of
+/// the files that counts as policy, in canonical JSON. This part contains no values from the environment, because
+/// they differ between processes with the same policy.
 pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)> {
     if let Some(dir) = sources.policy_dir() {
         check_folder(dir, errors);
@@ -129,10 +130,11 @@ fn declared(files: [(&str, &Option<Node>); 4]) -> String {
     text
 }
 
-/// Reads only `mcp.yaml` and `mcp.lock.yaml`. Errors of the pins are not noted: they are about to be rewritten.
+/// Reads only `mcp.yaml` and `mcp.lock.yaml`. Errors of the pins are ignored, because the caller is about to write
+/// new pins.
 pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Option<Node>) {
     let dir = sources.dir.as_deref();
-    // The built-in files of servers and pins are empty.
+    // The built-in `mcp.yaml` and `mcp.lock.yaml` are empty.
     let mut mcp = replacing(MCP, dir, true, errors);
     if let Some(mcp) = &mut mcp {
         expand_servers(mcp, &sources.environment, errors);
@@ -142,13 +144,14 @@ pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Opt
 
 /// Reads only `tools.yaml`.
 pub(super) fn read_tools(sources: &Sources, errors: &Errors) -> Option<Node> {
-    // The built-in tools have no Python module, so it does not matter here whether samples are on.
+    // The built-in tools have no Python module, so the result does not depend on whether samples are enabled.
     let mut tools = replacing(TOOLS, sources.policy_dir(), true, errors)?;
     expand(&mut tools, "", &sources.environment, errors);
     Some(tools)
 }
 
-/// Returns true if the log format is JSON, by the variable or the folder's settings, even if the settings are invalid.
+/// Returns true if the log format is JSON according to the variable or the folder's settings. Works even if the
+/// settings are invalid.
 pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> bool {
     const JSON: &str = "json";
     if let Some(text) = environment.get("TICKFLEET_LOG_FORMAT").filter(|text| !text.trim().is_empty()) {
@@ -158,7 +161,7 @@ pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> b
         let format = tree.get("log").and_then(|log| log.get("format")).map(|node| &node.value);
         return matches!(format, Some(Value::Text(text)) if text == JSON);
     }
-    // Invalid YAML has no values, so search its text. Only this setting is named `format`.
+    // If the YAML is invalid, search its text. No other setting is named `format`.
     let text = dir.and_then(|dir| fs::read_to_string(dir.join(SETTINGS)).ok()).unwrap_or_default();
     text.contains("format: json")
 }
@@ -171,7 +174,7 @@ fn built_in(name: &str) -> Option<Node> {
     parsed.get_or_init(|| parse(text, Origin::BuiltIn(name), &Errors::default())).clone()
 }
 
-/// The built-in settings, overridden by the folder's.
+/// The built-in settings, overridden by the settings of the folder.
 fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node> {
     let mut tree = built_in.clone();
     match from_folder(SETTINGS, sources.dir.as_deref(), errors) {
@@ -183,7 +186,7 @@ fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node>
                 tree.merge(over);
             }
         }
-        // A list instead of the sections replaces nothing; it is refused.
+        // A list in place of the mapping of sections changes nothing and is refused.
         ParsedFile::Tree(over) if matches!(over.value, Value::Mapping(_) | Value::Null) => tree.merge(over),
         ParsedFile::Tree(over) => {
             errors.push(&over.place, "", over.describe(), "a mapping of sections such as `caps:`");
@@ -205,7 +208,8 @@ fn with_samples(settings: Option<&Node>) -> bool {
     }
 }
 
-/// Returns the folder's file. If it is missing: the built-in one, or, without samples, an empty one.
+/// Returns the file of the folder. If it is missing, returns the built-in file with `samples`, otherwise an empty
+/// file.
 fn replacing(name: &'static str, dir: Option<&Path>, samples: bool, errors: &Errors) -> Option<Node> {
     match from_folder(name, dir, errors) {
         ParsedFile::Missing => match SAMPLES.iter().find(|(file, _)| *file == name) {
@@ -220,7 +224,7 @@ fn replacing(name: &'static str, dir: Option<&Path>, samples: bool, errors: &Err
 enum ParsedFile {
     /// The file does not exist.
     Missing,
-    /// The file exists but cannot be parsed; that error is noted.
+    /// The file exists but cannot be parsed; an error was noted.
     Broken,
     Tree(Node),
 }
@@ -244,7 +248,7 @@ fn from_folder(name: &str, dir: Option<&Path>, errors: &Errors) -> ParsedFile {
     }
 }
 
-/// Refuses a missing folder, and YAML files in it that would be ignored (`agents.yml`).
+/// Refuses a folder that does not exist, and YAML files in the folder that would be ignored (`agents.yml`).
 fn check_folder(dir: &Path, errors: &Errors) {
     let names = || BUILT_IN.iter().map(|(name, _)| *name);
     let shown = dir.display().to_string();
@@ -265,9 +269,9 @@ fn check_folder(dir: &Path, errors: &Errors) {
     }
 }
 
-/// Replaces `${NAME:-default}` in the only fields that read the environment: every `base_url`, `token_url`,
+/// Replaces `${NAME:-default}` in the only fields that read the environment. These are `base_url`, `token_url`,
 /// `allow_private` and `http.defaults`, and `interpreter`, `cwd` and `path` of Python modules. If a reference cannot
-/// be replaced, it is noted and left unchanged.
+/// be replaced, an error is noted and the text stays unchanged.
 fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::Mapping(entries) = &mut node.value else { return };
     for Entry { key, node, .. } in entries {
@@ -317,7 +321,7 @@ fn expand_text(node: &mut Node, path: &str, environment: &Environment, errors: &
     }
 }
 
-/// One variable may contain several entries, separated by commas, or none.
+/// Replaces references in a list. One variable may contain several items, separated by commas, or no item.
 fn expand_list(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::List(items) = &mut node.value else { return };
     items.iter_mut().enumerate().for_each(|(i, n)| expand_text(n, &format!("{path}[{i}]"), environment, errors));

@@ -1,7 +1,7 @@
-//! Entry point for fuzz targets, which parse some hundred files per second.
+//! Entry point for fuzz targets, which parse several hundred files per second.
 
-/// Parses YAML on the current thread from now on, instead of on a new thread for each file, which would wait for a
-/// processor on a busy machine. Must be called on the main thread of the process.
+/// From now on, parses YAML on the current thread instead of a new thread for each file. On a busy machine, each new
+/// thread would wait for a processor. Must be called on the main thread of the process.
 pub fn parse_here() {
     crate::document::yaml::parse_here();
 }

@@ -1,8 +1,8 @@
 //! Configuration: YAML files and the environment, validated as a whole before anything starts.
 //!
 //! The files of a folder override the built-in defaults, and the environment overrides the files ([`load`]). Each
-//! value keeps its place, so an error reports the file, line and column or the variable, and [`print()`](print())
-//! shows the origin of each value. All errors are reported at once.
+//! value keeps the place where it was written. So an error shows the file, line and column, or the variable, and
+//! [`print()`](print()) shows the origin of each value. All errors are reported at once.
 
 mod agents;
 mod approval;
@@ -67,17 +67,17 @@ pub struct Sources {
     pub dir: Option<PathBuf>,
     /// The environment variables of the process.
     pub environment: Environment,
-    /// Tools that the binary registers itself: permissions may name them without a declaration.
+    /// Tools that the binary itself registers. Permissions may name them although no file declares them.
     pub built_in_tools: BTreeSet<String>,
-    /// Task handlers that the binary registers itself: agents may use them.
+    /// Task handlers that the binary itself registers. Agents may use them.
     pub built_in_handlers: BTreeSet<String>,
-    /// True if unknown names of tools and task handlers may be those of another binary that runs the fleet. A command
-    /// that does not run it need not know them.
+    /// True if another binary may run the fleet and register further tools and task handlers. Then an unknown name is
+    /// not an error.
     pub others_carry_out: bool,
-    /// True if [`Self::built_in_tools`] contains the tools of the Python modules in `tools.yaml`. If it is false and
-    /// there are such modules, an unknown name may be one of their tools.
+    /// True if [`Self::built_in_tools`] contains the tools of the Python modules in `tools.yaml`. If false, and
+    /// `tools.yaml` has such modules, an unknown name may be one of their tools.
     pub knows_python: bool,
-    /// The check of the schemas of declared tools.
+    /// Checks the schemas of declared tools.
     pub schema_check: SchemaCheck,
     /// The part of the folder that is read.
     pub part: Part,
@@ -91,12 +91,12 @@ pub enum Part {
     Whole,
     /// Only `tickfleet.yaml`: no agents, tools, permissions or tenants.
     Settings,
-    /// Only the section `redis` of `tickfleet.yaml`. All other settings are the defaults, or from the environment.
+    /// Only the section `redis` of `tickfleet.yaml`. All other settings come from the defaults or the environment.
     Redis,
 }
 
 impl Sources {
-    /// The folder of all files except the settings; `None` if only settings are read.
+    /// The folder from which all files except the settings are read; `None` if only settings are read.
     fn policy_dir(&self) -> Option<&std::path::Path> {
         self.dir.as_deref().filter(|_| self.part == Part::Whole)
     }
@@ -131,32 +131,31 @@ pub struct Configuration {
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     /// The prompts that describe tools to models without function calling.
     pub prompts: Prompts,
-    /// SHA-256, hex, of everything that decides about calls: caps, agents, tenants, permissions and tools. It is equal
-    /// on every process with the same policy, regardless of other settings and of URLs that tools take from the
-    /// environment.
+    /// SHA-256, hex, of everything that decides about calls: caps, agents, tenants, permissions and tools. Processes
+    /// with the same policy have equal digests, even if other settings differ, or URLs of tools from the environment.
     pub digest: String,
-    /// Warnings: the configuration works, but should be checked. With file and line.
+    /// Warnings with file and line: the configuration works, but these values should be checked.
     pub warnings: Vec<ConfigWarning>,
     samples: Vec<&'static str>,
     rule_texts: Vec<policy::RuleText>,
-    /// Shared by copies.
+    /// The source trees, shared by all copies.
     trees: Arc<Trees>,
 }
 
 impl Configuration {
-    /// The files with agents, tools, permissions and tenants that are missing from the folder. The built-in sample
-    /// business provides them.
+    /// The files of the built-in sample business that are in use because the folder does not have them. They can be
+    /// those of agents, tools, permissions and tenants.
     #[must_use]
     pub fn samples(&self) -> &[&'static str] {
         &self.samples
     }
 
-    /// Checks the arguments that rules name against the input schemas of their tools. `schemas` returns the schemas of
-    /// all versions of a tool, as far as they are known: many are known only to the code that builds the tools.
-    /// Returns a warning for each name that a schema accepts but does not declare.
+    /// Checks the arguments that rules name against the input schemas of their tools. `schemas` returns the known
+    /// schemas of all versions of a tool; many schemas are known only to the code that builds the tools. Returns a
+    /// warning for each name that no schema declares, although a schema accepts it.
     ///
     /// # Errors
-    /// The names that no call can have, because the schema accepts only declared ones.
+    /// The names that no call can have, because the schema accepts only the arguments that it declares.
     pub fn check_rule_names<'a>(
         &self,
         schemas: impl Fn(&str) -> Vec<&'a serde_json::Value>,
@@ -167,15 +166,16 @@ impl Configuration {
         errors.unless_any(Some(warnings))
     }
 
-    /// Drops the source text, except for the settings; [`print()`](print()) then shows only those. A long-running
-    /// process does not need the rest, and with many agents the text takes as much memory as everything else.
+    /// Drops the source text of all files except the settings; afterwards [`print()`](print()) shows only the
+    /// settings. A long-running process does not need this text, which with many agents takes as much memory as
+    /// everything else.
     #[must_use]
     pub fn without_text(mut self) -> Self {
         self.trees = Arc::new(Trees { settings: self.trees.settings.clone(), ..Trees::default() });
         self
     }
 
-    /// The waits before retries.
+    /// The waits before the retries of a call.
     #[must_use]
     pub fn ladder(&self) -> Ladder {
         Ladder::new(self.settings.worker.retry_ladder.clone())
@@ -190,7 +190,7 @@ impl Configuration {
     }
 }
 
-/// Loads a configuration: the folder's files override the built-in defaults, and the environment overrides both.
+/// Loads a configuration. The folder's files override the built-in defaults, and the environment overrides both.
 ///
 /// A `tickfleet.yaml` of the folder overrides the built-in one field by field. Each other file, and each file of the
 /// folder `prompts`, replaces the built-in file as a whole. Every file is optional.
@@ -208,8 +208,8 @@ pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     errors.unless_any(configuration)
 }
 
-/// Loads the MCP servers of a configuration, without tools, and their current pins. Other errors of the configuration
-/// do not matter, because permissions may name tools that have yet to be pinned.
+/// Loads the MCP servers of a configuration, without tools, and their current pins. Errors in other files are
+/// ignored, because permissions may name tools that are not pinned yet.
 ///
 /// # Errors
 /// [`ConfigErrors`] with all errors of `mcp.yaml`.
@@ -221,16 +221,15 @@ pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
     errors.unless_any(file.map(|file| (file, pins)))
 }
 
-/// Returns true if the log format is JSON: from the variable `TICKFLEET_LOG_FORMAT`, otherwise from `log.format` of
-/// the folder `dir`. Works even if the configuration is invalid, because it decides how configuration errors are
-/// logged.
+/// Returns true if the log format is JSON: by the variable `TICKFLEET_LOG_FORMAT`, otherwise by `log.format` of the
+/// folder `dir`. Works even if the configuration is invalid, because configuration errors are logged in this format.
 #[must_use]
 pub fn wants_json_log(dir: Option<&std::path::Path>, environment: &Environment) -> bool {
     files::wants_json_log(dir, environment)
 }
 
-/// Loads the Python modules in `tools.yaml`, even if the configuration is invalid ([`load`] reports errors). Empty if
-/// they cannot be read.
+/// Loads the Python modules in `tools.yaml`, even if the rest of the configuration is invalid ([`load`] reports
+/// errors). Empty if the modules cannot be read.
 #[must_use]
 pub fn load_python(sources: &Sources) -> BTreeMap<String, PythonDef> {
     let errors = Errors::default();
@@ -239,7 +238,7 @@ pub fn load_python(sources: &Sources) -> BTreeMap<String, PythonDef> {
     errors.unless_any(read).unwrap_or_default()
 }
 
-/// Builds the configuration from the trees. Names are not checked against a file that could not be parsed.
+/// Builds the configuration from the trees. If a file could not be parsed, names are not checked against it.
 fn assemble(
     (trees, declared): (Trees, String),
     (prompts, agent_prompts): (Prompts, AgentPrompts),
@@ -252,7 +251,7 @@ fn assemble(
     let servers = servers(&trees, tools.as_mut(), errors);
     let has_all_tools = errors.len() == before && tools.as_ref().is_some_and(|tools| tools.has_all_names);
     let tools = tools.filter(|_| servers.is_some());
-    // If tools can be registered while a worker runs, an unknown name is not an error.
+    // If further tools may be registered later or by another binary, an unknown name is not an error.
     let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
     let python = tools.as_ref().is_some_and(|tools| !tools.file.python.is_empty() && !sources.knows_python);
     let more_may_come = registers || python || sources.others_carry_out;
@@ -283,7 +282,7 @@ fn assemble(
         defaults: default_caps(&settings.caps),
         limits: Arc::new(limits?),
         known_tools: Arc::new(known_tools),
-        // Run-time state is still empty.
+        // The run-time state of the policy is still empty.
         ..Policy::default()
     };
     let digest = digest::digest(&policy, &declared);
@@ -320,7 +319,7 @@ fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) ->
     }
 }
 
-/// The MCP servers; `None` if the tools are unknown, because names cannot be checked then.
+/// The MCP servers; `None` if the tools are unknown, because names cannot be checked in this case.
 fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Errors) -> Option<McpFile> {
     let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
     Some(mcp::read(trees.mcp.as_ref()?, &pins?, tools?, errors))

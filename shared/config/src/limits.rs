@@ -23,7 +23,7 @@ use tickfleet_protocol::NameMap;
 /// Default maximum number of a limit's counters.
 const KEYS_MAX_DEFAULT: u64 = 100_000;
 
-/// Reads `limits.yaml`. `settings` has the number of shards, if they could be read.
+/// Reads `limits.yaml`. `settings` is needed for the number of shards; `None` if the settings could not be read.
 pub(super) fn read(tree: &Node, known: &KnownNames, settings: Option<&Settings>, errors: &Errors) -> Vec<Limit> {
     let shards = settings.map(|settings| settings.redis.shards);
     let mut root = Section::open(tree, "", errors);
@@ -55,8 +55,9 @@ const FAIR_SHARE: &str = "fair_share";
 /// The built-in limit on a tool's slots.
 const TOOL_SLOTS: &str = "tool_slots";
 
-/// Adds the limits on slots that `fairness` configures. A limit of the same name in the file replaces a built-in one.
-/// Any limit that shares slots among tenants replaces the built-in share, since there can be only one.
+/// Adds the limits on slots that `fairness` configures. A limit in the file replaces the built-in limit with the same
+/// name. Only one limit can share slots among tenants, so such a limit in the file replaces the built-in one under
+/// any name.
 pub(super) fn with_built_in(mut limits: Vec<Limit>, settings: Option<&Settings>) -> Vec<Limit> {
     let Some(fairness) = settings.map(|settings| &settings.fairness) else { return limits };
     let is_share = |limit: &Limit| limit.name == FAIR_SHARE || matches!(limit.bound, LimitBound::Share(_));
@@ -92,7 +93,7 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &KnownNames) -> Option<Limit> {
         of_models(&mut s, &per);
     }
     let is_held = s.optional("concurrent").is_some();
-    // Permits have no windows, and never more counters than running calls.
+    // Limits on concurrency have no windows, and never more counters than running calls.
     let every = if is_held {
         for word in ["every", "keys_max", "window"] {
             if let Some(c) = s.optional(word) {
@@ -131,7 +132,7 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &KnownNames) -> Option<Limit> {
     Some(Limit { name, matches, per, bound, every, on_reach, mode, keys_max: keys_max.unwrap_or(KEYS_MAX_DEFAULT) })
 }
 
-/// `window: rolling` or `fixed`.
+/// Reads `window`: `rolling` or `fixed`.
 fn windows(s: &mut Section<'_>, every: Every, bound: Option<&LimitBound>) -> Every {
     let Some(place) = s.optional("window") else { return every };
     match (place.choice(&[("fixed", false), ("rolling", true)]), every, bound) {
@@ -146,7 +147,7 @@ fn windows(s: &mut Section<'_>, every: Every, bound: Option<&LimitBound>) -> Eve
     }
 }
 
-/// Exactly one of `max`, `concurrent`, `sum`, `tokens` and `money`.
+/// Reads exactly one of `max`, `concurrent`, `sum`, `tokens` and `money`.
 fn bound(s: &mut Section<'_>, cursor: &Cursor<'_>) -> Option<LimitBound> {
     let given = ["max", "concurrent", "sum", "tokens", "money"].map(|word| (word, s.optional(word)));
     let mut found = given.iter().filter_map(|(word, c)| Some((*word, c.as_ref()?)));
@@ -163,7 +164,8 @@ fn bound(s: &mut Section<'_>, cursor: &Cursor<'_>) -> Option<LimitBound> {
     }
 }
 
-/// A request to a model is not a call: it has no tool or arguments, and ticks do not apply to it.
+/// Refuses fields that do not apply to requests to models. Such a request is not a call: it has no tool, no arguments
+/// and no tick.
 fn of_models(s: &mut Section<'_>, per: &BTreeSet<LimitKey>) {
     if let (Some(place), Some(key)) = (s.optional("per"), per.iter().find(|key| key.is_of_calls())) {
         place.refuse(format!("no {key}: a limit of tokens or money counts requests to models, not calls"));
@@ -177,7 +179,7 @@ fn of_models(s: &mut Section<'_>, per: &BTreeSet<LimitKey>) {
     }
 }
 
-/// `2`, `25%` or `share`.
+/// Reads the value of `concurrent`: `2`, `25%` or `share`.
 fn places(cursor: &Cursor<'_>) -> Option<LimitBound> {
     let json = cursor.node.to_json();
     let Some(text) = json.as_str() else {
@@ -211,7 +213,7 @@ fn words(cursor: &Cursor<'_>) -> Vec<String> {
     some(cursor, cursor.words().into_iter().collect())
 }
 
-/// An empty list would match everything, which is unlikely to be intended.
+/// Refuses an empty list: it would match everything, which is probably not intended.
 fn some<T>(cursor: &Cursor<'_>, list: Vec<T>) -> Vec<T> {
     if cursor.items().is_empty() {
         cursor.refuse("at least one; omit the list to match all");
@@ -219,7 +221,7 @@ fn some<T>(cursor: &Cursor<'_>, list: Vec<T>) -> Vec<T> {
     list
 }
 
-/// Names with `*`. Each must match a known name.
+/// Reads name patterns with `*`. Each pattern must match a known name.
 fn patterns(cursor: &Cursor<'_>, known: Option<&BTreeSet<String>>, what: &str) -> Vec<String> {
     let mut read = Vec::new();
     for item in cursor.items() {
@@ -258,7 +260,7 @@ fn per(cursor: &Cursor<'_>) -> BTreeSet<LimitKey> {
     read
 }
 
-/// `{argument: /amount, max: 500}`.
+/// Reads `sum`: `{argument: /amount, max: 500}`.
 fn sum_of(cursor: &Cursor<'_>) -> Option<LimitBound> {
     let mut s = cursor.section();
     let argument = s.required("argument").and_then(|c| {
@@ -299,8 +301,8 @@ fn every(cursor: &Cursor<'_>) -> Option<Every> {
     None
 }
 
-/// The traits of tools for limits, and the spellings that models use. Included are tools that files declare, and
-/// those of binaries that the matrix names; other tools of binaries cannot be called.
+/// The traits of tools for limits, and the spellings that models use. The result has the tools that files declare,
+/// and the tools of binaries that the matrix names. Other tools of binaries cannot be called.
 #[must_use]
 pub fn known_tools(tools: &ToolsFile, mcp: &McpFile, permissions: &Permissions) -> KnownTools {
     let declared = tools.tools.iter().map(|(name, tool)| {

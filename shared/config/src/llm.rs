@@ -13,9 +13,9 @@ use crate::tools::schema::{SchemaCheck, SchemaUse};
 pub struct LlmDef {
     /// The system prompt.
     pub system: String,
-    /// The names of the models, in fallback order.
+    /// The names of the models. A later model is used if the earlier ones fail.
     pub models: Vec<String>,
-    /// Maximum number of model responses for one task. The last one is requested without tools.
+    /// Maximum number of model responses for one task. The last response is requested without tools.
     pub max_iterations: u32,
     /// The sampling temperature; `None` means the provider's default.
     pub temperature: Option<f64>,
@@ -25,14 +25,14 @@ pub struct LlmDef {
     pub result_bytes_max: usize,
     /// Maximum number of bytes of results in one request. Older results are shortened to one line each.
     pub context_bytes_max: usize,
-    /// The models that summarize old steps once results exceed `context_bytes_max`, in fallback order. If empty, old
-    /// results are shortened.
+    /// The models that summarize old steps when results exceed `context_bytes_max`. A later model is used if the
+    /// earlier ones fail. If the list is empty, old results are shortened instead.
     pub compact_with: Vec<String>,
-    /// Maximum number of equal steps in a row: the same calls with the same results.
+    /// Maximum number of equal steps in a row. Steps are equal if they have the same calls with the same results.
     pub repeats_max: u32,
     /// JSON Schema of the answer; `None` means text.
     pub answer_schema: Option<serde_json::Value>,
-    /// Limit of one step: a request to a model with its fallbacks.
+    /// Time limit of one step: a request to a model, including requests to fallback models.
     pub timeout: Duration,
 }
 
@@ -56,7 +56,7 @@ impl LlmDef {
     }
 }
 
-/// Reads the section `llm` of a task handler. `prompts` are the agents' prompts by name, `known` the models of
+/// Reads the section `llm` of a task handler. `prompts` are the prompts of agents by name. `known` are the models of
 /// `models.yaml`.
 pub(super) fn read(
     cursor: &Cursor<'_>,

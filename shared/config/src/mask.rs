@@ -1,9 +1,9 @@
-//! Masks secrets that were written into a configuration, wherever it is shown.
+//! Masks secrets that were written into a configuration, wherever the configuration is shown.
 //!
-//! The kind of the field decides. Everything that a tool sends to a service or passes to a program (headers, query,
-//! body, defaults, environments, arguments, standard input, sign-in) may be a secret, so only references are shown.
-//! Addresses are shown without their user, the values of their query, and random-looking segments. In other fields,
-//! text that is shaped or named like a secret is masked.
+//! The kind of the field decides what is masked. Everything that a tool sends to a service or passes to a program
+//! (headers, query, body, defaults, environments, arguments, standard input, sign-in) may be a secret. In these
+//! fields, only references are shown. Addresses are shown without user, query values and random-looking segments. In
+//! other fields, text is masked if it looks like a secret or has the name of a secret.
 
 use tickfleet_model::Redactor;
 use tickfleet_model::redaction::REDACTED;
@@ -26,18 +26,18 @@ const PLAIN_HEADERS: [&str; 8] = [
 /// Words that may precede a reference in a header.
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "bot", "digest", "token"];
 
-/// The kind of a text, as far as secrets are concerned.
+/// The kind of a field's text, which decides how the text is masked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Sent to a service or passed to a program: secret unless it is a reference.
     Sent,
-    /// A URL, or its path.
+    /// A URL, or the path of a URL.
     Address,
     /// The name or path of a program.
     Program,
     /// A reference to a secret.
     Reference,
-    /// Anything else.
+    /// Any other text.
     Other,
 }
 
@@ -79,8 +79,8 @@ fn last_name(path: &str) -> &str {
     item(path).0.rsplit('.').next().unwrap_or_default()
 }
 
-/// Returns the part of an invalid text at `path` that an error may show; `None` if the usual text of errors may be
-/// shown.
+/// The text that an error shows for an invalid text at `path`. `None` if the error may show the text in the usual
+/// way.
 pub(crate) fn found(text: &str, path: &str) -> Option<String> {
     (kind(path) == Kind::Sent).then(|| references_only(text))
 }
@@ -89,7 +89,7 @@ fn has_any(text: &str, parts: &[&str]) -> bool {
     parts.iter().any(|part| text.contains(part))
 }
 
-/// Returns the text of the field at `path` with everything masked that may be a secret.
+/// Returns the text of the field at `path`. Everything that may be a secret is masked.
 pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
     let name = last_name(path);
     match kind(path) {
@@ -102,12 +102,13 @@ pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
     }
 }
 
-/// Returns true if a number at `path` may be a secret: it is sent, and its name is that of a secret.
+/// Returns true if a number at `path` may be a secret: the number is sent, and the field has the name of a secret.
 pub(crate) fn hides_number(path: &str, redactor: &Redactor) -> bool {
     kind(path) == Kind::Sent && redactor.is_secret_key(last_name(path))
 }
 
-/// Names in the policy files are names of tools, roles and facts, even if they look like names of secrets.
+/// Returns true if the name of the field at `path` may be the name of a secret. In policy files and schemas, names are
+/// those of tools, roles, facts and arguments, even if they look like names of secrets.
 fn is_sent_by_name(path: &str) -> bool {
     !["permissions.", "approvers.", "limits.", "agents.", "tenants.", "seal."].iter().any(|file| path.starts_with(file))
         && !path.contains(".input_schema.")
@@ -129,7 +130,7 @@ fn references_only(text: &str) -> String {
     shown + &literal(rest)
 }
 
-/// A reference without its default.
+/// A reference without its default value.
 fn reference(text: &str) -> String {
     match text.split_once(":-") {
         Some((name, default)) if default.len() > 1 => format!("{name}:-{MASK}}}"),
@@ -137,19 +138,19 @@ fn reference(text: &str) -> String {
     }
 }
 
-/// Text around references: separators and names of schemes are shown.
+/// The literal text between references. Only separators and names of schemes are shown; anything else is masked.
 fn literal(text: &str) -> String {
     let word = text.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_ascii_lowercase();
     let plain = !text.chars().any(char::is_alphanumeric) || SCHEMES.contains(&word.as_str());
     if plain { text.to_owned() } else { MASK.to_owned() }
 }
 
-/// A text in which everything that is shaped or named like a secret is masked.
+/// The text with everything masked that looks like a secret or has the name of a secret.
 fn redacted(text: &str, redactor: &Redactor) -> String {
     redactor.text(text).replace(REDACTED, MASK)
 }
 
-/// As `redacted`, and without the passwords of URLs in the text.
+/// Like `redacted`, but also masks the passwords of URLs in the text.
 fn described(text: &str, redactor: &Redactor) -> String {
     let clean = redacted(text, redactor);
     let is_address = |word: &str| word.contains("://") && (word.contains('@') || word.contains('?'));
@@ -163,7 +164,8 @@ fn described(text: &str, redactor: &Redactor) -> String {
         .join(" ")
 }
 
-/// An address without user, values of the query and random-looking segments; also as the default of a reference.
+/// An address without user, query values and random-looking segments. If the text is a reference with a default, this
+/// applies to the default.
 fn address(text: &str, redactor: &Redactor) -> String {
     if let Some((name, default)) = text.strip_prefix("${").and_then(|rest| rest.split_once(":-"))
         && let Some((default, after)) = default.split_once('}')
@@ -171,7 +173,7 @@ fn address(text: &str, redactor: &Redactor) -> String {
         return format!("${{{name}:-{}}}{}", address(default, redactor), address(after, redactor));
     }
     let url = if has_any(text, &["@", "?"]) { mask_url(text) } else { text.to_owned() };
-    // A token may be in the place of the user.
+    // The user part of a URL may be a token.
     let url = match url.split_once("://") {
         Some((scheme, rest)) if scheme.starts_with("http") => match rest.rsplit_once('@') {
             Some((_, host)) => format!("{scheme}://{MASK}@{host}"),
@@ -189,7 +191,7 @@ fn address(text: &str, redactor: &Redactor) -> String {
     query.map_or(path.clone(), |query| format!("{path}?{query}"))
 }
 
-/// The word, or the mask if it looks random. Keys of webhooks have no other distinctive feature.
+/// The word, or the mask if the word looks random. Keys of webhooks cannot be recognized in another way.
 fn without_random(word: &str) -> &str {
     let digits = |text: &str| text.bytes().filter(u8::is_ascii_digit).count();
     let letters = |text: &str| text.bytes().filter(u8::is_ascii_alphabetic).count();

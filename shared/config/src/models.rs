@@ -1,4 +1,4 @@
-//! `models.yaml`: the models of the fleet's own agents.
+//! `models.yaml`: the models that run the fleet's own agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::tools::read::TIMEOUT_MS_MAX;
 use tickfleet_model::limit::amount;
 use tickfleet_model::{limits, suggest};
 
-/// Default limit of one request to a model.
+/// Default time limit of one request to a model.
 pub const MODEL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 
 /// The API of a provider.
@@ -28,7 +28,7 @@ pub enum ModelApi {
     Gemini,
 }
 
-/// The words of the variants.
+/// The words of the APIs in the configuration.
 const APIS: [(&str, ModelApi); 4] = [
     ("openai", ModelApi::OpenAi),
     ("openai-responses", ModelApi::OpenAiResponses),
@@ -48,28 +48,28 @@ pub struct Prices {
 /// The provider and the prices of a model.
 #[derive(Debug, Clone)]
 pub struct ModelDef {
-    /// The provider; `None`: the one that the usual environment variables configure.
+    /// The provider; `None` means the provider that the usual environment variables configure.
     pub provider: Option<ProviderDef>,
-    /// Its prices.
+    /// The prices.
     pub prices: Prices,
 }
 
 /// A declared provider.
 #[derive(Debug, Clone)]
 pub struct ProviderDef {
-    /// Its API.
+    /// The API.
     pub api: ModelApi,
     /// The model's name at the provider.
     pub model: String,
-    /// Its address; `None`: the provider's default.
+    /// The base address; `None` means the default of the API.
     pub base_url: Option<String>,
-    /// The source of its key.
+    /// The source of the key; `None` if the provider needs no key.
     pub key: Option<SecretRef>,
     /// False for a model without function calling.
     pub function_calling: bool,
-    /// Limit of one request, including its response.
+    /// Time limit of one request, including its response.
     pub timeout: Duration,
-    /// Private addresses that are allowed.
+    /// Private addresses that may be reached.
     pub allow_private: BTreeSet<String>,
 }
 
@@ -160,7 +160,7 @@ fn money(cursor: &Cursor<'_>) -> Option<u64> {
     read
 }
 
-/// Refuses the name of an unknown model.
+/// Reads the name of a model, and refuses an unknown name.
 pub(super) fn known(cursor: &Cursor<'_>, models: Option<&Models>) -> Option<String> {
     let name = cursor.some_text()?;
     if let Some(models) = models.filter(|models| !models.contains_key(&name)) {

@@ -1,5 +1,5 @@
-//! `permissions.yaml` and `tenants.yaml`: who may call which tools, and for whom. The agents, roles and tools that
-//! they name must exist: a row for a misspelled tool would protect nothing.
+//! `permissions.yaml` and `tenants.yaml`: which agents may call which tools, and for which tenants. The agents, roles
+//! and tools that they name must exist: a row for a misspelled tool would protect nothing.
 
 mod facts;
 
@@ -15,22 +15,23 @@ use tickfleet_model::policy::{Rule, RuleMode, TenantPolicy, ToolGrant};
 use tickfleet_model::{AgentId, ApprovalDemand, Limit, TenantId, TenantUser, limits, suggest};
 use tickfleet_rules::{RuleError, check_condition, check_message};
 
-/// Maximum number of users of one tenant, so that lists can show them.
+/// Maximum number of users of one tenant. Up to this number, lists can show all users.
 const USERS_MAX: usize = 1_000;
-/// Bytes of a name, an email address or a status, which are shown to models.
+/// Maximum bytes of a user's name, email address or status. Models are shown these texts.
 const USER_TEXT_BYTES_MAX: usize = 254;
 
-/// Names that rows may use. `None` if their file could not be read: then names are not checked against it.
+/// The names that rows may use. `None` if the file with the names could not be read; in this case names are not
+/// checked.
 #[derive(Debug, Default)]
 pub(super) struct KnownNames {
     pub(super) agents: Option<BTreeSet<String>>,
     pub(super) roles: Option<BTreeSet<String>>,
     pub(super) tools: Option<BTreeSet<String>>,
-    /// Names and IDs.
+    /// The names and the IDs of tools.
     pub(super) tools_and_ids: Option<BTreeSet<String>>,
 }
 
-/// A text of a rule with its place. Its names are checked later, when the tool is known.
+/// A text of a rule with its place. The names in the text are checked later, when the schemas of the tool are known.
 #[derive(Debug, Clone)]
 pub(super) struct RuleText {
     tool: String,
@@ -45,7 +46,7 @@ impl RuleText {
         &self.tool
     }
 
-    /// Checks its names against the input schemas of all versions of the tool.
+    /// Checks the names in the text against the input schemas of all versions of the tool.
     pub(super) fn check(&self, schemas: &[&serde_json::Value], errors: &Errors) {
         let Self { tool, place, path, text, is_message } = self;
         let look =
@@ -81,8 +82,8 @@ pub(super) struct PermissionsFile {
     pub(super) asked: ApprovalDemands,
 }
 
-/// Reads `permissions.yaml`: the rows with the texts of their rules, and the approvers. Approvers must meet the
-/// demands of `tools` and of the rules.
+/// Reads `permissions.yaml`: the rows with the texts of their rules, and the approvers. Checks the approvers against
+/// the demands of the rules and of `tools`.
 pub(super) fn permissions(tree: &Node, known: &KnownNames, tools: Option<&Tools>, errors: &Errors) -> PermissionsFile {
     let mut permitted = PermissionsFile::default();
     let mut root = Section::open(tree, "", errors);
@@ -121,8 +122,8 @@ fn grant(cursor: &Cursor<'_>, tool: &str, known: &KnownNames, permitted: &mut Pe
     grant
 }
 
-/// Reads the rules of a row. They are compiled here, so that an invalid rule is refused with its place. Workers
-/// compile them again, because a policy contains them as text.
+/// Reads the rules of a row. They are compiled here to refuse an invalid rule with its place. Workers compile them
+/// again, because a policy contains the rules as text.
 fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Vec<Rule> {
     let items = cursor.items();
     if items.len() > limits::RULES_PER_TOOL_MAX {
@@ -165,7 +166,7 @@ fn otherwise(s: &mut Section<'_>, asked: &mut ApprovalDemands) -> Option<Approva
     asks.then(|| demand.unwrap_or_default())
 }
 
-/// A name of a rule. It is part of the place that a denied call reports.
+/// Reads the name of a rule. The name is part of the place that a denied call reports.
 fn rule_name(cursor: &Cursor<'_>, others: &[Rule]) -> Option<String> {
     let name = cursor.some_text()?;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -177,7 +178,7 @@ fn rule_name(cursor: &Cursor<'_>, others: &[Rule]) -> Option<String> {
     Some(name)
 }
 
-/// A text of a rule. It must compile.
+/// Reads a text of a rule. The text must compile.
 fn checked(cursor: &Cursor<'_>, check: fn(&str) -> Result<(), RuleError>) -> Option<String> {
     let text = cursor.some_text()?;
     if let Err(refused) = check(&text) {
@@ -226,7 +227,7 @@ fn tenant(cursor: &Cursor<'_>, known: &KnownNames, limits: Option<&[Limit]>) -> 
     tenant
 }
 
-/// Reads the users of a tenant: names, or sections with more than a name.
+/// Reads the users of a tenant. A user is a name, or a section with further fields.
 fn users(cursor: &Cursor<'_>) -> BTreeSet<TenantUser> {
     let mut users: BTreeSet<TenantUser> = BTreeSet::new();
     for item in cursor.items() {
@@ -269,7 +270,7 @@ fn user(cursor: &Cursor<'_>) -> Option<TenantUser> {
     name.map(|_| user)
 }
 
-/// The tenant's own numbers, by name of the limit. `limits` is `None` if they could not be read.
+/// The tenant's own numbers, by name of the limit. `limits` is `None` if the limits could not be read.
 fn own_limits(cursor: &Cursor<'_>, limits: Option<&[Limit]>) -> BTreeMap<String, String> {
     let mut own = BTreeMap::new();
     for (name, _, value) in cursor.members() {

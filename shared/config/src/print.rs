@@ -8,7 +8,7 @@ use crate::document::tree::{Node, Value, join};
 use crate::mask::{MASK, hides_number, masked};
 use tickfleet_model::Redactor;
 
-/// Columns before a comment.
+/// The column at which comments begin.
 const COMMENT_COLUMN: usize = 48;
 
 /// The effective configuration: valid YAML, each setting with its origin (`default`, file and line, or variable).
@@ -50,11 +50,11 @@ pub struct PrintedConfig {
 /// A setting with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrintedSetting {
-    /// Its name with sections: `caps.tick`.
+    /// The name with sections: `caps.tick`.
     pub path: String,
-    /// Its value, as YAML.
+    /// The value, as YAML.
     pub value: String,
-    /// `default`, file and line, or variable.
+    /// The origin: `default`, file and line, or variable.
     pub origin: String,
 }
 
@@ -138,7 +138,7 @@ fn origin(place: &ConfigLocation) -> String {
     }
 }
 
-/// A value on one line.
+/// Writes a value on one line.
 fn flow(node: &Node, path: &str, redactor: &Redactor) -> String {
     match &node.value {
         Value::Text(text) => word(&masked(text, path, redactor)),
@@ -160,7 +160,7 @@ fn flow(node: &Node, path: &str, redactor: &Redactor) -> String {
     }
 }
 
-/// A text as YAML: plain if no parser can read it as anything but a string, otherwise quoted as JSON.
+/// A text as YAML: unquoted if every parser reads it as a string, otherwise quoted as JSON.
 fn word(text: &str) -> String {
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');
@@ -170,7 +170,7 @@ fn word(text: &str) -> String {
     if bare { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }
 
-/// `5s`, `256MiB`: digits followed by a unit.
+/// Returns true for a number with a unit: `5s`, `256MiB`.
 fn is_measure(text: &str) -> bool {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_unit = matches!(unit, "ms" | "s" | "m" | "h" | "d" | "B" | "KiB" | "MiB" | "GiB");

@@ -1,4 +1,4 @@
-//! The prompts: the built-in ones, or those of the folder `prompts` next to the other files.
+//! The prompts: the built-in prompts, or the prompts in the folder `prompts` next to the other files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ const AGENTS_BUILT_IN: [(&str, &str); 5] = [
 pub(super) struct AgentPrompts(BTreeMap<String, String>);
 
 impl AgentPrompts {
-    /// The prompt that `cursor` names; an unknown name is noted as an error.
+    /// The prompt that `cursor` names. An error is noted for an unknown name.
     pub(super) fn text(&self, cursor: &Cursor<'_>) -> Option<String> {
         let name = cursor.some_text()?;
         let found = self.0.get(&name).cloned();
@@ -46,13 +46,13 @@ impl AgentPrompts {
     }
 }
 
-/// The name of the prompt in a file; `None` if it is not an agent's prompt.
+/// The name of the prompt in a file; `None` if the file is not the prompt of an agent.
 fn name_of(file: &str) -> Option<String> {
     let name = file.strip_prefix(OF_AGENT)?.strip_suffix(ENDING)?;
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The prompts of agents: the built-in ones, and those of the folder, which replace built-in ones of the same name.
+/// The prompts of agents. A prompt in the folder replaces the built-in prompt of the same name.
 pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
     let built_in = AGENTS_BUILT_IN.iter().filter_map(|(file, text)| Some((name_of(file)?, (*text).to_owned())));
     let mut prompts: BTreeMap<String, String> = built_in.collect();
@@ -66,7 +66,7 @@ pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
     AgentPrompts(prompts)
 }
 
-/// The effective prompts; `None` if one of them is invalid, which is noted.
+/// The effective prompts; `None` if one of them is invalid and an error was noted.
 pub(super) fn read(dir: Option<&Path>, errors: &Errors) -> Option<Prompts> {
     let folder = dir.map(|dir| dir.join(FOLDER)).filter(|folder| folder.is_dir());
     let Some(folder) = folder else { return Some(Prompts::default()) };
@@ -98,12 +98,12 @@ fn file(path: &Path, errors: &Errors) -> Option<String> {
     read.inspect_err(unreadable).ok()
 }
 
-/// Refuses files that would be ignored (`tool.md`).
+/// Refuses files of the folder that would be ignored (`tool.md`).
 fn check_folder(folder: &Path, errors: &Errors) {
     let names = || Prompts::BUILT_IN.iter().map(|(name, _)| *name);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
-        // Kubernetes mounts a ConfigMap through entries that begin with a dot.
+        // Skip entries that begin with a dot: Kubernetes mounts a ConfigMap through such entries.
         if !name.starts_with('.') && name_of(&name).is_none() && !names().any(|known| known == name) {
             let place = ConfigLocation::whole_file(&folder.join(&name).display().to_string());
             let expected = format!("{OF_AGENT}<name>{ENDING} or one of {}", suggest::list(names()));

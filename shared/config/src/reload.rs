@@ -1,4 +1,4 @@
-//! Reload: detects changes of the folder, and which of them need a restart.
+//! Reload: detects changes of the folder, and which changes need a restart.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,22 @@ use super::{ConfigErrors, Configuration, Sources, load};
 use crate::document::tree::{Entry, Node, join};
 use crate::files;
 
-/// Settings that a reload applies, as sections or fields. Changes of other settings need a restart. Changes of other
-/// files always apply.
+/// Settings that a reload applies, as sections or fields. Changes of other settings need a restart. Changes of the
+/// other files are always applied.
 const LIVE: [&str; 6] =
     ["caps.", "fairness.", "permission.", "log.level", "worker.tool_timeout", "worker.allow_dynamic_registration"];
 
-/// Maximum number of reads of a folder that changes meanwhile.
+/// Maximum number of reads of a folder that changes during each read.
 const READS_MAX: usize = 5;
 
 /// Maximum number of files that the digest covers. Configuration folders have fewer.
 const FILES_MAX: usize = 1_000;
 
-/// Digest of the folder's files and of the files one level below: equal if nothing has changed. It covers names and
-/// contents, not times. Hidden files are skipped, but files that visible links reach through hidden folders are
-/// covered.
+/// Digest of the files of the folder and of its direct subfolders: equal if nothing has changed. It covers names and
+/// contents, but not times. Hidden files and folders are skipped, unless a visible link leads to them.
 ///
-/// Callers poll it instead of watching the files: a mounted ConfigMap changes by swapping the link `..data`, which a
-/// watch on the files does not notice, and network file systems report no changes.
+/// Callers poll this digest instead of watching the files. A mounted ConfigMap changes by swapping the link `..data`,
+/// which a watch on the files does not notice. Network file systems report no changes at all.
 #[must_use]
 pub fn fingerprint(dir: &Path) -> String {
     let mut hash = Sha256::new();
@@ -47,7 +46,7 @@ pub fn fingerprint(dir: &Path) -> String {
     })
 }
 
-/// The files of a folder, by name; with `below`, also those of its folders.
+/// The files of a folder, by name. If `below` is true, also the files of its subfolders.
 fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
@@ -66,11 +65,11 @@ fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Loads the configuration like [`load`], from files of one consistent state of the folder, with that state's
-/// [`fingerprint`]. If the folder changes meanwhile, it is read again.
+/// Loads the configuration like [`load`], from one consistent state of the folder. Also returns the [`fingerprint`]
+/// of this state. If the folder changes during a read, it is read again.
 ///
 /// # Errors
-/// As [`load`]. If the folder keeps changing, the errors of the last read.
+/// The errors of [`load`]. If the folder keeps changing, the errors of the last read.
 pub fn load_settled(sources: &Sources) -> (String, Result<Configuration, ConfigErrors>) {
     let state = || sources.dir.as_deref().map(fingerprint).unwrap_or_default();
     let mut before = state();
@@ -85,8 +84,8 @@ pub fn load_settled(sources: &Sources) -> (String, Result<Configuration, ConfigE
     (before, load(sources))
 }
 
-/// The names of settings that differ and need a restart, in order. `running` is the configuration that the process
-/// started with. Values are not returned: some are secrets.
+/// The names of settings that differ and need a restart, in order. `running` is the configuration with which the
+/// process started. Values are not returned, because some are secrets.
 #[must_use]
 pub fn needs_restart(running: &Configuration, new: &Configuration) -> Vec<String> {
     let mut names = Vec::new();
@@ -101,7 +100,7 @@ fn differences(running: &Node, new: &Node, path: &str, names: &mut Vec<String>) 
     if running.entries().is_empty() && running.to_json() != new.to_json() {
         names.push(path.to_owned());
     }
-    // Both were merged with the same defaults and validated, so they have the same fields.
+    // Both trees were merged with the same defaults and validated, so they have the same fields.
     for Entry { key, node, .. } in running.entries() {
         match new.get(key) {
             Some(new) => differences(node, new, &join(path, key), names),

@@ -19,11 +19,11 @@ use std::fs;
 
 use super::{ConfigErrors, Configuration, Part, Sources, load};
 
-/// Tools of every worker.
+/// The tools that every worker has.
 const BUILT_IN: [&str; 8] =
     ["cancel_task", "delegate_task", "echo", "fail", "fail_once", "read_messages", "send_mcp_message", "sleep"];
 
-/// A configuration folder with these files, these variables, and the usual built-in tools.
+/// A configuration folder with these files, an environment with these variables, and the usual built-in tools.
 struct TestConfig {
     files: Vec<(&'static str, String)>,
     variables: Vec<(&'static str, &'static str)>,
@@ -51,13 +51,13 @@ impl TestConfig {
         self
     }
 
-    /// Reads only this part.
+    /// Reads only this part of the folder.
     fn part(mut self, part: Part) -> Self {
         self.part = part;
         self
     }
 
-    /// Loads the configuration. Errors name files without their folder.
+    /// Loads the configuration. File names in errors do not contain the folder.
     fn load(self) -> Result<Configuration, ConfigErrors> {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in &self.files {

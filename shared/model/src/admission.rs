@@ -1,28 +1,28 @@
-//! What an audit entry reports about an admission: when, how many calls, and the counters that decided. The core's
-//! `audit::admitted` writes it.
+//! What an audit entry reports about an admission: its time, the number of calls, and the state of the counters. The
+//! core's `audit::admitted` writes these notes.
 
-/// One admission: how many calls, and the counters after it.
+/// One admission: the number of calls, and the counters after the admission.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct AdmissionNote {
-    /// When it was, ms of shard time.
+    /// Time of the admission, ms of shard time.
     pub at_ms: i64,
-    /// Calls let through.
+    /// Number of admitted calls.
     pub calls: u32,
-    /// Calls of the agent's tick, with these.
+    /// Calls of the agent's tick so far, including these calls.
     pub tick_used: u32,
-    /// The number of calls that a tick may have.
+    /// Maximum number of calls per tick.
     pub tick_cap: u32,
-    /// When that tick ended, ms of shard time.
+    /// End of that tick, ms of shard time.
     pub tick_ends_ms: i64,
-    /// Calls of the agent's day, with these.
+    /// Calls of the agent's day so far, including these calls.
     pub day_used: u32,
-    /// The number of calls that a day may have.
+    /// Maximum number of calls per day.
     pub day_cap: u32,
 }
 
 impl AdmissionNote {
-    /// Reads the notes of a log: `A<now>,<calls>,<tick used>,<tick cap>,<tick end>,<day used>,<day cap>`; entries are
-    /// separated by `;`, and those of another kind are left out.
+    /// Reads the notes of a log: `A<now>,<calls>,<tick used>,<tick cap>,<tick end>,<day used>,<day cap>`, separated
+    /// by `;`. Other kinds of notes are skipped.
     #[must_use]
     pub fn read_all(log: &str) -> Vec<Self> {
         log.split(';').filter_map(Self::read).collect()
@@ -31,7 +31,7 @@ impl AdmissionNote {
     /// Reads one note.
     #[must_use]
     pub fn read(entry: &str) -> Option<Self> {
-        // In an audit entry, the waits before the admission follow it.
+        // In an audit entry, the waits before the admission come after this note.
         let entry = entry.split(';').next()?;
         let numbers: Vec<i64> = entry.strip_prefix('A')?.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
         let [at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap] = numbers[..] else { return None };
@@ -48,31 +48,31 @@ impl AdmissionNote {
     }
 }
 
-/// A wait of a turn's calls, from the log of the turn or an audit entry.
+/// A wait of a turn's calls before their admission, from the log of the turn or from an audit entry.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct WaitNote {
     /// Time of the decision to wait, ms of shard time.
     pub at_ms: i64,
     /// The reason of the wait.
     pub cause: WaitCause,
-    /// Time at which there may be room, ms; 0 if unknown.
+    /// Time at which the calls may be admitted, ms; 0 if unknown.
     pub until_ms: i64,
-    /// Slots of the workers, if the limit is a percentage of them.
+    /// Number of the workers' slots, if the limit is a percentage of the slots.
     pub slots: Option<u64>,
 }
 
 /// Why calls wait before they are admitted.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub enum WaitCause {
-    /// A limit of the configuration, by name.
+    /// A limit of the configuration; its name.
     Limit(String),
-    /// The next tick of the agent.
+    /// The calls wait for the next tick of the agent.
     Tick,
-    /// The next day.
+    /// The calls wait for the next day.
     Day,
-    /// Earlier turns of the agent.
+    /// The calls wait for earlier turns of the agent.
     Earlier,
-    /// The tenant has its maximum number of slices dispatched.
+    /// The tenant already has its maximum number of dispatched slices.
     Room,
 }
 
@@ -105,12 +105,12 @@ impl WaitNote {
     }
 }
 
-/// Notes that follow an admission in a turn's log if more than the budgets of agent and tenant decided.
+/// Notes after an admission in a turn's log, if budgets other than those of agent and tenant decided too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AdmissionMore {
-    /// Calls of the turn's task so far, including these, and the number that it was granted.
+    /// Calls of the turn's task so far, including these calls, and the number that the task was granted.
     pub task: Option<(u32, u32)>,
-    /// Slots of the workers, if the calls hold permits of a percentage of them.
+    /// Number of the workers' slots, if the calls hold permits for a percentage of the slots.
     pub slots: Option<u64>,
 }
 
@@ -131,37 +131,38 @@ impl AdmissionMore {
     }
 }
 
-/// An admission's debit from one counter of a limit with windows. Auditors read it in the log.
+/// An admission's debit from one counter of a limit with windows, for readers of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct DebitNote {
     /// The limit and the counter, as `limit@counter`.
     pub counter: String,
-    /// Debited by these calls: their number, or the sum of their amounts, in millionths.
+    /// The debit of these calls: their number, or the sum of their amounts in millionths.
     pub debited: u64,
-    /// Used in the window, including these calls.
+    /// Used in the window so far, including these calls.
     pub used: u64,
-    /// Allowed in the window.
+    /// Maximum in the window.
     pub max: u64,
     /// End of the window, ms of shard time.
     pub ends_ms: i64,
-    /// Start of the window, ms of shard time: by the clock, or by an operator's reset.
+    /// Start of the window, ms of shard time. The window starts by the clock or by an operator's reset.
     pub began_ms: i64,
 }
 
 /// The debits of an admission from limits with windows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DebitNotes {
-    /// One note for each counter.
+    /// One note for each debited counter.
     pub debits: Vec<DebitNote>,
-    /// True if the log has such notes, even if they report zero debits.
+    /// True if the log has such notes, even if they state that nothing was debited.
     pub are_told: bool,
-    /// True if there were more debits than the log has room for.
+    /// True if the log had no room for further debits.
     pub is_cut: bool,
 }
 
 impl DebitNotes {
-    /// Reads the notes after an admission: `D<limit>@<counter>,<debited>,<used>,<max>,<end>,<begin>`; `D0` for an
-    /// empty list; `D` alone if there were more. Notes are separated by `;`, and other kinds are skipped.
+    /// Reads the notes after an admission: `D<limit>@<counter>,<debited>,<used>,<max>,<end>,<begin>`, separated by
+    /// `;`. `D0` stands for an empty list, and a final `D` alone for further debits. Other kinds of notes are
+    /// skipped.
     #[must_use]
     pub fn read(entry: &str) -> Self {
         let mut notes = Self::default();
@@ -170,7 +171,7 @@ impl DebitNotes {
             if text == "0" {
                 continue;
             }
-            // Keys beyond a limit's maximum share one counter, which a turn debits once for each of them.
+            // Keys beyond a limit's maximum share one counter. A turn debits this counter once for each such key.
             match DebitNote::read(text) {
                 Some(more) => match notes.debits.iter_mut().find(|note| note.counter == more.counter) {
                     Some(note) => note.debited = note.debited.saturating_add(more.debited),
@@ -198,15 +199,15 @@ impl DebitNote {
     }
 }
 
-/// Permits that calls returned while the next of them waited, or took again.
+/// Permits that waiting calls returned, or that calls took again after the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PlacesNote {
     /// Time, ms of shard time.
     pub at_ms: i64,
-    /// True if permits were taken again, false if they were returned.
+    /// True if permits were taken again; false if they were returned.
     pub again: bool,
-    /// Number of calls. Returned: the last calls of those admitted together; 0 if the list is incomplete from here on.
-    /// Taken again: the next of these calls.
+    /// Number of calls. If permits were returned, these are the last of the calls admitted together; 0 if later notes
+    /// are missing. If permits were taken again, these are the next calls.
     pub calls: usize,
 }
 

@@ -1,23 +1,23 @@
-//! Digests: two submits with the same digest are the same turn; idempotency keys let a service recognize a repeated
-//! call.
+//! Digests. Two submissions with the same digest are the same turn. By an idempotency key, a service recognizes a
+//! repeated call.
 
 use sha2::{Digest as _, Sha256};
 
 use super::{AgentId, Task, TenantId, Turn, TurnId};
 
-/// The digest of a turn's content: 32 hexadecimal characters, the first 16 bytes of SHA-256 over agent, task, dialect,
-/// `allowed_tools` if set, and the provider ID, tool and arguments of each call. Every part is hashed with its length,
-/// so no two turns hash the same text.
+/// The digest of a turn's content: 32 hexadecimal characters, the first 16 bytes of a SHA-256. It covers agent, task,
+/// dialect and `allowed_tools` if set, and for each call the provider's ID, tool and arguments. Every part is hashed
+/// with its length, so two different turns never hash the same bytes.
 ///
-/// Fields that do not change the calls (priority, deadline, `reply_to`, context) are excluded: a producer that submits
-/// again after a crash may set a new deadline.
+/// Fields that do not change the calls are not covered: priority, deadline, `reply_to` and context. So a producer
+/// that submits the turn again after a crash may set a new deadline.
 #[must_use]
 pub fn content_digest(turn: &Turn) -> String {
     let mut hash = Sha256::new();
     part(&mut hash, Some(turn.agent.as_str()));
     part(&mut hash, turn.task.as_ref().map(super::TaskId::as_str));
     part(&mut hash, Some(turn.dialect.as_str()));
-    // Hashed only if present, so that turns without it keep their keys.
+    // Hashed only if it is set, so that turns without it keep their digests.
     if let Some(names) = &turn.allowed_tools {
         hash.update((names.len() as u64).to_be_bytes());
         names.iter().for_each(|name| part(&mut hash, Some(name)));
@@ -42,8 +42,8 @@ pub fn task_digest(task: &Task) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// The idempotency key of the call at `position` of a turn: 64 hexadecimal characters (32 bytes). It is the same for
-/// every try and if the turn is submitted again, and different for every other call.
+/// The idempotency key of the call at `position` of a turn: 64 hexadecimal characters (32 bytes). The key is the same
+/// for every attempt, and if the turn is submitted again. Every other call has a different key.
 #[must_use]
 pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position: usize) -> String {
     let mut hash = Sha256::new();
@@ -54,7 +54,7 @@ pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position:
     hex(&hash.finalize())
 }
 
-/// A hash that distinguishes private texts without revealing them: 32 hexadecimal characters.
+/// A hash that distinguishes private texts without revealing the texts: 32 hexadecimal characters.
 #[must_use]
 pub(crate) fn short_hash(of: &str, text: &str) -> String {
     let mut hash = Sha256::new();
@@ -63,7 +63,7 @@ pub(crate) fn short_hash(of: &str, text: &str) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// The hash of these texts, which does not reveal them: 64 hexadecimal characters.
+/// The hash of these texts, which does not reveal the texts: 64 hexadecimal characters.
 #[must_use]
 pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
@@ -71,7 +71,7 @@ pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// Hashes a part with its length. An absent part differs from every text.
+/// Hashes a part with its length. A missing part has a different hash from every text.
 fn part(hash: &mut Sha256, text: Option<&str>) {
     match text {
         Some(text) => {
@@ -147,7 +147,7 @@ mod tests {
         let id = TurnId::new("t-1").unwrap();
         let key = |position| idempotency_key(&tenant, &id, "d", position);
         assert_ne!(key(0), key(1));
-        // Pinned: a new version must send the same keys for turns that are under way.
+        // This value must not change: a new version must send the same keys for turns that are already running.
         assert_eq!(key(0), "fcd8f8f91ab6ef9204d06fb0640b6f4316b8f31993c6f71c5c2806dbb7c87fcc");
     }
 }

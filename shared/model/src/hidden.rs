@@ -1,7 +1,7 @@
-//! Makes characters visible that a reader does not see, or that reorder the characters around them.
+//! Makes characters visible that a reader cannot see, or that reorder the text around them.
 //!
-//! An approved call, a pinned definition or a log may contain text from strangers. A right-to-left override or a
-//! zero-width letter makes it look different from what is executed.
+//! An approved call, a pinned definition or a log may contain text of unknown origin. With a right-to-left override
+//! or a zero-width letter, this text looks different from what is executed.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -18,18 +18,19 @@ pub const fn is_hidden(character: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Combining marks that are shown on one letter. Scripts that use such marks need no more.
+/// Maximum number of combining marks that are shown on one letter. Scripts that use such marks do not need more.
 const MARKS_MAX: usize = 3;
 
-/// Returns true for a combining mark that fits any letter. A pile of such marks covers the lines around it.
+/// Returns true for a combining mark that fits any letter. Many such marks on one letter would cover the lines around
+/// it.
 const fn is_mark(character: char) -> bool {
     matches!(character,
         '\u{300}'..='\u{36f}' | '\u{483}'..='\u{489}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}'
         | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
 }
 
-/// `text` with each hidden character, and each mark of a pile beyond the third, as a JSON escape: `\u202e`, and a
-/// surrogate pair beyond U+FFFF. JSON stays JSON with the same meaning.
+/// Returns `text` with JSON escapes (`\u202e`) in place of hidden characters, and of combining marks after the third
+/// on one letter. Characters beyond U+FFFF become a surrogate pair. JSON keeps its meaning.
 #[must_use]
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|character| is_hidden(character) || is_mark(character)) {

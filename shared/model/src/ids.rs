@@ -1,7 +1,7 @@
 //! Identifiers. Each kind is its own newtype, so that no function takes two bare strings.
 //!
-//! IDs become parts of Redis keys, so their characters are restricted to ASCII letters and digits and `_ . -`. None of
-//! them separates keys (`:`), hash tags (`{ }`) or call positions (`/`).
+//! IDs become parts of Redis keys. So their characters are only ASCII letters and digits and `_ . -`. An ID cannot
+//! contain the separators of keys (`:`), hash tags (`{ }`) or call positions (`/`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::limits;
 
-/// Why a text is not an id.
+/// Why a text is not a valid ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     /// The text is empty.
@@ -26,19 +26,19 @@ pub enum IdError {
     TooLong {
         /// The kind of id.
         what: &'static str,
-        /// Its length in bytes.
+        /// The length in bytes.
         len: usize,
         /// Longest length allowed, in bytes.
         max: usize,
     },
-    /// The text contains a character that could break a key.
+    /// The text contains a character that IDs must not contain.
     #[error("{what} has the character {found:?} at byte {at}; allowed are A-Z a-z 0-9 _ . -")]
     Character {
         /// The kind of id.
         what: &'static str,
         /// The first character that is not allowed.
         found: char,
-        /// Its byte offset.
+        /// The byte offset.
         at: usize,
     },
 }
@@ -117,13 +117,13 @@ macro_rules! id {
 }
 
 id!(
-    /// The owner of agents, data and budgets. All keys of a tenant are in one shard.
+    /// The owner of agents, data and budgets. All keys of a tenant are in the same shard.
     TenantId, "tenant", limits::NAME_BYTES_MAX);
 id!(
     /// A named caller with roles and capabilities, unique within its tenant (`kelly`).
     AgentId, "agent", limits::NAME_BYTES_MAX);
 id!(
-    /// One turn, unique within its tenant: given by the producer, or minted from the inbound entry.
+    /// One turn, unique within its tenant. The producer sets the ID, or it is derived from the inbound entry.
     TurnId, "turn_id", limits::ID_BYTES_MAX);
 id!(
     /// One delegated task, unique within its tenant.
@@ -135,19 +135,19 @@ id!(
     /// A session of a tenant, as a producer names it: it groups turns or tasks that belong together.
     SessionName, "session_id", limits::NAME_BYTES_MAX);
 id!(
-    /// One incarnation of a process in a consumer group; new at every start.
+    /// One incarnation of a process in a consumer group. Each start of the process creates a new one.
     ConsumerId, "consumer", limits::ID_BYTES_MAX);
 
 impl From<TaskId> for TurnId {
-    /// A task shares the key space of turns: it runs as a turn of one call.
+    /// A task runs as a turn of one call, so tasks and turns share one space of IDs.
     fn from(task: TaskId) -> Self {
         Self(task.0)
     }
 }
 
-/// The fleet's own name of a call: `<turn id>/<position>`, positions counted from 0.
+/// The fleet's own ID of a call: `<turn id>/<position>`, with positions from 0.
 ///
-/// The provider's call ID is echoed but never trusted to be unique.
+/// The provider's call ID is returned unchanged in the result, but the fleet does not rely on its uniqueness.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId {
     /// The turn that the call belongs to.
@@ -168,7 +168,7 @@ impl fmt::Debug for CallId {
     }
 }
 
-/// The id of a stream entry as Redis prints it, `<ms>-<seq>`. Opaque to everything but the store.
+/// The ID of a stream entry as Redis prints it, `<ms>-<seq>`. Only the store interprets it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EntryId(pub String);
 
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_shard_hash_keeps_its_published_vectors() {
-        // docs/reference/protocol.md publishes these vectors for producers in other languages.
+        // `docs/reference/protocol.md` publishes these test vectors for producers in other languages.
         let shard = |tenant: &str| TenantId::new(tenant).map(|t| shard_of(&t, 16));
         assert_eq!(crc32fast::hash(b"123456789"), 0xCBF4_3926);
         assert_eq!(shard("123456789"), Ok(6));

@@ -1,281 +1,284 @@
 //! Every fixed bound. Relations between them are asserted at compile time; docs/reference/limits-and-defaults.md lists
 //! them.
 
-/// Bytes of a name: tenant, agent, inbox or tool. Long enough for a UUID with a prefix.
+/// Maximum bytes of a name: tenant, agent, inbox or tool. Long enough for a UUID with a prefix.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Bytes of a turn, task or consumer id. Long enough for two UUIDs.
+/// Maximum bytes of a turn, task or consumer id. Long enough for two UUIDs.
 pub const ID_BYTES_MAX: usize = 96;
-/// Bytes of a tool name in a call. Longer than [`NAME_BYTES_MAX`], so that an invented name ends only its own call as
-/// `unknown_tool`.
+/// Maximum bytes of a tool name in a call. Longer than [`NAME_BYTES_MAX`], so that a name that a model
+/// invents ends only its own call, as `unknown_tool`.
 pub const TOOL_NAME_BYTES_MAX: usize = 256;
-/// Bytes of a `correlation_id`.
+/// Maximum bytes of a `correlation_id`.
 pub const CORRELATION_ID_BYTES_MAX: usize = 256;
-/// Bytes of a `tracestate`, as W3C Trace Context recommends.
+/// Maximum bytes of a `tracestate`, as W3C Trace Context recommends.
 pub const TRACESTATE_BYTES_MAX: usize = 512;
-/// Bytes of the `lease` of an external task, which is the id of a stream entry.
+/// Maximum bytes of the `lease` of an external task, which is the id of a stream entry.
 pub const LEASE_BYTES_MAX: usize = 64;
 
-/// Calls in one turn. One script unpacks a whole turn.
+/// Maximum number of calls in one turn. One script unpacks a whole turn.
 pub const CALLS_PER_TURN_MAX: usize = 128;
-/// Bytes of one turn as it is submitted.
+/// Maximum bytes of one turn as it is submitted.
 pub const TURN_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of the arguments of one call.
+/// Maximum bytes of the arguments of one call.
 pub const ARGUMENTS_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of one tool's schema without whitespace.
+/// Maximum bytes of one tool's schema without whitespace.
 pub const SCHEMA_BYTES_MAX: usize = 256 * 1024;
-/// Nesting depth of a turn or of arguments, below the 128 of serde_json.
+/// Maximum nesting depth of a turn or of arguments, below the 128 of serde_json.
 pub const JSON_DEPTH_MAX: usize = 64;
-/// Bytes of `user_context`, `session_data` and `correlation_id` together.
+/// Maximum bytes of `user_context`, `session_data` and `correlation_id` together.
 pub const CONTEXT_BYTES_MAX: usize = 16 * 1024;
-/// Bytes of one task description.
+/// Maximum bytes of one task description.
 pub const TASK_DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes of the history of one task: about 1,000 results of 16 KiB.
+/// Maximum bytes of the history of one task: about 1,000 results of 16 KiB.
 pub const TASK_HISTORY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Tasks in the list of a tenant, and in the list of subtasks. The oldest are removed first.
+/// Maximum number of tasks in the list of a tenant, and in the list of subtasks. The oldest are removed first.
 pub const TASKS_LISTED_MAX: u64 = 10_000;
-/// Time that such a list is kept after its last addition. No task lasts longer.
+/// Time that a list of tasks is kept after its last addition: longer than any task lasts.
 pub const TASKS_LISTED_MS: i64 = DEADLINE_MS_MAX + 24 * 3_600_000;
 
-/// Bytes of a message between agents.
+/// Maximum bytes of a message between agents.
 pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
-/// Unread messages of one agent. Further messages are rejected.
+/// Maximum number of unread messages of one agent. Further messages are rejected.
 pub const MESSAGES_UNREAD_MAX: usize = 100;
-/// Read messages of one agent that are remembered, so that none is delivered twice.
+/// Maximum number of read messages of one agent that are remembered, so that none is delivered twice.
 pub const MESSAGES_READ_MAX: usize = 100;
 /// Time that a message is kept.
 pub const MESSAGES_KEPT_MS: i64 = 7 * 24 * 3_600_000;
 /// Time that the messages of a read call are remembered, for retries of that call.
 pub const MESSAGES_HEARD_MS: i64 = DEADLINE_DEFAULT_MS;
 
-/// Bytes of an output that the read cache stores. Larger outputs are not cached.
+/// Maximum bytes of an output that the read cache stores. Larger outputs are not cached.
 pub const CACHED_OUTPUT_BYTES_MAX: usize = 64 * 1024;
-/// Cached outputs of one tenant.
+/// Maximum number of cached outputs of one tenant.
 pub const CACHED_ANSWERS_MAX: usize = 10_000;
-/// Bytes of the cached outputs of one tenant. The first to expire is evicted first.
+/// Maximum bytes of the cached outputs of one tenant. The first to expire is evicted first.
 pub const CACHED_TENANT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Paused tenants, agents and tools of a shard.
+/// Maximum number of paused tenants, agents and tools of a shard.
 pub const PAUSES_MAX: usize = 1_000;
 
-/// Drained workers.
+/// Maximum number of drained workers.
 pub const DRAINS_MAX: usize = 1_000;
 
-/// Drain flags of dead workers that a cleanup step removes.
+/// Maximum number of dead workers' drain flags that a single cleanup step removes.
 pub const DRAINS_FORGOTTEN_MAX: usize = 100;
 
-/// Exchanges that a conversation keeps.
+/// Maximum number of exchanges that a conversation keeps.
 pub const SESSION_EXCHANGES_MAX: u64 = 50;
-/// Bytes that a conversation keeps.
+/// Maximum bytes that a conversation keeps.
 pub const SESSION_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of one answer that a conversation keeps.
+/// Maximum bytes of one answer that a conversation keeps.
 pub const SESSION_ANSWER_BYTES_MAX: usize = 32 * 1024;
 /// Time that a conversation is kept after its last message.
 pub const SESSION_KEPT_MS: i64 = 7 * 24 * 3_600_000;
 
-/// Bytes of a reason or message of a producer.
+/// Maximum bytes of a reason or message of a producer.
 pub const REASON_BYTES_MAX: usize = 1_000;
-/// Bytes of a cancel reason that results and records keep.
+/// Maximum bytes of a cancel reason that results and records keep.
 pub const CANCEL_REASON_BYTES_MAX: usize = 500;
 /// Time that a cancel waits for a turn or task that has not arrived.
 pub const EARLY_CANCEL_MS: i64 = DEADLINE_DEFAULT_MS;
-/// Waiting cancels of one tenant: about 3 MB with the longest reasons.
+/// Maximum number of waiting cancels of one tenant: about 3 MB with the longest reasons.
 pub const EARLY_CANCELS_MAX: usize = 4_096;
-/// Capabilities that a task can name.
+/// Maximum number of capabilities that a task can name.
 pub const TASK_CAPABILITIES_MAX: usize = 128;
 
-/// Limits in one configuration. Each is evaluated for every call.
+/// Maximum number of limits in one configuration. Each limit is evaluated for every call.
 pub const LIMITS_MAX: usize = 64;
-/// Counters of one limit in one shard: about 200 MB.
+/// Maximum number of counters of one limit in one shard: about 200 MB.
 pub const LIMIT_KEYS_MAX: u64 = 1_000_000;
 
-/// Approvals of a tenant that wait at the same time.
+/// Maximum number of approvals of a tenant that wait at the same time.
 pub const APPROVALS_WAITING_MAX: u64 = 1_000;
-/// Approvals of one agent that wait at the same time, so that no agent uses up the tenant's bound.
+/// Maximum number of approvals of one agent that wait at the same time, so that no agent uses up the tenant's bound.
 pub const APPROVALS_WAITING_OF_AGENT_MAX: u64 = APPROVALS_WAITING_MAX / 4;
-/// Bytes of the arguments of one approval. Approvers see all of them, so a call with more cannot be approved. All
-/// waiting approvals of a tenant take 16 MiB at most, those of one agent 4 MiB.
+/// Maximum bytes of the arguments of one approval. Approvers must see all arguments, so a call with more bytes
+/// cannot be approved. All waiting approvals of a tenant take at most 16 MiB, those of one agent at most 4 MiB.
 pub const APPROVAL_ARGUMENTS_BYTES_MAX: usize = 16 * 1024;
-/// Bytes of the short form of these arguments, for lists, webhooks and keys that may not decide.
+/// Maximum bytes of the short form of an approval's arguments, for lists, webhooks and API keys that may not decide.
 pub const APPROVAL_SHORT_BYTES_MAX: usize = 4 * 1024;
-/// Bytes of the values that an approver changes.
+/// Maximum bytes of the values that an approver changes.
 pub const APPROVAL_NARROWED_BYTES_MAX: usize = 16 * 1024;
-/// Approvers.
+/// Maximum number of approvers.
 pub const APPROVERS_MAX: usize = 1_000;
-/// Roles of one approver.
+/// Maximum number of roles of one approver.
 pub const APPROVER_ROLES_MAX: usize = 32;
-/// Approvals that a call can require.
+/// Maximum number of approvals that a call can require.
 pub const APPROVERS_QUORUM_MAX: u32 = 16;
 
-/// Rules of one tool. Each is evaluated for every call.
+/// Maximum number of rules of one tool. Each rule is evaluated for every call.
 pub const RULES_PER_TOOL_MAX: usize = 32;
-/// Facts that a tool can require, forbid, set or clear, each.
+/// Maximum number of facts that a tool can require, forbid, set or clear, each.
 pub const FACTS_PER_TOOL_MAX: usize = 16;
-/// Facts of one session, about 200 bytes each. A call that would exceed it does not run.
+/// Maximum number of facts of one session, about 200 bytes each. A call that would exceed this number does not run.
 pub const FACTS_PER_SESSION_MAX: usize = 512;
-/// Bytes of one condition.
+/// Maximum bytes of one condition.
 pub const RULE_BYTES_MAX: usize = 4 * 1024;
-/// Nodes of one condition: names, constants, operators.
+/// Maximum number of nodes of one condition: names, constants, operators.
 pub const RULE_NODES_MAX: usize = 512;
-/// Nesting depth of one condition.
+/// Maximum nesting depth of one condition.
 pub const RULE_DEPTH_MAX: u16 = 64;
-/// Nesting of `all`, `exists` and `exists_one`.
+/// Maximum nesting of `all`, `exists` and `exists_one`.
 pub const RULE_QUANTIFIERS_MAX: usize = 2;
-/// Evaluation steps of all rules of one call: a few milliseconds. A typical rule takes fewer than 20.
+/// Maximum number of evaluation steps of all rules of one call: a few milliseconds. A typical rule takes fewer
+/// than 20 steps.
 pub const RULE_WORK_MAX: usize = 100_000;
-/// Bytes of a text that is matched against a pattern.
+/// Maximum bytes of a text that is matched against a pattern.
 pub const RULE_PATTERN_TEXT_BYTES_MAX: usize = 8 * 1024;
 
-/// Bytes of all tool lists in one shard. Agents with the same tools share a list.
+/// Maximum bytes of all tool lists in one shard. Agents with the same tools share a list.
 pub const TOOL_LISTS_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Tools in `allowed_tools` of a turn or task.
+/// Maximum number of tools in `allowed_tools` of a turn or task.
 pub const ALLOWED_TOOLS_MAX: usize = 128;
 
-/// Bytes of one call's output in a result.
+/// Maximum bytes of one call's output in a result.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of an output that are checked against the output schema. Longer outputs fail the check.
+/// Maximum bytes of an output that are checked against the output schema. Longer outputs fail the check.
 pub const OUTPUT_CHECKED_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Values in one JSON document, about 70 bytes of memory each.
+/// Maximum number of values in one JSON document, about 70 bytes of memory each.
 pub const JSON_VALUES_MAX: usize = 200_000;
-/// Bytes of all outputs of one turn.
+/// Maximum bytes of all outputs of one turn.
 pub const TURN_OUTPUT_BYTES_MAX: usize = 512 * 1024;
 
-/// Bytes of one call's output in a turn with this many calls. Each call has a fixed share, so that its result does not
-/// depend on which worker ran the calls before it, or when.
+/// Bytes of one call's output in a turn with this many calls. Each call has a fixed share of the turn's
+/// maximum, so that its result does not depend on which worker ran the earlier calls, or when.
 #[must_use]
 pub const fn output_bytes_max(calls: usize) -> usize {
     let share = TURN_OUTPUT_BYTES_MAX / if calls == 0 { 1 } else { calls };
     if share < OUTPUT_BYTES_MAX { share } else { OUTPUT_BYTES_MAX }
 }
-/// Bytes of an error message.
+/// Maximum bytes of an error message.
 pub const ERROR_BYTES_MAX: usize = 1_000;
-/// Replayed or dropped calls of a shard that the audit log still contains. Beyond it, replay and drop are rejected.
+/// Maximum number of replayed or dropped calls of a shard that the audit log still contains. Beyond this
+/// number, replay and drop are rejected.
 pub const HANDLED_CALLS_MAX: usize = 100_000;
 /// Time that daily call counts are kept.
 pub const STATS_KEPT_MS: i64 = 400 * 24 * 3_600_000;
-/// Counts of a tenant on one day. Further ones are summed.
+/// Maximum number of counts of a tenant on one day. Further counts are added up.
 pub const STATS_FIELDS_MAX: u64 = 20_000;
-/// Days that model usage is kept.
+/// Number of days for which model usage is kept.
 pub const USAGE_DAYS_MAX: i64 = 40;
-/// Agents of a tenant whose usage is counted separately per day.
+/// Maximum number of agents of a tenant for which daily usage is counted separately.
 pub const USAGE_AGENTS_MAX: usize = 1_000;
-/// Tokens of one model response that are counted.
+/// Maximum tokens of one model response that are counted.
 pub const ANSWER_TOKENS_MAX: u64 = 1_000_000_000;
-/// Cost of one model response that is counted, in millionths.
+/// Maximum cost of one model response that is counted, in millionths.
 pub const ANSWER_COST_MAX: u64 = 1_000_000_000_000;
-/// Bytes of a turn's log of admissions and failed attempts, which every script that ends the turn reads.
+/// Maximum bytes of a turn's log of admissions and failed attempts, which every script that ends the turn reads.
 pub const LOG_BYTES_MAX: usize = 4 * 1024;
-/// Characters of a result in the audit log.
+/// Default maximum characters of a result in the audit log.
 pub const AUDIT_RESULT_CHARS: usize = 1_000;
-/// Bytes of redacted arguments in the audit log.
+/// Maximum bytes of redacted arguments in the audit log.
 pub const AUDIT_ARGUMENTS_BYTES_MAX: usize = 8 * 1024;
-/// Bytes of the reply to a rejected message.
+/// Maximum bytes of the reply to a rejected message.
 pub const REFUSED_REPLY_BYTES_MAX: usize = 2 * TURN_BYTES_MAX + 256 * 1024;
-/// Bytes of an oversized message that are searched for its id and inbox.
+/// Maximum bytes of an oversized message that are searched for its id and inbox.
 pub const SALVAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Bytes of one message of an MCP server.
+/// Maximum bytes of one message of an MCP server.
 pub const MCP_MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Tools of one MCP server.
+/// Maximum number of tools of one MCP server.
 pub const MCP_TOOLS_MAX: usize = 512;
-/// Bytes of the tool list of one server, all pages together.
+/// Maximum bytes of the tool list of one server, all pages together.
 pub const MCP_LIST_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Values in all schemas of a tool list, about 70 bytes of memory each.
+/// Maximum number of values in all schemas of a tool list, about 70 bytes of memory each.
 pub const MCP_LIST_VALUES_MAX: usize = 200_000;
-/// Empty pages of a tool list.
+/// Maximum number of empty pages of a tool list.
 pub const MCP_EMPTY_PAGES_MAX: usize = 8;
-/// Content blocks in one result. Further blocks are only counted.
+/// Maximum number of content blocks in one result. Further blocks are only counted.
 pub const MCP_BLOCKS_MAX: usize = 1_000;
-/// Bytes of one tool definition.
+/// Maximum bytes of one tool definition.
 pub const MCP_DEFINITION_BYTES_MAX: usize = 64 * 1024;
-/// Nesting depth of a schema in a tool definition: the lock file adds five levels, and YAML files have 64.
+/// Maximum nesting depth of a schema in a tool definition: the lock file adds five levels, and YAML files have 64.
 pub const MCP_SCHEMA_DEPTH_MAX: usize = 48;
-/// Bytes of a member name in a tool definition: a YAML key has 1,024 characters, and a byte can take six.
+/// Maximum bytes of a member name in a tool definition: a YAML key has 1,024 characters, and a byte can take six.
 pub const MCP_SCHEMA_KEY_BYTES_MAX: usize = 160;
 
-/// Documents of one tenant's knowledge base.
+/// Maximum number of documents of one tenant's knowledge base.
 pub const DOCUMENTS_MAX: usize = 10_000;
-/// Bytes of one tenant's knowledge base in Redis, embeddings included. A searching worker needs about three times as
-/// much memory.
+/// Maximum bytes of one tenant's knowledge base in Redis, embeddings included. A searching worker needs about three
+/// times as much memory.
 pub const KNOWLEDGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Bytes of one document's text, about 80 pages.
+/// Maximum bytes of one document's text, about 80 pages.
 pub const DOCUMENT_BYTES_MAX: usize = 512 * 1024;
-/// Passages of one document.
+/// Maximum number of passages of one document.
 pub const DOCUMENT_PASSAGES_MAX: usize = 4_096;
-/// Bytes of a document's title, source or category.
+/// Maximum bytes of a document's title, source or category.
 pub const DOCUMENT_NAME_BYTES_MAX: usize = 512;
-/// Dimensions of one embedding.
+/// Maximum dimensions of one embedding.
 pub const EMBEDDING_NUMBERS_MAX: usize = 4_096;
-/// Calls of other tools within one call.
+/// Maximum number of calls of other tools within one call.
 pub const INNER_CALLS_MAX: usize = 32;
-/// Nesting depth of calls within calls.
+/// Maximum nesting depth of calls within calls.
 pub const INNER_DEPTH_MAX: usize = 3;
-/// Characters of a passage.
+/// Approximate number of characters of a passage.
 pub const PASSAGE_CHARS: usize = 1_000;
-/// Bytes of a search text.
+/// Maximum bytes of a search text.
 pub const QUERY_BYTES_MAX: usize = 4 * 1024;
 
-/// Memories of one agent. The oldest are removed first.
+/// Maximum number of memories of one agent. The oldest are removed first.
 pub const MEMORIES_MAX: usize = 1_000;
-/// Bytes of one agent's memories.
+/// Maximum bytes of one agent's memories.
 pub const MEMORIES_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of one memory.
+/// Maximum bytes of one memory.
 pub const MEMORY_BYTES_MAX: usize = 8 * 1024;
-/// Tags of one memory.
+/// Maximum number of tags of one memory.
 pub const MEMORY_TAGS_MAX: usize = 16;
 
-/// Bytes of the dead letters in one shard.
+/// Maximum bytes of the dead letters in one shard.
 pub const DEAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
-/// Entries of one batch. Redis serves other clients between batches.
+/// Maximum number of entries of one batch. Redis serves other clients between batches.
 pub const BATCH_ENTRIES_MAX: usize = 256;
 /// Turns that a script admits or settles by default, which takes Redis about 2 ms.
 pub const SCRIPT_TURNS_USUAL: usize = 64;
-/// Calls of one batch, which take Redis about 2 ms.
+/// Maximum number of calls of one batch, which take Redis about 2 ms.
 pub const BATCH_CALLS_MAX: usize = 1_000;
-/// Bytes of one batch.
+/// Maximum bytes of one batch.
 pub const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Bytes that a script reads back and moves, which takes Redis about 2 ms. A single entry can be larger.
+/// Maximum bytes that a script reads back and moves, which takes Redis about 2 ms. A single entry can be larger.
 pub const SCRIPT_BYTES_MAX: usize = 512 * 1024;
-/// Bytes of results that a script settles, which takes Redis about 2 ms.
+/// Maximum bytes of results that a script settles, which takes Redis about 2 ms.
 pub const SETTLE_BYTES_MAX: usize = TURN_OUTPUT_BYTES_MAX;
-/// Values that a script unpacks onto the stack of Lua, which fails at about 8,000.
+/// Maximum number of values that a script unpacks onto the stack of Lua, which fails at about 8,000.
 pub const UNPACK_MAX: usize = 1_000;
 
-/// Crashes of its worker after which a slice is quarantined.
+/// Number of crashes of its worker after which a slice is quarantined.
 pub const CRASHES_MAX: u32 = 3;
-/// Times that an unreadable slice is offered to other workers, after 1, 2, 4 … seconds: four minutes of a rollout.
+/// Number of times that an unreadable slice is offered to other workers, after 1, 2, 4 … seconds. In total this takes
+/// four minutes, so that a rollout can finish.
 pub const UNREAD_OFFERS_MAX: u32 = 8;
-/// Longest `Retry-After` that is waited for. A longer one ends the call.
+/// Longest `Retry-After` for which a call waits. A longer `Retry-After` ends the call.
 pub const RETRY_AFTER_MS_MAX: u64 = 60_000;
-/// Deadline of a turn or task without one.
+/// Deadline of a turn or task that sets none, counted from its submission.
 pub const DEADLINE_DEFAULT_MS: i64 = 24 * 3_600_000;
-/// Latest deadline.
+/// Latest deadline of a turn or task, counted from its submission.
 pub const DEADLINE_MS_MAX: i64 = 30 * 24 * 3_600_000;
-/// Depth of delegation from task to task.
+/// Maximum depth of delegation from task to task.
 pub const DELEGATION_DEPTH_MAX: u32 = 5;
-/// Calls of a task without a budget of its own.
+/// Maximum number of calls of a task that sets no budget.
 pub const TASK_BUDGET_DEFAULT: u32 = 100;
 
-/// Shortest lease. With a shorter one, a stalled Redis would look like a dead worker.
+/// Shortest lease. If a lease were shorter, a stalled Redis would make workers look dead.
 pub const LEASE_MS_MIN: u64 = 1_000;
-/// Longest lease. Work of a dead worker waits for its end.
+/// Longest lease. The work of a dead worker waits until its lease ends.
 pub const LEASE_MS_MAX: u64 = 600_000;
-/// Timers that a repair script counts, which takes Redis about 10 ms.
+/// Maximum number of timers that a repair script counts, which takes Redis about 10 ms.
 pub const REPAIR_COUNTED_MAX: u64 = 8_192;
-/// Heartbeats of a worker per lease.
+/// Number of heartbeats that a worker sends during one lease.
 pub const BEATS_PER_LEASE: u64 = 4;
-/// Fraction of a lease that a blocking read lasts at most.
+/// A blocking read lasts at most the lease divided by this.
 pub const BLOCK_FRACTION: u64 = 4;
 
-/// Retry-After waits are far below any deadline.
+/// The longest wait for `Retry-After` is far below the default deadline.
 const _: () = assert!((RETRY_AFTER_MS_MAX as i64) < DEADLINE_DEFAULT_MS);
 /// A worker can miss several heartbeats before it counts as dead.
 const _: () = assert!(BEATS_PER_LEASE >= 3);
 /// In the longest turn, each call still has room for an output.
 const _: () = assert!(output_bytes_max(CALLS_PER_TURN_MAX) >= 4 * 1024);
-/// BLOCK < lease / 2 (rule 12).
+/// A blocking read lasts less than half a lease (rule 12).
 const _: () = assert!(BLOCK_FRACTION > 2);
 /// The reply to a rejected message fits a batch.
 const _: () = assert!(REFUSED_REPLY_BYTES_MAX <= BATCH_BYTES_MAX);

@@ -1,4 +1,5 @@
-//! Each call has exactly one outcome. A result has one format until a dialect renders it.
+//! The outcome and the result of a call. Each call has exactly one outcome. A result has one format until a dialect
+//! renders it.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::CallId;
 
-/// Generates the enum, its list and its words from one table, so that none of them can lack an outcome.
+/// Generates the enum, its list of variants and its words from one table, so that all three have the same outcomes.
 macro_rules! outcomes {
     ($($(#[$doc:meta])* $variant:ident = $word:literal,)+) => {
         /// The outcome of a call: how it ended.
@@ -32,7 +33,7 @@ macro_rules! outcomes {
 }
 
 outcomes! {
-    /// The handler returned.
+    /// The call succeeded.
     Ok = "ok",
     /// No tool has this name.
     UnknownTool = "unknown_tool",
@@ -60,7 +61,7 @@ outcomes! {
     ApprovalRefused = "approval_refused",
 }
 
-/// The meaning of an outcome. All code that treats outcomes differently uses this.
+/// The properties of an outcome. All code that treats outcomes differently uses these properties.
 #[derive(Debug, Clone, Copy)]
 struct OutcomeTraits {
     happened: EffectHappened,
@@ -73,16 +74,16 @@ struct OutcomeTraits {
     has_failed_running: bool,
 }
 
-/// Whether the effect of a call happened.
+/// Whether the effect of a call has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EffectHappened {
-    /// It happened.
+    /// The effect has happened.
     Yes,
-    /// It may have happened.
+    /// The effect may have happened.
     Perhaps,
-    /// It happened if the call ran.
+    /// The effect has happened if the call ran.
     IfRun,
-    /// It did not happen.
+    /// The effect has not happened.
     No,
 }
 
@@ -91,13 +92,13 @@ pub enum EffectHappened {
 pub enum Tone {
     /// Success.
     Good,
-    /// Not a failure of the call itself.
+    /// The outcome is not a failure of the call itself, or it is uncertain.
     Doubtful,
     /// A failure.
     Bad,
 }
 
-/// The meaning of most outcomes: the call was rejected before it ran.
+/// The properties of most outcomes: the call was rejected before it ran.
 const REFUSED: OutcomeTraits = OutcomeTraits {
     happened: EffectHappened::No,
     tone: Tone::Bad,
@@ -118,7 +119,7 @@ impl Outcome {
             Self::Permanent | Self::Transient => {
                 OutcomeTraits { proves_tool, changes_facts, has_failed_running, ..REFUSED }
             }
-            // The call ran and its output was withheld, or it did not reach its tool.
+            // Either the call ran and its output was withheld, or the call did not reach its tool.
             Self::Internal => OutcomeTraits { happened: IfRun, changes_facts, has_failed_running, ..REFUSED },
             Self::OutcomeUnknown => {
                 OutcomeTraits { happened: Perhaps, tone: Doubtful, proves_tool, has_failed_running, ..REFUSED }
@@ -129,19 +130,19 @@ impl Outcome {
         }
     }
 
-    /// Returns true if the call succeeded.
+    /// Returns true if the outcome is `ok`.
     #[must_use]
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Ok)
     }
 
-    /// Whether the effect of the call happened.
+    /// Whether the effect of a call with this outcome has happened.
     #[must_use]
     pub const fn happened(self) -> EffectHappened {
         self.meaning().happened
     }
 
-    /// Returns true if the call may have run although its result does not show it.
+    /// Returns true if a call with this outcome may have run, although its result does not show it.
     #[must_use]
     pub const fn may_have_run(self) -> bool {
         matches!(self.meaning().happened, EffectHappened::Perhaps | EffectHappened::IfRun)
@@ -153,20 +154,20 @@ impl Outcome {
         self.meaning().tone
     }
 
-    /// Returns true if a call can have this outcome only after its tool was found.
+    /// Returns true if only a call whose tool was found can have this outcome.
     #[must_use]
     pub const fn proves_tool(self) -> bool {
         self.meaning().proves_tool
     }
 
-    /// Returns true if a rule may name it as an outcome that changes facts: the outcome of a call that ran. After
-    /// `outcome_unknown`, facts may have changed in any case.
+    /// Returns true if a configuration may list this outcome as one that changes facts. These are the outcomes of
+    /// calls that ran. After `outcome_unknown`, facts may have changed in any case.
     #[must_use]
     pub const fn changes_facts(self) -> bool {
         self.meaning().changes_facts
     }
 
-    /// Returns true if the call failed although it was allowed to run. A call that was rejected before would be
+    /// Returns true if the call was permitted to run and then failed. A call that was rejected before it ran would be
     /// rejected again.
     #[must_use]
     pub const fn has_failed_running(self) -> bool {
@@ -174,22 +175,22 @@ impl Outcome {
     }
 }
 
-/// The error that the agent gets when a call did not succeed.
+/// The error that the agent gets if a call did not succeed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallError {
-    /// A stable word: the outcome's word, unless a more precise one is documented.
+    /// A stable word. It is the outcome's word, unless the documentation lists a more specific word.
     pub code: String,
-    /// One message that a model can act on, at most [`super::limits::ERROR_BYTES_MAX`] bytes.
+    /// A message that a model can act on; at most [`super::limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// Details for programs (`resets_at`, `path`, `allowed_tools` …).
+    /// Details for programs (`resets_at`, `path`, `allowed_tools`, …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
 }
 
-/// The one format of a result. Fields are in the documented wire order.
+/// The result of a call, in its one format. The fields are in the documented order of the JSON form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallResult {
-    /// The provider's ID of the call, unchanged; null if it gave none.
+    /// The provider's ID of the call, unchanged; null if the provider gave none.
     pub tool_call_id: Option<String>,
     /// The fleet's ID of the call, `<turn>/<position>`.
     pub call: String,
@@ -199,10 +200,10 @@ pub struct CallResult {
     pub success: bool,
     /// The outcome of the call: how it ended.
     pub outcome: Outcome,
-    /// The handler's output; JSON. Present when the call succeeded.
+    /// The handler's output as JSON. Set if the call succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<RawValue>>,
-    /// The error. Present when the call did not succeed.
+    /// The error. Set if the call did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
     /// Media type of the output (`application/json`, `text/plain`).
@@ -211,10 +212,10 @@ pub struct CallResult {
     pub duration_ms: u64,
     /// Number of tries; 0 if the call never ran.
     pub attempts: u32,
-    /// The equal call whose outcome this is, if this call did not run because of it.
+    /// The ID of an equal call, if this call did not run and has the result of that equal call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<String>,
-    /// The approval that the call needed, if it was given.
+    /// The approval of the call, if the call needed one and got it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<CallApproval>,
     /// The origin and age of the result, if it comes from the read cache.
@@ -223,11 +224,11 @@ pub struct CallResult {
     /// A message of the fleet to the agent, in addition to the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// True if the outcome was unknown and the tool's lookup found it.
+    /// True if the outcome was unknown at first, and the tool's reconciliation found it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconciled: bool,
-    /// Time at which facts allowed or denied the call, ms of shard time; `None` if facts do not apply to it, 0 if the
-    /// time is unknown. Only the audit log shows it, not the agent.
+    /// Time at which facts allowed or denied the call, ms of shard time. `None` if facts do not apply to the call, 0
+    /// if the time is unknown. Only the audit log shows this field, not the agent's result.
     #[serde(skip)]
     pub entered_ms: Option<i64>,
 }
@@ -237,7 +238,7 @@ pub struct CallResult {
 pub struct CallApproval {
     /// The approval's ID.
     pub id: String,
-    /// The approvers.
+    /// The names of the approvers.
     pub by: Vec<String>,
     /// The arguments that the call ran with, if an approver changed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -253,41 +254,41 @@ pub struct CacheHit {
     pub call: String,
 }
 
-/// Inputs to the decision about a call, besides its agent, tool and arguments, as in audit entries.
+/// Other inputs of the decision about a call, as in audit entries: all inputs except agent, tool and arguments.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Premises {
-    /// Number of calls in its turn.
+    /// Number of calls in the turn.
     pub calls: usize,
-    /// True if a null may mean that an argument is left out.
+    /// True if a null in the arguments may mean that an argument is omitted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
-    /// True if consecutive reads of its turn may run at the same time.
+    /// True if consecutive reads of the turn may run at the same time.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parallel_reads: bool,
-    /// The only tools that its turn could use.
+    /// The only tools that the turn may use; `None` means all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<BTreeSet<String>>,
-    /// The task that it was made for.
+    /// The ID of the task that the turn belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// The only tools that turns under that task could use.
+    /// The only tools that turns of this task may use; `None` means all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_tools: Option<BTreeSet<String>>,
-    /// The capabilities that the task left to its agent.
+    /// The capabilities that the agent has in this task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<BTreeSet<String>>,
-    /// The user that it was made for, without secrets.
+    /// The turn's `user_context`, without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_context: Option<Box<RawValue>>,
-    /// The data of its session, without secrets.
+    /// The turn's `session_data`, without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_data: Option<Box<RawValue>>,
-    /// The session that facts are kept for, as a hash that includes the tenant. Empty without a session; `None` if the
-    /// entry does not record it.
+    /// The session whose facts apply, as a hash that includes the tenant. Empty without a session; `None` if the
+    /// entry does not record the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// True if the call ran, or received the result of another call.
+    /// True if the call ran, or has the result of another call.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ran: bool,
     /// See [`CallResult::entered_ms`].
@@ -296,14 +297,13 @@ pub struct Premises {
 }
 
 impl CallResult {
-    /// Returns true if the call ran, or received the result of another call. Only then its end says anything about
-    /// facts.
+    /// Returns true if the call ran, or has the result of another call. Otherwise its end does not affect facts.
     #[must_use]
     pub fn ran(&self) -> bool {
         self.attempts > 0 || self.repeats.is_some() || self.cached.is_some()
     }
 
-    /// A result without output: the call `call` of tool `tool` ended as `outcome` and never ran.
+    /// The result of a call that never ran: the call `call` of the tool `tool` ended with `outcome` and `error`.
     #[must_use]
     pub fn refused(call: &CallId, provider_id: Option<String>, tool: &str, outcome: Outcome, error: CallError) -> Self {
         Self {

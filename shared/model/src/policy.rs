@@ -1,5 +1,5 @@
-//! Permissions and caps: who may do what, and how much. The function that decides about a call also filters the tools
-//! that an agent is shown.
+//! Permissions and caps: which calls are allowed, and how many. The same function decides about a call and filters
+//! the tools that an agent is shown.
 
 mod facts;
 mod pause;
@@ -22,71 +22,72 @@ pub use facts::{
 pub use pause::{Pause, Paused, PausedTool};
 pub use tenant_user::TenantUser;
 
-/// The action if the day's budget is used up.
+/// What happens to calls if the day's budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DayCapAction {
     /// Each call gets the result `daily_cap_reached` with `resets_at`.
     #[default]
     Reject,
-    /// The calls wait until the day begins.
+    /// The calls wait until the next day.
     Defer,
 }
 
-/// The caps of one agent as a script receives them.
+/// The caps of one agent, as the script that admits calls receives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caps {
     /// Length of a tick, ms of Redis time.
     pub tick_ms: i64,
-    /// Calls per tick.
+    /// Maximum number of calls per tick.
     pub calls_per_tick: u32,
-    /// Calls per agent and day.
+    /// Maximum number of calls of the agent per day.
     pub calls_per_day: u32,
-    /// Calls per tenant and day; `None` if the tenant has no cap of its own.
+    /// Maximum number of calls of the tenant per day; `None` if the tenant has no cap of its own.
     pub tenant_calls_per_day: Option<u32>,
-    /// The action at the day cap.
+    /// What happens to calls if the day's budget is used up.
     pub on_day_cap: DayCapAction,
 }
 
-/// An agent as configuration declares it.
+/// The declaration of an agent in the configuration.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct AgentPolicy {
-    /// Roles that rows of the matrix may name.
+    /// The agent's roles. Rows of the permission matrix can name them.
     pub roles: BTreeSet<String>,
-    /// The agent's capabilities; tools may require some.
+    /// The agent's capabilities. Tools can require them.
     pub capabilities: BTreeSet<String>,
-    /// The version of a tool that the agent gets if there are several: tool → selector. Without a selector, the
-    /// newest.
+    /// The version of a tool that the agent gets, if there are several: tool → selector. Without a selector, the
+    /// agent gets the newest version.
     #[serde(default)]
     pub tool_versions: BTreeMap<String, String>,
-    /// Overrides `calls_per_tick`.
+    /// Replaces the default `calls_per_tick` for this agent.
     pub calls_per_tick: Option<u32>,
-    /// Overrides `MAX_ACTIONS_PER_DAY`.
+    /// Replaces the default `max_actions_per_day` for this agent.
     pub max_actions_per_day: Option<u32>,
 }
 
-/// A tenant as configuration declares it.
+/// The declaration of a tenant in the configuration.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct TenantPolicy {
     /// The plan's name, for people.
     pub plan: String,
-    /// Features of the plan; tools may require some.
+    /// Features of the plan. Tools can require them.
     pub features: BTreeSet<String>,
-    /// IANA time zone in which the tenant's days begin; `None` means the policy's.
+    /// IANA time zone in which the tenant's days begin; `None` means the time zone of the policy.
     pub time_zone: Option<String>,
-    /// Calls of all the tenant's agents together per day.
+    /// Maximum number of calls of all the tenant's agents together per day; `None` means no such cap.
     pub max_actions_per_day: Option<u32>,
-    /// The tenant's agents; empty means every agent of the configuration.
+    /// The tenant's agents. Empty means every agent of the configuration.
     pub agents: BTreeSet<AgentId>,
-    /// The people behind the tenant, for `user_context` and lists; each name once.
+    /// The people of the tenant, for `user_context` and lists. Each name occurs once.
     pub users: BTreeSet<TenantUser>,
-    /// The tenant's own numbers for limits, by the limits' names: numbers as people write them.
+    /// The tenant's own maximums of limits: name of the limit → number as in the configuration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
 }
 
 impl TenantPolicy {
-    /// A limit as it applies to this tenant. A limit whose counters tenants share is the same for all.
+    /// The limit with the tenant's own maximum, if it has one. A limit whose counters tenants share is the same for
+    /// all tenants.
     #[must_use]
     pub fn limit<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
         let own = self.limits.get(&limit.name).filter(|_| limit.is_of_tenants());
@@ -97,53 +98,54 @@ impl TenantPolicy {
     }
 }
 
-/// The agents that may call one tool: names and roles, allowed and denied. Deny wins; deny is the default.
+/// A row of the permission matrix: the agents that may call one tool. Agents are allowed or denied by name or role. A
+/// denial wins, and an agent that the row does not allow is denied.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ToolGrant {
-    /// Agents by name.
+    /// Names of agents that may call the tool.
     pub agents: BTreeSet<AgentId>,
-    /// Agents by role.
+    /// Roles of agents that may call the tool.
     pub roles: BTreeSet<String>,
-    /// Agents by name that may not call the tool, regardless of other rows.
+    /// Names of agents that may not call the tool, even if the row allows it otherwise.
     pub deny_agents: BTreeSet<AgentId>,
-    /// Roles that may not call the tool, regardless of other rows.
+    /// Roles of agents that may not call the tool, even if the row allows it otherwise.
     pub deny_roles: BTreeSet<String>,
-    /// Every agent may, unless denied.
+    /// True if every agent that is not denied may call the tool.
     pub everyone: bool,
     /// Conditions that every call must meet. Omitted from digests if empty, so that a policy without rules keeps its
     /// digest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// Facts that calls of the tool require, and facts that they change. Omitted from digests if empty.
+    /// Facts that calls of the tool require, set or clear. Omitted from digests if empty.
     #[serde(default, skip_serializing_if = "FactRow::is_empty")]
     pub facts: FactRow,
 }
 
-/// A condition on a call's arguments and context, as configuration declares it. Workers evaluate it; everything else
-/// treats it as text.
+/// A condition on a call's arguments and context, as in the configuration. Workers evaluate it. For all other code,
+/// it is text.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name, for people.
+    /// The name of the rule, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The calls that it applies to; `None` means all.
+    /// The condition that selects the calls to which the rule applies; `None` means all calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
-    /// The condition that must hold.
+    /// The condition that these calls must meet.
     pub require: String,
-    /// The message if it does not hold. Values are in braces.
+    /// The message if a call violates the rule. Values are in braces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether the rule stops calls. Omitted from digests if it does.
+    /// Whether the rule is enforced. Omitted from digests if it is.
     #[serde(default, skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
-    /// The approvers who may let a call pass that violates the rule; `None` means that the call is denied. Omitted
-    /// from digests if `None`.
+    /// The approvers who may permit a call that violates the rule. `None` means that the call is denied. Omitted from
+    /// digests if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otherwise_ask: Option<ApprovalDemand>,
 }
 
-/// Whether a rule stops calls.
+/// Whether a rule is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleMode {
@@ -166,16 +168,16 @@ impl RuleMode {
 /// A rule in shadow mode that would have stopped a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShadowDenial {
-    /// The rule's place in the configuration.
+    /// The path of the rule in the configuration.
     pub rule: String,
-    /// A stable word for the reason: the `details.reason` of a denied call.
+    /// A stable word for the reason. A denied call has the same word in `details.reason`.
     pub reason: &'static str,
     /// The reason in words.
     pub message: String,
 }
 
 impl Rule {
-    /// Its place in the configuration: by its name, or by its position in the row of `tool`.
+    /// The path of the rule in the configuration. It contains the rule's name, or its position in the row of `tool`.
     #[must_use]
     pub fn place(&self, tool: &str, at: usize) -> String {
         match &self.name {
@@ -198,53 +200,54 @@ impl ToolGrant {
     }
 }
 
-/// The permission policy: pure data, shared by scheduler and workers, reloaded as a whole.
+/// The permissions: pure data, which scheduler and workers share, and which is reloaded as a whole.
 #[derive(Debug, Clone, Default)]
 pub struct Permissions {
-    /// Tool name → who may call it.
+    /// Name of the tool → its row.
     pub matrix: BTreeMap<String, ToolGrant>,
-    /// Tool IDs or names that no agent may call.
+    /// IDs or names of tools that no agent may call.
     pub disabled_tools: BTreeSet<String>,
-    /// The same, disabled at run time. This works even if the configuration files are invalid.
+    /// IDs or names of tools that were disabled at run time. This works even if the configuration files are invalid.
     pub switched_off: BTreeSet<String>,
-    /// True if `required_capabilities` are checked. False only warns.
+    /// True if missing capabilities deny a call. If false, they only cause a warning.
     pub strict_capabilities: bool,
-    /// People who may approve calls: name → their roles.
+    /// The people who may approve calls: name → roles.
     pub approvers: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Tools of every worker for trying out a fleet. Only agents that the matrix names get them, so that agents of a
-/// production fleet are not shown them.
+/// Tools for trying out a fleet, which every worker has. Only agents that the matrix names may call them, so that
+/// agents of a production fleet do not see these tools.
 pub const TRIAL_TOOLS: [&str; 4] = ["echo", "sleep", "fail", "fail_once"];
 
-/// Tools about the fleet itself. If the matrix has no row for such a tool, every agent may call it; a row applies as
-/// for any other tool. Their calls debit budgets like any other.
+/// Tools about the fleet itself. If the matrix has no row for such a tool, every agent may call it. Otherwise the row
+/// decides, as for any other tool. Calls of these tools debit budgets like any other call.
 pub const META_TOOLS: [&str; 3] = ["list_tools", "check_task", "fetch_result"];
 
-/// Tools for work and messages between agents, besides `delegate_task`. Like any other tool, they need a row.
+/// Tools for work and messages between agents, in addition to `delegate_task`. Like other tools, they need a row in
+/// the matrix.
 pub const TEAM_TOOLS: [&str; 3] = ["cancel_task", "send_mcp_message", "read_messages"];
 
-/// Why a call is not allowed.
+/// Why an agent may not call a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denial {
     /// The tool is disabled for all agents.
     Disabled,
-    /// A deny list of the matrix contains the agent, or one of its roles.
+    /// The tool's row denies the agent, or one of its roles.
     DeniedByRule,
-    /// The matrix does not allow the agent.
+    /// The tool's row does not allow the agent.
     NotGranted,
-    /// The task that the turn runs under does not grant a capability.
+    /// The agent lacks a capability, or the turn's task does not grant it.
     MissingCapability(String),
-    /// The tenant's plan lacks a feature.
+    /// The tenant's plan does not have a required feature.
     MissingFeature(String),
-    /// The turn, or its task, was narrowed to other tools.
+    /// The turn or its task is restricted to other tools.
     Narrowed,
     /// No version of the tool matches the agent's selector.
     NoVersion(String),
 }
 
 impl Denial {
-    /// A stable word for audit, `details.reason` and logs.
+    /// A stable word for audit entries, `details.reason` and logs.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -265,16 +268,17 @@ impl Denial {
     }
 }
 
-/// The caller of a tool, as needed for the decision.
+/// The agent that calls a tool, and what the decision needs to know about it.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     /// The agent that calls.
     pub agent: &'a AgentId,
-    /// Its declaration.
+    /// The agent's declaration.
     pub policy: &'a AgentPolicy,
-    /// Its tenant's declaration.
+    /// The declaration of the agent's tenant.
     pub tenant: &'a TenantPolicy,
-    /// The capabilities that the turn's task grants, if it has one. The agent's own capabilities are cut to these.
+    /// The capabilities that the turn's task grants, if the turn has a task. The agent has only those of its
+    /// capabilities that the task grants.
     pub granted: Option<&'a BTreeSet<String>>,
 }
 
@@ -282,7 +286,7 @@ impl Permissions {
     /// Decides whether `caller` may call `tool`.
     ///
     /// # Errors
-    /// The first [`Denial`] that applies: disabled, denied, not granted, capability, feature.
+    /// The first [`Denial`] that applies, in this order: disabled, denied, not granted, capability, feature.
     pub fn decide(&self, caller: Caller<'_>, tool: &ToolSpec) -> Result<(), Denial> {
         self.decide_name(caller, &tool.name, &tool.id)?;
         self.capabilities(caller, tool)?;
@@ -292,10 +296,10 @@ impl Permissions {
         }
     }
 
-    /// Decides by name and ID alone: whether the tool is disabled, and what the permission matrix says.
+    /// Decides by name and ID only: whether the tool is disabled, and whether the permission matrix allows the agent.
     ///
     /// # Errors
-    /// The first [`Denial`] that applies: disabled, denied, not granted.
+    /// The first [`Denial`] that applies, in this order: disabled, denied, not granted.
     pub fn decide_name(&self, caller: Caller<'_>, name: &str, id: &str) -> Result<(), Denial> {
         let off = |names: &BTreeSet<String>| names.contains(name) || names.contains(id);
         if off(&self.disabled_tools) || off(&self.switched_off) {
@@ -308,10 +312,10 @@ impl Permissions {
         }
     }
 
-    /// As [`Self::decide`], for a turn that was narrowed to the tools with these names.
+    /// Decides like [`Self::decide`], for a turn that is restricted to the tools with these names.
     ///
     /// # Errors
-    /// As [`Self::decide`]; then [`Denial::Narrowed`].
+    /// The errors of [`Self::decide`]; otherwise [`Denial::Narrowed`] if the tool is not one of these.
     pub fn decide_narrowed(
         &self,
         caller: Caller<'_>,
@@ -328,7 +332,7 @@ impl Permissions {
         names_one(&self.disabled_tools, tool) || names_one(&self.switched_off, tool)
     }
 
-    /// The rule that a denial comes from, as the configuration or the message spells it
+    /// The rule that causes a denial, as the configuration or the message names it
     /// (`permissions.post_to_x.deny_agents`).
     #[must_use]
     pub fn rule(&self, caller: Caller<'_>, tool: &ToolSpec, denial: &Denial) -> String {
@@ -369,25 +373,26 @@ fn names_one(names: &BTreeSet<String>, tool: &ToolSpec) -> bool {
     names.contains(&tool.name) || names.contains(&tool.id)
 }
 
-/// Everything that decides about agents and tenants, as one consistent whole.
+/// All data for decisions about agents and tenants, from one consistent state of the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    /// Agent → declaration. An agent that is not listed is unknown. There may be many; copies share them.
+    /// Agent → declaration. An agent that is not in the map is unknown. Copies share the map, because it may be
+    /// large.
     pub agents: Arc<BTreeMap<AgentId, AgentPolicy>>,
-    /// Tenant → declaration. A tenant that is not listed is unknown.
+    /// Tenant → declaration. A tenant that is not in the map is unknown.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Tenants that were set at run time and whose declarations cannot be read. Nothing is decided about them, not
-    /// even from the configuration.
+    /// Tenants that were set at run time and whose declarations cannot be read. All their turns are rejected, even if
+    /// the configuration declares these tenants.
     pub withheld: BTreeSet<TenantId>,
-    /// Paused tenants and agents, with the reason: set at run time.
+    /// Tenants and agents that were paused at run time, each with the reason.
     pub paused: BTreeMap<Paused, Pause>,
-    /// Paused tools, with the reason: set at run time. Their calls wait.
+    /// Tools that were paused at run time, each with the reason. Calls of these tools wait.
     pub tools_paused: BTreeMap<PausedTool, Pause>,
-    /// The permissions: who may call what.
+    /// The permissions: which agents may call which tools.
     pub permissions: Permissions,
-    /// Caps that agents and tenants can override.
+    /// Default caps. Agents and tenants can replace them.
     pub defaults: DefaultCaps,
-    /// Further limits on calls, each name once.
+    /// Further limits on calls. Each name occurs once.
     pub limits: Arc<Vec<Limit>>,
     /// Traits of the tools that the configuration knows, for limits.
     pub known_tools: Arc<KnownTools>,
@@ -405,18 +410,18 @@ impl Policy {
     }
 }
 
-/// The caps that apply if neither agent nor tenant overrides them.
+/// The caps that apply unless an agent or tenant sets its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultCaps {
     /// Length of a tick, ms.
     pub tick_ms: i64,
-    /// Calls per agent and tick.
+    /// Maximum number of calls per agent and tick.
     pub calls_per_tick: u32,
-    /// Calls per agent and day (`MAX_ACTIONS_PER_DAY`).
+    /// Maximum number of calls per agent and day (`MAX_ACTIONS_PER_DAY`).
     pub max_actions_per_day: u32,
     /// IANA time zone in which days begin.
     pub time_zone: String,
-    /// The action at the day cap.
+    /// What happens to calls if the day's budget is used up.
     pub on_day_cap: DayCapAction,
 }
 
@@ -433,10 +438,10 @@ impl Default for DefaultCaps {
 }
 
 impl Policy {
-    /// The declarations of a tenant and its agent.
+    /// The declarations of a tenant and of one of its agents.
     ///
     /// # Errors
-    /// [`UnknownCaller`] names the unknown one.
+    /// [`UnknownCaller`] states whether the tenant or the agent is unknown.
     pub fn look_up(&self, tenant: &TenantId, agent: &AgentId) -> Result<(&TenantPolicy, &AgentPolicy), UnknownCaller> {
         if self.withheld.contains(tenant) {
             return Err(UnknownCaller::Withheld);
@@ -446,7 +451,7 @@ impl Policy {
         Ok((owner, known.ok_or(UnknownCaller::Agent)?))
     }
 
-    /// The reason if every turn is rejected, from any sender; `None` if some may be admitted.
+    /// The reason why every turn of every sender is rejected; `None` if some turns may be admitted.
     #[must_use]
     pub fn admits_nobody(&self) -> Option<&'static str> {
         if self.agents.is_empty() {
@@ -476,7 +481,7 @@ impl Policy {
     }
 }
 
-/// Why the policy has no declaration of an agent of a tenant.
+/// Why the declarations of a tenant and its agent are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownCaller {
     /// The tenant is unknown.

@@ -1,11 +1,11 @@
-//! Removes secrets from text before it is written to any sink, and before it is cut.
+//! Removes secrets from text. Text is redacted before it is written anywhere, and before it is cut.
 //!
-//! Two rules apply everywhere: in JSON at any depth, in JSON inside JSON strings, and in free text. A value is secret
-//! if its **key** names a secret, or if it is **shaped** like a known kind of secret. Keys are compared by words:
-//! `accessToken` and `X-Api-Key` match, `max_tokens` and `keywords` do not. A list of `{"name": …, "value": …}`, as
-//! headers and form fields often are, counts as an object with these names.
+//! Two rules apply in JSON at any depth, in JSON inside JSON strings, and in free text. A value is secret if its
+//! **key** names a secret, or if the value has the **shape** of a known kind of secret. Keys are compared by words:
+//! `accessToken` and `X-Api-Key` match, `max_tokens` and `keywords` do not. A list of `{"name": …, "value": …}`,
+//! which is common for headers and form fields, counts as an object with these names.
 //!
-//! Text without secrets is borrowed, so a typical call costs one pass over its text.
+//! Text without secrets is borrowed. Thus the cost for a typical call is one pass over its text.
 
 mod keys;
 mod shapes;
@@ -14,20 +14,20 @@ mod tests;
 
 use std::borrow::Cow;
 
-/// Bytes after the kept part of a text that are also scanned, so that a secret that begins in the kept part is seen
-/// whole.
+/// Bytes that are scanned after the kept part of a text. Thus a secret that begins in the kept part is seen
+/// completely.
 const MARGIN: usize = 2_048;
 
 /// The replacement for a secret.
 pub const REDACTED: &str = "[REDACTED]";
 
-/// Depth up to which JSON inside JSON strings is parsed. Deeper strings are scanned as free text.
+/// Depth up to which JSON inside JSON strings is parsed. Strings at a greater depth are scanned as free text.
 const NESTED_JSON_MAX: usize = 3;
 
-/// Maximum number of passes over a text after a replacement: far more than texts need.
+/// Maximum number of passes over a text. Real texts need far fewer.
 const PASSES_MAX: usize = 8;
 
-/// Removes secrets from JSON and text. Applying it twice changes nothing more.
+/// Removes secrets from JSON and text. Redacting a redacted text changes nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Redactor {
     extra: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Redactor {
 
 impl Redactor {
     /// A redactor for the usual names of secrets and for `extra_keys`. An extra key matches every key that contains
-    /// its words in sequence: `iban` matches `customerIban` and `iban_2`.
+    /// the words of the extra key in sequence: `iban` matches `customerIban` and `iban_2`.
     pub fn new<K: AsRef<str>>(extra_keys: impl IntoIterator<Item = K>) -> Self {
         let extra = extra_keys.into_iter().map(|key| keys::words(key.as_ref())).filter(|words| words.len() > 2);
         Self { extra: extra.collect() }
@@ -47,7 +47,8 @@ impl Redactor {
         keys::is_secret(key, &self.extra)
     }
 
-    /// Redacts free text: shaped secrets, and the values of `key=value` and `key: value` with a secret key.
+    /// Redacts free text: secrets with a known shape, and the values in `key=value` and `key: value` if the key is
+    /// secret.
     #[must_use]
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         settled(text, |text| self.once(text))
@@ -59,22 +60,22 @@ impl Redactor {
         patch.end()
     }
 
-    /// Redacts JSON without parsing it into a value, so numbers and spacing stay as they are. JSON that was cut off is
-    /// redacted up to the cut. Text that is not JSON is redacted as free text.
+    /// Redacts JSON without parsing it into values, so numbers and spacing stay unchanged. If the JSON is cut off, it
+    /// is redacted up to the cut. Text that is not JSON is redacted as free text.
     #[must_use]
     pub fn json<'a>(&self, json: &'a str) -> Cow<'a, str> {
         settled(json, |json| self.nested(json, 0))
     }
 
-    /// The first `bytes_max` bytes of a message of unknown kind, JSON or not, redacted. A secret stays hidden even if
-    /// it is cut in two, or if the message is too long to be read completely.
+    /// The first `bytes_max` bytes of a message, redacted. The message may be JSON or not. A secret stays hidden even
+    /// if the cut splits it, or if the message is too long to be read completely.
     #[must_use]
     pub fn head(&self, message: &[u8], bytes_max: usize) -> String {
         let window = bytes_max.saturating_mul(16) + MARGIN;
         let text = String::from_utf8_lossy(message.get(..window).unwrap_or(message));
         let mut clean = self.json(&text).into_owned();
         if message.len() > window {
-            // A secret may be split at the end of the window.
+            // The end of the window may split a secret, so the last bytes are not returned.
             let sure = clean.len().saturating_sub(MARGIN);
             cut(&mut clean, sure);
         }
@@ -98,7 +99,8 @@ impl Redactor {
         patch.end()
     }
 
-    /// Redacts the string whose quote is at `at`, or the member whose key it is. Returns the offset to continue from.
+    /// Redacts the string whose opening quote is at `at`. If the string is a key, redacts the whole member. Returns
+    /// the offset to continue from.
     fn string(&self, json: &str, at: usize, depth: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         let end = string_end(bytes, at);
@@ -115,7 +117,7 @@ impl Redactor {
             return self.member(json, inner, value, patch);
         }
         let holds_json = decoded.is_some() && text.trim_start().starts_with(['{', '[']) && depth < NESTED_JSON_MAX;
-        // A key may contain a secret, and name one only after that secret is removed.
+        // A key may itself contain a secret. It may then name a secret only after its own secret is removed.
         let mut is_secret = is_key && self.is_secret_key(text);
         if let Cow::Owned(clean) = if holds_json { self.nested(text, depth + 1) } else { self.text(text) } {
             is_secret |= is_key && self.is_secret_key(&clean);
@@ -129,7 +131,7 @@ impl Redactor {
         if is_secret { redact_value(bytes, value, patch) } else { value }
     }
 
-    /// Redacts the member with the plain key `key` whose value is at `value`. Returns the offset to continue from.
+    /// Redacts the member with the unescaped key `key` and the value at `value`. Returns the offset to continue from.
     fn member(&self, json: &str, key: &str, value: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         if matches!(key, "name" | "key" | "header" | "field" | "Name" | "Key")
@@ -141,8 +143,8 @@ impl Redactor {
     }
 }
 
-/// Runs passes over `text` until one changes nothing. A replacement may complete a match of another rule
-/// (`://user:[REDACTED]@`), or turn invalid JSON into JSON.
+/// Repeats passes over `text` until a pass changes nothing. This is needed because a replacement may complete a match
+/// of another rule (`://user:[REDACTED]@`), or turn invalid JSON into JSON.
 fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, str> {
     let Cow::Owned(mut clean) = pass(text) else { return Cow::Borrowed(text) };
     for _ in 0..PASSES_MAX {
@@ -152,7 +154,7 @@ fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, st
     Cow::Owned(clean)
 }
 
-/// If `"Cookie", "value": "…"` begins at `at`: the name, and the offset of its value.
+/// If a named value (`"Cookie", "value": "…"`) begins at `at`, returns the name, and the offset of the value.
 fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
     let bytes = json.as_bytes();
     if bytes.get(at) != Some(&b'"') {
@@ -177,13 +179,13 @@ fn cut(text: &mut String, bytes_max: usize) {
     text.truncate(end);
 }
 
-/// Returns true if a key is so short and plain that it cannot contain a secret: the usual case.
+/// Returns true if a key is so short and simple that it cannot contain a secret, which is the usual case.
 fn cannot_hold_a_secret(key: &str) -> bool {
     key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Replaces the value of a secret key at `at`. Returns the offset to continue from. Null, booleans and the empty
-/// string reveal nothing and stay.
+/// Replaces the value at `at`, which belongs to a secret key. Null, booleans and the empty string stay, because they
+/// reveal nothing. Returns the offset to continue from.
 fn redact_value(bytes: &[u8], at: usize, patch: &mut Patch<'_>) -> usize {
     let end = value_end(bytes, at);
     let value = bytes.get(at..end).unwrap_or_default();
@@ -240,8 +242,8 @@ fn skip_blanks(bytes: &[u8], at: usize) -> usize {
     at + rest.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')).count()
 }
 
-/// The text inside a JSON string. An invalid escape or a lone surrogate becomes `U+FFFD`, so that a secret next to it
-/// is still found.
+/// The text of a JSON string, given its content between the quotes. An invalid escape or a lone surrogate becomes
+/// `U+FFFD`, so that a secret next to it is still found.
 fn unescape(inner: &str) -> String {
     let mut text = String::with_capacity(inner.len());
     let mut rest = inner;
@@ -264,7 +266,8 @@ fn unescape(inner: &str) -> String {
     text
 }
 
-/// The character of the `\u` escape whose `u` begins `escaped`, and how many bytes it takes from there.
+/// The character of a `\u` escape, and the number of bytes of the escape from its `u` on. `escaped` begins with the
+/// `u`.
 fn unicode_escape(escaped: &str) -> (char, usize) {
     let digits = |from: usize| {
         let digits = escaped.bytes().skip(from).take(4).take_while(u8::is_ascii_hexdigit).count();
@@ -284,13 +287,13 @@ fn unicode_escape(escaped: &str) -> (char, usize) {
     }
 }
 
-/// The text escaped as the inside of a JSON string.
+/// Escapes the text as the content of a JSON string, without quotes.
 fn escape(text: &str) -> String {
     let quoted = serde_json::to_string(text).unwrap_or_default();
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()
 }
 
-/// A text with replacements, from left to right; borrowed until the first one.
+/// A text with replacements that are made from left to right. The text is borrowed until the first replacement.
 struct Patch<'a> {
     text: &'a str,
     out: String,
@@ -302,12 +305,13 @@ impl<'a> Patch<'a> {
         Self { text, out: String::new(), copied: 0 }
     }
 
-    /// Returns where the last replacement ended.
+    /// Returns the offset of the end of the last replacement.
     const fn last_end(&self) -> usize {
         self.copied
     }
 
-    /// Replaces `start..end`, or the part of it after the last replacement.
+    /// Replaces `start..end`. If this overlaps the last replacement, only the part after that replacement is
+    /// replaced.
     fn replace(&mut self, start: usize, end: usize, with: &str) {
         let start = start.max(self.copied);
         if end <= start {

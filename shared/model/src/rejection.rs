@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $word:literal,)+) => {
-        /// Why a message is rejected: the `error.code` of its reply, and the reason of its dead letter.
+        /// Why a message is rejected. This is the `error.code` of the reply, and the reason of the dead letter.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum RejectionCode {
             $($(#[$doc])* $variant,)+
@@ -26,11 +26,11 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Not JSON, not UTF-8, or with half of a surrogate pair.
+    /// The message is not JSON or not UTF-8, or it contains half of a surrogate pair.
     MalformedJson = "malformed_json",
-    /// More bytes than allowed.
+    /// The message has more bytes than allowed.
     TooLarge = "too_large",
-    /// Nested deeper than allowed.
+    /// The message is nested deeper than allowed.
     TooDeep = "too_deep",
     /// A key occurs twice in one object.
     DuplicateKey = "duplicate_key",
@@ -40,13 +40,13 @@ codes! {
     InvalidField = "invalid_field",
     /// A field is unknown.
     UnknownField = "unknown_field",
-    /// A turn without calls.
+    /// The turn has no calls.
     NoCalls = "no_calls",
-    /// A turn with more calls than allowed.
+    /// The turn has more calls than allowed.
     TooManyCalls = "too_many_calls",
     /// The tenant is not configured.
     UnknownTenant = "unknown_tenant",
-    /// The tenant was set at run time, and its declaration cannot be read.
+    /// The tenant was set at run time, and the tenant's declaration cannot be read.
     UnreadableTenant = "unreadable_tenant",
     /// The agent is not configured.
     UnknownAgent = "unknown_agent",
@@ -62,31 +62,31 @@ codes! {
     InboxFull = "inbox_full",
     /// The tenant has too many inboxes.
     TooManyInboxes = "too_many_inboxes",
-    /// Too many cancels wait for turns or tasks that have not arrived.
+    /// Too many cancellations wait for turns or tasks that have not arrived.
     TooManyCancels = "too_many_cancels",
-    /// Rejected for a reason that this build does not know.
+    /// The message is rejected for a reason that this build does not know.
     Refused = "refused",
     /// The agent does not accept tasks.
     NoTaskHandler = "no_task_handler",
-    /// A task's deadline has passed, or is too far in the future.
+    /// The task's deadline has passed, or is too far in the future.
     InvalidDeadline = "invalid_deadline",
     /// The delegator does not work on the parent task.
     WrongDelegator = "wrong_delegator",
     /// The delegator may not delegate.
     MayNotDelegate = "may_not_delegate",
-    /// The parent task has ended or never existed.
+    /// The parent task has ended, or it never existed.
     UnknownParent = "unknown_parent",
-    /// The parent task has too little of its budget left.
+    /// The parent task does not have enough budget left.
     BudgetExceedsParent = "budget_exceeds_parent",
-    /// The task would return to an agent above it in the chain.
+    /// The task's target is an agent that is already in the chain of delegations.
     DelegationCycle = "delegation_cycle",
     /// The chain of delegations is too long.
     DelegationDepth = "delegation_depth",
     /// An internal error of the fleet.
     Internal = "internal",
-    /// It repeatedly crashed the process that read it.
+    /// The message repeatedly crashed the process that read it.
     Poison = "poison",
-    /// An internal entry of the fleet that cannot be read.
+    /// An internal entry of the fleet cannot be read.
     Unreadable = "unreadable",
 }
 

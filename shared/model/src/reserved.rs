@@ -1,10 +1,12 @@
-//! IDs that the fleet derives from other IDs. It finds steps of a task, inner calls and exchanges of a conversation by
-//! their IDs. A caller that chose such an ID could take its place, or have its result read for another's.
+//! IDs that the fleet derives from other IDs. The fleet finds steps of a task, inner calls and exchanges of a
+//! conversation by these IDs. If a caller chose such an ID, its turn could replace the fleet's turn, or one result
+//! could be taken for the other.
 
-/// Hexadecimal characters after `d-` in the ID of a delegated task: half of the digest that it derives from.
+/// Hexadecimal characters after `d-` in the ID of a delegated task. They are half of the digest from which the ID is
+/// derived.
 const DELEGATED_HEX: usize = 32;
 
-/// Returns the fleet's own use of an ID, or `None` if a caller may choose the ID.
+/// Returns what the fleet uses the ID for; `None` if a caller may choose the ID.
 #[must_use]
 pub fn reserved(id: &str) -> Option<&'static str> {
     let mut parts = id.split('.');

@@ -1,4 +1,4 @@
-//! Retry delays. Only this module and the store's reconnect helper name `backoff`.
+//! Delays between retries. Only this module and the reconnect helper of the store use the `backoff` crate.
 
 pub mod breaker;
 
@@ -8,14 +8,14 @@ use backoff::backoff::Backoff;
 
 use super::limits;
 
-/// The waits between tries: 1 s, 3 s, 9 s by default.
+/// The waits between attempts. Default: 1 s, 3 s, 9 s.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ladder {
     waits: Vec<Duration>,
 }
 
 impl Default for Ladder {
-    /// Three retries, each wait three times the one before: 1 s, 3 s, 9 s.
+    /// Three retries. Each wait is three times the previous wait: 1 s, 3 s, 9 s.
     fn default() -> Self {
         Self::exponential(Duration::from_secs(1), 3.0, 3)
     }
@@ -28,8 +28,8 @@ impl Ladder {
         Self { waits }
     }
 
-    /// `retries` waits: the first is `first`, and each later one is `factor` times the previous one. No jitter:
-    /// windows are already staggered per agent, and the actual wait should match the documented one.
+    /// `retries` waits. The first wait is `first`, and each later wait is `factor` times the previous wait. There is
+    /// no jitter: windows are already staggered per agent, and the actual waits should match the documentation.
     #[must_use]
     pub fn exponential(first: Duration, factor: f64, retries: usize) -> Self {
         let mut policy = backoff::ExponentialBackoff {
@@ -44,13 +44,14 @@ impl Ladder {
         Self { waits: (0..retries).map_while(|_| policy.next_backoff()).collect() }
     }
 
-    /// Returns the number of retries after the first try.
+    /// Returns the number of retries after the first attempt.
     #[must_use]
     pub fn retries(&self) -> usize {
         self.waits.len()
     }
 
-    /// The longest time that tries from number `attempt` (from 1) on can take, including waits, if each takes `each`.
+    /// The longest time that the attempts from number `attempt` (from 1) on can take, including waits. Each attempt
+    /// takes `each`.
     #[must_use]
     pub fn longest_from(&self, attempt: u32, each: Duration) -> Duration {
         let waits = self.waits.get((attempt as usize).saturating_sub(1)..).unwrap_or_default();
@@ -58,10 +59,11 @@ impl Ladder {
         waits.iter().fold(each.saturating_mul(tries), |all, wait| all.saturating_add(*wait))
     }
 
-    /// Decides what follows when try number `attempt` (from 1) fails transiently.
+    /// Decides what happens after attempt number `attempt` (from 1) has failed transiently.
     ///
-    /// `retry_after` is the wait that the service asks for. It is a lower bound of the wait. The failure is final if
-    /// it exceeds [`limits::RETRY_AFTER_MS_MAX`] or ends after the deadline (`left`, the time until it).
+    /// `retry_after` is the wait that the service asks for, and the minimum of the actual wait. `left` is the time
+    /// until the deadline. The failure is final if `retry_after` exceeds [`limits::RETRY_AFTER_MS_MAX`], or if the
+    /// wait would end after the deadline.
     #[must_use]
     pub fn decide(&self, attempt: u32, retry_after: Option<Duration>, left: Duration) -> RetryDecision {
         let Some(wait) = self.waits.get((attempt as usize).saturating_sub(1)).copied() else {
@@ -92,11 +94,11 @@ pub enum RetryDecision {
 /// Why a transient failure is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRetryReason {
-    /// All retries are used up.
+    /// All retries have been used.
     TriesUsedUp,
     /// The service asks for a wait that is too long.
     RetryAfterTooLong,
-    /// The deadline would pass first.
+    /// The deadline would pass before the retry.
     DeadlineFirst,
 }
 

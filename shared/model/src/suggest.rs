@@ -1,17 +1,18 @@
-//! "Did you mean": the known names that are closest to an unknown one. For configuration errors and unknown tools.
+//! "Did you mean": the known names that are closest to an unknown name, for configuration errors and unknown tools.
 
-/// Names that differ by more edits are not considered typing errors.
+/// Maximum number of edits between a name and its misspelling. Names that differ more are different names.
 const EDITS_MAX: usize = 2;
 
-/// The known name closest to `wrong`: at most two edits away, and at most half of its characters. Letter case, and `-`
-/// instead of `_`, do not count.
+/// The known name closest to `wrong`. It differs by at most two edits, and by at most half of the characters. Letter
+/// case does not count, nor does `-` instead of `_`.
 pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let folded = fold(wrong);
     let length = folded.chars().count();
     let limit = EDITS_MAX.min(length / 2);
     known
         .into_iter()
-        // Names whose lengths differ more cannot be closer. This skips the comparison of long names.
+        // Names whose lengths differ by more than the limit cannot be close enough. This check avoids comparing long
+        // names.
         .filter(|name| name.chars().count().abs_diff(length) <= limit)
         .map(|name| (strsim::osa_distance(&folded, &fold(name)), name))
         .filter(|(edits, _)| *edits <= limit)
@@ -19,11 +20,11 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name.to_owned())
 }
 
-/// The known names nearest to `wrong`, nearest first: names that begin with `wrong`, or differ from it by edits of at
-/// most half its length.
+/// The known names nearest to `wrong`, nearest first. They begin with `wrong`, or the number of edits is at most
+/// half the number of its characters.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     const SHOWN: usize = 3;
-    // A longer name is not near anything.
+    // Longer known names are not considered, and a longer unknown name is cut.
     const CHARS_MAX: usize = 128;
     let folded: String = fold(wrong).chars().take(CHARS_MAX).collect();
     let limit = folded.chars().count() / 2;

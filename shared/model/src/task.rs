@@ -6,19 +6,20 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Context, InboxName, Priority, TaskId, TenantId};
 
-/// The grant of a delegator: never more than the delegator has itself.
+/// The grant of a delegator to a task. A delegator cannot grant more than it has itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskGrant {
-    /// Calls that all turns under this task may make together.
+    /// Maximum number of calls that all turns of this task may make together.
     pub budget: u32,
-    /// Capabilities that turns under this task keep; `None` means all that the agent has.
+    /// Capabilities that turns of this task may use; `None` means all capabilities of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<BTreeSet<String>>,
-    /// The only tools that turns under this task may use, as far as the agent may call them; `None` means all of
-    /// them.
+    /// The only tools that turns of this task may use, if the agent may call them; `None` means all tools of the
+    /// agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<BTreeSet<String>>,
-    /// The agents above this task, outermost first: input of the cycle and depth checks.
+    /// The agents above this task in the chain of delegations, outermost first. The checks for cycles and depth use
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<AgentId>,
 }
@@ -26,27 +27,27 @@ pub struct TaskGrant {
 /// A validated task.
 #[derive(Debug, Clone)]
 pub struct Task {
-    /// Its ID; `None` if it is derived from the inbound entry.
+    /// The task's ID; `None` if the ID is derived from the inbound entry.
     pub id: Option<TaskId>,
     /// The tenant of the task.
     pub tenant: TenantId,
-    /// The agent that works on it.
+    /// The agent that works on the task.
     pub target: AgentId,
     /// The agent that delegated it, if any.
     pub delegator: Option<AgentId>,
-    /// The work, in words.
+    /// The work, as text.
     pub description: String,
-    /// Structured input in addition to the words.
+    /// Structured input in addition to the text.
     pub input: Option<Box<serde_json::value::RawValue>>,
     /// The priority: how urgent it is.
     pub priority: Priority,
-    /// When it expires, ms since the epoch; `None` means the default.
+    /// When the task expires, ms since the epoch; `None` means the default.
     pub deadline_ms: Option<i64>,
     /// The inbox that receives the reply.
     pub reply_to: Option<InboxName>,
-    /// The task that this one was delegated from. Its budget is reduced by this task's.
+    /// The task from which this task was delegated. This task's budget is taken from the parent's budget.
     pub parent: Option<TaskId>,
-    /// The grant for turns under it.
+    /// The grant for turns of this task.
     pub grant: TaskGrant,
     /// The context that handlers receive.
     pub context: Context,

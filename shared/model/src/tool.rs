@@ -30,16 +30,17 @@ pub type ToolId = String;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Effect {
-    /// No effect: it only reads.
+    /// The tool only reads: no effect.
     Read,
-    /// The same as running it once.
+    /// Running the tool twice has the same effect as running it once.
     Idempotent,
-    /// The effect happens again: a second message, a second post. This is the default for undeclared effects.
+    /// Running the tool twice has the effect twice: a second message, a second post. This is the default if no effect
+    /// is declared.
     #[default]
     Once,
 }
 
-/// A tool as the registry knows it, regardless of how it runs.
+/// A tool in the registry, regardless of how the tool runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct ToolSpec {
     /// Stable ID, unique.
@@ -55,39 +56,40 @@ pub struct ToolSpec {
     /// JSON Schema of the output, if the tool declares one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<serde_json::Value>,
-    /// For grouping in lists (`messaging`, `social`).
+    /// The category, for grouping in lists (`messaging`, `social`).
     pub category: String,
-    /// SemVer of the tool.
+    /// The version of the tool (SemVer).
     pub version: String,
     /// The effect of running it twice.
     pub effect: Effect,
-    /// For a tool whose effect is `once`: the key that identifies calls with the same effect, so that the effect
-    /// happens once.
+    /// For a tool with effect `once`: the key that identifies calls with the same effect, so that the effect happens
+    /// only once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect_key: Option<EffectKey>,
-    /// For a tool whose effect is `read`: how its results are cached.
+    /// For a tool with effect `read`: how its results are cached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<ReadCache>,
-    /// For a tool whose effect is `once`: how the fleet finds out whether a call with unknown outcome took effect.
+    /// For a tool with effect `once`: how the fleet finds out whether a call with an unknown outcome took effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconcile: Option<Reconcile>,
-    /// For a tool whose effect is `once`: how durable the intent record must be before a call runs. `None`: the
+    /// For a tool with effect `once`: how durable the intent record must be before a call runs. `None` means the
     /// fleet's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durable: Option<Durability>,
-    /// Wall-clock limit of one try.
+    /// Wall-clock time limit of one attempt.
     #[serde(with = "duration_ms")]
     pub timeout: Duration,
-    /// Capabilities that the agent needs, all of them.
+    /// Capabilities that the agent needs. It needs all of them.
     pub required_capabilities: Vec<String>,
-    /// Plan features that the tenant needs, all of them.
+    /// Plan features that the tenant needs. It needs all of them.
     pub required_features: Vec<String>,
     /// True if a person must approve each call.
     pub requires_approval: bool,
-    /// The approvers and their number, if the tool configures them. Omitted from digests if `None`.
+    /// The approvers that each call needs, if the tool configures them. Omitted from digests if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalDemand>,
-    /// False if the tool is declared but cannot run: its calls fail with the message that it is not configured.
+    /// False if the tool is declared but cannot run. Its calls then fail with the message that the tool is not
+    /// configured.
     pub configured: bool,
 }
 
@@ -96,7 +98,7 @@ pub struct ToolSpec {
 pub struct ToolTraits {
     /// The effect of running it twice.
     pub effect: Effect,
-    /// Its category.
+    /// The category.
     pub category: String,
 }
 

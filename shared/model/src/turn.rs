@@ -1,4 +1,4 @@
-//! A turn: one model response, an ordered list of tool calls by one agent.
+//! A turn: one response of a model, with an ordered list of tool calls by one agent.
 
 mod context;
 mod dialect;
@@ -14,23 +14,23 @@ use super::{AgentId, InboxName, TaskId, TenantId, TurnId};
 pub use context::Context;
 pub use dialect::Dialect;
 
-/// The priority of a slice: which of the four `ready` streams it waits in.
+/// The priority of a slice. It decides which of the four `ready` streams the slice waits in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// Before everything else.
+    /// Is taken before all other work.
     Urgent,
-    /// Before normal work.
+    /// Is taken before normal and low work.
     High,
     /// The default.
     #[default]
     Normal,
-    /// Only if nothing else waits. A guard prevents starvation.
+    /// Is taken only if no other work waits. A guard prevents starvation.
     Low,
 }
 
 impl Priority {
-    /// All priorities, most urgent first: the order in which workers read.
+    /// All priorities, most urgent first. Workers read the streams in this order.
     pub const ALL: [Self; 4] = [Self::Urgent, Self::High, Self::Normal, Self::Low];
 
     /// The word used in keys and messages.
@@ -56,7 +56,7 @@ impl Priority {
 pub struct Priorities(Vec<Priority>);
 
 impl Priorities {
-    /// These priorities, in any order; duplicates are ignored. `None` if the list is empty.
+    /// These priorities, in any order. Duplicates are ignored. `None` if the list is empty.
     #[must_use]
     pub fn new(priorities: impl IntoIterator<Item = Priority>) -> Option<Self> {
         let mut served: Vec<Priority> = priorities.into_iter().collect();
@@ -65,7 +65,7 @@ impl Priorities {
         (!served.is_empty()).then_some(Self(served))
     }
 
-    /// Most urgent first.
+    /// The priorities, most urgent first.
     #[must_use]
     pub fn as_slice(&self) -> &[Priority] {
         &self.0
@@ -78,30 +78,31 @@ impl Default for Priorities {
     }
 }
 
-/// One tool call as the agent made it. Nothing in it is trusted.
+/// One tool call as the model wrote it. No part of it is trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// The provider's ID of the call: echoed unchanged, never trusted to be unique.
+    /// The provider's ID of the call. It is returned unchanged, and may not be unique.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
     /// The tool's name as the model wrote it.
     #[serde(rename = "t")]
     pub tool: String,
-    /// The arguments as text. They are parsed, within bounds, only when the call runs.
+    /// The arguments as text. They are parsed, under bounds, only when the call runs.
     #[serde(rename = "a")]
     pub arguments: String,
 }
 
-/// A validated turn: within all bounds, every ID well-formed. Permissions are checked later, call by call.
+/// A validated turn: it is within all bounds, and every ID is well-formed. The permissions of each call are checked
+/// later.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// The producer's ID; `None` if it gave none, and one is derived from the inbound entry.
+    /// The ID that the producer set; `None` if the ID is derived from the inbound entry.
     pub id: Option<TurnId>,
     /// The tenant of the turn.
     pub tenant: TenantId,
     /// The agent that makes the calls.
     pub agent: AgentId,
-    /// The priority: how urgent it is.
+    /// The priority of the turn's slices.
     pub priority: Priority,
     /// When the turn expires, ms since the epoch; `None` means the default.
     pub deadline_ms: Option<i64>,
@@ -109,21 +110,22 @@ pub struct Turn {
     pub reply_to: Option<InboxName>,
     /// The dialect of the calls.
     pub dialect: Dialect,
-    /// The task that the turn is made for. Its budget is debited too.
+    /// The task to which the turn belongs. The turn's calls also debit the budget of the task.
     pub task: Option<TaskId>,
-    /// The context that handlers receive besides the arguments.
+    /// The context. Handlers receive it in addition to the arguments.
     pub context: Context,
-    /// True if the reply carries `tool_call_audits`.
+    /// True if the reply must contain `tool_call_audits`.
     pub want_audits: bool,
-    /// True if the model was shown strict definitions: a null that the schema does not allow means that the argument
-    /// is left out.
+    /// True if the model was shown strict definitions. Then a null that the tool's schema does not allow means that
+    /// the argument is omitted.
     pub strict: bool,
-    /// The only tools that this turn may use, as far as the agent may call them; `None` means all of them.
+    /// The only tools that this turn may use, if the agent may call them; `None` means all tools of the agent.
     pub allowed_tools: Option<BTreeSet<String>>,
     /// True if consecutive calls of `read` tools may run at the same time.
     pub parallel_reads: bool,
-    /// True if its inbox receives a message when one of its calls waits for approval.
+    /// True if the turn's inbox receives a message when one of the calls waits for approval.
     pub pending_approval: bool,
-    /// The calls, in order. Never empty, except for [`Dialect::Text`]: an answer in text may need no tool.
+    /// The calls, in order. Only a turn in [`Dialect::Text`] can have no calls, because an answer in plain text may
+    /// need no tool.
     pub calls: Vec<Call>,
 }

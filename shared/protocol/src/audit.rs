@@ -13,10 +13,10 @@ use tickfleet_model::outcome::CallApproval;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, TenantId, limits};
 
-/// Longest provider's ID of a call in an entry, in characters.
+/// Maximum characters of the provider's ID of a call in an entry.
 const TOOL_CALL_ID_CHARS_MAX: usize = 256;
 
-/// The data of an entry. All of it is borrowed, because entries are written on the hot path.
+/// The data of an entry. All of it is borrowed, because the code that writes entries runs for every call.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditInput<'a> {
     /// When the call ended, ms since the epoch of the shard's clock.
@@ -25,13 +25,14 @@ pub struct AuditInput<'a> {
     pub tenant: &'a TenantId,
     /// The agent that made the call; for a task, the agent that carried it out.
     pub agent: &'a AgentId,
-    /// For a task, the agent that delegated it, or `Some(None)` if a producer enqueued it. `None` for a call of a tool.
+    /// For a task: the agent that delegated the task, or `Some(None)` if a producer enqueued it. For a call of a
+    /// tool: `None`.
     pub delegated: Option<Option<&'a AgentId>>,
     /// The turn's ID. The call's own ID is in the result.
     pub turn: &'a str,
     /// The tool's name; `None` if no tool was looked up, or if no tool has the name that the model used.
     pub tool_name: Option<&'a str>,
-    /// The tool's stable ID, which identifies the version that ran; `None` in the same cases as the name.
+    /// The tool's stable ID, which identifies the version that ran. `None` whenever the tool's name is `None`.
     pub tool_id: Option<&'a str>,
     /// The arguments as the model wrote them.
     pub arguments: &'a str,
@@ -43,9 +44,9 @@ pub struct AuditInput<'a> {
     pub premises: &'a str,
     /// The effect that the call claimed, if it may have taken effect or if the result is that of an equal call.
     pub effect: Option<&'a EffectNote>,
-    /// The generation of the policy that decided the call, if a policy did.
+    /// The generation of the policy that decided the call; `None` if no policy decided it.
     pub policy_version: Option<u64>,
-    /// The start of that policy's digest; empty if unknown.
+    /// The start of the digest of that policy; empty if unknown.
     pub policy_digest: &'a str,
     /// Redacts secrets.
     pub redactor: &'a Redactor,
@@ -56,8 +57,8 @@ pub struct AuditInput<'a> {
 /// One entry of the audit log as JSON. Its level is `info` for a success and `error` for anything else.
 ///
 /// `meta.arguments` is the redacted JSON, or a string if the arguments are not JSON. `meta.result` is a string: the
-/// redacted output as JSON, cut to its bound. `meta.result` and `meta.error` are always present, and one of them is
-/// null.
+/// redacted output as JSON, cut to its bound. Both `meta.result` and `meta.error` are always present. One of the two
+/// is null.
 #[must_use]
 pub fn audit_entry(input: &AuditInput<'_>) -> String {
     let AuditInput { result, redactor, .. } = *input;
@@ -66,8 +67,8 @@ pub fn audit_entry(input: &AuditInput<'_>) -> String {
     entry.text("level", if result.success { "info" } else { "error" });
     entry.text("action", "TOOL_CALL");
     entry.text("entity_type", "tool");
-    // Each tool has one spelling: its name, whether a worker ran the call or the scheduler ended it. If no tool was
-    // looked up, the entry has the model's own words, which may contain anything.
+    // A tool has one spelling in all entries, its name, whether a worker ran the call or the scheduler ended it. If
+    // no tool was looked up, the entry has the name that the model wrote, which may contain anything.
     let tool = redactor.text(&result.tool);
     entry.text("entity_id", input.tool_name.unwrap_or(&tool));
     let (actor_type, actor) = match input.delegated {
@@ -137,7 +138,7 @@ fn meta(input: &AuditInput<'_>) -> String {
         meta.raw("premises", input.premises);
     }
     if let Some(EffectNote { key, window_ms }) = input.effect {
-        // A hash, so there is nothing to redact.
+        // The key is a hash, so there is nothing to redact.
         meta.raw("effect", &format!(r#"{{"key":"{key}","window_ms":{window_ms}}}"#));
     }
     if let Some(approval) = &result.approval {
@@ -172,7 +173,7 @@ fn error(error: &CallError, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// Who approved the call, and the arguments that they replaced the model's with, if any.
+/// Who approved the call, and the arguments with which they replaced the model's arguments, if any.
 fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     let mut object = Object::new(128);
     object.text("id", &approval.id);
@@ -183,7 +184,7 @@ fn approved(approval: &CallApproval, redactor: &Redactor) -> String {
     object.end()
 }
 
-/// A denial by a rule in shadow mode, with the member names that a denied call has in `error.details`.
+/// A denial by a rule in shadow mode. Its members have the same names as in `error.details` of a denied call.
 fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
     let mut object = Object::new(denial.message.len() + 96);
     object.text("rule", &denial.rule);
@@ -205,15 +206,16 @@ fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
 
 /// The first `chars_max` characters of a redacted output.
 ///
-/// A huge output is not redacted to its end for the few characters that are kept. The window is long enough that a
-/// secret which starts in the kept characters ends inside it.
+/// A huge output is not redacted completely, because only a few characters are kept. A secret that starts in the kept
+/// characters ends inside the redacted window.
 fn shown(json: &str, chars_max: usize, redactor: &Redactor) -> String {
-    // Added to four bytes per character: enough to recognize the longest token that is detected by its shape.
+    // The window has four bytes for each kept character, and twice this margin: enough for the longest token that is
+    // detected by its shape.
     const MARGIN: usize = 1_024;
     let window = super::json::prefix(json, chars_max.saturating_mul(4).saturating_add(2 * MARGIN));
     let mut clean = redactor.json(window);
-    // If redaction shortened the window, its last bytes may end up in the kept characters, including a secret that was
-    // cut in two. In that case, redact the whole output.
+    // If redaction shortened the window, the kept characters may reach the window's end, where a secret may be cut in
+    // two. In that case, redact the whole output.
     if window.len() < json.len() && clean.len() < chars_max.saturating_mul(4).saturating_add(MARGIN) {
         clean = redactor.json(json);
     }

@@ -1,4 +1,4 @@
-//! The single place that cuts huge outputs: a value above its bound keeps its head and tail.
+//! The only code that cuts huge outputs: a value above its bound keeps its beginning and its end.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ const MARKER_BYTES: usize = 120;
 /// The start of the object that replaces a cut value.
 pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
 
-/// Cuts an output to at most `bytes_max` bytes, the form in which a result holds it.
+/// Cuts an output to at most `bytes_max` bytes, in the form that results contain.
 #[must_use]
 pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {
     if json.get().len() <= bytes_max {
@@ -24,12 +24,11 @@ pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {
     RawValue::from_string(cut).unwrap_or(json)
 }
 
-/// Returns `json` unchanged if it has at most `bytes_max` bytes. Otherwise returns a smaller value, of at most
-/// `bytes_max` bytes, that says how much is missing. The result is always valid JSON, and no character or escape is
-/// split.
+/// Returns `json` unchanged if it has at most `bytes_max` bytes. Otherwise returns a smaller JSON value that states
+/// how many bytes are missing. No character or escape is split.
 ///
-/// A string stays a string, with a marker between head and tail. Any other value becomes an object
-/// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}`, whose head and tail are pieces of the value's
+/// A string stays a string, with a marker between its head and tail. Any other value becomes an object
+/// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}`. Its head and tail are pieces of the value's
 /// JSON text. Three quarters of the room go to the head. If `bytes_max` is below about 150 bytes, only the marker is
 /// left, and the result may exceed `bytes_max`.
 #[must_use]
@@ -73,7 +72,7 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
         left.checked_sub(escaped_len(character)).inspect(|rest| left = *rest).map(|_| character.len_utf8())
     };
     let head: usize = text.chars().map_while(&mut fits).sum();
-    // Half a number would be a different number, so a number at the cut is left out whole.
+    // Half a number would be a different number, so a number at the cut is left out completely.
     let head = number_across(text, head).map_or(head, |(before, _)| before);
     let (head, rest) = text.split_at_checked(head).unwrap_or((text, ""));
     left = room - head_room;
@@ -86,7 +85,7 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
     (head, rest.get(rest.len() - tail..).unwrap_or_default())
 }
 
-/// The first `chars_max` characters of `text`. If `text` is longer, the last of them is `…`.
+/// The first `chars_max` characters of `text`. If `text` is longer, the last of these characters is replaced by `…`.
 pub(super) fn cut_chars(text: &str, chars_max: usize) -> Cow<'_, str> {
     if text.len() <= chars_max {
         return Cow::Borrowed(text);

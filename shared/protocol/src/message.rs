@@ -1,4 +1,4 @@
-//! A message as bytes: read completely, or salvaged as far as it is readable.
+//! Reads a message from bytes. If the message is invalid, its readable parts are salvaged.
 
 pub(crate) mod calls;
 pub(crate) mod fields;
@@ -13,8 +13,8 @@ use tickfleet_model::{RejectionCode, limits};
 /// The depth to which messages are indexed: message, content, list of calls, call, `function`, and its members.
 const LEVELS: usize = 5;
 
-/// Reads a message of at most [`limits::TURN_BYTES_MAX`] bytes and passes its document to `strict`. Any problem becomes
-/// a rejection with everything that is still readable.
+/// Reads a message of at most [`limits::TURN_BYTES_MAX`] bytes and passes its document to `strict`. If there is any
+/// problem, returns a rejection with all parts that are still readable.
 pub(super) fn read_message<T>(
     bytes: &[u8],
     strict: impl FnOnce(&Document<'_>) -> Result<T, MessageProblem>,
@@ -32,7 +32,7 @@ pub(super) fn read_message<T>(
     verdict.map_err(|problem| RejectedMessage::of(problem, &document))
 }
 
-/// The parts of a message that are readable even if it is invalid: tenant and agent, its IDs, and its calls.
+/// The parts of a message that are readable even if the message is invalid: tenant, agent, IDs and calls.
 #[must_use]
 pub fn glance(bytes: &[u8]) -> Box<RejectedMessage> {
     let text = String::from_utf8_lossy(bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes));
@@ -40,12 +40,13 @@ pub fn glance(bytes: &[u8]) -> Box<RejectedMessage> {
     RejectedMessage::of(MessageProblem::new(RejectionCode::MalformedJson, ""), &document)
 }
 
-/// The rejection of bytes that are too many or not text, with what is readable at their start.
+/// The rejection of a message that is too long or not UTF-8, with the readable parts of its start.
 fn salvage(bytes: &[u8], bounds: Bounds) -> Box<RejectedMessage> {
     let start = bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes);
     let text = String::from_utf8_lossy(start);
     let (document, other) = Document::read(&text, bounds.depth_max, LEVELS);
-    // `check` reports the size or the first byte that is not UTF-8. Both come before problems of the document.
+    // `check` reports that the message is too long, or its first byte that is not UTF-8. These have precedence over
+    // problems of the document.
     let problem = match super::json::check(bytes, bounds) {
         Err(error) => malformed(&error),
         Ok(()) => other.map_or_else(

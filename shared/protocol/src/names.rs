@@ -1,4 +1,4 @@
-//! Maps tool names to the names that dialects permit, and back. Each dialect's module has its rules.
+//! Maps tool names to the names that dialects permit, and back. The module of each dialect has the dialect's rules.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 /// The tool names that a dialect permits: letters, digits, `_`, and the bytes in `also`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NameRules {
-    /// The bytes that a name may have besides `A-Z a-z 0-9 _`.
+    /// The bytes that a name may contain in addition to `A-Z a-z 0-9 _`.
     pub(super) also: &'static [u8],
     /// True if a name must begin with a letter or `_`.
     pub(super) first_is_letter: bool,
@@ -20,7 +20,7 @@ impl NameRules {
     /// `[A-Za-z0-9_-]{1,64}`: the rules of OpenAI and Anthropic.
     pub(super) const STRICTEST: Self = Self { also: b"-", first_is_letter: false, bytes_max: 64 };
 
-    /// Returns true if `byte` is permitted at position `at`. Letters and `_` always are.
+    /// Returns true if `byte` is permitted at position `at`. Letters and `_` are permitted at every position.
     fn allow(&self, at: usize, byte: u8) -> bool {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'_' => true,
@@ -34,16 +34,17 @@ impl NameRules {
 /// Hexadecimal digits of the digest at the end of a shortened name.
 const DIGEST_DIGITS: usize = 16;
 
-/// A name with only `[A-Za-z0-9_-]`: every other byte becomes `_xHH_` (`math.add` → `math_x2E_add`), and a `_` that
-/// looks like the start of such an escape is itself escaped. Different names stay different.
+/// A form of the name that contains only `[A-Za-z0-9_-]`. Every other byte becomes `_xHH_` (`math.add` →
+/// `math_x2E_add`). A `_` that looks like the start of such an escape is itself escaped, so different names stay
+/// different.
 ///
-/// The length is not checked: see [`NameMap`] for names that are too long.
+/// The result may be too long for a dialect; [`NameMap`] shortens such names.
 #[must_use]
 pub fn mangle(name: &str) -> Cow<'_, str> {
     mangle_by(NameRules::STRICTEST, name)
 }
 
-/// Like [`mangle`], with other rules.
+/// Like [`mangle`], but for the dialect with these `rules`.
 fn mangle_by(rules: NameRules, name: &str) -> Cow<'_, str> {
     let bytes = name.as_bytes();
     let stays = |at: usize, byte: u8| rules.allow(at, byte) && (byte != b'_' || escape_digits(bytes, at).is_none());
@@ -86,7 +87,7 @@ pub fn unmangle(wire: &str) -> Cow<'_, str> {
     String::from_utf8(name).map_or(Cow::Borrowed(wire), Cow::Owned)
 }
 
-/// The byte that `_xHH` at `at` encodes.
+/// The byte that is encoded as `_xHH` at offset `at`.
 fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     let [b'_', b'x', high, low] = bytes.get(at..at + 4)? else { return None };
     let digit = |byte: u8| match byte {
@@ -97,7 +98,8 @@ fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
     Some(digit(*high)? * 16 + digit(*low)?)
 }
 
-/// The wire names of a set of tools, and the way back. The same tools always give the same map, in any order.
+/// The wire names of a set of tools, in both directions. The same set of tools always gives the same map, in any
+/// order.
 #[derive(Debug, Clone, Default)]
 pub struct NameMap {
     to_wire: BTreeMap<String, String>,
@@ -105,7 +107,7 @@ pub struct NameMap {
 }
 
 impl NameMap {
-    /// The map of these tools' names under `rules`. `None` permits every name.
+    /// The map of these tools' names under `rules`. If `rules` is `None`, every name is permitted unchanged.
     pub(super) fn within<N: AsRef<str>>(rules: Option<NameRules>, names: impl IntoIterator<Item = N>) -> Self {
         let mut map = Self::default();
         let Some(rules) = rules else {
@@ -122,8 +124,8 @@ impl NameMap {
                 long.push(name.to_owned());
             }
         }
-        // Names that fit are unchanged. A generated name yields to them, in an order that does not depend on the
-        // caller's.
+        // Names that fit keep their form. A shortened name must not equal one of them. Sort the long names, so that
+        // the result does not depend on the caller's order.
         long.sort_unstable();
         long.dedup();
         for name in long {
@@ -139,7 +141,7 @@ impl NameMap {
         self.to_wire.insert(name.to_owned(), wire);
     }
 
-    /// Adds the wire names of `other` for the way back, unless this map uses them itself.
+    /// Adds the wire names of `other` as further ways to resolve a name, except wire names that this map already has.
     pub(super) fn lead_back(&mut self, other: &Self) {
         for (wire, name) in &other.from_wire {
             self.from_wire.entry(wire.clone()).or_insert_with(|| name.clone());
@@ -152,20 +154,20 @@ impl NameMap {
         self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
     }
 
-    /// The name whose wire name is exactly `wire` in some dialect. A text that only unmangles to a name (`_x6C_ist`)
-    /// does not count, because code that counts calls by name must find the same name.
+    /// The name whose wire name is exactly `wire` in some dialect. A text that is not a wire name but would unmangle
+    /// to a name (`_x6C_ist`) does not count: code that counts calls by name must find the same name.
     #[must_use]
     pub fn shown_as(&self, wire: &str) -> Option<&str> {
         self.from_wire.get(wire).map(String::as_str)
     }
 
-    /// The wire names that differ from the tool's name, each with that name.
+    /// The wire names that differ from the tool's name, as pairs of wire name and tool name.
     pub fn differing(&self) -> impl Iterator<Item = (&str, &str)> {
         self.from_wire.iter().map(|(wire, name)| (wire.as_str(), name.as_str())).filter(|(wire, name)| wire != name)
     }
 
-    /// The tool that a model means by `wire`: a name of the map unchanged, or one of its wire names. A name that is not
-    /// in the map is unmangled.
+    /// The tool that a model means by `wire`, which may be a name of the map or one of its wire names. If `wire` is
+    /// neither, it is unmangled.
     #[must_use]
     pub fn tool<'a>(&'a self, wire: &'a str) -> Cow<'a, str> {
         if self.to_wire.contains_key(wire) {
@@ -175,7 +177,7 @@ impl NameMap {
     }
 }
 
-/// The start of the name's mangled form, followed by a digest of the whole name.
+/// The start of the name's mangled form, followed by a digest of the complete name.
 fn shortened(name: &str, wire: &str, bytes_max: usize, salt: u32) -> String {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());

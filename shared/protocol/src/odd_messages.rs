@@ -1,4 +1,4 @@
-//! Inputs that broke other systems: odd messages that providers really send.
+//! Tests of odd messages that providers really send and that broke other systems.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use serde_json::{Map, Value};

@@ -1,5 +1,5 @@
-//! Tests that results pair with calls one to one and in order, whatever the calls are. Providers reject a conversation
-//! in which a call has no answer, or two.
+//! Tests that each call has exactly one result, in the order of the calls. Providers reject a conversation in which a
+//! call has no answer, or two answers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use super::{RejectedId, RejectionStatus, messages, parse_turn, rejection_reply};
 use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId, limits};
 
-/// A call as a provider may send it. Its ID may be that of another call too, and its arguments may be broken.
+/// A call as a provider may send it. Its ID may equal the ID of another call, and its arguments may be broken.
 #[derive(Debug, Clone)]
 struct ProviderCall {
     id: Option<String>,
     arguments: String,
-    /// True if a block or item that is not a call comes before it.
+    /// True if a block or item that is not a call precedes it.
     after_other: bool,
 }
 
@@ -67,7 +67,7 @@ fn turn(dialect: Dialect, calls: &[ProviderCall], in_words: bool, spoilt: bool) 
     turn.to_string()
 }
 
-/// One result for each call of an accepted turn, as the fleet returns it.
+/// The results of an accepted turn as the fleet returns them: one for each call.
 fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     let one = |(position, call): (usize, &tickfleet_model::Call)| {
         let error = CallError { code: "denied".into(), message: "not you".into(), details: None };
@@ -82,7 +82,8 @@ fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     turn.calls.iter().enumerate().map(one).collect()
 }
 
-/// The call that each message answers: the provider's ID or our own; in text, the tool.
+/// What identifies the answered call in each message: the provider's ID or the fleet's ID. In plain text, the tool's
+/// name.
 fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
     let list = match dialect {
         Dialect::Anthropic | Dialect::Text => {
@@ -118,7 +119,7 @@ fn expected(dialect: Dialect, calls: &[ProviderCall]) -> Vec<String> {
     calls.iter().enumerate().map(one).collect()
 }
 
-/// The calls that are read. In plain text, reading stops after the first unreadable call.
+/// The calls that are read. In a plain-text answer, reading stops after the first unreadable call.
 fn read(dialect: Dialect, calls: &[ProviderCall], in_words: bool) -> &[ProviderCall] {
     let is_bad =
         |call: &ProviderCall| !call.arguments.is_empty() && serde_json::from_str::<Value>(&call.arguments).is_err();

@@ -1,4 +1,5 @@
-//! Keeps the protocol's reference pages correct: each of their examples is run through the code that it documents.
+//! Keeps the reference pages of the protocol correct: runs each example on these pages through the code that it
+//! documents.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use serde_json::Value;
@@ -14,7 +15,7 @@ const DIALECTS: &str = include_str!("../../../docs/reference/dialects.md");
 const OUTCOMES: &str = include_str!("../../../docs/reference/outcomes.md");
 const AUDIT_ENTRY: &str = include_str!("../../../docs/reference/audit-entry.md");
 
-/// The JSON examples of the pages, each with its kind: the words that follow ```` ```json ````.
+/// The JSON examples of the pages. The kind of an example is the text after ```` ```json ````.
 fn examples() -> Vec<(&'static str, &'static str)> {
     let pages = [PROTOCOL, DIALECTS, OUTCOMES, AUDIT_ENTRY];
     let blocks = pages.into_iter().flat_map(|page| page.split("\n```json").skip(1));
@@ -49,7 +50,7 @@ fn every_example_is_what_it_says() {
     }
 }
 
-/// The entry that is written when an operator resets a counter.
+/// The audit entry for an operator's reset of a counter.
 fn reset_entry() -> Value {
     let tenant = TenantId::new("acme").unwrap();
     let mut entry = json(&limit_reset_entry(&LimitReset {
@@ -62,7 +63,7 @@ fn reset_entry() -> Value {
         unit: "calls",
         redactor: &Redactor::default(),
     }));
-    // The commit of the reset adds these.
+    // The commit of the reset adds these members.
     entry["meta"]["used_before"] = 5.into();
     entry["meta"]["window_ends_ms"] = 1_795_342_200_000_i64.into();
     entry
@@ -131,7 +132,7 @@ fn every_outcome_and_every_rejection_code_has_a_row() {
     }
 }
 
-/// The blocks of the page about dialects that begin with ```` ```<word> ````.
+/// The blocks of the page about dialects that begin with the line ```` ```<word> ````.
 fn blocks(word: &str) -> impl Iterator<Item = &'static str> {
     let start = format!("\n```{word}\n");
     DIALECTS

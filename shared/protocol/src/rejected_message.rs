@@ -1,4 +1,4 @@
-//! A rejected message, with everything that a reply needs.
+//! A rejected message, with all data that the reply needs.
 
 use std::borrow::Cow;
 
@@ -7,23 +7,23 @@ use super::json::{Document, Value, bounded};
 use super::message::problem::MessageProblem;
 use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, TenantId, TurnId, limits};
 
-/// The reason why a message is rejected, and the readable parts of its envelope. They suffice to send the producer a
-/// `rejected` reply with one result for every readable call.
+/// The reason why a message is rejected, and the readable parts of its envelope. These parts are enough to send the
+/// producer a `rejected` reply with one result for every readable call.
 #[derive(Debug, Clone)]
 pub struct RejectedMessage {
     /// The broken rule.
     pub code: RejectionCode,
     /// The problem and what was expected; at most [`limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// The tenant, if readable and well-formed. The same condition applies to all IDs.
+    /// The tenant, if it is readable and well-formed. All other IDs below have the same condition.
     pub tenant: Option<TenantId>,
     /// The turn's ID.
     pub turn_id: Option<TurnId>,
     /// The digest of the turn's content, if it could be read.
     pub digest: Option<String>,
-    /// The task's ID, in a message about a task or in a turn made for a task.
+    /// The task's ID, from a message about a task or from a turn that belongs to a task.
     pub task_id: Option<TaskId>,
-    /// The agent as named, well-formed or not; at most [`limits::NAME_BYTES_MAX`] bytes and `…`.
+    /// The agent's name, even if it is not well-formed; at most [`limits::NAME_BYTES_MAX`] bytes and `…`.
     pub agent: Option<String>,
     /// The inbox that receives the reply.
     pub reply_to: Option<InboxName>,
@@ -33,12 +33,12 @@ pub struct RejectedMessage {
     pub correlation_id: Option<String>,
     /// Echoed in the reply.
     pub traceparent: Option<String>,
-    /// The readable calls, in order and without a limit: each of them needs an answer.
+    /// The readable calls, in order. Their number has no limit, because each of them needs an answer.
     pub calls: Vec<RejectedCall>,
 }
 
 impl RejectedMessage {
-    /// The rejection of a message that is unreadable, or need not be read.
+    /// The rejection of a message that is unreadable, or whose content is not needed.
     #[must_use]
     pub fn new(code: RejectionCode, message: String) -> Self {
         Self {
@@ -57,11 +57,11 @@ impl RejectedMessage {
         }
     }
 
-    /// The rejection of a message because of `problem`, with what is readable in its `document`.
+    /// The rejection of a message because of `problem`, with the readable parts of `document`.
     pub(super) fn of(problem: MessageProblem, document: &Document<'_>) -> Box<Self> {
         let message = bounded(&problem.message, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned();
         let mut refusal = Box::new(Self::new(problem.code, message));
-        // Of equal keys the first counts, as it does for everything before a broken place.
+        // If a key occurs twice, the first value counts. A broken place could hide the second one.
         let root = document.root().into_iter().flat_map(|root| root.members());
         let format = document.root().and_then(|root| root.member("format")).and_then(|format| format.as_str());
         let format = format.and_then(|word| Dialect::parse(&word));
@@ -94,7 +94,8 @@ impl RejectedMessage {
         }
     }
 
-    /// Reads the calls that the member `name` holds in `dialect`, unless another member had some.
+    /// Reads the calls of `dialect` in `held`, the value of the member `name`. Does nothing if another member had
+    /// calls.
     fn calls(&mut self, name: &'static str, dialect: Dialect, held: Value<'_, '_>) {
         if self.calls.is_empty() {
             self.calls = rules(dialect).salvage(name, held);
@@ -111,7 +112,7 @@ fn id<'a, T>(slot: &mut Option<T>, value: Value<'a, '_>, new: impl FnOnce(Cow<'a
     }
 }
 
-/// A string, if it is short enough to be echoed.
+/// The text of a string that is short enough to be echoed.
 fn short(value: Value<'_, '_>, bytes_max: usize) -> Option<String> {
     value.as_str().filter(|text| text.len() <= bytes_max).map(Cow::into_owned)
 }

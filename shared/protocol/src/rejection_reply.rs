@@ -7,13 +7,13 @@ use super::result::{messages_frame, result_json};
 use super::write::Object;
 use tickfleet_model::{CallError, CallId, CallResult, Outcome, TurnId, limits};
 
-/// Why a message is not accepted, as the `status` of its reply reports it.
+/// Why a message is not accepted. The `status` of the reply reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionStatus {
-    /// It breaks a rule.
+    /// The message breaks a rule.
     Rejected,
-    /// Its ID belongs to another turn. The reply has no results, because the results of that other turn do not belong
-    /// in it.
+    /// The message's ID belongs to another turn. The reply has no results, because a reader would take them for
+    /// results of that other turn.
     Conflict,
 }
 
@@ -26,7 +26,8 @@ impl RejectionStatus {
     }
 }
 
-/// The ID of a rejected message in its reply: its own ID if readable, otherwise one derived from its stream entry.
+/// The ID of a rejected message in the reply. If the message's own ID is unreadable, an ID is derived from the stream
+/// entry.
 #[derive(Debug, Clone, Copy)]
 pub enum RejectedId<'a> {
     /// A turn.
@@ -35,7 +36,8 @@ pub enum RejectedId<'a> {
     Task(&'a str),
 }
 
-/// The results and messages of rejected calls, as JSON lists without brackets, and the number of calls without one.
+/// The results and messages of rejected calls, as JSON lists without brackets. `left_out` is the number of calls
+/// without a result.
 #[derive(Default)]
 struct RejectionResults {
     results: String,
@@ -108,7 +110,7 @@ fn rejection_results(refusal: &RejectedMessage, turn: &TurnId) -> RejectionResul
     rejection_results
 }
 
-/// The result of one rejected call. Calls beyond the limit of a turn get a short message instead of the reason.
+/// The result of one rejected call. Calls beyond the maximum of a turn get a short message instead of the reason.
 fn result(refusal: &RejectedMessage, turn: &TurnId, position: usize, call: &RejectedCall) -> CallResult {
     let message = if position < limits::CALLS_PER_TURN_MAX {
         refusal.message.clone()

@@ -35,7 +35,7 @@ pub fn result_json(result: &CallResult) -> String {
         object.text("repeats", call);
     }
     if let Some(approval) = &result.approval {
-        // Plain data, so serialization does not fail.
+        // An approval is plain data, so its serialization does not fail.
         object.raw("approval", &serde_json::to_string(approval).unwrap_or_else(|_| "null".into()));
     }
     if let Some(cached) = &result.cached {
@@ -56,26 +56,26 @@ pub(crate) fn cached_json(cached: &CacheHit) -> String {
     object.end()
 }
 
-/// The message that reports this result to a model (in MCP: to a client) in `dialect`, or its part of a message; `None`
-/// if the dialect has no messages.
+/// The message in `dialect` that reports this result to a model (in MCP: to a client), or a part of such a message.
+/// `None` if the dialect has no messages.
 ///
-/// The provider's ID is echoed unchanged. If the provider gave none, our own ID replaces it. A failed call is reported
-/// with its error's message, followed by the error's details as JSON.
+/// The provider's ID is returned unchanged. If the provider gave none, the fleet's ID is used instead. A failed call
+/// is reported with the error's message, followed by the error's details as JSON.
 #[must_use]
 pub fn tool_message(dialect: Dialect, result: &CallResult) -> Option<String> {
     rules(dialect).message(result)
 }
 
-/// The text before and after the [`tool_message`]s of a turn, which are joined with commas. Together they form a list
-/// that is ready to be appended to a conversation: one message or item per call, or one message with all results. For
-/// MCP it is the list of results. `None` if the dialect has no messages.
+/// The text before and after the [`tool_message`]s of a turn, which are joined with commas. The joined text is a list
+/// that can be appended to a conversation: one message or item per call, or one message with all results. For MCP it
+/// is the list of results. `None` if the dialect has no messages.
 #[must_use]
 pub fn messages_frame(dialect: Dialect) -> Option<(&'static str, &'static str)> {
     rules(dialect).frame()
 }
 
-/// The `messages` list of a turn with these results in call order; `None` if the dialect has no messages, or without
-/// results (providers reject an empty message).
+/// The `messages` list of a turn with these results, in call order. `None` if the dialect has no messages, or if
+/// `results` is empty: providers reject an empty message.
 #[must_use]
 pub fn messages(dialect: Dialect, results: &[CallResult]) -> Option<String> {
     let (before, after) = messages_frame(dialect).filter(|_| !results.is_empty())?;

@@ -1,4 +1,4 @@
-//! The form in which a list of tools is shared through Redis. Readers build the definitions of each dialect from it.
+//! The form in which a list of tools is shared through Redis. Readers derive the definitions of each dialect from it.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use tickfleet_model::{Dialect, Effect, ToolSpec};
 use super::definitions::define;
 use super::names::NameMap;
 
-/// Dialects that rename tools, and the key for these names in the shared form. OpenAI and Anthropic have the same rules
-/// for names, and so do the revisions of MCP.
+/// The dialects that rename tools, each with the key of its names in the shared form. One dialect stands for all
+/// dialects with the same rules: OpenAI's for Anthropic too, MCP's for all revisions of MCP.
 const NAMED: [(&str, Dialect); 3] =
     [("openai", Dialect::OpenaiChat), ("gemini", Dialect::Gemini), ("mcp", Dialect::Mcp)];
 
-/// The shared form of `tools` as JSON: their definitions in the dialect `raw`, each with its wire names where they
-/// differ, and the description of all tools in plain text.
+/// The shared form of `tools` as JSON. It has the definition of each tool in the dialect `raw`, with the tool's wire
+/// names that differ from its name. It also has the description of all tools in plain text.
 #[must_use]
 pub fn shared_list(tools: &[&ToolSpec]) -> String {
     let mut definitions = define(Dialect::Raw, tools);
@@ -31,7 +31,8 @@ pub fn shared_list(tools: &[&ToolSpec]) -> String {
     json!({"tools": definitions, "text": define(Dialect::Text, tools)}).to_string()
 }
 
-/// The definitions of a shared list for a request in `dialect`. They equal those that [`define`] makes of its tools.
+/// The definitions for a request in `dialect`, made from a shared list. They equal the result of [`define`] for the
+/// same tools.
 ///
 /// # Errors
 /// The text is not a shared list.
@@ -63,7 +64,7 @@ struct SharedTool {
     requires_approval: bool,
 }
 
-/// Has the fields that definitions need. A shared list does not contain the others.
+/// Sets only the fields that definitions need. A shared list does not contain the other fields.
 impl From<SharedTool> for ToolSpec {
     fn from(tool: SharedTool) -> Self {
         Self {
@@ -97,7 +98,7 @@ mod tests {
     use super::super::definitions::test_tool;
     use super::*;
 
-    /// The Python and TypeScript clients are tested with this file too.
+    /// The tests of the Python and TypeScript clients use this file too.
     const EXAMPLE: &str = include_str!("../../../tests/conformance/definitions.json");
 
     fn tools() -> [ToolSpec; 3] {

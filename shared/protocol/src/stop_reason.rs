@@ -1,9 +1,9 @@
-//! The providers' words for why a response ended: complete, or cut off.
+//! The words that providers use for the end of a response: complete, or cut off.
 
 /// The providers' words for an incomplete response, in lower case. Every other word means that the response is
 /// complete: `stop`, `tool_calls`, `tool_use`, `end_turn`, `STOP`, `completed`.
 const CUT_OFF: [&str; 30] = [
-    // OpenAI, and servers that use its dialects.
+    // OpenAI, and servers with the same dialects.
     "length",
     "content_filter",
     "incomplete",
@@ -39,7 +39,7 @@ const CUT_OFF: [&str; 30] = [
     "error_toxic",
 ];
 
-/// Returns true if this word says that a response, or an item of one, ended before it was complete.
+/// Returns true if this word says that a response, or an item of a response, is incomplete.
 #[must_use]
 pub fn is_unfinished(word: &str) -> bool {
     let word = word.to_ascii_lowercase();

@@ -1,4 +1,5 @@
-//! Messages about tasks: delegate a task, and reports of an external runtime about a task that it leased.
+//! Messages about tasks: delegation of a task, cancellation, and the reports of an external runtime about a task that
+//! it leased.
 
 use std::borrow::Cow;
 
@@ -48,14 +49,15 @@ pub enum TaskMessage {
     },
 }
 
-/// A leased task, as the runtime names it.
+/// A leased task, as the runtime identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeasedTask {
     /// The tenant of the task.
     pub tenant: TenantId,
     /// The task's id.
     pub task: TaskId,
-    /// The ID of the entry that the runtime leased. It fences off a runtime that was replaced in the meantime.
+    /// The ID of the entry that the runtime leased. If the runtime was replaced in the meantime, its entry
+    /// is outdated and its reports are rejected.
     pub lease: String,
 }
 
@@ -97,7 +99,7 @@ pub const DELEGATE_FIELDS: [&str; 20] = [
 /// Reads the JSON of one message about a task (the `task` field of an entry on the `tasks` stream).
 ///
 /// # Errors
-/// [`RejectedMessage`] says which rule the message breaks, and has what is still readable for the reply.
+/// [`RejectedMessage`] names the broken rule, and has the parts of the message that the reply needs.
 pub fn parse_task_message(bytes: &[u8]) -> Result<TaskMessage, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
@@ -156,7 +158,7 @@ fn leased(fields: &Fields<'_, '_>) -> Result<LeasedTask, MessageProblem> {
 }
 
 fn finish(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
-    // Here null is a value, unlike in optional fields.
+    // For `output`, null is a value. In optional fields, null counts as absent.
     let output = fields.get_or_null("output").and_then(|value| value.text());
     let output = fields.required("output", output)?;
     let output = RawValue::from_string(output.to_owned()).map_err(|e| fields.invalid("output", &e.to_string()))?;
@@ -190,8 +192,8 @@ fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, MessageProblem> {
     Ok(TaskMessage::Cancel { tenant: tenant(fields)?, target, reason })
 }
 
-/// Writes a task in the form that [`parse_task_message`] reads. The chain of a grant is internal to the fleet and is
-/// not written.
+/// Writes a task in the form that [`parse_task_message`] reads. The chain of a grant is not written, because it is
+/// internal to the fleet.
 #[must_use]
 pub fn write_task(task: &Task) -> String {
     let mut object = Object::new(task.description.len() + 512);

@@ -6,7 +6,7 @@ pub fn trace_id(traceparent: &str) -> Option<&str> {
     is_traceparent(traceparent).then(|| traceparent.split('-').nth(1)).flatten()
 }
 
-/// Returns true if `text` is a W3C trace context header of version 00 or of a later version in the same form.
+/// Returns true if `text` is a W3C trace context header of version 00, or of a later version with the same form.
 pub(super) fn is_traceparent(text: &str) -> bool {
     let parts: Vec<&str> = text.splitn(5, '-').collect();
     let [version, trace, span, flags] = parts.as_slice() else { return false };

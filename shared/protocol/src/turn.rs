@@ -42,11 +42,11 @@ pub const FIELDS: [&str; 24] = [
 
 /// Reads the JSON of one turn (the `turn` field of an entry on the `turns` stream).
 ///
-/// The arguments of calls stay text, and are validated when a call is carried out. A call with broken arguments does
-/// not affect the others of its turn.
+/// The arguments of calls stay text, and are validated when a call is carried out. Thus a call with broken arguments
+/// does not affect the other calls of its turn.
 ///
 /// # Errors
-/// [`RejectedMessage`] says which rule the message breaks, and has what is still readable for the reply.
+/// [`RejectedMessage`] names the broken rule, and has the parts of the message that the reply needs.
 pub fn parse_turn(bytes: &[u8]) -> Result<Turn, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
@@ -75,7 +75,8 @@ fn strict(document: &Document<'_>) -> Result<Turn, MessageProblem> {
 
 /// Writes a turn in the form that [`parse_turn`] reads, in the turn's own dialect.
 ///
-/// Arguments that are not JSON are written as a string. A raw call may have such arguments, and is rejected alone.
+/// Arguments that are not JSON are written as a string. A raw call may have such arguments. Then only this call is
+/// rejected.
 #[must_use]
 pub fn write_turn(turn: &Turn) -> String {
     let mut object = Object::new(256 + turn.calls.iter().map(|call| call.arguments.len() + 96).sum::<usize>());

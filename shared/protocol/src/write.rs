@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::json::push_quoted;
 use tickfleet_model::Context;
 
-/// An object while it is written.
+/// A JSON object that is being written.
 pub(super) struct Object {
     text: String,
 }
@@ -24,7 +24,7 @@ impl Object {
         if self.text.len() > 1 {
             self.text.push(',');
         }
-        // Member names are constants of the code, and need no escaping.
+        // Member names are constants of the code, so they need no escaping.
         self.text.push('"');
         self.text.push_str(name);
         self.text.push_str("\":");
@@ -83,15 +83,15 @@ impl Object {
         self.optional("tracestate", context.tracestate.as_deref());
     }
 
-    /// Ends the object and returns its text.
+    /// Closes the object and returns its text.
     pub(super) fn end(mut self) -> String {
         self.text.push('}');
         self.text
     }
 }
 
-/// A time in ms since the epoch as RFC 3339 in UTC with milliseconds. A time that RFC 3339 cannot express (before the
-/// year 0, after 9999) becomes the nearest one that it can.
+/// A time in ms since the epoch as RFC 3339, in UTC with milliseconds. A time that RFC 3339 cannot express (before
+/// the year 0, after 9999) becomes the nearest time that it can express.
 pub(super) fn time(ms: i64) -> String {
     const FIRST_MS: i64 = -62_167_219_200_000;
     const LAST_MS: i64 = 253_402_300_799_999;

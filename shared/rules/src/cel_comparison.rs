@@ -1,5 +1,5 @@
-//! Compares our evaluation with the interpreter of the `cel` crate: a condition that both can evaluate must give the
-//! same result.
+//! Compares this crate's evaluation with the interpreter of the `cel` crate. Both must give the same result for a
+//! condition that both can evaluate.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ use super::{Evaluation, Facts, compile};
 const ARGUMENTS: &str = r#"{"i": 3, "j": -2, "d": 2.5, "s": "ab", "t": "abc", "l": [1, 2, 3], "m": {"a": 1, "b": "x"},
     "e": [], "n": null, "y": true, "f": false, "w": ["ab", "c", "ab"], "x": [1, "a", null]}"#;
 
-/// The crate's result for a condition; `None` if it returns an error.
+/// The `cel` crate's result for a condition; `None` if the crate returns an error.
 fn cel_result(condition: &str) -> Option<bool> {
     let mut context = cel::Context::default();
     let arguments: serde_json::Value = serde_json::from_str(ARGUMENTS).unwrap();
@@ -45,7 +45,7 @@ fn our_result(condition: &str) -> Option<bool> {
     Evaluation::of(&facts).holds(&node).ok()
 }
 
-/// Values of all kinds. Some do not fit the operator that they are used with.
+/// Values of all types. Some do not fit the operator that is applied to them.
 fn value() -> impl Strategy<Value = String> {
     let leaf = prop::sample::select(vec![
         "args.i",
@@ -87,7 +87,7 @@ fn value() -> impl Strategy<Value = String> {
     })
 }
 
-/// Numbers or texts, so that operands that fit are drawn more often than others.
+/// Numbers or texts. Thus operands that fit their operator are drawn more often than others.
 fn fitting(of: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::select(of).prop_map(str::to_owned)
 }
@@ -144,8 +144,8 @@ fn condition() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
-    /// An error on one side is not a disagreement: our evaluation compares and multiplies numbers of different types,
-    /// which the crate rejects.
+    /// An error on one side is not a disagreement: this crate compares and multiplies numbers of different types,
+    /// which the `cel` crate rejects.
     #[test]
     fn what_both_can_evaluate_both_evaluate_alike(condition in condition()) {
         if let (Some(our_result), Some(cel_result)) = (our_result(&condition), cel_result(&condition)) {
@@ -176,7 +176,7 @@ fn the_referee_and_we_decide_most_of_what_is_drawn() {
         }
     }
     assert!(both > 1_000 && neither > 100, "both {both}, neither {neither}, ours alone {ours_alone}");
-    // Our compiler rejects a third level of quantifiers.
+    // This crate's compiler rejects a third level of quantifiers.
     let refused = |one: &String| one.matches("(v, ").count() > 2;
     assert!(theirs_alone.iter().all(refused), "{theirs_alone:?}");
 }

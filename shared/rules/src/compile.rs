@@ -1,5 +1,5 @@
-//! Compiles the text of a condition to the form that is evaluated. The `cel` crate parses the text. Constructs outside
-//! the rule language are rejected here, when the configuration is read.
+//! Compiles the text of a condition to the form that is evaluated. The `cel` crate parses the text. Constructs that
+//! the rule language does not have are rejected here, when the configuration is read.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,21 +15,21 @@ use crate::facts::Variable;
 use crate::names::{self, UnknownName};
 use crate::number::Number;
 
-/// Bounds on the program of a regular expression, KiB. The smallest bound that fits a pattern is its cost: the steps of
-/// work for each byte of text.
+/// Sizes of the compiled program of a regular expression, KiB. The smallest size that a pattern fits into is its
+/// cost: the steps of work for each byte of text.
 const PATTERN_KIB: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 /// The expectation in errors about text that is not CEL.
 const CONDITION: &str = "a condition in CEL, such as `args.amount <= 500`";
-/// The functions that a condition may call, as listed in the error about any other function.
+/// The functions that a condition may call, as the error about an unknown function lists them.
 const FUNCTIONS: &str =
     "has, size, startsWith, endsWith, contains, matches, lowerAscii, double, all, exists, exists_one";
 
-/// The problem in a rejected text, as the rest of a sentence that begins with the text.
+/// The problem of a rejected text. The error sentence begins with the text, followed by `found` and `expected`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleError {
     /// The problem as a verb phrase (`names the unknown …`).
     pub found: String,
-    /// The expectation that completes the sentence.
+    /// The expectation, as the end of the sentence.
     pub expected: String,
 }
 
@@ -65,13 +65,13 @@ pub(crate) fn condition(text: &str) -> Result<Node, RuleError> {
     }
 }
 
-/// Compiles an expression of any kind.
+/// Compiles an expression, which may have any type.
 pub(crate) fn expression(text: &str) -> Result<Node, RuleError> {
     if text.len() > RULE_BYTES_MAX {
         return Err(RuleError::because(format!("has {} bytes", text.len()), format!("at most {RULE_BYTES_MAX}")));
     }
     let depth = RULE_DEPTH_MAX;
-    // The parser is a foreign crate: a text over which it panics is rejected.
+    // The parser is a third-party crate. If it panics, the text is rejected.
     let parsed = catch_unwind(AssertUnwindSafe(|| PrattParser::new().max_recursion_depth(depth).parse(text)));
     let Ok(parsed) = parsed else { return Err(RuleError::because("crashes the CEL parser", CONDITION)) };
     let parsed = parsed.map_err(|errors| match errors.errors.first() {
@@ -106,7 +106,7 @@ fn too_deep() -> RuleError {
 struct Compiler {
     nodes: usize,
     depth: u16,
-    /// The variables of the quantifiers around a node, from the outermost.
+    /// The variables of the quantifiers around a node, outermost first.
     locals: Vec<String>,
 }
 
@@ -149,7 +149,7 @@ impl Compiler {
     }
 
     fn name(&self, name: &str) -> CompileResult {
-        // As in CEL, the innermost variable has precedence.
+        // If several variables have this name, the innermost one counts, as in CEL.
         if let Some(number) = self.locals.iter().rposition(|local| local == name) {
             return Ok(Node::Local(number));
         }
@@ -245,8 +245,8 @@ impl Compiler {
         })
     }
 
-    /// Recognizes `all`, `exists` and `exists_one`, which the parser has expanded to loops. `map` and `filter` are
-    /// rejected: they make lists, whose cost grows with the square of their length.
+    /// Recognizes `all`, `exists` and `exists_one`, which the parser expands to loops. Rejects `map` and `filter`:
+    /// they build lists, and their cost grows with the square of the length.
     fn quantified(&mut self, loops: &ComprehensionExpr) -> CompileResult {
         let step = match &loops.loop_step.expr {
             Expr::Call(call) => (call.func_name.as_str(), call.args.as_slice()),
@@ -311,7 +311,7 @@ fn unknown(name: &str) -> RuleError {
 
 fn unknown_of<'a>(name: &str, there: impl Iterator<Item = &'a str>) -> RuleError {
     let names: Vec<&str> = there.collect();
-    // Callers pass a path only up to its unknown part: `agrs` for `agrs.amount`.
+    // Callers pass a path only up to and including its unknown part: `agrs` for `agrs.amount`.
     let meant = suggest::closest(name, names.iter().copied())
         .map(|meant| format!(" (did you mean `{meant}`?)"))
         .unwrap_or_default();

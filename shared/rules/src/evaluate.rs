@@ -17,7 +17,8 @@ use crate::work::{Problem, Work};
 pub(crate) enum Node {
     Literal(Literal),
     Variable(Variable),
-    /// A variable of `all`, `exists` or `exists_one`, by the number of its quantifier. The outermost is 0.
+    /// A variable of `all`, `exists` or `exists_one`, by the number of its quantifier. The outermost quantifier has
+    /// number 0.
     Local(usize),
     Member(Box<Node>, String),
     Has(Box<Node>, String),
@@ -25,8 +26,8 @@ pub(crate) enum Node {
     Item(Box<Node>, Box<Node>),
     Not(Box<Node>),
     Negate(Box<Node>),
-    /// `&&` if `decisive` is false, `||` if it is true. A side with the value `decisive` decides, even if the other
-    /// side is an error.
+    /// `&&` if `decisive` is false, `||` if `decisive` is true. If one side has the value `decisive`, it decides,
+    /// even if the other side is an error.
     Both {
         decisive: bool,
         sides: Box<[Node; 2]>,
@@ -90,16 +91,17 @@ pub(crate) enum Quantifier {
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     pub(crate) regex: Regex,
-    /// Work per byte of text. It grows with the compiled program, which the matcher may have to walk for each byte.
+    /// Steps of work for each byte of text. They grow with the size of the compiled program: the matcher may have to
+    /// walk the program for each byte.
     pub(crate) cost: usize,
 }
 
-/// The evaluation of all conditions of one call. They share its work.
+/// The evaluation of all conditions of one call. All of them share one bound on the work.
 pub(crate) struct Evaluation<'a> {
     facts: &'a Facts<'a>,
     pub(crate) work: Work,
     locals: Vec<Value<'a>>,
-    /// The arguments with their first level parsed, because nearly every condition reads them.
+    /// The arguments with their first level parsed, because nearly every condition reads the arguments.
     arguments: Option<Value<'a>>,
 }
 
@@ -116,7 +118,7 @@ impl<'a> Evaluation<'a> {
 
     /// Returns true if a condition is met.
     pub(crate) fn holds(&mut self, node: &'a Node) -> Result<bool, Problem> {
-        // Drop variables that an earlier condition left behind when it ended with an error.
+        // If an earlier condition ended with an error, it may have left variables behind.
         self.locals.clear();
         match self.value(node)? {
             Value::Bool(holds) => Ok(holds),
@@ -260,7 +262,7 @@ impl<'a> Evaluation<'a> {
 
     fn within(&mut self, one: &'a Node, all: &'a Node) -> EvalResult<'a> {
         let one = self.value(one)?;
-        // Most lists are literals in the rule. They are compared without building a list for each call.
+        // Most lists are literals in the rule. Compare with them directly, without building a list for each call.
         if let Node::List(nodes) = all
             && nodes.iter().all(|node| matches!(node, Node::Literal(_)))
         {
@@ -350,7 +352,8 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// `all`, `exists` and `exists_one`. As in CEL, an item that decides does so even if another item is an error.
+    /// Evaluates `all`, `exists` and `exists_one`. As in CEL, an item that decides has precedence over an error of
+    /// another item.
     fn quantified(&mut self, quantifier: Quantifier, parts: &'a [Node; 2]) -> EvalResult<'a> {
         let items: Vec<Value<'a>> = match self.value(&parts[0])? {
             Value::List(items) => items.to_vec(),
@@ -393,7 +396,7 @@ impl<'a> Evaluation<'a> {
 }
 
 impl Node {
-    /// The full path of a member, as far as it is known.
+    /// The full path of the member `name` of this node, as far as the path is known.
     fn path_to(&self, name: &str) -> String {
         match self {
             Self::Variable(known) => format!("{}.{name}", known.name()),

@@ -1,4 +1,4 @@
-//! The facts that conditions may use: the call's arguments, its agent, tenant and tool, and the context of its turn.
+//! The values that conditions may use: the call's arguments, its agent, tenant and tool, and the context of its turn.
 
 use std::borrow::Cow;
 
@@ -62,23 +62,23 @@ variables! {
 }
 
 impl Variable {
-    /// The fact with this name.
+    /// The variable with this name.
     pub(crate) fn find(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.name() == name)
     }
 
-    /// Returns true if `name` is the first part of some of these names (`agent`).
+    /// Returns true if some of these names begin with `name` and a dot (`agent`).
     pub(crate) fn is_group(name: &str) -> bool {
         Self::ALL.iter().any(|known| known.name().split_once('.').is_some_and(|(group, _)| group == name))
     }
 
-    /// False if the call lacks this fact. Only `task.id` may be missing.
+    /// Returns false if the call does not have this value. Only `task.id` may be missing.
     pub(crate) const fn is_there(self, facts: &Facts<'_>) -> bool {
         !matches!(self, Self::TaskId) || facts.task.is_some()
     }
 
-    /// The value in this call. Without a task, `task.id` is null and `task.chain` is empty. Context that the producer
-    /// did not send is an empty object.
+    /// The value in this call. Without a task, `task.id` is null and `task.chain` is empty. If the producer did not
+    /// send a context, the context is an empty object.
     pub(crate) fn value<'a>(self, facts: &'a Facts<'a>) -> Value<'a> {
         let agent = facts.agent;
         let tenant = facts.tenant;
@@ -110,7 +110,7 @@ impl Variable {
     }
 }
 
-/// One user of a tenant.
+/// One user of a tenant, as conditions see it.
 fn user(user: &TenantUser) -> Value<'_> {
     let mut members = vec![
         (Cow::Borrowed("name"), Value::text(&user.name)),

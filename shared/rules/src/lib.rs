@@ -1,9 +1,10 @@
-//! Rules on a call's arguments and context: the conditions in a row of `permissions.yaml`, in addition to who may call.
+//! Rules on a call's arguments and context: conditions in a row of `permissions.yaml`, in addition to the lists of
+//! agents and roles that may call the tool.
 //!
-//! A condition is written in CEL and parsed by the `cel` crate. This crate compiles it to a small language of its own,
-//! for three properties that the `cel` interpreter lacks: every evaluation has a bound on its work, numbers are exact
-//! decimals, and values that a condition does not use are not parsed. A condition that both can evaluate gives the same
-//! result in both, and a test compares them. ADR 14 has the reasons.
+//! A condition is written in CEL and parsed by the `cel` crate. This crate compiles it to a small language of its
+//! own, which has three properties that the `cel` interpreter lacks. Every evaluation has a bound on its work,
+//! numbers are exact decimals, and values that a condition does not use are not parsed. If both can evaluate a
+//! condition, both give the same result; a test compares them. ADR 14 has the reasons.
 //!
 //! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `number`, `facts` (the names that a
 //! condition may use), `message` (the message of a rule), `names` (checks that names exist).
@@ -51,14 +52,14 @@ pub fn check_message(text: &str) -> Result<(), RuleError> {
     Message::compile(text).map(drop)
 }
 
-/// The arguments in a condition that no input schema of its tool declares. `schemas` has those of all versions of the
-/// tool. Empty if the text does not compile.
+/// The arguments in a condition that no input schema of its tool declares. `schemas` has the schemas of all versions
+/// of the tool. Empty if the text does not compile.
 #[must_use]
 pub fn unknown_in_condition(text: &str, schemas: &[&serde_json::Value]) -> Vec<UnknownName> {
     compile::condition(text).map(|node| names::unknown_arguments(&[&node], schemas)).unwrap_or_default()
 }
 
-/// Like [`unknown_in_condition`], for the values in a message.
+/// Like [`unknown_in_condition`], for the arguments in a message.
 #[must_use]
 pub fn unknown_in_message(text: &str, schemas: &[&serde_json::Value]) -> Vec<UnknownName> {
     let compiled = Message::compile(text);
@@ -74,14 +75,14 @@ pub struct Rulebook(Arc<BTreeMap<String, Vec<CompiledRule>>>);
 struct CompiledRule {
     /// The rule's path in the configuration.
     place: String,
-    /// The condition as written. It is shown if the rule has no message.
+    /// The condition as written. Messages show it if the rule has no message of its own.
     text: String,
     mode: RuleMode,
-    /// For a rule that asks people about calls that do not meet it: the demand, and the whole rule as text. A consent
-    /// is bound to that text.
+    /// For a rule that asks people about calls that violate it: the approvers that it demands, and the whole rule as
+    /// text. An approval is bound to this text.
     ask: Option<(ApprovalDemand, String)>,
-    /// `None` if a part does not compile. Such a configuration is rejected when it is read. If the rule gets here by
-    /// another path, it stops every call.
+    /// `None` if a part does not compile. Such a configuration is rejected when it is read. If the rule gets here in
+    /// another way, it stops every call.
     parts: Option<RuleParts>,
 }
 
@@ -117,22 +118,22 @@ impl DenialCause {
 pub struct RuleDenial {
     /// The path of the rule in the configuration (`permissions.send_money.rules.small_amounts`).
     pub rule: String,
-    /// Why it stops the call.
+    /// Why the rule stops the call.
     pub why: DenialCause,
     /// The reason in words, as the model reads it.
     pub message: String,
 }
 
 impl RuleDenial {
-    /// The denial for a tool whose rules were declared but never compiled: a policy that bypasses the handle which
-    /// compiles rules must not become laxer.
+    /// The denial for a tool whose rules were declared but never compiled. The policy handle compiles rules. A policy
+    /// that bypasses the handle must not allow more calls.
     #[must_use]
     pub fn not_compiled(tool: &str) -> Self {
         let message = "the tool has rules that were not compiled, so that they stop every call".to_owned();
         Self { rule: format!("permissions.{tool}.rules"), why: DenialCause::Undecided, message }
     }
 
-    /// The question to people, who may still let the call pass.
+    /// The reason for which people are asked to approve the call.
     fn asked(self, demand: ApprovalDemand, terms: String) -> ApprovalReason {
         ApprovalReason { place: self.rule, why: self.message, terms, demand }
     }
@@ -142,12 +143,12 @@ impl RuleDenial {
     }
 }
 
-/// The findings of rules about a call that they do not deny.
+/// The results of rules for a call that they do not deny.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleFindings {
-    /// The rules in shadow mode that would have stopped it.
+    /// The rules in shadow mode that would have stopped the call.
     pub shadow: Vec<ShadowDenial>,
-    /// The rules that it does not meet, but that let a person approve it.
+    /// The rules that the call violates and that let a person approve it.
     pub asked: Vec<ApprovalReason>,
 }
 
@@ -175,11 +176,11 @@ impl Rulebook {
         self.0.get(tool).map_or(0, |rules| rules.iter().filter(|rule| rule.mode.is_enforced()).count())
     }
 
-    /// Decides about a call of a tool: it must meet every enforced rule of the row, or a person must approve it.
-    /// Returns the rules in shadow mode that would have stopped the call, and the rules that ask people.
+    /// Decides about a call of a tool. The call must meet every enforced rule of the row, or a person must approve
+    /// it. Returns the rules in shadow mode that would have stopped the call, and the rules that require an approval.
     ///
     /// # Errors
-    /// The first rule that is not met and does not ask people, or that cannot be evaluated.
+    /// The first violated rule that does not ask people, or the first rule that cannot be evaluated.
     pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<RuleFindings, RuleDenial> {
         let Some(rules) = self.0.get(tool) else { return Ok(RuleFindings::default()) };
         let mut evaluation = Evaluation::of(facts);
@@ -187,8 +188,8 @@ impl Rulebook {
         for rule in rules.iter().filter(|rule| rule.mode.is_enforced()) {
             match (rule.decide(&mut evaluation), &rule.ask) {
                 (Ok(()), _) => {}
-                // People are asked only about conditions that are false. A condition that cannot be evaluated denies
-                // the call.
+                // People are asked only if the condition is false. A condition that cannot be evaluated denies the
+                // call.
                 (Err(unmet), Some((demand, terms))) if unmet.why == DenialCause::NotMet => {
                     asked.push(unmet.asked(demand.clone(), terms.clone()));
                 }
@@ -210,7 +211,7 @@ impl CompiledRule {
             (Ok(when), Ok(require), Ok(message)) => Some(RuleParts { when, require, message }),
             _ => None,
         };
-        // A rule is plain data, so it can be serialized.
+        // A rule is plain data, so its serialization does not fail.
         let terms = || serde_json::to_string(rule).unwrap_or_default();
         let ask = rule.otherwise_ask.clone().map(|demand| (demand, terms()));
         Self { place: rule.place(tool, at), text: rule.require.clone(), mode: rule.mode, ask, parts }

@@ -10,9 +10,10 @@ use crate::value::Value;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 300;
 /// Maximum values in one message.
 const VALUES_MAX: usize = 8;
-/// Maximum characters of a value in a message. A model knows the arguments that it sent.
+/// Maximum characters of a value in a message. They are enough, because a model knows the arguments that it sent.
 const VALUE_CHARS_MAX: usize = 80;
-/// Bytes that such a value can have, plus one character by which the cut is detected.
+/// Maximum bytes of a value that are read: those of its kept characters, and of one more character, which shows that
+/// the value is cut.
 const VALUE_BYTES_MAX: usize = (VALUE_CHARS_MAX + 1) * 4;
 
 /// A compiled message.
@@ -73,8 +74,8 @@ impl Message {
         values.collect()
     }
 
-    /// The message about one call. A value that cannot be evaluated is shown as a question mark: it is certain already
-    /// that the call is stopped, and why.
+    /// The message about one call. A value that cannot be evaluated is shown as a question mark: the decision to stop
+    /// the call does not depend on it.
     pub(crate) fn render<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> String {
         let mut text = String::new();
         for part in &self.0 {
@@ -107,9 +108,9 @@ fn render(value: Value<'_>) -> String {
         Value::Bool(is) => is.to_string(),
         Value::Number(number) => number.to_string(),
         Value::Text(text) => {
-            // Redact before the cut: half a secret does not look like one.
+            // Redact before the cut, because half a secret does not look like a secret.
             let clean = Redactor::default().head(text.as_bytes(), VALUE_BYTES_MAX);
-            // A line break could make the value look like output of the program that shows the message.
+            // A line break in the value could look like output of the program that shows the message.
             let visible = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
             let mut cut: String = clean.chars().take(VALUE_CHARS_MAX).map(visible).collect();
             if clean.chars().nth(VALUE_CHARS_MAX).is_some() {

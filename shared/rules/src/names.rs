@@ -1,7 +1,8 @@
-//! Checks the names in a condition against the input schema of its tool, and against the fields of a tenant's users. A
-//! misspelled name makes a rule that can never be decided or, behind `has`, a rule that lets every call pass.
+//! Checks the names in a condition against the input schema of its tool, and against the fields of a tenant's users.
+//! A rule with a misspelled name can never be evaluated. If the name is inside `has`, the rule may let every call
+//! pass.
 //!
-//! Only certain errors are reported: below `anyOf`, `patternProperties` and the like, any name may be valid.
+//! Only certain errors are reported: below keywords such as `anyOf` and `patternProperties`, any name may be valid.
 
 use std::sync::LazyLock;
 
@@ -11,9 +12,9 @@ use tickfleet_model::suggest;
 use crate::evaluate::{Literal, Node};
 use crate::facts::Variable;
 
-/// References that are followed before a schema counts as unknown.
+/// Maximum number of references that are followed. After that, the schema counts as unknown.
 const REFERENCES_MAX: usize = 8;
-/// Keywords with which a schema may allow names that its `properties` do not have.
+/// Keywords by which a schema may allow names that are not in its `properties`.
 const OPENING: [&str; 9] = [
     "allOf",
     "anyOf",
@@ -26,20 +27,20 @@ const OPENING: [&str; 9] = [
     "$recursiveRef",
 ];
 
-/// The schema of a tenant's users in conditions.
+/// The schema of a tenant's users, as conditions see them.
 static USERS: LazyLock<Json> = LazyLock::new(|| {
     let members = json!({"name": {}, "roles": {}, "email": {}, "status": {}});
     json!({"items": {"properties": members, "additionalProperties": false}})
 });
 
-/// A name in a rule that is not declared.
+/// A name in a rule that no schema declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownName {
     /// The full name, such as `args.amont`. `[]` means the items of a list.
     pub name: String,
-    /// The names that are declared there.
+    /// The names that are declared in its place.
     pub there: Vec<String>,
-    /// True if no call can have this name: the schema allows no other names (`additionalProperties: false`).
+    /// True if the name is certainly wrong: the schema allows no undeclared names (`additionalProperties: false`).
     pub closed: bool,
 }
 
@@ -51,8 +52,8 @@ impl UnknownName {
     }
 }
 
-/// Returns the argument names in `nodes` that none of `schemas` declares. `schemas` has those of all versions of the
-/// tool.
+/// Returns the argument names in `nodes` that none of `schemas` declares. `schemas` has the schemas of all versions
+/// of the tool.
 pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<UnknownName> {
     let mut of_each = schemas.iter().map(|schema| check(nodes, Some(schema)));
     let Some(mut unknown) = of_each.next() else { return Vec::new() };
@@ -66,7 +67,7 @@ pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<Unkno
     unknown
 }
 
-/// The first name in `node`, other than an argument, that is not declared. It is wrong for every tool.
+/// The first undeclared name in `node` that is not an argument. Such a name is wrong for every tool.
 pub(crate) fn unknown_in_context(node: &Node) -> Option<UnknownName> {
     check(&[node], None).into_iter().next()
 }
@@ -83,20 +84,20 @@ fn check(nodes: &[&Node], arguments: Option<&Json>) -> Vec<UnknownName> {
 #[derive(Debug, Clone)]
 struct Declared<'a> {
     schema: &'a Json,
-    /// The schema document that its references point into.
+    /// The schema document that contains the targets of its references.
     root: &'a Json,
     path: String,
 }
 
 struct NameChecker<'a> {
     arguments: Option<&'a Json>,
-    /// The schemas of the variables of the quantifiers around a node, if they are declared.
+    /// The schemas of the variables of the quantifiers around a node; `None` for an undeclared one.
     locals: Vec<Option<Declared<'a>>>,
     unknown: Vec<UnknownName>,
 }
 
 impl<'a> NameChecker<'a> {
-    /// Checks all names below a node. Returns the schema of the node, if it is declared.
+    /// Checks all names below a node. Returns the schema of the node; `None` if it is not declared.
     fn check(&mut self, node: &Node) -> Option<Declared<'a>> {
         match node {
             Node::Variable(Variable::Args) => Some(Declared::of(self.arguments?, "args")),
@@ -180,7 +181,7 @@ impl<'a> Declared<'a> {
         Self { schema, root: schema, path: path.to_owned() }
     }
 
-    /// The schema after all references.
+    /// The schema after all references are followed.
     fn resolved(&self) -> Option<&'a Json> {
         let mut schema = self.schema;
         for _ in 0..REFERENCES_MAX {
@@ -190,7 +191,7 @@ impl<'a> Declared<'a> {
         None
     }
 
-    /// The schema of its items, if it is a list.
+    /// The schema of the list's items, if the value is a list.
     fn item(&self) -> Option<Self> {
         let schema = self.resolved()?.get("items")?;
         Some(Self { schema, root: self.root, path: format!("{}[]", self.path) })

@@ -1,17 +1,16 @@
-//! Numbers as exact decimals, as people write them: `0.1` is a tenth, and an integer compares with a decimal as in
-//! arithmetic. With doubles, `0.1 + 0.2 <= 0.3` would be false, and an amount with many digits could pass as a round
-//! one.
+//! Numbers as exact decimals: `0.1` is a tenth, and integers and decimals are compared by value. With doubles, `0.1 +
+//! 0.2 <= 0.3` would be false, and an amount with many digits could count as a round one.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Maximum digits of a number: 128 bits hold any number of 38 digits.
+/// Maximum digits of a number: 128 bits can represent every number of 38 digits.
 const DIGITS_MAX: u32 = 38;
-/// Maximum power of ten by which a number may be shifted: more than any double needs.
+/// Maximum number of decimal places, and of zeros before the decimal point: more than any double needs.
 const SCALE_MAX: i32 = 1_000;
 
-/// The value is `digits` divided by ten to the power of `scale`. Trailing zeros of the digits are moved to the scale,
-/// so that equal numbers have equal fields.
+/// The value is `digits` divided by ten to the power of `scale`. Trailing zeros are removed from `digits`, so that
+/// equal numbers have equal fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Number {
     digits: i128,
@@ -19,7 +18,7 @@ pub(crate) struct Number {
 }
 
 impl Number {
-    /// Parses a JSON number; `None` if it has more than [`DIGITS_MAX`] digits, or its scale is beyond `SCALE_MAX`.
+    /// Parses a JSON number. `None` if it has more than [`DIGITS_MAX`] digits, or if its scale exceeds `SCALE_MAX`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (sign, unsigned) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
         let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
@@ -40,7 +39,7 @@ impl Number {
         Self::of(digits.checked_mul(sign)?, places.checked_sub(exponent.parse().ok()?)?)
     }
 
-    /// The decimal as which a double is printed; `None` if it is infinite.
+    /// The decimal number that is printed for a double; `None` if the double is infinite.
     pub(crate) fn from_double(double: f64) -> Option<Self> {
         Self::parse(&double.to_string())
     }
@@ -87,7 +86,8 @@ impl Number {
         Self::of(self.digits.checked_mul(other.digits)?, self.scale.checked_add(other.scale)?)
     }
 
-    /// The number with the opposite sign. It cannot overflow, because the bound on digits is below the ends of `i128`.
+    /// The number with the opposite sign. It cannot overflow, because numbers of [`DIGITS_MAX`] digits are far from
+    /// the limits of `i128`.
     pub(crate) const fn negated(self) -> Self {
         Self { digits: -self.digits, scale: self.scale }
     }
@@ -112,8 +112,8 @@ impl Ord for Number {
         if magnitudes != Ordering::Equal {
             return if self.digits > 0 { magnitudes } else { magnitudes.reverse() };
         }
-        // Both have the same magnitude, so the number with fewer digits is padded with zeros to the length of the
-        // other.
+        // Both numbers have the same magnitude. The number with the smaller scale gets zeros, so that both have equal
+        // scales.
         let shift = |from: i32, to: i32| u32::try_from(i64::from(to) - i64::from(from)).ok().and_then(power_of_ten);
         let mine = self.digits * shift(self.scale, other.scale).unwrap_or(1);
         mine.cmp(&(other.digits * shift(other.scale, self.scale).unwrap_or(1)))

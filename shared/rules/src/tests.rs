@@ -1,4 +1,5 @@
-//! The edges of the language: which texts compile, what conditions evaluate to, and what hostile arguments can cause.
+//! Tests of the limits of the language: which texts compile, the values of conditions, and the effect of hostile
+//! arguments.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use serde_json::value::RawValue;
@@ -9,7 +10,7 @@ use tickfleet_model::{AgentId, Context, Effect, TaskGrant, TaskId, TenantId, Ten
 
 use super::*;
 
-/// A call with everything that a condition may use.
+/// A call with all values that a condition may use.
 struct Call {
     arguments: Box<RawValue>,
     agent: (AgentId, AgentPolicy),
@@ -133,7 +134,7 @@ fn conditions_may_ask_who_calls_for_whom_and_in_which_turn() {
         "tool.name == 'send_money' && tool.effect == 'once' && tool.category == 'finance' && tool.version != ''",
         "!has(task.id) && size(task.chain) == 0 && task.id == null",
         "!has(user_context.limit) && !has(session_data.x)",
-        // A variable hides a fact with the same name.
+        // A variable hides a value with the same name.
         "['x'].all(agent, agent == 'x')",
     ] {
         assert_eq!(call.holds(condition), Ok(true), "{condition}");
@@ -254,7 +255,7 @@ fn long_and_deep_conditions_are_refused_at_once() {
     for signs in ["!", "! ", "--"] {
         let even = format!("args.a == {}", signs.repeat(4_000 / signs.len()));
         assert!(refused(&even).contains("is not CEL"), "{}", refused(&even));
-        // The parser removes pairs of signs, and nested parentheses, without going deeper.
+        // The parser removes pairs of signs and nested parentheses without deeper recursion.
         let sound = compile::expression(&deep(signs, "", 1_990));
         assert!(sound.is_ok(), "{sound:?}");
     }
@@ -365,7 +366,7 @@ fn messages_show_no_secrets_and_close_their_braces() {
     let call = Call::with(&json!({"long": "ä".repeat(200)}).to_string());
     let rule = Rule { message: Some("{args.long}".into()), ..require("1 > 2") };
     assert_eq!(call.decide(rule).unwrap_err().message.chars().count(), 81, "long values are cut");
-    // The cut goes through a token, and the rest would no longer look like one.
+    // The cut goes through a token. Without redaction before the cut, the rest would no longer look like a token.
     let token = format!("ghp_{}", "a1B2".repeat(9));
     let half = Call::with(&json!({"to": format!("{} {token}", "x".repeat(70))}).to_string());
     let rule = Rule { message: Some("pays {args.to}".into()), ..require("1 > 2") };
@@ -435,7 +436,7 @@ fn a_rule_that_asks_lets_people_decide_and_never_about_what_cannot_be_said() {
     assert_eq!(places(r#"{"amount": 700}"#).len(), 2);
     let undecided = decided(r#"{"amount": "a lot"}"#, &asks).unwrap_err();
     assert_eq!((undecided.rule, undecided.why), (place("small"), DenialCause::Undecided));
-    // A rule that denies has precedence, in any position.
+    // A rule that denies has precedence over rules that ask, in any position.
     let mixed = [asks[0].clone(), rule("never", "args.amount <= 600", false)];
     assert_eq!(decided(r#"{"amount": 700}"#, &mixed).unwrap_err().rule, place("never"));
     assert_eq!(decided(r#"{"amount": 550}"#, &mixed).unwrap().asked.len(), 1);

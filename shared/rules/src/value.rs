@@ -1,5 +1,5 @@
-//! Values in conditions. JSON stays text until a condition reads it, one level at a time: a rule on one argument does
-//! not parse the others, and a number keeps every digit.
+//! Values in conditions. JSON stays text until a condition reads it, and then one level is parsed at a time. So a
+//! rule on one argument does not parse the others, and a number keeps all its digits.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::number::Number;
 use crate::work::{Problem, Work};
 
-/// A value. Lists and objects are shared, because conditions read them repeatedly.
+/// A value. Lists and objects are reference-counted, because conditions read them repeatedly.
 #[derive(Debug, Clone)]
 pub(crate) enum Value<'a> {
     Null,
@@ -67,7 +67,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// A member of an object whose first level is parsed; `None` if it has no such member.
+    /// A member of an object whose first level is parsed; `None` if the object has no such member.
     pub(crate) fn member(&self, name: &str, work: &mut Work) -> Result<Option<Self>, Problem> {
         let Self::Map(members) = self else {
             return Err(Problem::Cannot(format!("`{name}` is read from {}, which has no members", self.kind())));
@@ -81,7 +81,8 @@ impl<'a> Value<'a> {
         Ok(first)
     }
 
-    /// Returns true if two values are equal. Numbers are compared by value, and objects without regard to order.
+    /// Returns true if two values are equal. Numbers are compared by value. The order of an object's members does not
+    /// matter.
     pub(crate) fn equals(self, other: Self, work: &mut Work) -> Result<bool, Problem> {
         work.spend(1)?;
         Ok(match (self.opened(work)?, other.opened(work)?) {
@@ -150,7 +151,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
     }
 }
 
-/// The members of an object in their order, with the JSON of their values.
+/// The members of an object, in order. The values stay JSON text.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {

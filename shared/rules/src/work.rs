@@ -8,13 +8,15 @@ const BYTES_PER_STEP: usize = 32;
 /// Why a condition is neither true nor false.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// It cannot be evaluated; contains the reason. As in CEL, `false && …` is still false, and `true || …` still true.
+    /// The condition cannot be evaluated; contains the reason. As in CEL, `false && …` is still false, and
+    /// `true || …` still true.
     Cannot(String),
-    /// It would take too much work. This ends the evaluation, even if the other side of `&&` or `||` would decide.
+    /// The condition would take too much work. This ends the evaluation, even if the other side of `&&` or `||` would
+    /// decide.
     TooMuch,
 }
 
-/// The steps of work that are left.
+/// The steps of work that are left for a call.
 #[derive(Debug)]
 pub(crate) struct Work {
     left: usize,
@@ -34,7 +36,7 @@ impl Work {
         self.spend(1 + bytes / BYTES_PER_STEP)
     }
 
-    /// Steps that were spent.
+    /// The number of steps that were spent.
     #[cfg(test)]
     pub(crate) const fn done(&self) -> usize {
         RULE_WORK_MAX - self.left

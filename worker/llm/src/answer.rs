@@ -7,9 +7,9 @@ use tickfleet_tools::{DeclarationError, OutputCheck};
 
 use crate::history::History;
 
-/// The member of an answer that the loop itself fills in if the schema has it: the calls that led to the answer.
+/// The member of an answer that the loop fills in, if the schema has this member: the calls that led to the answer.
 const AUDITS: &str = "tool_call_audits";
-/// Longest result in an entry of that member, in bytes.
+/// Maximum bytes of a call's result in an entry of that member.
 const AUDIT_RESULT_BYTES: usize = 1_000;
 
 /// The form of an agent's answers.
@@ -18,7 +18,7 @@ pub(crate) struct AnswerForm {
     has_audits: bool,
 }
 
-/// A call in an answer.
+/// A call in the member [`AUDITS`] of an answer.
 #[derive(Serialize)]
 struct CallAudit<'a> {
     call: String,
@@ -38,7 +38,7 @@ impl AnswerForm {
         Ok(Self { check, has_audits: schema.pointer(&format!("/properties/{AUDITS}")).is_some() })
     }
 
-    /// Parses an answer's text as the output.
+    /// Parses the text of an answer, and returns it as the output of the task.
     ///
     /// # Errors
     /// Why the text does not fit, as a message for the model.
@@ -81,7 +81,7 @@ pub(crate) fn unfit_message(problem: &str) -> String {
     )
 }
 
-/// The text without the fence that many models put around JSON.
+/// The text without the code fence that many models put around JSON.
 fn bare(text: &str) -> &str {
     let text = text.trim();
     let inner = text.strip_prefix("```").and_then(|text| text.strip_suffix("```"));

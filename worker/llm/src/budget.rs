@@ -1,5 +1,5 @@
-//! Budgets of tokens and money. The most that a request may use is debited before it is sent. The usage of a model's
-//! response is counted in the same step that records the response.
+//! Budgets of tokens and money. Before a request is sent, the maximum that it may use is debited. The real usage is
+//! counted in the same step that records the model's response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use tickfleet_tools::{Awaited, CallContext, ToolFailure};
 use crate::LlmAgent;
 use crate::failure::{stale, store_unavailable, transient};
 
-/// The fewest bytes of text per token, on average over a whole request.
+/// The minimum bytes of text per token, on average over a whole request.
 const BYTES_PER_TOKEN: usize = 3;
 /// Tokens that providers add to each message or tool for its format.
 const TOKENS_PER_PART: u64 = 16;
@@ -38,11 +38,11 @@ pub(crate) struct Budgets<'a> {
     context: &'a CallContext,
     name: &'a TurnName,
     active: Arc<ActivePolicy>,
-    /// ms of shard time.
+    /// The current time, ms of shard time.
     pub(crate) now_ms: i64,
 }
 
-/// The most tokens that a request may use: tokens of the input and of the answer.
+/// The maximum number of tokens that a request may use, as (input, answer).
 pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
     let message = |message: &ChatMessage| match message {
         ChatMessage::User(text) => text.len(),
@@ -59,8 +59,8 @@ pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
     (input, u64::from(request.tokens_max))
 }
 
-/// The usage of an answer. If the provider does not report it, it is estimated from the length, so that the answer does
-/// not count as free.
+/// The usage of an answer. If the provider does not report usage, it is estimated from the lengths of the request and
+/// the answer, so that the answer is not free.
 pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
     let TokenUsage { input, output } = answer.usage;
     if (input, output) == (0, 0) {
@@ -72,7 +72,7 @@ pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
 }
 
 impl<'a> Budgets<'a> {
-    /// Reads the shard's time once.
+    /// The budgets of a task. Reads the shard's time once.
     pub(crate) async fn now(
         agent: &'a LlmAgent,
         context: &'a CallContext,
@@ -82,10 +82,11 @@ impl<'a> Budgets<'a> {
         Ok(Self { agent, context, name, active: agent.active.load(), now_ms })
     }
 
-    /// Debits the most that a request to `model` may use. Does not contact the store if no limit counts it.
+    /// Debits the maximum that a request to `model` may use. Returns false, without contacting the store, if no limit
+    /// counts the request.
     ///
     /// # Errors
-    /// [`ToolFailure::Waits`] until there may be room; otherwise the reason that the task ends.
+    /// [`ToolFailure::Waits`] until the budget may have room; otherwise the reason why the task ends.
     pub(crate) async fn reserve(
         &mut self,
         number: &str,
@@ -94,7 +95,7 @@ impl<'a> Budgets<'a> {
     ) -> Result<bool, ToolFailure> {
         let (input, output) = tokens_at_most(request);
         let at_most = Spend { tokens: input + output, money: self.agent.set.cost(model, input, output) };
-        // A second attempt computes the windows from the shard's present time.
+        // If a window ended during an attempt, the next attempt computes the windows from the shard's present time.
         for _ in 0..3 {
             let debits = self.debits(at_most)?;
             if debits.is_empty() {
@@ -122,7 +123,7 @@ impl<'a> Budgets<'a> {
         Err(transient("The day that budgets are counted in has just ended.".to_owned(), None))
     }
 
-    /// Returns the debits of a request that was certainly not carried out.
+    /// Cancels the debits of a request that was certainly not carried out.
     pub(crate) async fn return_debits(&self, number: &str) -> Result<(), ToolFailure> {
         let unreserve = Unreserve { name: self.name.clone(), entry: self.entry(), request: number.to_owned() };
         self.agent.store.decide(unreserve).await.map_err(|error| store_unavailable(error.into()))?;
@@ -133,7 +134,7 @@ impl<'a> Budgets<'a> {
         EntryId::new(&self.context.fence)
     }
 
-    /// The usage of a response, which is counted with its step.
+    /// The usage of a response, to be counted together with the step.
     pub(crate) fn spent(&self, number: &str, input: u64, output: u64, cost: u64) -> Spent {
         let policy = &self.active.policy;
         let of_tenant = policy.tenants.get(&self.context.tenant).map(|owner| policy.time_zone(owner));
@@ -182,7 +183,7 @@ impl<'a> Budgets<'a> {
         }
     }
 
-    /// The consequence of an exhausted budget.
+    /// The failure that follows from an exhausted budget: the task waits or ends.
     ///
     /// # Errors
     /// The store is unreachable.
@@ -196,7 +197,7 @@ impl<'a> Budgets<'a> {
             if place == Value::Place(None) {
                 self.agent.metrics.limit_reached(name, LimitAction::Wait, 1);
             }
-            // An operator may raise the limit before its window ends.
+            // Wait no longer than `WINDOW_LOOK_MS`, because an operator may raise the limit before the window ends.
             let look_ms = if *ends_ms > 0 { *ends_ms - self.now_ms } else { WINDOW_LOOK_MS };
             let at_most = Duration::from_millis(look_ms.clamp(1, WINDOW_LOOK_MS).unsigned_abs());
             let awaits = Awaited::Budget { limit: name.to_owned(), counter: counter.counter.to_string() };

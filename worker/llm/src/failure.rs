@@ -22,13 +22,13 @@ pub(crate) fn store_unavailable(error: StoreError) -> ToolFailure {
     transient(error.to_string(), None)
 }
 
-/// Another worker has the slice, so any report about it from here is stale.
+/// The failure if another worker has the slice. This worker's report about the task is then stale and ignored.
 pub(crate) fn stale() -> ToolFailure {
     transient("Another worker carries the task out now.".to_owned(), None)
 }
 
-/// If every model that may respond later is paused, no request was sent. Then the task waits without a slot, and this
-/// does not count as an attempt.
+/// The failure of a request that no model answered. If every model that may respond later is paused, no request was
+/// sent. In this case the task waits without a slot, and this does not count as an attempt.
 pub(crate) fn unanswered(error: &ModelChainError) -> ToolFailure {
     if let Some(at_most) = error.paused_for() {
         return ToolFailure::Waits { awaits: Awaited::Time, at_most };

@@ -1,10 +1,10 @@
-//! The history of a task: a list of entries in Redis, and the next step that follows from it.
+//! The history of a task: a list of entries in Redis, which determines the task's next step.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::loops::alike_in_a_row;
 use tickfleet_models::{ModelAnswer, StopReason, ToolCall};
 
-/// One entry. A running task has no other state.
+/// One entry of the history. A running task has no other state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "k", rename_all = "snake_case")]
 pub(crate) enum HistoryEntry {
@@ -12,14 +12,14 @@ pub(crate) enum HistoryEntry {
     Plan(Plan),
     /// The result of one call of the preceding plan, in the order of the calls.
     Result(CallOutcome),
-    /// A note from the loop to the model, besides results.
+    /// A note from the loop to the model that is not a result.
     Note {
         /// The text.
         text: String,
     },
     /// A message of another agent.
     Heard {
-        /// Its ID.
+        /// The ID.
         id: String,
         /// The sender.
         from: String,
@@ -33,7 +33,7 @@ pub(crate) enum HistoryEntry {
         /// The agent's answer; `None` if it gave none.
         agent: Option<String>,
     },
-    /// A summary that replaces all entries before a certain one. The replaced entries are no longer sent to the model.
+    /// A summary that replaces all entries before [`Summary::upto`]. These entries are no longer sent to the model.
     Summary(Summary),
     /// The preceding answer does not fit the agent's schema.
     Unfit {
@@ -65,11 +65,11 @@ pub(crate) struct Plan {
     /// Tokens of the answer.
     #[serde(default)]
     pub(crate) output: u64,
-    /// Their cost, in millionths of the currency.
+    /// The cost of all these tokens, in millionths of the currency.
     #[serde(default)]
     pub(crate) cost: u64,
-    /// When the model was asked, ms of shard time. The plan's calls were not submitted before this time. `None` if the
-    /// entry does not have it.
+    /// When the model was asked, ms of shard time. The plan's calls were certainly not submitted before this time.
+    /// `None` if the entry does not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) at_ms: Option<i64>,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Plan {
 /// A model's summary of the first steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Summary {
-    /// The first entry that it does not replace, which is a plan.
+    /// The index of the first entry that the summary does not replace. This entry is a plan.
     pub(crate) upto: usize,
     /// The text.
     pub(crate) text: String,
@@ -87,7 +87,7 @@ pub(crate) struct Summary {
     pub(crate) input: u64,
     /// Tokens of the answer.
     pub(crate) output: u64,
-    /// Their cost, in millionths of the currency.
+    /// The cost of all these tokens, in millionths of the currency.
     pub(crate) cost: u64,
 }
 
@@ -112,12 +112,12 @@ pub(crate) struct CallOutcome {
 /// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NextStep {
-    /// Ask the model. If `last`, for an answer without calls.
+    /// Ask the model.
     Plan {
-        /// True if the model may make no more calls.
+        /// True if the model must answer without calls.
         last: bool,
     },
-    /// Warn the model that it repeats itself.
+    /// Warn the model that it repeats the same calls.
     Warn,
     /// Carry out the calls of the last plan.
     Execute {
@@ -175,8 +175,8 @@ impl History {
         of_plans.chain(of_summaries).fold((0, 0, 0), |sum, used| (sum.0 + used.0, sum.1 + used.1, sum.2 + used.2))
     }
 
-    /// Returns true if the model's first final answer was also the last one that it was permitted. Later answers only
-    /// correct the form.
+    /// Returns true if the model's first final answer was also the last answer that the iteration limit permitted.
+    /// Answers after the first final answer only correct its form.
     pub(crate) fn was_last(&self) -> bool {
         self.plans().find(|plan| plan.calls.is_empty() || plan.last).is_some_and(|plan| plan.last)
     }
@@ -186,12 +186,13 @@ impl History {
         self.entries.iter().rposition(|entry| matches!(entry, HistoryEntry::Plan(_)))
     }
 
-    /// The number of answers that did not fit.
+    /// The number of answers that did not fit the agent's schema.
     pub(crate) fn unfit(&self) -> usize {
         self.entries.iter().filter(|entry| matches!(entry, HistoryEntry::Unfit { .. })).count()
     }
 
-    /// The next step. `iterations_max` and `repeats_max` are the agent's limits.
+    /// The next step. `iterations_max` is the agent's limit of answers, `repeats_max` its limit of equal rounds in a
+    /// row.
     pub(crate) fn next(&self, iterations_max: u32, repeats_max: u32) -> NextStep {
         let Some(at) = self.last_plan_at() else {
             return NextStep::Plan { last: iterations_max <= 1 };
@@ -219,7 +220,7 @@ impl History {
         NextStep::Plan { last: number + 1 >= iterations_max as usize }
     }
 
-    /// How many times in a row the last plan's calls were made with the same results.
+    /// How many times in a row the calls of the last plan were made and had the same results.
     fn repeats(&self) -> u32 {
         type Round<'a> = (Vec<(&'a str, &'a str)>, Vec<&'a CallOutcome>);
         let rounds: Vec<Round<'_>> = self
@@ -243,7 +244,7 @@ impl History {
 }
 
 impl Plan {
-    /// An answer of the model, its cost, and when the model was asked.
+    /// The entry for an answer of the model, with the answer's cost and the time when the model was asked.
     pub(crate) fn of(model: &str, answer: ModelAnswer, last: bool, cost: u64, at_ms: i64) -> Self {
         let planned = |call: ToolCall| PlanCall {
             id: call.id,
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!(of(warned.clone()), NextStep::Plan { last: false });
         warned.extend([plan(&["1"]), result("same")]);
         assert_eq!(of(warned.clone()), NextStep::Plan { last: true });
-        // A different result is not a repetition: the model may be waiting for something.
+        // A call with a different result is not a repetition: the model may be waiting for something.
         let mut other = rounds(3);
         other.extend([plan(&["1"]), result("at last")]);
         assert_eq!(of(other), NextStep::Plan { last: false });

@@ -8,10 +8,10 @@
 //! `models` (the configured models).
 //!
 //! A task is carried out in steps, each of which is stored in Redis before the next one begins: `plan` (the model's
-//! answer), `execute` (its calls are submitted as a turn), `validate` (their results have arrived), `answer`. While it
-//! waits for a turn, the task uses no slot: its slice is parked, and the end of the turn wakes it. After a crash,
-//! another worker reads the history and continues from there. At most one answer of the model, which was not yet
-//! stored, is requested again.
+//! answer), `execute` (its calls are submitted as a turn), `validate` (their results have arrived), `answer`. While
+//! the task waits for a turn, it uses no slot: its slice is parked, and the end of the turn wakes it. After a crash,
+//! another worker reads the history and continues from there. It repeats at most one request to the model: the one
+//! whose answer was not stored.
 
 mod answer;
 mod budget;
@@ -86,7 +86,7 @@ struct LlmAgent {
     /// Limits, tenants and agents.
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
-    /// The form of its answers, if they have one.
+    /// The form of the agent's answers, if they must have one.
     form: Option<answer::AnswerForm>,
 }
 

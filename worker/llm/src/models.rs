@@ -28,7 +28,7 @@ impl ModelSet {
         Self(defs.iter().map(made).collect())
     }
 
-    /// The models of an agent in order. Models that are not available here are left out.
+    /// The models with these names, in order. Models that are not available here are left out.
     ///
     /// # Errors
     /// Why none of them is available.
@@ -63,7 +63,7 @@ fn entry(name: &str, def: &ModelDef, environment: &BTreeMap<String, String>) -> 
             "set OPENAI_API_KEY and OPENAI_MODEL, ANTHROPIC_API_KEY and CLAUDE_MODEL, or another provider of models.yaml",
         )?,
     };
-    // The provider gets the model's configured name.
+    // The provider is named like the configured model, not like its API.
     let provider = Provider::new(ProviderSettings { name: name.to_owned(), ..settings })?;
     Ok(PricedModel { provider: Arc::new(provider), prices: def.prices })
 }

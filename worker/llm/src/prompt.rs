@@ -13,9 +13,9 @@ use tickfleet_tools::CallContext;
 use crate::history::{History, HistoryEntry};
 use crate::{answer, compact};
 
-/// The text in place of an answer that was never given.
+/// The text that replaces the answer of an exchange without one.
 const NO_ANSWER: &str = "(I gave no answer to this.)";
-/// Bytes that are kept of an old result when the space is used up.
+/// Bytes of an old result that are still sent when the space for results is used up.
 const OLD_RESULT_BYTES: usize = 200;
 
 /// The arguments of a task's handler.
@@ -32,7 +32,7 @@ pub(crate) struct TaskArguments {
     /// The deadline.
     #[serde(default)]
     pub(crate) deadline: Option<String>,
-    /// The agent that delegated it.
+    /// The agent that delegated the task.
     #[serde(default)]
     pub(crate) delegator: Option<String>,
 }
@@ -68,7 +68,7 @@ fn system(def: &LlmDef) -> String {
     }
 }
 
-/// The tools that the agent may call, by names that providers accept.
+/// The tools that the agent may call, under names that all providers accept.
 fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     let tools = context.tools.may_call(&context.tenant, &context.agent);
     let specs: Vec<&ToolSpec> = tools.iter().map(|tool| &tool.spec).filter(|spec| spec.configured).collect();
@@ -82,7 +82,7 @@ fn tools(context: &CallContext) -> Vec<ToolDefinition> {
     defined.as_array().into_iter().flatten().filter_map(of).collect()
 }
 
-/// The task as text: the work, the delegator, the deadline, and the user and session.
+/// The task as text: the work, the delegator, the deadline, the user and the session data.
 pub(crate) fn task_message(context: &CallContext, task: &TaskArguments) -> String {
     let mut text = task.description.trim().to_owned();
     if let Some(input) = &task.input {
@@ -145,8 +145,8 @@ fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: 
     messages
 }
 
-/// Returns which entries are sent in full: the newest results, until the space is used up. A result is shortened but
-/// never left out, so that each call keeps its result.
+/// Returns for each entry whether it is sent in full: the newest results are, until the space is used up. Older
+/// results are shortened but not left out, so that each call keeps its result.
 fn whole_results(history: &History, bytes_max: usize) -> Vec<bool> {
     let mut whole = vec![true; history.entries.len()];
     let mut bytes = 0;

@@ -24,7 +24,7 @@ use crate::{LlmAgent, answer, compact, task_input};
 const SAME_CALLS: &str =
     "You have made the same calls with the same arguments several times in a row, and each time got the same results.";
 
-/// How many unfit answers lead to another attempt. The next unfit answer fails the task.
+/// Number of answers of the wrong form after which the model is asked again. The next such answer fails the task.
 const UNFIT_MAX: usize = 2;
 
 /// The output of a task.
@@ -51,7 +51,7 @@ struct TaskUsage {
     cost: String,
 }
 
-/// A task that is being carried out.
+/// A task while this worker carries it out.
 struct TaskRun<'a> {
     agent: &'a LlmAgent,
     models: &'a ModelChain,
@@ -59,11 +59,11 @@ struct TaskRun<'a> {
     name: TurnName,
     task: TaskArguments,
     history: History,
-    /// The number of entries when this attempt began. This attempt has written all later entries itself.
+    /// The number of entries in the history when this attempt began. Later entries were written by this attempt.
     known_at_start: usize,
 }
 
-/// Carries out a task as far as possible now: to its answer, or to a turn that it must wait for.
+/// Carries out a task as far as possible now: until it has its answer, or must wait for a turn.
 ///
 /// # Errors
 /// [`ToolFailure::Waits`] while it waits for a turn; otherwise the reason why the task cannot continue.
@@ -118,8 +118,8 @@ impl TaskRun<'_> {
         let number = self.history.entries.len().to_string();
         let ModelReply { model, mut answer, spent, at_ms } = self.ask(self.models, &number, &request).await?;
         if last {
-            // The model was asked for an answer without calls, but some servers ignore that. The calls are not carried
-            // out.
+            // The model was asked for an answer without calls, but some servers ignore this. Such calls are not
+            // carried out.
             answer.calls.clear();
         }
         if answer.stop == StopReason::Refused {
@@ -138,19 +138,20 @@ impl TaskRun<'_> {
         Ok(())
     }
 
-    /// Summarizes old steps if the agent has a model for that and their results no longer fit. Without a summary, old
-    /// results are shortened instead.
+    /// Summarizes old steps, if the agent has models for summaries and the results no longer fit into a request. If
+    /// no summary can be made, old results are shortened instead.
     async fn compact(&mut self) -> Result<(), ToolFailure> {
         let agent = self.agent;
         let Some(Ok(models)) = &agent.compacts else { return Ok(()) };
         let Some(upto) = compact::summary_due(&self.history, agent.def.context_bytes_max) else { return Ok(()) };
         let task = prompt::task_message(self.context, &self.task);
         let request = compact::request(&agent.def, &task, &self.history, upto);
-        // Differs from the number of the next plan's request, even if no summary is added in between.
+        // The `s` distinguishes this number from that of the next plan's request, even if no summary is added in
+        // between.
         let number = format!("{}s", self.history.entries.len());
         let reply = match self.ask(models, &number, &request).instrument(span("compact")).await {
             Ok(reply) => reply,
-            // Its budget is temporarily exhausted, or its provider is paused.
+            // The budget of a model is temporarily exhausted, or its provider is paused.
             Err(waits @ ToolFailure::Waits { .. }) => return Err(waits),
             Err(failure) => {
                 tracing::warn!(task = %self.name.turn, ?failure, "no summary of old steps; truncating them");
@@ -171,8 +172,8 @@ impl TaskRun<'_> {
         Ok(())
     }
 
-    /// Asks `models` in order until one answers, each within its budget. `number` must be unique among the task's
-    /// requests.
+    /// Asks `models` in order until one answers, each within its budget. `number` must be unique among the requests
+    /// of the task.
     async fn ask(&self, models: &ModelChain, number: &str, request: &ModelRequest) -> Result<ModelReply, ToolFailure> {
         request.check().map_err(|error| unanswered(&error.into()))?;
         let agent = self.agent;
@@ -180,12 +181,13 @@ impl TaskRun<'_> {
         let mut budgets = Budgets::now(agent, self.context, &self.name).await?;
         let mut failed = Vec::new();
         for (at, model) in models.names().enumerate() {
-            // Each model has its own number, so that the debit of a request that may have been charged stays.
+            // Each model has its own number, so that the debit of an earlier model's request stays if the provider
+            // may have charged for it.
             let number = format!("{number}.{at}");
             let is_reserved = match budgets.reserve(&number, model, request).await {
                 Ok(is_reserved) => is_reserved,
-                // An earlier model was asked and may have charged for it. That counts as an attempt, and attempts are
-                // limited. Waiting for the budget of this model would ask the earlier model again and again.
+                // An earlier model may have charged for this request. End this attempt: attempts are limited. If the
+                // task waited for the budget of this model instead, each wake-up would ask the earlier model again.
                 Err(_) if failed.iter().any(|error: &ModelError| error.may_have_run) => break,
                 Err(failure) => return Err(failure),
             };
@@ -220,7 +222,7 @@ impl TaskRun<'_> {
     /// Carries out the calls of the last plan as a turn, and adds their results to the history.
     async fn execute(&mut self, number: usize) -> Result<(), ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Ok(()) };
-        // If this attempt made the plan itself, its calls were not submitted before.
+        // If this attempt made the plan itself, no earlier attempt can have submitted the plan's calls.
         let since = plan.at_ms.filter(|_| self.history.last_plan_at() < Some(self.known_at_start));
         let (bytes_max, priority) =
             (self.agent.def.result_bytes_max, self.task.priority.as_deref().unwrap_or_default());
@@ -229,7 +231,7 @@ impl TaskRun<'_> {
                 self.agent.metrics.task_step("execute");
                 Err(ToolFailure::Waits { awaits: Awaited::Turn(turn), at_most: RECHECK_AFTER })
             }
-            // All results are added at once: a history with only some of them does not exist.
+            // All results are added in one step, so that no history contains only some of them.
             PlanResults::Finished(results) => {
                 let entries = results.into_iter().map(HistoryEntry::Result).collect();
                 self.append(entries, None).instrument(span("validate")).await?;
@@ -275,7 +277,8 @@ impl TaskRun<'_> {
         Ok(Some(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" }))
     }
 
-    /// Appends to the history, here and in the store, and counts the usage of the model's response.
+    /// Appends entries to the history in memory and in the store. Counts the usage of the model's response in the
+    /// same step.
     async fn append(&mut self, entries: Vec<HistoryEntry>, spent: Option<&Spent>) -> Result<(), ToolFailure> {
         if entries.is_empty() && spent.is_none() {
             return Ok(());

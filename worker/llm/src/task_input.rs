@@ -1,5 +1,5 @@
-//! What reaches a task from outside while it runs: the earlier exchanges of its session, and messages of other agents.
-//! Both are written to its history before the model reads them, so that a worker that takes over the task sends the
+//! Inputs of a task while it runs: the earlier exchanges of its session, and messages of other agents. Both are
+//! written to the task's history before the model reads them. So if another worker takes over the task, it sends the
 //! model the same text.
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use tickfleet_tools::CallContext;
 
 use crate::history::HistoryEntry;
 
-/// The most messages per step of a task.
+/// Maximum number of messages per step of a task.
 const MESSAGES: usize = 10;
 
 /// A message between agents, as it is stored. The tool that sends messages writes the same format.
@@ -44,8 +44,8 @@ pub(crate) async fn record_answer(store: &Store, context: &CallContext, text: &s
     }
 }
 
-/// The messages that its agent has not read. `known` is the number of entries in the task's history. Repeated with the
-/// same number, this returns the same messages.
+/// The messages that the task's agent has not read. `known` is the number of entries in the task's history. A
+/// repetition with the same `known` returns the same messages.
 pub(crate) async fn unread_messages(
     store: &Store,
     context: &CallContext,

@@ -1,4 +1,4 @@
-//! Turns a plan's calls into a turn, and reads its results.
+//! Submits the calls of a plan as a turn, and reads the results.
 
 use std::time::Duration;
 
@@ -29,15 +29,15 @@ pub(crate) enum PlanResults {
 fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> {
     let task = context.call.turn.as_str();
     let id = TurnId::new(format!("{task}.step-{number}")).or_else(|_| {
-        // The producer's own ID already has the maximum length.
+        // The task's ID is so long that the suffix does not fit.
         TurnId::new(format!("step-{number}.{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]))
     });
     id.map_err(|error| ToolFailure::Internal { message: error.to_string() })
 }
 
 /// Submits the calls unless they were submitted already, and reads their results. `number` is the plan's number.
-/// `since` is the time, in ms of shard time, after which an earlier attempt may have submitted them; `None` if that is
-/// impossible.
+/// `since` is the earliest time, ms of shard time, at which an earlier attempt may have submitted the calls. `None`
+/// if no earlier attempt can have submitted them.
 pub(crate) async fn carry_out(
     store: &Store,
     context: &CallContext,
@@ -60,8 +60,8 @@ pub(crate) async fn carry_out(
     })
 }
 
-/// Returns true if a turn that the store does not know was never submitted. The store remembers ended turns for
-/// `dedupe_ms`, so after that time the answer is unknown.
+/// Returns true if a turn that the store does not know was certainly never submitted. The store remembers ended turns
+/// for `dedupe_ms`, so this is certain only during that time.
 async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
     let Some(since) = since else { return Ok(true) };
     Ok(store.now_ms().await? - since < store.options().dedupe_ms)
@@ -102,13 +102,13 @@ fn turn(context: &CallContext, plan: &Plan, id: TurnId, priority: &str) -> Turn 
     }
 }
 
-/// A message of the dialect that the turn was submitted in.
+/// A tool message of the dialect in which the turn was submitted.
 #[derive(Deserialize)]
 struct ToolMessage {
     content: String,
 }
 
-/// The results in a turn's record: one for each call, even if the record lacks some.
+/// The results in a turn's record, one for each call. A call that is missing in the record gets a failure.
 fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     let Ok(reply) = serde_json::from_str::<Reply>(reply) else { return all(plan, FORGOTTEN) };
     let messages = reply.messages.as_deref().map_or("[]", RawValue::get);
@@ -128,7 +128,7 @@ fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     plan.calls.iter().map(one).collect()
 }
 
-/// A text cut to a bound. It keeps its head and tail.
+/// A text that is cut to at most `bytes_max` bytes. Its beginning and end are kept.
 pub(crate) fn cut(text: String, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text;

@@ -1,5 +1,5 @@
-//! Decides whether a provider is asked at all: not while its circuit breaker is open, nor before the time that the
-//! provider has named.
+//! Decides whether a provider is asked at all. It is not asked while its circuit breaker is open, or during a pause
+//! that it has asked for.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use tickfleet_model::retry::breaker::{Breaker as State, BreakerPermit, BreakerRejection, BreakerSettings};
 use tokio::time::Instant;
 
-/// Failures in a row that open the breaker, and how long it stays open before it lets one request through.
+/// Number of failures in a row that open the breaker, and the time that it stays open before it lets one request
+/// through.
 const ENDURANCE: BreakerSettings = BreakerSettings { failures_max: 5, rest: Duration::from_secs(30) };
 
 /// The breaker of one provider.
@@ -17,8 +18,8 @@ pub(crate) struct ProviderBreaker {
     since: Instant,
 }
 
-/// A permit for one request. If it is dropped without a result, it does not count, and the next request may be the
-/// trial.
+/// A permit for one request. A permit that is dropped without a result does not count, and the next request may
+/// become the trial.
 #[derive(Debug)]
 pub(crate) struct RequestPermit<'a> {
     breaker: &'a ProviderBreaker,
@@ -32,7 +33,7 @@ impl Default for ProviderBreaker {
 }
 
 impl ProviderBreaker {
-    /// Returns a permit for a request, or the time for which the provider is still paused.
+    /// Returns a permit for a request. The error is the time for which the provider is still paused.
     pub(crate) fn permit(&self) -> Result<RequestPermit<'_>, Duration> {
         match self.state.lock().acquire(self.since.elapsed()) {
             Ok(given) => Ok(RequestPermit { breaker: self, given: Some(given) }),
@@ -41,7 +42,7 @@ impl ProviderBreaker {
         }
     }
 
-    /// Pauses the provider: its response says that its rate limit is used up for this time.
+    /// Pauses the provider, because its response says that its rate limit is used up for this time.
     pub(crate) fn pause(&self, rest: Duration) {
         self.state.lock().open_for(rest, self.since.elapsed());
     }

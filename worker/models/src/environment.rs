@@ -11,12 +11,13 @@ use crate::wire::ProviderApi;
 /// The default timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The provider in `LLM_PROVIDER` (`openai`, `openai-responses`, `anthropic`, `claude` or `gemini`), with its key,
-/// model and address. Without that variable, it is OpenAI if its key or address is set, otherwise Anthropic if its key
-/// is set. An empty variable counts as unset. `None` if no variable selects a provider. Reads only `environment`.
+/// The provider that `environment` alone selects, with its key, model and address. `LLM_PROVIDER` selects `openai`,
+/// `openai-responses`, `anthropic`, `claude` or `gemini`. Without it, the provider is OpenAI if OpenAI's key or
+/// address is set, otherwise Anthropic if Anthropic's key is set. `None` if no variable selects a provider. An empty
+/// variable counts as unset.
 ///
 /// # Errors
-/// A missing or invalid variable, by name. The message never contains a key.
+/// The name of a missing or invalid variable. The message does not contain a key.
 pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option<ProviderSettings>, String> {
     let value = |name: &str| environment.get(name).map(|v| v.trim()).filter(|v| !v.is_empty());
     let api = match value("LLM_PROVIDER").map(str::to_ascii_lowercase).as_deref() {
@@ -34,7 +35,7 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         ProviderApi::Anthropic => ("ANTHROPIC_API_KEY", "CLAUDE_MODEL", "ANTHROPIC_BASE_URL"),
         ProviderApi::Gemini => ("GEMINI_API_KEY", "GEMINI_MODEL", "GEMINI_BASE_URL"),
     };
-    // A self-hosted server often needs no key. The providers themselves always do.
+    // A self-hosted server often needs no key. The providers' own addresses always need one.
     if value(key).is_none() && value(base).is_none() {
         return Err(format!("{key}: expected the key of {}", api.as_str()));
     }

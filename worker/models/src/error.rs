@@ -7,7 +7,8 @@ use std::time::Duration;
 pub enum FailureClass {
     /// A later request may succeed.
     Transient,
-    /// The account is exhausted. Another provider may respond, but this one not before its account is funded.
+    /// The account is exhausted. Another provider may respond. This one will not respond before its account is
+    /// funded.
     Exhausted,
     /// Repeating the request would not help.
     Permanent,
@@ -18,13 +19,13 @@ pub enum FailureClass {
 pub enum ModelFailure {
     /// 429: too many requests or tokens for now.
     RateLimited,
-    /// 5xx, 408, 409 or 529: the provider is currently unavailable.
+    /// 5xx (including 529), 408 or 409: the provider is currently unavailable.
     Unavailable,
-    /// No complete answer in time. The provider may have processed the request.
+    /// The complete answer did not arrive in time. The provider may have processed the request.
     Timeout,
     /// The connection failed or ended before the complete answer. The provider may have processed the request.
     Disconnected,
-    /// Not asked: its circuit breaker is open, or it asked for a pause.
+    /// The provider was not asked: its circuit breaker is open, or it asked for a pause.
     Resting,
     /// The quota or credit of the account is used up.
     QuotaSpent,
@@ -32,7 +33,7 @@ pub enum ModelFailure {
     Unauthorised,
     /// 404: the model or address does not exist.
     NotFound,
-    /// Any other 4xx, or a request that was not sent because it would get one.
+    /// Any other 4xx status. Also a request that was not sent because it would get such a status.
     BadRequest,
     /// The answer exceeds the size limit.
     TooLarge,
@@ -50,7 +51,7 @@ impl ModelFailure {
             Self::RateLimited | Self::Unavailable | Self::Timeout | Self::Disconnected | Self::Resting => {
                 FailureClass::Transient
             }
-            // Usually a gateway's page in place of an answer. The next response is likely to be complete.
+            // Usually the page of a gateway instead of an answer. The next response is likely to be complete.
             Self::Malformed => FailureClass::Transient,
             Self::QuotaSpent => FailureClass::Exhausted,
             Self::Unauthorised | Self::NotFound | Self::BadRequest | Self::TooLarge | Self::Blocked => {
@@ -79,7 +80,7 @@ impl ModelFailure {
     }
 }
 
-/// A request that a model did not answer.
+/// The error of a request that a model did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{provider}: {}: {detail}", failure.as_str())]
 pub struct ModelError {
@@ -91,13 +92,12 @@ pub struct ModelError {
     pub detail: String,
     /// The pause that the provider asked for.
     pub retry_after: Option<Duration>,
-    /// True if the provider may have processed the request and may charge for it, because no status says that it did
-    /// not.
+    /// True if the provider may have processed the request and may charge for it: no status says that it did not.
     pub may_have_run: bool,
 }
 
 impl ModelError {
-    /// How the caller should treat it.
+    /// How the caller should treat the failure.
     #[must_use]
     pub fn class(&self) -> FailureClass {
         self.failure.class()

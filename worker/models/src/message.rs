@@ -16,7 +16,7 @@ const NAME_BYTES_MAX: usize = 64;
 /// A tool that the model may call.
 #[derive(Debug, Clone)]
 pub struct ToolDefinition {
-    /// 1 to 64 letters, digits, `_` and `-`, which all providers accept.
+    /// The name: 1 to 64 letters, digits, `_` and `-`, which all providers accept.
     pub name: String,
     /// The description for the model.
     pub description: String,
@@ -27,12 +27,12 @@ pub struct ToolDefinition {
 /// A call that a model requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Unique in the conversation. It is derived here from the position of the call and not taken from the provider.
+    /// Unique in the conversation. The ID is derived from the position of the call, not taken from the provider.
     /// Every provider accepts it, so that a conversation can continue with another provider.
     pub id: String,
     /// The name of the tool.
     pub tool: String,
-    /// The arguments as the model wrote them: JSON text that may not be an object, or text that is not JSON.
+    /// The arguments as the model wrote them. They are text that may not be a JSON object, or not JSON at all.
     pub arguments: String,
     /// Opaque data that the provider requires back with the call (Gemini's `thoughtSignature`).
     pub signature: Option<String>,
@@ -50,12 +50,11 @@ pub enum ChatMessage {
         /// The calls, in the model's order.
         calls: Vec<ToolCall>,
     },
-    /// The result of one call. The results follow immediately after the message with the calls, in the order of its
-    /// calls.
+    /// The result of one call. The results directly follow the message with the calls, in the order of the calls.
     Result {
-        /// The call that it answers.
+        /// The ID of the call.
         id: String,
-        /// The tool of that call.
+        /// The tool of the call.
         tool: String,
         /// The result as text or JSON.
         content: String,
@@ -71,10 +70,10 @@ pub struct ModelRequest {
     pub system: String,
     /// The conversation. It starts with a user message.
     pub messages: Vec<ChatMessage>,
-    /// The tools that are used in the conversation.
+    /// The tools that the model may call, or that earlier calls of the conversation use.
     pub tools: Vec<ToolDefinition>,
-    /// True if the model must answer without a call. The tools are still sent, because a provider rejects calls of
-    /// unknown tools.
+    /// True if the model must answer without a call. The tools are still sent, because a provider rejects a
+    /// conversation with calls of tools that the request does not define.
     pub answer_only: bool,
     /// The sampling temperature; `None` for the provider's default.
     pub temperature: Option<f64>,
@@ -85,13 +84,14 @@ pub struct ModelRequest {
 /// Why a model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// It has answered.
+    /// The model has given its final answer.
     Answer,
-    /// It waits for the results of its calls.
+    /// The model waits for the results of its calls.
     Calls,
-    /// It was cut off, usually by the token limit. A call at its end is marked as cut off and is never carried out.
+    /// The answer was cut off, usually by the token limit. If it ends with a call, this call is marked as cut off and
+    /// is never carried out.
     Length,
-    /// The model or its provider declined.
+    /// The model or its provider declined to answer.
     Refused,
 }
 
@@ -111,7 +111,7 @@ pub struct ModelAnswer {
     pub text: String,
     /// The calls, in the model's order, at most 128.
     pub calls: Vec<ToolCall>,
-    /// Why it stopped.
+    /// Why the model stopped.
     pub stop: StopReason,
     /// The usage; zeros if the provider does not report it.
     pub usage: TokenUsage,
@@ -123,13 +123,13 @@ pub enum InvalidRequest {
     /// The conversation is empty or does not start with a user message.
     #[error("the conversation does not start with a user message")]
     Beginning,
-    /// Something has too many elements or bytes.
+    /// A part of the request has too many elements or bytes.
     #[error("{0}")]
     TooMuch(String),
-    /// A name that a provider would reject.
+    /// A tool name that a provider would reject.
     #[error("the tool name {0:?} is not 1 to 64 letters, digits, '_' and '-'")]
     Name(String),
-    /// A duplicate name.
+    /// A duplicate tool name.
     #[error("the tool {0:?} is defined twice")]
     Twice(String),
     /// A call is not followed by its result, or a result does not follow its call.
@@ -137,7 +137,7 @@ pub enum InvalidRequest {
     Pairing {
         /// The index of the message.
         at: usize,
-        /// The call whose result is due; `none` if no result is due.
+        /// The call whose result must come next; `none` if no result is due.
         expected: String,
     },
     /// A message without content.
@@ -146,7 +146,7 @@ pub enum InvalidRequest {
 }
 
 impl ModelRequest {
-    /// Checks for everything that any provider would reject, before the request is sent.
+    /// Checks the request for everything that a provider would reject. Call this before sending.
     ///
     /// # Errors
     /// The first problem.
@@ -170,7 +170,7 @@ impl ModelRequest {
         self.check_pairing()
     }
 
-    /// Checks that each result answers the call that is due, without other messages in between.
+    /// Checks that after each message with calls, their results follow in order, without other messages in between.
     fn check_pairing(&self) -> Result<(), InvalidRequest> {
         let mut due: Vec<&str> = Vec::new();
         for (at, message) in self.messages.iter().enumerate() {
@@ -208,15 +208,15 @@ impl ModelRequest {
         }
     }
 
-    /// The ID of the `index`th call in the answer to this request: the same for every provider and for every
-    /// repetition.
+    /// The ID of the call at `index` in the answer to this request. It is the same for every provider and for every
+    /// repetition of the request.
     pub(crate) fn call_id(&self, index: usize) -> String {
         format!("call_{}_{index}", self.messages.len())
     }
 }
 
-/// The arguments as a JSON object, with all digits of numbers. Other values are wrapped in an object, so that history
-/// stays readable for a provider that requires objects. The model still sees what it wrote.
+/// The arguments as a JSON object that keeps all digits of numbers. Other text is wrapped in an object, because some
+/// providers require objects in the history. The model still sees what it wrote.
 pub(crate) fn object(arguments: &str) -> Box<RawValue> {
     let raw = serde_json::from_str::<Box<RawValue>>(arguments).ok().filter(|raw| raw.get().starts_with('{'));
     raw.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! Several providers in order, of which the first available one answers.
+//! Several providers in order. The first one that is available answers.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub struct ProviderAnswer {
     pub provider: String,
     /// The answer.
     pub answer: ModelAnswer,
-    /// The failures of the providers before it.
+    /// The failures of the providers that were asked before it.
     pub failed: Vec<ModelError>,
 }
 
@@ -33,7 +33,7 @@ pub enum ModelChainError {
 }
 
 impl ModelChainError {
-    /// How the caller should treat it: as transient if a provider may answer later.
+    /// How the caller should treat the error: as transient if a provider may answer later.
     #[must_use]
     pub fn class(&self) -> FailureClass {
         match self {
@@ -42,8 +42,8 @@ impl ModelChainError {
         }
     }
 
-    /// The shortest pause, if all providers that may answer later are paused. Then none of them was asked, and nothing
-    /// was attempted.
+    /// The shortest pause, if all providers that may answer later are paused. In this case none of these providers
+    /// was asked.
     #[must_use]
     pub fn paused_for(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
@@ -52,13 +52,13 @@ impl ModelChainError {
         if all_rest { later().filter_map(|error| error.retry_after).min() } else { None }
     }
 
-    /// The shortest time after which a provider that may answer later wants to be asked again; `None` if one of them
-    /// named no time.
+    /// The shortest time after which a provider may be asked again, among the providers that may answer later. `None`
+    /// if one of them named no time.
     #[must_use]
     pub fn retry_after(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
         let mut later = errors.iter().filter(|error| error.class() == FailureClass::Transient);
-        // A provider that named no time may be asked at once.
+        // A provider that named no time may be asked again at once.
         later.try_fold(None, |least: Option<std::time::Duration>, error| {
             let after = error.retry_after?;
             Some(Some(least.map_or(after, |least| least.min(after))))
@@ -73,7 +73,7 @@ impl ModelChain {
         Self(providers)
     }
 
-    /// Asks each provider in turn, once, until one answers. Paused providers are skipped.
+    /// Asks each provider once, in order, until one answers. Paused providers are skipped.
     ///
     /// # Errors
     /// [`ModelChainError`].
@@ -94,7 +94,7 @@ impl ModelChain {
         self.0.iter().map(|provider| provider.name())
     }
 
-    /// The API owner (by OpenTelemetry's names) and the model of the provider with this index.
+    /// The API's owner, as OpenTelemetry names it, and the model of the provider with this index.
     #[must_use]
     pub fn described(&self, at: usize) -> Option<(&'static str, &str)> {
         self.0.get(at).map(|provider| provider.described())
@@ -103,7 +103,7 @@ impl ModelChain {
     /// Asks the provider with this index once. The caller must have checked the request ([`ModelRequest::check`]).
     ///
     /// # Errors
-    /// Why it did not answer; [`ModelFailure::NotFound`] if the index is invalid.
+    /// The provider's failure. [`ModelFailure::NotFound`] if the index is invalid.
     pub async fn ask_one(&self, at: usize, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
         match self.0.get(at) {
             Some(provider) => ask(provider, request).await,
@@ -129,7 +129,7 @@ async fn ask(provider: &Provider, request: &ModelRequest) -> Result<ModelAnswer,
     let asked = provider.ask(request).await;
     match &asked {
         Ok(_) => permit.answered(),
-        // The request is at fault, so this only shows that the provider responds.
+        // The request caused the failure, so it counts as a response of the provider.
         Err(error) if matches!(error.failure, ModelFailure::BadRequest | ModelFailure::TooLarge) => permit.answered(),
         Err(error) => permit.failed(error.retry_after),
     }

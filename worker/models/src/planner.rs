@@ -6,10 +6,10 @@ use tickfleet_protocol::text::calls_in;
 
 use crate::message::{CALLS_MAX, ChatMessage, ModelAnswer, ModelRequest, StopReason, ToolCall};
 
-/// The word that a planner gives in place of a tool when it needs none.
+/// The tool name by which a model says that it needs no tool.
 const NONE: &str = "none";
 
-/// The request as text: without tools and calls, and with alternating roles.
+/// The request as plain text: without tool definitions and calls, and with alternating roles.
 pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     let mut system = request.system.clone();
     if request.answer_only {
@@ -37,7 +37,7 @@ pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     ModelRequest { system, messages, tools: Vec::new(), ..request.clone() }
 }
 
-/// Joins consecutive user messages into one.
+/// Appends a user message. If the last message is a user message too, joins the two.
 fn push_user(messages: &mut Vec<ChatMessage>, text: &str) {
     if let Some(ChatMessage::User(last)) = messages.last_mut() {
         last.push_str("\n\n");
@@ -57,8 +57,8 @@ fn model_message(text: &str, calls: &[ToolCall]) -> ChatMessage {
     ChatMessage::Model { text: words, calls: Vec::new() }
 }
 
-/// Extracts the calls from an answer in text form. If the answer was cut off, the last call may be unreadable. `none`
-/// is not a call: the text beside it is the answer.
+/// Extracts the calls from a plain-text answer. If the answer was cut off, the last call may be unreadable. A call of
+/// `none` is not a call: the text beside it is the answer.
 pub(crate) fn parse_calls(request: &ModelRequest, answer: ModelAnswer) -> ModelAnswer {
     if request.answer_only || request.tools.is_empty() || answer.stop == StopReason::Refused {
         return answer;
@@ -80,6 +80,6 @@ pub(crate) fn parse_calls(request: &ModelRequest, answer: ModelAnswer) -> ModelA
     if calls.is_empty() {
         return answer;
     }
-    // The text consisted of the calls, so it is dropped. History writes it again from the calls.
+    // The text consisted of the calls, so it is dropped. The history recreates it from the calls.
     ModelAnswer { text: String::new(), calls, stop: StopReason::Calls, ..answer }
 }

@@ -18,11 +18,11 @@ use crate::planner;
 use crate::rate::used_up;
 use crate::wire::{EncodedRequest, ProviderApi};
 
-/// The largest answer that is read, in bytes.
+/// Maximum bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The most bytes that are read of an error response: enough for its reason.
+/// Maximum bytes that are read of an error response: enough for its reason.
 const REFUSAL_BYTES_MAX: usize = 16 * 1024;
-/// The most characters of that reason in an error.
+/// Maximum characters of that reason in an error message.
 const DETAIL_CHARS_MAX: usize = 300;
 /// Timeout for DNS resolution, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,9 +34,9 @@ pub struct ProviderSettings {
     pub name: String,
     /// The API format.
     pub api: ProviderApi,
-    /// Its base address, without the path that the format adds (`https://api.openai.com/v1`).
+    /// The base address, without the path that the format adds (`https://api.openai.com/v1`).
     pub base_url: String,
-    /// Its key; `None` for a server that needs no key.
+    /// The key; `None` for a server that needs no key.
     pub key: Option<SecretString>,
     /// The model to ask.
     pub model: String,
@@ -75,7 +75,7 @@ impl Provider {
         &self.settings.name
     }
 
-    /// The API owner (by OpenTelemetry's names) and the model.
+    /// The API's owner, as OpenTelemetry names it, and the model.
     pub(crate) fn described(&self) -> (&'static str, &str) {
         let of = match self.settings.api {
             ProviderApi::OpenAi | ProviderApi::Responses => "openai",
@@ -137,7 +137,7 @@ impl Provider {
             }
             _ => self.error(failure, "the connection ended before the complete response"),
         })?;
-        // The body is parsed into values, each of which takes far more memory than its text.
+        // Parsing creates values that take far more memory than their text, so their number is limited.
         if values(&body) > limits::JSON_VALUES_MAX {
             let detail = format!("the response has more than {} values", limits::JSON_VALUES_MAX);
             return Err(self.error(ModelFailure::TooLarge, &detail));
@@ -184,7 +184,8 @@ impl Provider {
         error
     }
 
-    /// A provider's message may repeat the key or other secrets, so they are redacted.
+    /// An error with this description. A provider's message may repeat the key or other secrets, so they are
+    /// redacted.
     fn error(&self, failure: ModelFailure, detail: &str) -> ModelError {
         let key = self.settings.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty());
         let detail = key.map_or_else(|| detail.to_owned(), |key| detail.replace(key, "[REDACTED]"));
@@ -197,7 +198,7 @@ impl Provider {
     }
 }
 
-/// Returns the approximate number of values in the JSON, and at least half of their real number.
+/// An estimate of the number of values in JSON text: at least half of the real number.
 fn values(json: &[u8]) -> usize {
     let mut values = 1;
     let mut in_text = false;
@@ -214,7 +215,7 @@ fn values(json: &[u8]) -> usize {
     values
 }
 
-/// Reads at most `bytes_max` bytes. Otherwise returns what was read and why the rest is missing.
+/// Reads a body of at most `bytes_max` bytes. The error has the part that was read, and why the rest is missing.
 async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, (Vec<u8>, ModelFailure)> {
     let mut body = Vec::new();
     loop {
@@ -227,8 +228,8 @@ async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u
     }
 }
 
-/// `Retry-After` in seconds or as a date. A date is relative to the provider's own clock, which is in the `Date`
-/// header.
+/// The wait in `Retry-After` or `retry-after-ms`. If it is a date, it is compared with the provider's own clock in
+/// the `Date` header.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
@@ -242,7 +243,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     (date(after)? - date(text("date")?)?).to_std().ok()
 }
 
-/// Google's `RetryInfo`: `"retryDelay": "13s"` in the details.
+/// The wait in Google's `RetryInfo`: `"retryDelay": "13s"` in the details of the error.
 fn retry_delay(refusal: &serde_json::Value) -> Option<Duration> {
     let details = refusal["error"]["details"].as_array()?;
     let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;

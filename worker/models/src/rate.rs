@@ -1,5 +1,5 @@
-//! The rate limits that a provider reports with an answer. When a limit is used up, the provider is not asked until it
-//! resets.
+//! The rate limits that a provider reports with an answer. If a limit is used up, the provider is not asked until the
+//! limit resets.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(crate) fn used_up(headers: &HeaderMap) -> Option<Duration> {
     let of = |(left, reset): &(&str, &str)| {
         text(left).filter(|left| *left == "0")?;
         let reset = text(reset)?;
-        // A time is relative to the provider's own clock, which is in the `Date` header.
+        // The reset time is compared with the provider's own clock in the `Date` header.
         let until = || {
             let reset = DateTime::parse_from_rfc3339(reset).ok()?;
             let date = text("date")?;
@@ -31,7 +31,7 @@ pub(crate) fn used_up(headers: &HeaderMap) -> Option<Duration> {
     LEFT_AND_RESET.iter().filter_map(of).max()
 }
 
-/// A duration such as `1s`, `6m0s`, `120ms`, or a number of seconds.
+/// Parses a duration such as `1s`, `6m0s`, `120ms`, or a number of seconds.
 fn length(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();

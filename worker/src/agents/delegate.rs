@@ -32,7 +32,7 @@ struct Delegate {
     #[serde(default)]
     deadline: Option<chrono::DateTime<chrono::Utc>>,
     /// True to wait for the answer. The result of this call is then the result of the task, and no later call of this
-    /// turn runs before. Default: false, and the call returns at once.
+    /// turn runs before the task has ended. Default: false, and the call returns at once.
     #[serde(default)]
     wait: bool,
 }
@@ -102,8 +102,8 @@ async fn delegate(
     let id = id.map_err(ToolError::internal)?;
     let wait = args.wait;
     let mut task = task(&context, args).map_err(refused)?;
-    // True if an earlier attempt delegated it. The store may have forgotten the task's ID, and delegating again would
-    // create another task.
+    // True if an earlier attempt delegated the task. Then this attempt does not delegate: the store may have
+    // forgotten the task's ID, and would create another task.
     let is_given = wait && context.waited;
     if context.may_be_forgotten && !is_given {
         let message = "Whether the task was given out is not known: an earlier try may have done it, and is no longer \
@@ -145,8 +145,8 @@ async fn delegate(
     }
 }
 
-/// The latest end of the task, ms: the end of the task that delegates it, or if the call waits for it, the end of the
-/// call's turn.
+/// The latest deadline of the task, ms. If the call waits for the task, this is the deadline of the call's turn.
+/// Otherwise it is the deadline of the parent task; `None` without a parent.
 async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) -> Result<Option<i64>, ToolError> {
     if wait {
         return Ok(Some(context.deadline_ms));
@@ -158,7 +158,7 @@ async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) 
     Ok(found.map(|parent| parent.value.head.deadline_ms))
 }
 
-/// The result of the task. The call is repeated when the task has ended, and uses no slot until then.
+/// The result of the task. Until the task has ended, the call waits without a slot. Then the call is repeated.
 async fn ended(
     store: &Store,
     context: &CallContext,

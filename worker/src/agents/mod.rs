@@ -20,7 +20,7 @@ use crate::tools::{DeclarationError, DeclaredHandler, Environment, RegisteredToo
 /// The handler of each agent's tasks. A handler is a tool that no model calls: its arguments are the task.
 pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
 
-/// Replaces the model loop where no models exist: in simulations, and in tests of everything else.
+/// Replaces the model loop in processes without models: simulations, and tests that need no model.
 #[derive(Debug, Clone, Copy)]
 pub struct NoModels;
 

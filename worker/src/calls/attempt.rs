@@ -19,7 +19,7 @@ use crate::tools::{Awaited, CallContext, RegisteredTool, ToolFailure, ToolOutput
 /// How a handler ended.
 pub(crate) enum HandlerEnd {
     Returned(Result<Result<ToolOutput, ToolFailure>, Box<dyn Any + Send>>),
-    /// It returned output that does not match the tool's output schema; with the problems as text.
+    /// The handler returned output that does not match the tool's output schema. The text describes the problems.
     Unfit(String),
     TimedOut,
     Cancelled,
@@ -28,11 +28,11 @@ pub(crate) enum HandlerEnd {
 
 /// The outcome of an attempt, given the tool's effect.
 pub(crate) enum HandlerOutcome {
-    /// It succeeded.
+    /// The call succeeded.
     Output(ToolOutput),
-    /// It failed permanently.
+    /// The call failed permanently.
     Failed(CallEnding),
-    /// It failed, and a retry is harmless.
+    /// The call failed, and a retry is harmless.
     Retry {
         /// The message to the model if the call is not retried.
         message: String,
@@ -41,11 +41,11 @@ pub(crate) enum HandlerOutcome {
         /// `timeout` or `transient`, for metrics.
         reason: &'static str,
     },
-    /// It has begun work that continues elsewhere. The handler is called again when that work has ended.
+    /// The call has begun work that continues elsewhere. The handler is called again when that work has ended.
     Waits {
         /// The event that it waits for.
         awaits: Awaited,
-        /// The time after which the handler is called again in any case.
+        /// The longest time until the handler is called again, even if the event has not happened.
         at_most: Duration,
     },
     /// The turn was canceled, and the call had no lasting effect.
@@ -54,7 +54,7 @@ pub(crate) enum HandlerOutcome {
     HandBack,
 }
 
-/// Runs the handler for at most `limit`, or until one of the two futures resolves.
+/// Runs the handler for at most `limit`, or until `cancelled` or `must_stop` resolves.
 pub(crate) async fn run(
     tool: &RegisteredTool,
     context: &CallContext,
@@ -84,9 +84,9 @@ pub(crate) async fn run(
     ran
 }
 
-/// Makes an output readable for every reader of replies, whatever the tool's service wrote: the call has succeeded, but
-/// a reader that fails to parse the output would treat it as failed. Output that cannot be repaired is passed on as
-/// text.
+/// Makes an output readable for all readers of replies, whatever the tool's service wrote. The call has succeeded,
+/// but a reader that fails to parse the output would treat the call as failed. Output that cannot be repaired is
+/// passed on as text.
 fn make_readable(output: &mut ToolOutput) {
     let text = output.json.get();
     let json = match repaired(text, limits::JSON_DEPTH_MAX) {
@@ -94,7 +94,7 @@ fn make_readable(output: &mut ToolOutput) {
         Some(Cow::Owned(json)) => RawValue::from_string(json),
         None => to_raw_value(text),
     };
-    // Both are valid JSON, so this does not fail.
+    // Both texts are valid JSON, so this does not fail.
     if let Ok(json) = json {
         output.json = json;
     }
@@ -157,19 +157,19 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Handle
             let reason = wording::cut(&message, limits::ERROR_BYTES_MAX);
             tracing::error!(%call, tool = name, reason, "tool panicked");
             if once {
-                // It is unknown how far its work had got.
+                // It is unknown how much of its work the handler had done.
                 (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
             } else {
                 (Outcome::Internal, messages::internal())
             }
         }
-        // Calling it again would run it twice.
+        // A second call of the handler would run the `once` call twice.
         ToolFailure::Waits { .. } if once => {
             tracing::error!(%call, tool = name, "once tool asked for a retry; not retried");
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
         }
         ToolFailure::Waits { awaits, at_most } => return HandlerOutcome::Waits { awaits, at_most },
-        // Invariant 7: a `once` tool is retried only if it certainly had no effect.
+        // Invariant 7: a `once` tool is retried only if the failed attempt certainly had no effect.
         ToolFailure::Transient { message, not_executed: false, .. } if once => {
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, &message))
         }
@@ -180,8 +180,8 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Handle
     HandlerOutcome::Failed(CallEnding { outcome, error })
 }
 
-/// The result of a successful call. `result` makes a result of an outcome. This is the only place that cuts a huge
-/// output: to its share of what the turn's `calls` may return together.
+/// The result of a successful call. `result` builds a result from an outcome. Only this function cuts a huge output:
+/// to the call's share of the bytes that all `calls` of the turn may return together.
 pub(crate) fn succeeded(
     output: ToolOutput,
     calls: usize,

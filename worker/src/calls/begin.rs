@@ -31,17 +31,17 @@ use crate::calls::state::Calls;
 use crate::tools::inner::Inner;
 use crate::tools::{CallContext, ToolSecrets, Toolbox};
 
-/// The time between two begins of a store that has just restarted.
+/// The time between two tries to begin a call while the store has just restarted.
 pub(super) const RESTART_WAIT: Duration = Duration::from_millis(500);
 /// The end of an equal call wakes the calls that wait for it. If that wake-up is lost, they check again after this
 /// time.
 const RECHECK_AFTER: Duration = Duration::from_secs(5);
 
-/// The state of earlier attempts of a call that this attempt does not begin.
+/// The result of earlier attempts of a call, if this attempt does not begin the call.
 pub(super) enum EarlierAttempts {
     /// No attempt has begun it.
     None,
-    /// It may have run, and running it twice is harmless.
+    /// The call may have run, and running it twice is harmless.
     MayHaveRun,
     /// The call ends with this outcome.
     Ends(AttemptOutcome),
@@ -51,21 +51,21 @@ pub(super) enum EarlierAttempts {
 pub(super) struct BeginInputs<'a> {
     pub(super) tools: &'a Toolbox,
     pub(super) streak: Option<StreakCheck>,
-    /// True if the call is about to run; false if only a cached result or the result of an equal call is wanted.
+    /// True if the call is about to run; false if the call only needs a cached result or the result of an equal call.
     pub(super) runs: bool,
 }
 
 /// The next step after a begin.
 enum AfterBegin {
     Started(Box<Started>),
-    /// Begin again, because this equal call certainly had no effect.
+    /// Begin again. This equal call certainly had no effect, so its claim does not apply.
     Nothing(Claimant),
     Again,
 }
 
 impl Calls {
-    /// Returns whether another attempt has begun a call that will not run here. After a restart of the store, waits
-    /// until other workers have reported the calls that they have begun.
+    /// Returns whether another attempt has begun a call that this attempt does not run. After a restart of the store,
+    /// waits until other workers have reported the calls that they have begun.
     pub(super) async fn begun_before(&self, attempt: &CallAttempt<'_>) -> EarlierAttempts {
         let once =
             !matches!(attempt.config.registry.effect(&attempt.call.tool), Some(Effect::Read | Effect::Idempotent));
@@ -123,7 +123,7 @@ impl Calls {
 
     /// The end of a call that another attempt has begun, and whose outcome is unknown.
     fn unknown(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
-        // The attempt that began it was lost or could not write its result. The text is true in both cases.
+        // The attempt that began the call was lost or could not write its result. The text is true in both cases.
         let what = "This call was begun before, and no result of it was recorded.";
         let error = messages::outcome_unknown(&attempt.call.tool, what);
         let begun = attempt.slice.turn.begun.as_ref().filter(|begun| begun.position == attempt.id.position);
@@ -166,8 +166,8 @@ impl Calls {
             let claim = self.claims.claim_of(attempt, &runs.tool, &runs.arguments, nothing.take());
             let claim = claim.map_err(|invalid| NotBegun::of(*invalid))?;
             let lookup = self.cache.lookup_of(attempt, &runs.tool, &runs.arguments);
-            // If a call is begun and then returned, its outcome can only be reported as unknown, so check the lease
-            // before the begin too.
+            // A call that was begun and then returned can only be reported with an unknown outcome. So check the
+            // lease before the begin too.
             if once && inputs.runs && !self.still_leased(attempt).await {
                 return Err(NotBegun::of(AttemptOutcome::unsent()));
             }
@@ -228,8 +228,8 @@ impl Calls {
                         return Err(NotBegun::of(attempt.unsent()));
                     }
                     if let Err(outcome) = self.confirmed(attempt, durability, confirmed, asked.elapsed()) {
-                        // Also if this was its last attempt: if this store loses the turn, another one may carry it
-                        // out.
+                        // Undo even if this was the last attempt: if the store loses this turn, the same turn may be
+                        // submitted again and run the call.
                         self.journal.undo(&attempt.slice.name, attempt.id.position).await;
                         return Err(NotBegun::of(outcome));
                     }
@@ -244,7 +244,7 @@ impl Calls {
                         .as_ref()
                         .map(|facts| facts.in_shadow(attempt, &runs.tool, inputs.tools, &shadow))
                         .unwrap_or_default();
-                    // On a retry the conditions are not evaluated again.
+                    // A retry does not evaluate the conditions again, so the time of their check is unknown.
                     let entered_ms = checked_ms.map(|at_ms| if attempt.number == 1 { at_ms } else { 0 });
                     let mut passed = narrowed.unwrap_or(passed);
                     passed.shadow.extend(shadow);
@@ -260,7 +260,7 @@ impl Calls {
         }
     }
 
-    /// Everything that the begin of a call reads.
+    /// All queries that the begin of a call needs.
     fn queries(
         &self,
         attempt: &CallAttempt<'_>,
@@ -283,7 +283,7 @@ impl Calls {
         records.chain(cached).collect()
     }
 
-    /// Reads the queries that the view lacks.
+    /// Reads the queries that the view does not contain yet.
     async fn read(&self, attempt: &CallAttempt<'_>, view: &mut View, queries: Vec<Query>) -> Result<(), NotBegun> {
         let missing: Vec<Query> = queries.into_iter().filter(|query| view.get(query).is_err()).collect();
         if missing.is_empty() {
@@ -348,7 +348,7 @@ impl Calls {
                 counted(self.end_unless_begun(attempt, &EndReason::Canceled).await)
             }
             BeginResult::Expired => counted(self.end_unless_begun(attempt, &EndReason::Expired).await),
-            // The store restarted, and it may have lost another worker's begin of this same call.
+            // The store restarted and may have lost another worker's begin of this call.
             BeginResult::Hold => {
                 tokio::select! {
                     () = self.now.cancelled() => return Err(NotBegun::of(AttemptOutcome::unsent())),
@@ -413,8 +413,8 @@ impl Calls {
         })
     }
 
-    /// A begun call runs only if its begin has the durability that its tool requires. Otherwise nothing is sent, and
-    /// this attempt fails with certainly no effect.
+    /// Returns an error if the begin of a call does not have the durability that its tool requires. Then nothing is
+    /// sent, and this attempt fails with certainly no effect.
     fn confirmed(
         &self,
         attempt: &CallAttempt<'_>,
@@ -463,7 +463,7 @@ impl Calls {
     }
 }
 
-/// A begin with its inputs. Messages about its result need them.
+/// The inputs of a begin, for messages about its result.
 struct BeginContext<'a> {
     attempt: &'a CallAttempt<'a>,
     inputs: &'a BeginInputs<'a>,

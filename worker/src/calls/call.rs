@@ -1,5 +1,5 @@
 //! START HERE (2): one call, end to end. Known tool → permission → arguments → rules → approval (`guards`, `consent`) →
-//! loops → cached result (`cache`) or begin → execute → judge (`attempt`).
+//! loops → cached result (`cache`) or begin → execute → outcome (`attempt`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +78,8 @@ impl Calls {
         Box::pin(self.begin_and_run(attempt, tools, passed, access, streak)).await
     }
 
-    /// Reads the streak of a call that ends without a begin, which would have read it. On failure, its result has no note.
+    /// Reads the streak of a call that ends without a begin; otherwise the begin reads it. If the read fails, the
+    /// result has no note about a loop.
     async fn read_streak(&self, attempt: &CallAttempt<'_>, streak: Option<&StreakCheck>) {
         let Some(key) = streak.map(|check| check.name.key()) else { return };
         if attempt.view.record::<Streak>(&key).is_ok() {
@@ -113,7 +114,7 @@ impl Calls {
                 return outcome;
             }
         };
-        // Rules are evaluated for each attempt, but the call is counted only once.
+        // Rules are evaluated for each attempt, but their shadow denials are counted only once for each call.
         if attempt.is_first() {
             begun_call
                 .passed
@@ -142,7 +143,7 @@ impl Calls {
         begun_call.annotate(outcome)
     }
 
-    /// The end of a call that does not run (again), for a reason that a scheduler can have too.
+    /// The end of a call that does not run, or does not run again. A scheduler can end a call for the same reasons.
     fn ended(&self, attempt: &CallAttempt<'_>, reason: &EndReason, past: &CallHistory<'_>) -> AttemptOutcome {
         let result = attempt.ended(reason, past);
         // A call that never ran is counted when its result is rendered.
@@ -163,7 +164,7 @@ impl Calls {
         let once = attempt.config.registry.effect(&attempt.call.tool) == Some(Effect::Once);
         let past = CallHistory {
             tries: attempt.tries(),
-            // For a call that must not run twice, it is certain that no lost holder began it.
+            // The check above found no begin of a `once` call, so no lost holder of the slice can have run it.
             lost: matches!(earlier, EarlierAttempts::MayHaveRun) || !once && may_have_been_held(attempt.slice),
             waited: attempt.waited,
             why: why.as_deref(),
@@ -172,8 +173,8 @@ impl Calls {
         self.ended(attempt, reason, &past)
     }
 
-    /// Returns true if the slice may continue. If the lease under which it was taken is over, the slice is returned: no
-    /// process died, so no crash may count against the slice.
+    /// Returns true if the slice may continue. If the lease under which the slice was taken is over, the caller
+    /// returns the slice. No process died, so this does not count as a crash of the slice.
     pub(super) async fn still_leased(&self, attempt: &CallAttempt<'_>) -> bool {
         let sure = self.lease_clock.is_sure(attempt.lease.term).await;
         if !sure {
@@ -221,8 +222,8 @@ impl Calls {
         Some(self.redactor.text(&why).into_owned()).filter(|why| !why.is_empty())
     }
 
-    /// Returns true if an earlier attempt may have begun work elsewhere that the store no longer remembers. That work
-    /// may have begun as early as the turn was submitted, and its end is remembered only for a limited time.
+    /// Returns true if an earlier attempt may have begun work elsewhere that the store no longer remembers. The work
+    /// may have begun as early as the turn's submission, and the store remembers its end only for a limited time.
     pub(super) fn may_be_forgotten(&self, attempt: &CallAttempt<'_>) -> bool {
         let tried = attempt.number > 1 || may_have_been_held(attempt.slice);
         let options = self.store.options();
@@ -250,7 +251,7 @@ impl Calls {
         let inner_turns = Arc::new(InnerTurns::new(self.store.clone(), priority));
         let left = self.store.clock().until(attempt.head().deadline_ms);
         let limit = tool.spec.timeout.min(left);
-        // A tool with inner calls waits and is called again, so a `once` tool cannot make inner calls.
+        // A tool with inner calls waits for them and is then called again, so a `once` tool cannot make inner calls.
         let inner = match tool.spec.effect {
             Effect::Once => Inner::default(),
             Effect::Read | Effect::Idempotent => Inner::of(inner_turns.clone()),
@@ -287,7 +288,7 @@ impl Calls {
         }
     }
 
-    /// Adopts the record of a task as its handler has written it, if the slice still has the same entry.
+    /// Adopts the record of a task as the task's handler has written it, if the record still names the slice's entry.
     async fn adopt_steps(&self, attempt: &CallAttempt<'_>) {
         let name = &attempt.slice.name;
         let read = retry_until(&self.now, || async {
@@ -303,8 +304,8 @@ impl Calls {
         }
     }
 
-    /// If the turn was canceled while a call ran: cancels the inner turn that the call has begun, and returns the
-    /// reason.
+    /// If the turn was canceled while a call ran, cancels the inner turn that the call has begun. Returns the reason
+    /// of the cancellation.
     async fn cancel_inner_turn(&self, attempt: &CallAttempt<'_>, inner_turns: &InnerTurns) -> Option<String> {
         if !attempt.lease.cancel.is_cancelled() {
             return None;
@@ -372,8 +373,8 @@ impl Calls {
     }
 }
 
-/// The problem of an unreadable call: it was not readable in a plain-text answer, or its response was cut off, so that
-/// even its tool's name may be incomplete.
+/// The error of an unreadable call. Either the call could not be parsed from a plain-text answer, or the model's
+/// response was cut off. In the second case even the tool's name may be incomplete.
 fn unreadable(attempt: &CallAttempt<'_>) -> Option<CallError> {
     let head = attempt.head();
     let call = attempt.call;

@@ -27,15 +27,15 @@ use crate::tools::Awaited;
 pub(crate) enum AttemptOutcome {
     /// The call has its result, with the rules in shadow mode that would have denied it.
     Ended(Box<CallResult>, Vec<ShadowDenial>),
-    /// Another attempt ran it, and reported this result.
+    /// Another attempt ran the call and reported this result.
     Reported(Box<RenderedCall>),
     /// This attempt failed. The call is retried after this wait; the text is the reason.
     Retry(Duration, String),
-    /// The call has begun, and it must be found out whether it took effect: after this wait another tool is asked
-    /// (again); the text is the reason. The number is the attempt in the encoding of the turn's record. The result
-    /// applies if the outcome cannot be found out.
+    /// The call was begun, and it is unknown whether it took effect. After the wait, another tool looks up whether it
+    /// did; the text is the reason of the wait. The number is the attempt number that the turn's record stores
+    /// (`reconcile_progress`). The result applies if the lookups find nothing.
     Reconcile(Duration, String, u32, Box<CallResult>),
-    /// The call has begun work that continues elsewhere. It waits for this event, at most for this time.
+    /// The call has begun work that continues elsewhere. It waits for this event, but at most for this time.
     WaitForWork(Awaited, Duration),
     /// The call is not sent, because its tool is unavailable. This does not count as an attempt.
     ToolUnavailable(Box<ToolUnavailable>),
@@ -49,13 +49,13 @@ pub(crate) enum AttemptOutcome {
 
 /// A call that waits before it begins.
 pub(crate) struct BeginWait {
-    /// The event.
+    /// The event that the call waits for.
     pub(crate) reason: WaitReason,
     /// The longest wait.
     pub(crate) at_most: Duration,
-    /// The event, with the records that the park writes.
+    /// The same event, with the records that the park writes.
     pub(crate) wait: WaitFor,
-    /// Conditions of the wait.
+    /// The call waits only while these conditions hold.
     pub(crate) waits_while: Vec<Guard>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct ToolUnavailable {
     pub(crate) at_most: Option<Duration>,
     /// Why the tool is unavailable.
     pub(crate) why: String,
-    /// The call's result after that wait.
+    /// The call's result if the tool is still unavailable after the longest wait.
     pub(crate) final_result: Box<CallResult>,
 }
 
@@ -82,11 +82,11 @@ pub(crate) struct CallAttempt<'a> {
     pub(crate) waited: bool,
     pub(crate) context: Arc<tickfleet_model::Context>,
     pub(crate) lease: &'a SliceLease,
-    /// The policy and tools that apply to the call.
+    /// The policy and tools with which the call is evaluated.
     pub(crate) config: &'a WorkerConfig,
     /// Why the turn was canceled, if that is known.
     pub(crate) canceled: Option<&'a str>,
-    /// Results of this slice's calls that do not count for their streaks yet.
+    /// Results of this slice's earlier calls that are not settled, and so not yet counted in their streaks.
     pub(crate) unsettled: &'a [(StreakName, StreakBounds, Repeat)],
     /// Records that the slice's earlier calls have read.
     pub(crate) view: &'a View,
@@ -109,10 +109,10 @@ pub(crate) struct AttemptProgress {
     pub(crate) canceled: Option<String>,
 }
 
-/// The outcome of a call that does not begin now.
+/// A call that does not begin now.
 pub(super) struct NotBegun {
     pub(super) outcome: AttemptOutcome,
-    /// True if this end counts for the agent's streak.
+    /// True if the end of the call counts for the agent's streak.
     pub(super) counts: bool,
 }
 
@@ -137,18 +137,18 @@ impl AttemptOutcome {
         }
     }
 
-    /// The outcome of a call of which nothing was sent, and that this worker does not carry out.
+    /// The outcome of a call that this worker does not carry out. Nothing of the call was sent.
     pub(crate) const fn unsent() -> Self {
         Self::HandBack(HandBackReason::Unsent { nonce: None })
     }
 
-    /// Returns true if people have not approved the call.
+    /// Returns true if the call ended because people did not approve it.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Self::Ended(result, _) if result.outcome == Outcome::ApprovalRefused)
     }
 }
 
-/// Returns true if a lost worker may have held the slice's calls. It is then unknown whether they ran.
+/// Returns true if a lost worker may have held the slice. In this case it is unknown whether its calls ran.
 pub(crate) const fn may_have_been_held(slice: &Slice) -> bool {
     slice.turn.crashes > 0 || slice.turn.may_have_run
 }
@@ -159,12 +159,12 @@ impl CallAttempt<'_> {
         &self.slice.turn.head
     }
 
-    /// True for the call of a task.
+    /// Returns true if the attempt is of the only call of a task.
     pub(crate) fn is_task(&self) -> bool {
         self.slice.turn.is_task()
     }
 
-    /// True if this is the call's first attempt, and it has begun no work elsewhere.
+    /// Returns true if this is the call's first attempt, and the call has begun no work elsewhere.
     pub(crate) const fn is_first(&self) -> bool {
         self.number == 1 && !self.waited
     }
@@ -174,7 +174,7 @@ impl CallAttempt<'_> {
         CallName::from(self.id.clone())
     }
 
-    /// The name of its tool, whatever the model's spelling.
+    /// The tool's own name, even if the model spells it differently.
     pub(crate) fn tool_name(&self) -> &str {
         self.config.registry.resolve(&self.call.tool).map_or(&self.call.tool, |tool| &tool.spec.name)
     }
@@ -195,19 +195,19 @@ impl CallAttempt<'_> {
         AttemptOutcome::Ended(Box::new(self.result(outcome, error)), Vec::new())
     }
 
-    /// The outcome of a call that this attempt has begun, and of which nothing was sent.
+    /// The outcome of a call that this attempt has begun. Nothing of the call was sent.
     pub(super) fn unsent(&self) -> AttemptOutcome {
         AttemptOutcome::HandBack(HandBackReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
     }
 
-    /// The end of a call without lasting effect that was canceled while it ran.
+    /// The end of a call that was canceled while it ran and that had no lasting effect.
     pub(super) fn stopped(&self, why: Option<&str>) -> AttemptOutcome {
         let because = report::because(why);
         let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
         self.refused(Outcome::Cancelled, messages::error(Outcome::Cancelled, message))
     }
 
-    /// The end of a call without a result of its own. A scheduler can end a call for the same reasons.
+    /// The end of a call that has no result of a tool. A scheduler can end a call for the same reasons.
     pub(super) fn ended(&self, reason: &EndReason, past: &CallHistory<'_>) -> Box<CallResult> {
         let (outcome, error) = report::ended(reason, self.head().deadline_ms, past);
         Box::new(CallResult { attempts: past.tries, ..self.result(outcome, error) })

@@ -1,9 +1,9 @@
 //! Idempotency claims. Of equal calls of a tool with an effect key, only one is carried out, and the others get its
 //! outcome. A model that plans again after a crash makes the same payment under another ID. Only the effect key shows
 //! that the two calls are equal.
-//!
-//! A call claims its effect when it begins, and its settle ends the claim. So no such call runs without a claim. Its
-//! outcome is known from the claim or from the record of its turn; otherwise it is reported as unknown.
+//! | A call claims its effect when it begins, and its settle ends the claim, so no such call runs without a claim.
+//! The outcome of the call is read from its claim or from the record of its turn. Otherwise the outcome is reported
+//! as unknown.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,8 @@ use crate::calls::messages;
 use crate::config::WorkerConfig;
 use crate::tools::RegisteredTool;
 
-/// Longest result that is kept for equal calls, in bytes. Of a larger result, only its existence is kept.
+/// Longest output that a claim keeps for equal calls, in bytes. For a larger output, the claim keeps only that the
+/// call succeeded.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
 /// Looks up and records the outcomes of equal calls.
@@ -38,7 +39,7 @@ impl EffectClaims {
     }
 
     /// The claim of a call that is about to begin; `None` if its tool has no effect key. `nothing` is an equal call
-    /// that certainly had no effect.
+    /// that certainly had no effect, so that its claim can be replaced.
     ///
     /// # Errors
     /// The end of a call that lacks an argument of the effect key.
@@ -91,8 +92,8 @@ impl EffectClaims {
         self.known_outcome(attempt, claim, by, result)
     }
 
-    /// The result of a call that is over and did not end its claim; `None` if the call certainly did nothing. The
-    /// result is written to the claim, because the record that it comes from is kept for a shorter time.
+    /// The result of the ended call `by`, which did not end its claim; `None` if it certainly did nothing. The result
+    /// is written to the claim, because the record of the call's turn is kept for a shorter time.
     pub(super) async fn end_of(
         &self,
         claim: &ClaimEffect,
@@ -113,8 +114,8 @@ impl EffectClaims {
         Some(result)
     }
 
-    /// The end of a call that is not carried out because its own or an equal call's result is known. It is the call's
-    /// own if a worker settled it and then died.
+    /// The end of a call that is not carried out because a result is known: its own, or that of an equal call. A
+    /// call's own result is known if a worker settled the call and then died.
     pub(super) fn known_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -139,14 +140,14 @@ impl EffectClaims {
     }
 }
 
-/// A claim that has just begun, in the form that the journal reports.
+/// A claim that was just made by a begin, in the form that the journal reports.
 pub(super) fn opened(claim: &ClaimEffect) -> EndClaim {
     let ClaimEffect { effect, by, window_ms, .. } = claim.clone();
     EndClaim { effect, by, end: EffectEnd::Open, window_ms }
 }
 
-/// The end of the claim that a call has, or may have from an earlier attempt; `None` if its tool has no effect key, or
-/// if the call has the result of an equal call.
+/// The end of the claim that a call has, or may have from an earlier attempt. `None` if the call's tool has no effect
+/// key, or if the call's result is that of an equal call.
 pub(super) fn end_of(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> Option<EndClaim> {
     let call = &slice.calls[index];
     if slice.turn.is_task() || result.repeats.is_some() {
@@ -208,9 +209,9 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
     }
 }
 
-/// The effect that a call had claimed, as the audit log reports it. `None` if the call certainly did nothing and does
-/// not have the result of an equal call. It is computed again from the arguments, so that the entry has it no matter
-/// which process ends the call.
+/// The effect that a call had claimed, as the audit log records it. `None` if the call certainly did nothing and does
+/// not have the result of an equal call. The effect is computed again from the arguments, so every process that ends
+/// the call can log it.
 pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<EffectNote> {
     let key = tool.spec.effect_key.as_ref()?;
     if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {
@@ -254,7 +255,8 @@ fn kept(result: &CallResult) -> String {
     result_json(&CallResult { tool_call_id: None, output, ..result.clone() })
 }
 
-/// Replaces the output of a successful call if that was too large to be kept, or if memory was short.
+/// The output that replaces a successful call's output if the output was too large to be kept, or was dropped because
+/// memory was short.
 fn not_kept(success: bool) -> Option<Box<RawValue>> {
     let text = r#""It was carried out. Its result was not kept for equal calls.""#;
     RawValue::from_string(text.to_owned()).ok().filter(|_| success)

@@ -14,15 +14,15 @@ use tickfleet_model::TenantId;
 /// The effects of one call's end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EndEffects {
-    /// The facts that it changes.
+    /// The changes of facts.
     pub(crate) facts: Option<(SessionName, EndedCall)>,
     /// The claim that it ends.
     pub(crate) claim: Option<EndClaim>,
     /// The streak that it counts for.
     pub(crate) repeat: Option<(StreakName, StreakBounds, Repeat)>,
-    /// The result to cache.
+    /// The result to add to the read cache.
     pub(crate) fill: Option<Fill>,
-    /// The approval that it leaves unused.
+    /// The approval that was requested for the call, if the call ends without using it.
     pub(crate) unused: Option<(TenantId, String)>,
     /// For a call that ends without running: proof that no other attempt has begun it.
     pub(crate) unrun: Option<KnownUnrun>,
@@ -53,7 +53,8 @@ pub(crate) struct SettleSections {
 }
 
 impl SettleSections {
-    /// The sections for the ends of calls, in order. Calls of one session share a section, and so do calls of one streak.
+    /// The sections for the ends of calls, in order. Calls of the same session share one section, and so do calls of
+    /// the same streak.
     pub(crate) fn of(ends: impl IntoIterator<Item = EndEffects>) -> Self {
         let mut all = Self::default();
         for EndEffects { facts, claim, repeat, fill, unused, unrun } in ends {

@@ -28,7 +28,7 @@ pub enum Guard {
     Permission,
     /// The arguments are within bounds, and match the tool's input schema.
     Arguments,
-    /// The tool itself accepts them.
+    /// The tool's own validation accepts the arguments.
     Validation,
     /// The call meets the rules on its arguments and context.
     Rules,
@@ -67,8 +67,8 @@ impl Guard {
 
 /// The call that guards check.
 pub(crate) enum GuardedCall<'a> {
-    /// A model's call of a tool, by the name that the model used. If the answer is `strict`, the nulls that represent
-    /// omitted optional arguments are removed.
+    /// A model's call of a tool, by the name that the model used. If `strict`, the model represents omitted optional
+    /// arguments as nulls, which are removed.
     Tool {
         tools: &'a Toolbox,
         tenant: &'a TenantId,
@@ -89,7 +89,7 @@ pub(crate) struct CheckedCall {
     pub(crate) arguments: Box<RawValue>,
     /// The rules in shadow mode that would have denied the call.
     pub(crate) shadow: Vec<ShadowDenial>,
-    /// Everything that requires approval. The call runs only with that approval.
+    /// The reasons for which the call needs approval. The call runs only with that approval.
     pub(crate) asked: Vec<ApprovalReason>,
 }
 
@@ -98,11 +98,12 @@ pub(crate) struct BegunCall {
     pub(crate) passed: CheckedCall,
     /// People's consent to the call.
     pub(crate) approved: Option<CallApproval>,
-    /// When the facts permitted it to begin, as [`tickfleet_model::CallResult::entered_ms`].
+    /// Time at which the facts allowed the call to begin, in the encoding of
+    /// [`tickfleet_model::CallResult::entered_ms`].
     pub(crate) entered_ms: Option<i64>,
-    /// Its question, if its result may be cached.
+    /// The cache lookup, if the call's result may be cached.
     pub(super) lookup: Option<CacheLookup>,
-    /// The cached result.
+    /// The cached result, if the begin found one.
     pub(super) cached: Option<CachedResult>,
 }
 
@@ -117,7 +118,7 @@ impl BegunCall {
                 let result = CallResult { approval, entered_ms: self.entered_ms, ..*result };
                 AttemptOutcome::Ended(Box::new(result), self.passed.shadow)
             }
-            // The result if the reconciliation finds nothing.
+            // This result applies if the reconciliation finds nothing.
             AttemptOutcome::Reconcile(wait, why, attempt, unknown) => {
                 let unknown = CallResult { approval, entered_ms: self.entered_ms, ..*unknown };
                 AttemptOutcome::Reconcile(wait, why, attempt, Box::new(unknown))
@@ -127,8 +128,8 @@ impl BegunCall {
     }
 }
 
-/// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first guard that ends it. `observe`
-/// receives the result of each guard.
+/// Passes a call through the guards, in the order of [`Guard::ALL`], until a guard ends the call. `observe` receives
+/// the result of each guard.
 ///
 /// # Errors
 /// The ending of the call, if it does not pass.
@@ -184,8 +185,8 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// Evaluates the rules of the tool's row with the arguments that the tool gets, never with others. A task has no
-    /// row: the call that delegated it has one.
+    /// Evaluates the rules of the tool's row. They see exactly the arguments that the tool gets. A task has no row:
+    /// the call that delegated the task has one.
     fn evaluate_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<RuleFindings, Box<CallEnding>> {
         let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else {
             return Ok(RuleFindings::default());
@@ -201,8 +202,8 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// Everything that requires approval: the tool, and the rules that the call does not meet. The caller checks
-    /// whether people have approved the call (`consent`).
+    /// The reasons for which the call needs approval: the tool, and the rules that the call violates. The caller
+    /// checks whether people have approved the call (`consent`).
     ///
     /// # Errors
     /// The end of a call that can never be approved: no approvers are configured, or its arguments are too long to be
@@ -273,7 +274,7 @@ fn not_usable(
 
 /// Lets the tool itself validate arguments that match its schema.
 fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<CallEnding>> {
-    // If the argument is missing, it is unknown whether two calls are equal or different.
+    // Without this argument, it is unknown whether two calls are equal.
     if let Some(pointer) = tool.spec.effect_key.as_ref().and_then(|key| key.missing(arguments)) {
         let error = messages::no_effect_key(&tool.spec.name, pointer);
         return Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }));

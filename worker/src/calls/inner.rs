@@ -24,7 +24,7 @@ pub(crate) struct InnerTurns {
     store: Store,
     /// The priority of the outer call.
     priority: Priority,
-    /// The inner turn that this attempt has begun, or asked to begin, and whose end it has not seen.
+    /// The inner turn that this attempt has sent to the store, and whose end this attempt has not seen.
     out: Mutex<Option<TurnId>>,
 }
 
@@ -39,10 +39,10 @@ impl InnerTurns {
         self.out.lock().clone()
     }
 
-    /// Returns true if the `number`th inner call, which the store does not know, was never begun. The first inner call
-    /// may have been begun if its outer call has waited, or was attempted so long ago that the inner call may be
-    /// forgotten. Each later inner call ends after the previous one and is remembered longer, so it was never begun if
-    /// the previous one is still known.
+    /// Returns true if the `number`th inner call, which the store does not know, was never begun. The first inner
+    /// call may have been begun if the outer call has waited, or if the outer call's earlier attempts are so old that
+    /// the store may have forgotten the inner call. A later inner call ends after the previous inner call and is
+    /// remembered longer. So if the previous one is still known, the later one was never begun.
     async fn is_new(&self, context: &CallContext, number: usize) -> Result<bool, StoreError> {
         let Some(before) = number.checked_sub(1).filter(|before| *before > 0) else {
             return Ok(!context.waited && !context.may_be_forgotten);
@@ -85,7 +85,7 @@ impl InnerCalls for InnerTurns {
     }
 }
 
-/// The turn of an inner call. It may do what its outer call may do, and no more.
+/// The turn of an inner call. It has the same permissions as the outer call, and no more.
 fn turn(context: &CallContext, priority: Priority, id: TurnId, tool: &str, arguments: &RawValue) -> Turn {
     Turn {
         id: Some(id),

@@ -11,7 +11,7 @@ use crate::calls::guards::{self, GuardedCall};
 use crate::calls::messages::CallEnding;
 use crate::tools::{RegisteredTool, Registry, Toolbox};
 
-/// Names in rules whose values an entry has only in its premises.
+/// Names that rules use and whose values an audit entry contains only in its premises.
 const ONLY_IN_PREMISES: [&str; 3] = ["user_context", "session_data", "task."];
 
 /// A call from the audit log.
@@ -32,9 +32,9 @@ pub struct LoggedCall<'a> {
 /// The result of the guards for such a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoggedCallVerdict {
-    /// It passes. The facts of its session may still stop it.
+    /// The call passes. The facts of its session may still stop it.
     Passes,
-    /// It needs approval, because of these places in the configuration.
+    /// The call needs approval, because of these places in the configuration.
     Asks(String),
     /// The guards end it.
     Ends {
@@ -79,8 +79,8 @@ impl LoggedCall<'_> {
             session_data: premises.session_data.clone(),
             ..Context::default()
         };
-        // Without premises it is unknown whether nulls represent omitted arguments. Assume so, because otherwise the
-        // call would not have passed.
+        // Without premises it is unknown whether nulls represent omitted arguments. Assume that they do: the logged
+        // call passed the guards, and with nulls as values it would not have passed.
         let strict = self.premises.is_none_or(|premises| premises.strict);
         let task = task.as_ref();
         let asked = GuardedCall::Tool { tools, tenant, agent, name, strict, context: &context, task };
@@ -110,7 +110,7 @@ impl LoggedCall<'_> {
         };
         let is_logged = match self.premises {
             None => !ONLY_IN_PREMISES.iter().any(|name| asks(name)),
-            // Entries never have the agents above a task.
+            // Premises never contain the chain of agents above a task.
             Some(premises) => {
                 !(asks("user_context") && is_hidden(&premises.user_context)
                     || asks("session_data") && is_hidden(&premises.session_data)
@@ -134,7 +134,8 @@ pub fn facts<'p>(
     Some((&spec.name, &row.facts, registry.effect(tool).unwrap_or(Effect::Once)))
 }
 
-/// Unknown arguments were accepted at the time, and no rule reads them.
+/// The verdict for unknown arguments. The guards accepted them when the call was made, and no enforced rule reads
+/// them.
 fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> LoggedCallVerdict {
     match (tool.spec.requires_approval, tools.approvers().is_empty()) {
         (false, _) => LoggedCallVerdict::Passes,

@@ -33,7 +33,8 @@ pub(crate) fn error(outcome: Outcome, message: impl Into<String>) -> CallError {
     CallError { code: outcome.as_str().into(), message: bounded(message.into()), details: None }
 }
 
-/// The problem that a tool itself found in its arguments, with the tool's name if the problem does not contain it.
+/// The error for invalid arguments, as the tool itself found them. The tool's name is added if the problem does not
+/// contain it.
 pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
     let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
     let named = problem.contains(&tool);
@@ -41,7 +42,7 @@ pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
     error(Outcome::InvalidArguments, message)
 }
 
-/// An argument of the tool's effect key is missing.
+/// The error for a call that lacks an argument of its tool's effect key.
 pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
     let problem = format!("the argument at '{pointer}' must be given: by it, a call that is made twice is recognised.");
     invalid_arguments(tool, &problem)
@@ -67,7 +68,7 @@ pub(crate) fn too_long_for_people(tool: &str, bytes: usize) -> CallError {
     CallError { details: Some(details), ..invalid_arguments(tool, &problem) }
 }
 
-/// No tool has this name.
+/// The error for an unknown tool.
 pub(crate) fn unknown_tool(name: &str, close: &[&str], allowed: &[&str]) -> CallError {
     let name: String = name.chars().take(80).collect();
     let mut message = format!("There is no tool called {name:?}.");
@@ -78,7 +79,7 @@ pub(crate) fn unknown_tool(name: &str, close: &[&str], allowed: &[&str]) -> Call
     with_allowed(error(Outcome::UnknownTool, message), allowed)
 }
 
-/// The agent may not call the tool, because of this rule.
+/// The error for a tool that this rule does not let the agent call.
 pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) -> CallError {
     let why = match denial {
         Denial::Disabled => "it is disabled".to_owned(),
@@ -124,8 +125,8 @@ pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
     }
 }
 
-/// A transient failure after the last attempt. `why` is the reason why it is the last one, `after` the wait that the
-/// service asked for.
+/// The error for a transient failure that is not retried. `why` is the reason why it is not retried. `after` is the
+/// wait that the service asked for.
 pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<NoRetryReason>, after: Option<Duration>) -> CallError {
     let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
     let asked_s = after.unwrap_or_default().as_secs();
@@ -147,11 +148,11 @@ pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<NoRetryReason>, 
     CallError { details, ..error(Outcome::Transient, said) }
 }
 
-/// The reason of a call that ended while its tool's circuit breaker was open.
+/// The reason in the error of a call that ended while its tool's circuit breaker was open.
 pub(crate) const BREAKER_OPEN: &str = "resting";
 
-/// The error for a call that has waited for its tool as long as it may, and is not sent. `tries` attempts were made
-/// before.
+/// The error for a call that has waited for its tool as long as allowed, and is not sent. `tries` is the number of
+/// earlier attempts.
 pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallError {
     let before = match tries {
         0 => "This call was not sent".to_owned(),
@@ -168,7 +169,7 @@ pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallErr
 /// The reason of an attempt that failed because its begin was not confirmed.
 pub(crate) const NOT_DURABLE: &str = "not_durable";
 
-/// The durability of a begin was not confirmed in time.
+/// The message of an attempt whose begin was not confirmed as durable in time.
 pub(crate) fn not_durable(durability: Durability, within: Duration) -> String {
     let who = match durability {
         Durability::None => "Nobody",
@@ -178,13 +179,13 @@ pub(crate) fn not_durable(durability: Durability, within: Duration) -> String {
     format!("{who} confirmed the beginning of this call within {} ms, so it was not executed", within.as_millis())
 }
 
-/// The server cannot confirm the durability at all.
+/// The message of an attempt whose begin the server cannot make durable.
 pub(crate) fn cannot_be_durable(durability: Durability) -> String {
     let durable = durability.as_str();
     format!("Redis cannot confirm the beginning of this call ('durable: {durable}'), so it was not executed")
 }
 
-/// A `once` tool whose effect is unknown.
+/// The error for a call of a `once` tool if it is unknown whether the call took effect.
 pub(crate) fn outcome_unknown(tool: &str, what: &str) -> CallError {
     let what = what.trim_end_matches('.');
     error(
@@ -196,12 +197,12 @@ pub(crate) fn outcome_unknown(tool: &str, what: &str) -> CallError {
     )
 }
 
-/// A bug or a crash. The message reveals no internals.
+/// The error for a bug or a crash. The message reveals no internals.
 pub(crate) fn internal() -> CallError {
     error(Outcome::Internal, "Tool execution failed. The error has been logged for investigation.")
 }
 
-/// A tool ran, but its output does not match its schema.
+/// The error for a tool that ran and returned output that does not match its schema.
 pub(crate) fn unfit_output(tool: &str, problem: &str, once: bool) -> CallError {
     let done = if once { " Its effect has happened: do not call it again." } else { "" };
     let message = format!(
@@ -212,7 +213,7 @@ pub(crate) fn unfit_output(tool: &str, problem: &str, once: bool) -> CallError {
     CallError { code: "invalid_output".into(), ..error(Outcome::Internal, message) }
 }
 
-/// An attempt took too long.
+/// The message of an attempt that took too long.
 pub(crate) fn timed_out(tool: &str, after: Duration) -> String {
     format!("{tool:?} did not answer within {:.1} s.", after.as_secs_f64())
 }

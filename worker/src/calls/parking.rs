@@ -18,7 +18,7 @@ use crate::calls::turn::{CommitOutcome, Pipeline, SliceRun};
 use crate::config::WorkerConfig;
 use crate::tools::Awaited;
 
-/// The cause of a wait for a time only, in the turn's history.
+/// The cause in the turn's history if a call waits only for a time.
 const ASKED_FOR_TIME: &str = "its handler asked for time";
 
 /// The parameters of a park.
@@ -31,7 +31,7 @@ struct ParkRequest {
 }
 
 impl ParkRequest {
-    /// A park that depends on no other record.
+    /// A park whose wait needs no other record.
     const fn of(reason: ParkReason, beside: bool) -> Self {
         Self { reason, beside, wait: WaitFor::Timer, waits_while: Vec::new() }
     }
@@ -57,7 +57,7 @@ impl Pipeline {
         config: &WorkerConfig,
     ) {
         match outcome {
-            // These are results or may become results, so the caller has handled them.
+            // These outcomes are results or may become results, so the caller has handled them.
             AttemptOutcome::Ended(..) | AttemptOutcome::Reported(_) | AttemptOutcome::ToolUnavailable(_) => {}
             AttemptOutcome::Retry(delay, cause) => {
                 self.undo_begin(&run).await;
@@ -83,14 +83,14 @@ impl Pipeline {
         }
     }
 
-    /// Records that the next call did nothing, or nothing that must not happen twice.
+    /// Records that the next call had no effect, or only effects that may be repeated.
     async fn undo_begin(&self, run: &SliceRun) {
         self.journal.undo(&run.slice.name, run.position()).await;
     }
 
     /// Parks the slice at its next call. Results in memory are committed first. If the turn is canceled, ends the
-    /// remaining calls: `tried` has the number of finished attempts of the call, and whether it has begun work
-    /// elsewhere.
+    /// remaining calls. `tried` is the number of finished attempts of the next call, and whether that call has begun
+    /// work elsewhere.
     async fn park(
         &self,
         run: SliceRun,
@@ -107,7 +107,7 @@ impl Pipeline {
         Some(parked)
     }
 
-    /// Like [`Self::park`], but the caller ends the calls of a canceled turn.
+    /// Like [`Self::park`], but if the turn is canceled, the caller ends the remaining calls.
     async fn try_to_park(&self, mut run: SliceRun, request: ParkRequest) -> Option<(Parked, SliceRun)> {
         match self.commit(&mut run).await {
             CommitOutcome::Ok => {}
@@ -131,8 +131,8 @@ impl Pipeline {
         Some((parked, run))
     }
 
-    /// Parks the slice until the next question whether its call took effect. The call stays begun. If the turn is
-    /// canceled, it ends with `unknown`.
+    /// Parks the slice until the next lookup of whether its call took effect. The call stays begun. If the turn is
+    /// canceled, the call ends with `unknown`.
     async fn reconcile_later(&self, run: SliceRun, request: ParkRequest, config: &WorkerConfig, unknown: CallResult) {
         let Some((parked, mut run)) = self.try_to_park(run, request).await else { return };
         match parked {
@@ -145,8 +145,8 @@ impl Pipeline {
         }
     }
 
-    /// Parks the slice while the tool of its next call is unavailable. If the call has waited as long as it may, it
-    /// gets its result, and the slice continues.
+    /// Parks the slice while the tool of its next call is unavailable. If the call has used up its longest wait, it
+    /// gets its final result, and the slice continues.
     pub(super) async fn wait_for_tool(
         &self,
         mut run: SliceRun,
@@ -180,7 +180,7 @@ impl Pipeline {
         None
     }
 
-    /// Parks the slice until the work that its call has begun elsewhere has ended.
+    /// Parks the slice until the work elsewhere that its call has begun is finished.
     async fn wait_for_work(&self, run: SliceRun, (attempt, beside): (u32, bool), awaits: Awaited, at_most: Duration) {
         let name = run.slice.name.clone();
         let place = run.slice.turn.place;
@@ -200,7 +200,8 @@ impl Pipeline {
         let Some((parked, run)) = self.try_to_park(run, request).await else { return };
         match parked {
             Parked::Canceled => {
-                // The cancellation could not see yet which turn the call was about to wait for.
+                // When the turn was canceled, the store did not know yet which inner turn the call was about to wait
+                // for.
                 let is_ours = |turn: &TurnId| outer_turn(turn).as_ref() == Some(&name.turn);
                 if let Some(inner) = awaits.turn().filter(is_ours) {
                     self.calls.cancel_inner(&name, &inner, None).await;
@@ -224,8 +225,8 @@ impl Pipeline {
         }
     }
 
-    /// The turn was canceled while its call failed at this attempt, or was about to wait. The remaining calls end as
-    /// canceled.
+    /// Ends the remaining calls of a canceled turn as canceled. `failed` is the number of finished attempts of the
+    /// next call. `waited` is true if that call has begun work elsewhere.
     async fn cancel_remaining(&self, mut run: SliceRun, (failed, waited): (u32, bool)) {
         let config = self.configs.load();
         run.lease.cancel.cancel();
@@ -247,7 +248,7 @@ impl Pipeline {
             }
         }
         if self.commit(&mut run).await == CommitOutcome::Again {
-            // Another worker checks again which calls have run.
+            // Another worker checks again which of the calls have run.
             Box::pin(self.return_slice(run, HandBackReason::Unsent { nonce: None })).await;
         }
     }
@@ -265,7 +266,8 @@ impl Pipeline {
         }
         self.journal.release(&run.slice.name);
         run.view = View::default();
-        // If the next call must not run twice, nothing of it was sent: otherwise it would have ended as unknown.
+        // If the next call is a `once` call, nothing of it was sent. Otherwise it would have ended with an unknown
+        // outcome.
         self.decisions.hand_back(run.slice, why).await;
     }
 }

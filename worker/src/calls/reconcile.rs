@@ -1,6 +1,6 @@
-//! Reconciliation: if it is unknown whether a `once` call took effect, its tool may name another tool that finds out.
-//! That tool is asked a limited number of times. Between two questions the slice is parked and the call stays begun:
-//! the worker that continues with it asks again, and never runs the call again.
+//! Reconciliation: if it is unknown whether a `once` call took effect, its tool may name another tool that looks it
+//! up. The number of lookups is limited. Between two lookups the slice is parked and the call stays begun. The worker
+//! that continues with the slice repeats the lookup, and never runs the call again.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::calls::state::Calls;
 use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};
 
-/// The wait before the second question. Each later wait is three times as long.
+/// The wait before the second lookup. Each later wait is three times as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest wait between two questions.
+/// The longest wait between two lookups.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Calls {
-    /// Handles a call that is about to end as unknown: if its tool names a tool that finds out, that tool determines
-    /// the end of the call, or is asked again later.
+    /// Handles a call that is about to end with an unknown outcome. If its tool names a lookup tool, the lookup
+    /// decides how the call ends, or is repeated later.
     pub(super) async fn reconciled(
         &self,
         attempt: &CallAttempt<'_>,
@@ -39,7 +39,7 @@ impl Calls {
         if unknown.outcome != Outcome::OutcomeUnknown || attempt.lease.cancel.is_cancelled() {
             return AttemptOutcome::Ended(unknown, shadow);
         }
-        // If this worker must stop, another worker asks.
+        // If this worker must stop, another worker does the lookup.
         if self.now.is_cancelled() {
             let parked = ReconcileProgress::decode(attempt.number).encode();
             return AttemptOutcome::Reconcile(Duration::ZERO, "the worker had to stop".into(), parked, unknown);
@@ -82,7 +82,7 @@ impl Calls {
         self.store.clock().until(attempt.head().deadline_ms) > wait
     }
 
-    /// Asks the other tool once. It only reads, so any failure counts as an unknown verdict.
+    /// Calls the lookup tool once. It only reads, so any failure counts as an unknown verdict.
     async fn ask_other(
         &self,
         attempt: &CallAttempt<'_>,
@@ -132,7 +132,7 @@ fn grace(by: &Reconcile) -> Duration {
     Duration::from_millis(by.grace_ms.unsigned_abs())
 }
 
-/// The wait after this many questions.
+/// The wait after this number of lookups.
 fn wait(asked: u32) -> Duration {
     FIRST_WAIT.saturating_mul(3_u32.saturating_pow(asked.saturating_sub(1))).min(LONGEST_WAIT)
 }
@@ -149,7 +149,7 @@ fn happened(attempt: &CallAttempt<'_>, unknown: CallResult, output: Box<RawValue
     }
 }
 
-/// The call did not take effect and can no longer do so, so it may be made again.
+/// The result of a call that did not take effect and can no longer take effect. The agent may make the call again.
 fn not_happened(unknown: CallResult, by: &Reconcile) -> CallResult {
     let message = format!(
         "This call was lost on its way, and did not take effect: {:?} found nothing of it, twice, {} s apart. You may call it again.",

@@ -1,18 +1,18 @@
-//! The progress of the questions about a call with an unknown outcome. While its slice is parked, the number of its
-//! attempt encodes this progress.
+//! The progress of the lookups for a call with an unknown outcome. While the call's slice is parked, its attempt
+//! number encodes this progress.
 
-/// Added to the attempt number once the other tool has reported that the call did not take effect, and the grace period
-/// was waited for.
+/// Added to the attempt number when the lookup has reported once that the call did not take effect, and the slice is
+/// parked for the grace period.
 const GRACE_OVER: u32 = 1_000;
-/// Added to the attempt number for each question that was asked.
+/// Added to the attempt number for each lookup.
 const QUESTION: u32 = 10_000;
 
-/// The progress of the questions about one call, which its attempt number encodes while its slice is parked.
+/// The progress of the lookups for one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReconcileProgress {
-    /// The attempt of the call itself whose outcome is unknown.
+    /// The number of the call's own attempt whose outcome is unknown.
     pub(super) own: u32,
-    /// Questions that were asked.
+    /// Number of lookups so far.
     pub(super) asked: u32,
     pub(super) is_grace_over: bool,
 }
@@ -34,7 +34,7 @@ impl ReconcileProgress {
     }
 }
 
-/// The attempt number of the call itself, without the questions about it.
+/// The number of the call's own attempt, without the lookups.
 pub(super) const fn own_attempt(attempt: u32) -> u32 {
     ReconcileProgress::decode(attempt).own
 }
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn questions_are_counted_beside_the_tries_of_the_call() {
-        // The third attempt of the call ended as unknown: this is the first question.
+        // The third attempt of the call ended as unknown: this is the first lookup.
         let first = ReconcileProgress::decode(3);
         assert_eq!(first, ReconcileProgress { own: 3, asked: 0, is_grace_over: false });
         // When a parked slice comes back, its attempt number is one higher.

@@ -32,7 +32,8 @@ pub(crate) struct Calls {
     pub(super) metrics: Arc<Metrics>,
     /// The waits between attempts.
     pub(super) ladder: Ladder,
-    /// The durability of begins of tools that set none, and the longest wait for its confirmation.
+    /// The default durability of a begin, and the longest wait for its confirmation. A tool can set another
+    /// durability.
     pub(in crate::calls) durable: (Durability, Duration),
     /// Removes secrets from messages.
     pub(super) redactor: Arc<Redactor>,
@@ -41,7 +42,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Calls are retried by `ladder`, and `redactor` removes secrets from messages about them. `durable` is the default
+    /// Retries calls by `ladder`. `redactor` removes secrets from messages about calls. `durable` is the default
     /// durability of begins, with the longest wait for its confirmation. `loops` configures the loop breaker; `None`
     /// disables it.
     pub(crate) fn new(

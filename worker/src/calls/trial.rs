@@ -140,7 +140,7 @@ impl Trial {
         Ok(passed)
     }
 
-    /// The facts in the tool's row. A trial has no session, so they are not evaluated.
+    /// The facts in the tool's row. They are listed but not evaluated, because a trial has no session.
     fn facts(&self, tool: &RegisteredTool) -> Option<TrialStep> {
         let row = self.tools.facts(tool)?;
         let list = |facts: Vec<String>| facts.join(", ");
@@ -204,7 +204,7 @@ impl Trial {
         }
     }
 
-    /// Adds the result of the run.
+    /// Adds the step and the result of the tool's run.
     fn add_run(
         &self,
         tried: &mut TrialResult,

@@ -37,14 +37,15 @@ use crate::held_slices::{HeldSlices, SliceLease};
 use crate::journal::WorkerJournal;
 use crate::slot_pool::Slot;
 
-/// Executions shorter than this are settled with the next result of their slice: a separate commit would cost more than
-/// running them again after a crash.
+/// Calls that ran for less than this are settled together with the next result of their slice. A separate commit
+/// would cost more than running them again after a crash.
 const COMMIT_ALONE_MS: u64 = 100;
 
 /// The most reads of one slice that run at the same time. They share the slice's slot.
 const READS_AT_ONCE_MAX: usize = 8;
 
-/// A held slice with the results since its last commit. It is consumed when it is settled, parked or returned.
+/// A held slice with the results since its last commit. The value is consumed when the slice is settled, parked or
+/// returned.
 pub(super) struct SliceRun {
     pub(super) slice: Arc<Slice>,
     pub(super) lease: SliceLease,
@@ -52,11 +53,11 @@ pub(super) struct SliceRun {
     pub(super) results: Vec<UncommittedResult>,
     /// Records that its calls have read and written.
     pub(super) view: View,
-    /// Those of its calls that count for a streak.
+    /// Results of its calls that count for a streak.
     pub(super) repeats: Vec<(StreakName, StreakBounds, Repeat)>,
     /// Why the turn was canceled, if that is known.
     pub(super) canceled: Option<String>,
-    /// The attempt that has begun the next call, or the last one with a result.
+    /// The ID of the attempt that has begun the next call, or otherwise the last call with a result.
     pub(super) begun_by: Option<String>,
 }
 
@@ -71,7 +72,7 @@ pub(super) struct UncommittedResult {
 
 /// A finished attempt of a call.
 struct FinishedAttempt {
-    /// Its number, from 1.
+    /// The number, from 1.
     number: u32,
     progress: AttemptProgress,
     outcome: AttemptOutcome,
@@ -82,8 +83,8 @@ struct FinishedAttempt {
 pub(super) enum CommitOutcome {
     /// The slice continues.
     Ok,
-    /// Calls that were to end without running may have run. Only the results before them are kept, and these calls are
-    /// carried out again.
+    /// The commit was refused: calls that were reported as not run may have run. Only the results before the first
+    /// such call are kept, and the calls from there on are carried out again.
     Again,
     /// The slice is finished, or another worker has it.
     Over,
@@ -127,8 +128,8 @@ impl Pipeline {
         }
     }
 
-    /// Carries out a slice. `slot` is released when its last call has run; the results may still be waiting for the
-    /// store.
+    /// Carries out a slice. `slot` is released when the slice's last call has run. The results may still wait for the
+    /// store at that time.
     pub(crate) fn run_slice(
         self: Arc<Self>,
         slice: Slice,
@@ -136,7 +137,7 @@ impl Pipeline {
         slot: Slot,
         held: OwnedSemaphorePermit,
     ) -> impl Future<Output = ()> + Send {
-        // A spawned future is copied several times before it runs, so its large parts are boxed.
+        // A spawned future is copied several times before it runs, so its large parts are in boxes.
         let slice = Arc::new(slice);
         async move {
             let name = slice.name.clone();
@@ -148,8 +149,8 @@ impl Pipeline {
         }
     }
 
-    /// Marks a slice of a crashed worker as started. A further crash counts against it only after this. `None` if
-    /// another worker has the slice, or if this worker must stop.
+    /// Marks a slice of a crashed worker as started. Only after this mark does another crash count against the slice.
+    /// `None` if another worker has the slice, or if this worker must stop.
     pub(crate) async fn mark_started(&self, slice: Slice) -> Option<Slice> {
         use tickfleet_core::call::begin::BeginResult;
         let mut slice = Arc::new(slice);
@@ -178,7 +179,7 @@ impl Pipeline {
                     () = self.now.cancelled() => break,
                     () = tokio::time::sleep(RESTART_WAIT) => {}
                 },
-                // Its calls end one by one in the normal way.
+                // The calls end one by one in the normal way.
                 _ => break,
             }
         }
@@ -200,7 +201,7 @@ impl Pipeline {
             let mut alone = false;
             let mut finished = self.carry_out_next(&run, &context, &config).await.into_iter();
             while let Some(FinishedAttempt { number, progress, outcome }) = finished.next() {
-                // Results of later calls that ran in parallel are dropped, and these reads are repeated.
+                // Results of later calls that ran in parallel are dropped, and these later reads are repeated.
                 let beside = finished.len() > 0;
                 let effects = run.adopt(progress);
                 match outcome {
@@ -209,7 +210,8 @@ impl Pipeline {
                         alone |= commits_alone(&config, &run.slice, at, &result);
                         self.end_call(&mut run, &config, *result, &shadow, effects);
                     }
-                    // The store had lost the result, and a worker has reported it. It is a result like any other.
+                    // The store had lost the result, and a worker has reported it again. The result is treated like
+                    // any other.
                     AttemptOutcome::Reported(rendered) => {
                         alone = true;
                         self.add_reported(&mut run, &config, *rendered);
@@ -223,8 +225,8 @@ impl Pipeline {
                     other => return Box::pin(self.park_or_return(run, other, (number, beside), &config)).await,
                 }
             }
-            // The result of a `once` call is committed before the next call begins (invariant 6). The slot is free
-            // before the last commit, unless calls may have to be carried out again.
+            // The result of a `once` call is committed before the next call begins (invariant 6). The slot is
+            // released before the last commit, unless the commit may require that calls run again.
             let is_last = run.is_done();
             if is_last && run.is_sure() {
                 drop(slot);
@@ -237,8 +239,8 @@ impl Pipeline {
         }
     }
 
-    /// The configuration that applies to the slice. Its tenant may have been added after this worker's last heartbeat,
-    /// while the scheduler knew it already.
+    /// The configuration that applies to the slice. A scheduler may have admitted the slice for a tenant that was
+    /// added after this worker's last heartbeat. In this case the settings are read again.
     async fn config_for(&self, slice: &Slice) -> Arc<WorkerConfig> {
         let config = self.configs.load();
         if config.active.policy.look_up(&slice.name.tenant, &slice.turn.head.agent).is_ok() {
@@ -250,8 +252,8 @@ impl Pipeline {
         self.configs.load()
     }
 
-    /// One attempt of the next call, or of the next calls if they may run at the same time; returns the outcome of
-    /// each, in call order.
+    /// Makes one attempt of the next call, or of several next calls if they may run at the same time. Returns the
+    /// outcomes in call order.
     async fn carry_out_next(
         &self,
         run: &SliceRun,
@@ -306,7 +308,7 @@ impl Pipeline {
         effects.unused = unused_approval(slice, index, &result);
         let once = config.registry.effect(&call.tool).is_none_or(|effect| effect == Effect::Once);
         if once && result.attempts > 0 {
-            // Before the commit: if the store restarts, the worker reports this result to it.
+            // Must precede the commit: if the store restarts, the worker reports this result again.
             self.journal.end(&slice.name, slice.turn.position + index, &rendered);
         }
         if let Some(claim) = &effects.claim {
@@ -347,8 +349,8 @@ impl Pipeline {
             self.metrics.call_ended(tool, result.outcome, None);
         }
         let ran = result.ran();
-        // A worker that is gone had begun it. A call that may have run counts as attempted, unless it repeats the
-        // result of another call.
+        // A worker that no longer exists began the call. A call that may have run counts as attempted, unless its
+        // result is that of another call.
         let tried = result.attempts == 0 && result.outcome == Outcome::OutcomeUnknown && result.repeats.is_none();
         let tried = tried.then(|| CallResult { attempts: 1, ..result.clone() });
         let result = tried.as_ref().unwrap_or(result);
@@ -464,7 +466,7 @@ impl SliceRun {
         !self.results.is_empty()
     }
 
-    /// True if none of its calls ends without running. Then it is not checked again whether they have run.
+    /// True if none of its calls ends without running. Otherwise the commit checks again whether such calls have run.
     fn is_sure(&self) -> bool {
         self.results.iter().all(|result| result.effects.unrun.is_none())
     }
@@ -498,7 +500,7 @@ impl SliceRun {
         }
     }
 
-    /// Adopts what an attempt has written and learned. Returns the effects of its end.
+    /// Adopts the data that an attempt has written and read. Returns the effects of the call's end.
     fn adopt(&mut self, progress: AttemptProgress) -> EndEffects {
         let AttemptProgress { written, begun_by, view, effects, canceled } = progress;
         self.begun_by = begun_by;
@@ -513,7 +515,7 @@ impl SliceRun {
         effects
     }
 
-    /// The count of the last call in its streak.
+    /// The count of the last call in its streak, including results that are not settled yet.
     fn count(&self, now_ms: i64) -> Option<tickfleet_core::call::streak::StreakCount> {
         let (name, bounds, _) = self.repeats.last()?;
         let of_streak = self.repeats.iter().filter(|(of, _, _)| of == name);
@@ -523,7 +525,7 @@ impl SliceRun {
     }
 }
 
-/// The approval that is left unused when the call ends.
+/// The approval that was requested for the call, if the call ends without using it.
 fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(tickfleet_model::TenantId, String)> {
     let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
     let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
@@ -535,8 +537,8 @@ fn entry_ms(entry: &EntryId) -> Option<i64> {
     entry.as_str().split_once('-')?.0.parse().ok()
 }
 
-/// The limits in shadow mode that would have delayed the call at `index` of the slice. The last calls of an admission
-/// were above the limit's maximum.
+/// The limits in shadow mode that would have delayed the call at `index` of the slice. If an admission exceeds a
+/// limit's maximum by n calls, these are its last n calls.
 fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
     let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
         Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
@@ -559,10 +561,10 @@ fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> V
     .collect()
 }
 
-/// Returns how many calls run at the same time, starting with the call at `first`: one, except for consecutive reads of
-/// a turn that requests parallel reads. A call with any other effect is a barrier: it begins when all earlier calls
-/// have ended, and no later call begins before it has ended. A slice whose worker has crashed is carried out one by
-/// one.
+/// Returns how many calls run at the same time, starting with the call at `first`. This is one, except for
+/// consecutive reads of a turn that requests parallel reads. A call with any other effect is a barrier: it begins
+/// when all earlier calls have ended, and no later call begins before it has ended. The calls of a slice whose worker
+/// has crashed run one by one.
 fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     if !slice.turn.head.parallel_reads || slice.turn.is_task() || slice.turn.crashes > 0 {
         return 1;
@@ -574,13 +576,14 @@ fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)
 }
 
-/// Returns true if a result must be committed before the slice's other results. This includes the result of a call that
-/// a lost worker began: the next begin replaces the intent record, and a third worker would begin the call again.
+/// Returns true if a result must be committed before the slice's other results. This includes a result of unknown
+/// outcome, because a lost worker may have begun that call. The next begin would replace its intent record, and a
+/// third worker would then begin the call again.
 fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
         return true;
     }
-    // The begin of the next call depends on the facts that this call changed.
+    // The next call may depend on the facts that this call changed.
     if facts::row_of(config, slice, &slice.calls[index].tool).is_some_and(FactRow::changes) {
         return true;
     }
@@ -588,7 +591,7 @@ fn commits_alone(config: &WorkerConfig, slice: &Slice, index: usize, result: &Ca
     (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
 }
 
-/// The span of a slice: a child of the span that admitted its turn, otherwise of the producer's span.
+/// The span of a slice. Its parent is the span that admitted the turn, otherwise the producer's span.
 fn span_of(slice: &Slice) -> Span {
     let turn = &slice.turn;
     let head = &slice.turn.head;
@@ -615,7 +618,7 @@ mod tests {
 
     #[test]
     fn a_slice_is_a_small_task() {
-        // With 12 kB, 85 kB were copied for each turn.
+        // With futures of 12 kB, 85 kB were copied for each turn.
         let bytes = size_of_answer(Pipeline::run_slice);
         assert!(bytes <= 2_048, "{bytes} bytes");
     }

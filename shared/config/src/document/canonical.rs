@@ -36,7 +36,7 @@ pub(crate) fn write_name(name: &str, out: &mut String) {
     out.push(':');
 }
 
-/// As `write_canonical`, but from a tree, without converting all of it to JSON first.
+/// Like `write_canonical`, but writes a tree directly, without converting all of it to JSON values first.
 pub(crate) fn write_tree(node: &Node, out: &mut String) {
     match &node.value {
         tree::Value::Mapping(entries) => {

@@ -1,4 +1,4 @@
-//! The environment's part of the configuration: a variable for each setting, and `${NAME:-default}` in texts.
+//! Environment variables in the configuration: a variable for each setting, and `${NAME:-default}` in texts.
 //!
 //! The environment is passed in as a map, so that reading a configuration depends only on its inputs.
 
@@ -14,14 +14,14 @@ pub type Environment = BTreeMap<String, String>;
 
 const PREFIX: &str = "TICKFLEET_";
 
-/// Common short names, in addition to the name that every setting has.
+/// Common short names of variables. Every setting also has a variable with its full name.
 const SHORT_NAMES: [(&str, &str); 3] = [
     ("REDIS_URL", "redis.url"),
     ("MAX_ACTIONS_PER_DAY", "caps.max_actions_per_day"),
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "tracing.otlp_endpoint"),
 ];
 
-/// Variables that look like settings but are read elsewhere: the binary of a private Redis.
+/// Variables that look like settings but are read elsewhere. This one is the path of the binary of a private Redis.
 const NOT_KNOBS: [&str; 1] = ["TICKFLEET_REDIS_SERVER"];
 
 /// The variable of a setting: `worker.slots` is `TICKFLEET_WORKER_SLOTS`.
@@ -72,13 +72,14 @@ fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
     } else {
         Value::Text(text.trim().to_owned())
     };
-    // If the section is not a mapping, reading it reports the error.
+    // If the section is not a mapping, the error is reported when the section is read.
     if let Some(setting) = path.split('.').try_fold(tree, |node, field| node.get_mut(field)) {
         *setting = Node { value, place };
     }
 }
 
-/// Refuses variables that look like settings but are unknown: a misspelled cap would have no effect.
+/// Refuses variables that look like settings but are unknown. Otherwise, a cap with a misspelled name would have no
+/// effect.
 fn refuse_unknown(settings: &[String], built_in: &Node, environment: &Environment, errors: &Errors) {
     let known: Vec<String> = settings.iter().map(|path| variable(path)).collect();
     let sections: Vec<String> = built_in.entries().iter().map(|s| format!("{}_", variable(&s.key))).collect();
@@ -113,8 +114,8 @@ fn is_service_link(name: &str) -> bool {
         || name.split_once("_PORT_").is_some_and(|(_, rest)| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Replaces `${NAME}` and `${NAME:-default}` by the environment. If the variable is unset or empty, the default is
-/// used; without a default, an error is noted. `None` if any error was noted.
+/// Replaces `${NAME}` and `${NAME:-default}` by values of the environment. If the variable is unset or empty, the
+/// default is used. A missing default is an error, which is noted. `None` if this text has an error.
 pub(crate) fn expand(cursor: &Cursor<'_>, environment: &Environment) -> Option<String> {
     let mut rest = cursor.text()?;
     let mut expanded = String::with_capacity(rest.len());

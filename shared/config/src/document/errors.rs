@@ -57,11 +57,11 @@ impl fmt::Display for ConfigLocation {
 /// One error of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct ConfigError {
-    /// The place where it was written.
+    /// The place where the value was written.
     pub place: ConfigLocation,
     /// The field, `worker.lease` or `tools.search_x.http.method`; empty if the error concerns a whole file.
     pub path: String,
-    /// The value that was found. Never a secret.
+    /// The value that was found, without secrets.
     pub found: String,
     /// The allowed values.
     pub expected: String,
@@ -83,7 +83,8 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// All errors of a configuration: causes before their consequences, then by file and line. Never empty.
+/// All errors of a configuration, at least one. Causes come before their consequences; otherwise the order is by file
+/// and line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors(Vec<ConfigError>);
 
@@ -105,10 +106,10 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// A warning: the configuration works, but its author should check it.
+/// A warning: the configuration works, but its author should check this value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigWarning {
-    /// The place where it was written.
+    /// The place where the value was written.
     pub place: ConfigLocation,
     /// The field.
     pub path: String,
@@ -171,7 +172,7 @@ impl Errors {
         self.0.borrow().len()
     }
 
-    /// The value, if no errors were noted.
+    /// Returns the value if no errors were noted, otherwise the errors.
     pub(crate) fn unless_any<T>(self, value: Option<T>) -> Result<T, ConfigErrors> {
         let mut errors = self.0.into_inner();
         match value {
@@ -185,12 +186,12 @@ impl Errors {
     }
 }
 
-/// Files of the built-in configuration whose only errors are names that another file no longer has. An operator who
-/// replaces one built-in file must replace these too.
+/// Built-in files of the sample business. They can become invalid if an operator replaces a file whose names they
+/// use. Then the operator must replace these files too.
 const OF_SAMPLES: [&str; 3] = ["agents.yaml", "permissions.yaml", "tenants.yaml"];
 
-/// The files in the order in which they depend on each other: a file names only what earlier files define. So an error
-/// comes before its consequences.
+/// The files in the order of their dependencies: a file only uses names that earlier files define. So an error is
+/// reported before its consequences.
 const ORDER: [&str; 9] = [
     "tickfleet.yaml",
     "models.yaml",
@@ -203,8 +204,8 @@ const ORDER: [&str; 9] = [
     "tenants.yaml",
 ];
 
-/// The position of a file in this order. The environment contains settings. Prompts of agents come before every file
-/// that names them.
+/// The position of a file in [`ORDER`]. Environment variables count as settings. Agents' prompts come before all
+/// files that name them.
 fn rank(place: &ConfigLocation) -> usize {
     match place {
         ConfigLocation::Environment(_) => 0,
@@ -215,7 +216,8 @@ fn rank(place: &ConfigLocation) -> usize {
     }
 }
 
-/// The sorted errors, with all errors of a built-in file combined into one: operators cannot fix the file itself.
+/// The sorted errors. All errors of one built-in file are combined into one, because operators cannot fix this file
+/// itself.
 fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
     let sample = |error: &ConfigError| match &error.place {
         ConfigLocation::BuiltIn { file, .. } if OF_SAMPLES.contains(&&**file) => Some(Arc::clone(file)),
@@ -229,7 +231,7 @@ fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
     runs.flat_map(one).collect()
 }
 
-/// Converts errors in a built-in file into one error that tells the operator what to do.
+/// Converts errors of a built-in file into one error that tells the operator which file to add.
 fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
     const SHOWN: usize = 3;
     let expected = format!("a {file} of your own: each file that you bring replaces the built-in one as a whole");
@@ -250,7 +252,7 @@ fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
     ConfigError { place, path, found, expected, suggestion: None }
 }
 
-/// The name in the found text: `"atlas"`, or the unknown tool `search_x`.
+/// The name inside the found text, in quotes or backticks: `"atlas"`, or the unknown tool `search_x`.
 fn named(found: &str) -> &str {
     found.split(['`', '"']).nth(1).unwrap_or(found)
 }

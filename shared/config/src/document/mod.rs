@@ -1,4 +1,4 @@
-//! The YAML tree that settings and files are read from: every value has its place, and errors name it.
+//! The YAML tree from which settings and files are read. Each value has its place, which errors show.
 
 pub(crate) mod canonical;
 pub(crate) mod environment;

@@ -1,5 +1,6 @@
-//! Reads typed values from a tree. An invalid value is noted with its place, and reading continues, so that a single
-//! run reports all errors. Callers use a placeholder for a missing value; the result is discarded.
+//! Reads typed values from a tree. For an invalid value, an error with its place is noted and reading continues, so
+//! that a single run reports all errors. Callers use a placeholder instead of the value; the configuration is
+//! discarded in this case.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,12 +11,12 @@ use crate::document::units::{format_duration, format_size, parse_duration, parse
 use crate::mask;
 use tickfleet_model::suggest;
 
-/// A mapping with known fields: fields that are read are known, and [`Section::close`] refuses the rest.
+/// A mapping with known fields. A field is known once it was read; [`Section::close`] refuses the other fields.
 pub(crate) struct Section<'a> {
     path: String,
     place: &'a ConfigLocation,
     entries: &'a [Entry],
-    /// True if this is a mapping. If not, that error was already noted, and missing fields are not reported.
+    /// True if the value is a mapping. If it is not, an error was already noted, and missing fields are not reported.
     sound: bool,
     asked: Vec<&'static str>,
     errors: &'a Errors,
@@ -32,7 +33,7 @@ impl<'a> Section<'a> {
         Self { path, place: &node.place, entries: node.entries(), sound, asked: vec![], errors }
     }
 
-    /// A field that may be absent. A null value counts as absent.
+    /// A field that may be missing. A null value counts as missing.
     pub(crate) fn optional(&mut self, field: &'static str) -> Option<Cursor<'a>> {
         self.asked.push(field);
         let entry = self.entries.iter().find(|entry| entry.key == field)?;
@@ -51,7 +52,7 @@ impl<'a> Section<'a> {
         found
     }
 
-    /// Refuses every field that was not read: a setting that is ignored is an empty promise.
+    /// Refuses every field that was not read. Otherwise a misspelled setting would be silently ignored.
     pub(crate) fn close(self) {
         for entry in self.entries.iter().filter(|entry| !self.asked.contains(&entry.key.as_str())) {
             let expected = match self.asked.as_slice() {
@@ -79,17 +80,17 @@ impl<'a> Cursor<'a> {
         Section::open(self.node, self.path.clone(), self.errors)
     }
 
-    /// Notes that the value is not allowed.
+    /// Notes an error: the value is not allowed.
     pub(crate) fn refuse(&self, expected: impl Into<String>) {
         self.refuse_with(expected, None);
     }
 
-    /// Notes that the value is not allowed, with the value that was probably meant.
+    /// Notes an error: the value is not allowed. `meant` is the value that was probably meant.
     pub(crate) fn refuse_with(&self, expected: impl Into<String>, meant: Option<String>) {
         self.errors.suggest(&self.node.place, &self.path, self.found(), expected, meant);
     }
 
-    /// The value as shown in an error: without anything that may be a literal secret.
+    /// The value as an error shows it, without text that may be a secret.
     fn found(&self) -> String {
         let shown = match &self.node.value {
             Value::Text(text) => mask::found(text, &self.path),
@@ -174,7 +175,7 @@ impl<'a> Cursor<'a> {
         read
     }
 
-    /// One of some words.
+    /// One of the words in `choices`; returns the value of the word.
     pub(crate) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
         let text = self.text()?;
         let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
@@ -220,7 +221,8 @@ impl<'a> Cursor<'a> {
         words
     }
 
-    /// The text of an environment variable. Variables have no types.
+    /// The text of a value from an environment variable. Variables have no types, so numbers and booleans are parsed
+    /// from this text.
     fn variable_text(&self) -> Option<&'a str> {
         match (&self.node.place, &self.node.value) {
             (ConfigLocation::Environment(_), Value::Text(text)) => Some(text.trim()),

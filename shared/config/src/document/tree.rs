@@ -1,11 +1,11 @@
-//! A YAML file as a tree in which every key and value has its place. Merging, overriding and reporting need the
-//! places, and a typed deserializer would lose them.
+//! A YAML file as a tree in which every key and value has its place. Merging, overriding and error reports need the
+//! places, which a typed deserializer would lose.
 
 use crate::document::errors::ConfigLocation;
 use crate::settings::redis_url::mask_url;
 use tickfleet_model::Redactor;
 
-/// A value and where it was written.
+/// A value, and the place where it was written.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) value: Value,
@@ -54,8 +54,8 @@ impl Node {
         }
     }
 
-    /// Describes the value for an error: cut to a readable length, without passwords of URLs and without text that is
-    /// shaped or named like a secret.
+    /// Describes the value for an error. The text is cut to a readable length. It contains no passwords of URLs, and
+    /// nothing that looks like a secret or has the name of a secret.
     pub(crate) fn describe(&self) -> String {
         const SHOWN: usize = 60;
         match &self.value {
@@ -76,8 +76,8 @@ impl Node {
         }
     }
 
-    /// Merges `over` into this node, field by field. Anything that is not a mapping on both sides is replaced. A
-    /// mapping with all fields commented out is null and changes nothing.
+    /// Merges `over` into this node, field by field. A value that is not a mapping in both nodes is replaced. A
+    /// mapping whose fields are all commented out is null, and changes nothing.
     pub(crate) fn merge(&mut self, over: Node) {
         match (&mut self.value, over.value) {
             (Value::Mapping(_), Value::Null) => {}
@@ -121,7 +121,7 @@ fn integer_to_json(value: i128) -> serde_json::Value {
     }
 }
 
-/// A field's path below another.
+/// The path of a field below the path `path`.
 pub(crate) fn join(path: &str, field: &str) -> String {
     if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
 }

@@ -16,7 +16,7 @@ use crate::document::tree::{Entry, Node, Value, join};
 
 /// Maximum nesting depth of lists and mappings.
 const DEPTH_MAX: usize = 64;
-/// Stack for this depth, with a margin: 40 KiB per level without optimization.
+/// Bytes of stack that are enough for this depth: up to 40 KiB per level without optimization, and a margin.
 const STACK_BYTES: usize = 8 << 20;
 
 /// The file that a tree is read from.
@@ -28,8 +28,8 @@ pub(crate) enum Origin<'a> {
     File(&'a str),
 }
 
-/// Parses one YAML file. An empty file is an empty mapping. A syntax error and every duplicate key is noted. After a
-/// syntax error, the result is `None`.
+/// Parses one YAML file. An empty file is an empty mapping. An error is noted for a syntax error and for each
+/// duplicate key. `None` after a syntax error.
 pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<Node> {
     let places = Places::new(origin);
     match with_room(&|| read(text)) {
@@ -46,7 +46,7 @@ pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<N
 fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_events: 8_000_000, max_nodes: 4_000_000, max_depth: DEPTH_MAX },
-        // Duplicates are reported with both places instead of ending the parse.
+        // The parser returns duplicate keys. They are reported later, with the places of both keys.
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
         merge_keys: MergeKeyPolicy::Error,
@@ -56,24 +56,25 @@ fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
 }
 
 thread_local! {
-    /// True if this thread's stack is always as large as the one of [`with_room`].
+    /// True if this thread's stack is always as large as the stack that [`with_room`] creates.
     static HAS_ROOM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Parses on this thread from now on. It must be the main thread of a process, with little on its stack.
+/// From now on, parses on this thread. This must be the main thread of the process, and most of its stack must be
+/// free.
 pub(crate) fn parse_here() {
     HAS_ROOM.set(true);
 }
 
-/// Runs `parse` on a stack that is large enough for the deepest allowed file: the parser recurses for each level, and
-/// the size of the caller's remaining stack is unknown. A stack overflow would end the process.
+/// Runs `parse` on a stack that is large enough for the deepest allowed file. The parser recurses for each level, and
+/// the remaining stack of the caller is unknown. A stack overflow would end the process.
 fn with_room<T: Send>(parse: &(dyn Fn() -> T + Sync)) -> T {
     if HAS_ROOM.get() {
         return parse();
     }
     thread::scope(|scope| match thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, parse) {
         Ok(parsing) => parsing.join().unwrap_or_else(|panic| resume_unwind(panic)),
-        // The machine has no thread left. A file without deep nesting needs no extra stack.
+        // No thread could be created. Use the current stack, which is enough for a file without deep nesting.
         Err(_) => parse(),
     })
 }
@@ -211,7 +212,7 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_u128<E: Error>(self, value: u128) -> Result<RawValue, E> {
-        // Out of range in any case, so the exact number does not matter.
+        // The number is out of range in any case, so its exact value does not matter.
         self.visit_i128(i128::try_from(value).unwrap_or(i128::MAX))
     }
 

@@ -1,7 +1,7 @@
-//! `mcp.lock.yaml`: the definitions of MCP tools at the time that an operator pinned them, each with a digest.
+//! `mcp.lock.yaml`: the definitions of MCP tools when an operator pinned them, each with a digest.
 //!
-//! The file contains complete definitions, so that tools are known while their server is down. Permission lists,
-//! schedulers and models use these definitions, never those of a server.
+//! The file contains complete definitions, so that tools are known even if their server is down. Permission lists,
+//! schedulers and models use only these definitions, and not the definitions that a server returns.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -31,14 +31,14 @@ pub struct McpPins {
 pub struct McpPinned {
     /// The version that the server reported.
     pub version: Option<String>,
-    /// Its tools, by the server's names.
+    /// The server's tools, under the server's names.
     pub tools: Vec<McpDefinition>,
 }
 
 /// A tool as its MCP server defines it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpDefinition {
-    /// The server's name of the tool.
+    /// The name of the tool at the server.
     pub name: String,
     /// The name for people.
     pub title: Option<String>,
@@ -68,9 +68,9 @@ pub struct McpChange {
 pub struct McpAnnotations {
     /// The name for people.
     pub title: Option<String>,
-    /// True if the tool changes nothing.
+    /// True if the tool only reads.
     pub read_only_hint: Option<bool>,
-    /// True if a call may destroy what it changes.
+    /// True if the tool may destroy data.
     pub destructive_hint: Option<bool>,
     /// True if repeating a call with the same arguments has no further effect.
     pub idempotent_hint: Option<bool>,
@@ -79,7 +79,7 @@ pub struct McpAnnotations {
 }
 
 impl McpAnnotations {
-    /// Returns the effect of running the tool twice, provided that the hints are true.
+    /// Returns the effect of running the tool twice, if the hints are true.
     #[must_use]
     pub fn effect(&self) -> Effect {
         match (self.read_only_hint, self.idempotent_hint) {
@@ -116,8 +116,8 @@ impl McpDefinition {
         ]
     }
 
-    /// `sha256:` and 64 hex digits over name, title, description, schemas and annotations. The order of members in a
-    /// schema does not matter.
+    /// `sha256:` and 64 hex digits over name, title, description, schemas and annotations. The digest does not depend
+    /// on the order of a schema's members.
     #[must_use]
     pub fn digest(&self) -> String {
         let mut text = String::new();
@@ -134,7 +134,8 @@ impl McpDefinition {
         })
     }
 
-    /// Returns the parts in which `other` differs, with both values. Schemas and hints are JSON, one member per line.
+    /// Returns the parts in which `other` differs, with both values. A schema or the hints are written as JSON, one
+    /// member per line.
     #[must_use]
     pub fn changes(&self, other: &Self) -> Vec<McpChange> {
         let text = |value: Json| match value {
@@ -155,8 +156,8 @@ impl McpDefinition {
 }
 
 impl McpPins {
-    /// The text of the file. Values are JSON, which is valid YAML, with one schema member per line so that diffs are
-    /// readable.
+    /// The text of the file. Values are JSON, which is valid YAML. Each member of a schema has its own line, so that
+    /// diffs are readable.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         let mut out = String::from(
@@ -214,13 +215,13 @@ fn line(out: &mut String, depth: usize, key: &str, value: Option<&Json>) {
     }
 }
 
-/// Escapes characters that JSON allows but that YAML forbids in a text, or that a reader of the file cannot see. They
-/// occur only inside strings.
+/// Escapes characters that JSON allows in a string, but that YAML forbids or that a reader of the file cannot see.
+/// They occur only inside strings.
 fn yaml_safe(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
         match u32::from(c) {
-            // Line breaks come from the layout: JSON escapes all others.
+            // Line breaks are part of the layout, because JSON escapes line breaks in strings.
             code if matches!(code, 0xfffe | 0xffff) || is_hidden(c) => {
                 let _ = match code {
                     ..=0xffff => write!(safe, "\\u{code:04x}"),
@@ -233,7 +234,7 @@ fn yaml_safe(json: &str) -> String {
     safe
 }
 
-/// Reads `mcp.lock.yaml`. A definition that does not match its digest was changed by hand, and is refused.
+/// Reads `mcp.lock.yaml`. If a definition does not match its digest, it was changed by hand and is refused.
 pub(crate) fn read(tree: &Node, errors: &Errors) -> McpPins {
     let mut pins = McpPins::default();
     let mut root = Section::open(tree, "", errors);

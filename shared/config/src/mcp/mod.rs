@@ -1,4 +1,4 @@
-//! `mcp.yaml`: the MCP servers, which of their pinned tools are imported, and under which names.
+//! `mcp.yaml`: the MCP servers, the pinned tools that are imported from them, and the names of these tools.
 
 pub(crate) mod lock;
 
@@ -15,11 +15,11 @@ use crate::tools::templates;
 use crate::tools::{effect_key, http};
 use tickfleet_model::{Effect, EffectKey, limits, suggest};
 
-/// Characters of a server's name, which prefixes the names of its tools.
+/// Maximum characters of a server's name. The names of its tools begin with it.
 const SERVER_NAME_MAX: usize = 32;
-/// The name of the field `servers` in configurations of other programs.
+/// The name of the field `servers` in the configuration of other programs. It is used in an error message.
 const OTHERS_KEY: &str = "mcpServers";
-/// Maximum limit of one try, ms. Longer work should be a task.
+/// Maximum time limit of one try, ms. Longer work should be a task.
 const TIMEOUT_MS_MAX: i128 = 3_600_000;
 /// Header names that the connection or the protocol uses.
 const HEADERS_REFUSED: [&str; 9] = [
@@ -46,23 +46,23 @@ pub struct McpFile {
 pub struct McpServerDef {
     /// The connection to the server.
     pub connection: McpConnection,
-    /// Prefix of the names of its tools.
+    /// Prefix of the names of the server's tools.
     pub prefix: String,
-    /// True if hints in annotations decide about effects.
+    /// True if the server's hints decide about the effects of its tools.
     pub trust_annotations: bool,
     /// The server's name of a tool → the effect that the operator declares.
     pub effects: BTreeMap<String, Effect>,
     /// The server's name of a tool → its effect key.
     pub effect_keys: BTreeMap<String, EffectKey>,
-    /// Maximum time of a call without progress. Default: the fleet's timeout.
+    /// Maximum time between progress reports of a call. Default: the fleet's tool timeout.
     pub timeout: Option<Duration>,
-    /// Limit of one try that reports progress in time.
+    /// Time limit of one try that regularly reports progress.
     pub timeout_max: Option<Duration>,
-    /// Category of its tools.
+    /// Category of the server's tools.
     pub category: Option<String>,
-    /// Capabilities that the agent needs for each of its tools.
+    /// Capabilities that an agent needs for each of the server's tools.
     pub required_capabilities: BTreeSet<String>,
-    /// Plan features that the tenant needs for each of its tools.
+    /// Plan features that a tenant needs for each of the server's tools.
     pub required_features: BTreeSet<String>,
     /// True if a person must approve each call.
     pub requires_approval: bool,
@@ -73,14 +73,14 @@ pub struct McpServerDef {
 }
 
 impl McpServerDef {
-    /// The name that models use for one of its tools.
+    /// The name that models use for the server's tool `own`.
     #[must_use]
     pub fn tool_name(&self, own: &str) -> String {
         format!("{}{own}", self.prefix)
     }
 
-    /// Returns the effect of running one of its tools twice: as the operator declared it; otherwise from its hints, if
-    /// they are trusted; otherwise `once`.
+    /// Returns the effect of running one of the server's tools twice. If the operator has declared the effect, this
+    /// is the result. Otherwise the hints decide, if they are trusted. Otherwise the effect is `once`.
     #[must_use]
     pub fn effect(&self, tool: &McpDefinition) -> Effect {
         let declared = self.effects.get(&tool.name).copied();
@@ -88,7 +88,7 @@ impl McpServerDef {
     }
 }
 
-/// How a server is reached, with the necessary secrets. Equal if one connection can serve both.
+/// The connection to a server, with the secrets that it needs. Two equal values can share one connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpConnection {
     /// The child process or the address.
@@ -100,15 +100,15 @@ pub struct McpConnection {
 /// The two transports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum McpTransport {
-    /// A child process that reads and writes messages.
+    /// A child process that exchanges messages over its standard input and output.
     Stdio {
         /// The program, found through `PATH`.
         command: String,
-        /// Its arguments.
+        /// The arguments.
         args: Vec<String>,
-        /// Its environment, in addition to `PATH`: name → template.
+        /// The environment, in addition to `PATH`: name → template.
         env: BTreeMap<String, String>,
-        /// Its working folder.
+        /// The working folder.
         cwd: Option<String>,
     },
     /// Streamable HTTP.
@@ -122,7 +122,7 @@ pub enum McpTransport {
     },
 }
 
-/// Reads `mcp.yaml` with the pins, and adds the imported tools to the known ones.
+/// Reads `mcp.yaml` with the pins, and adds the imported tools to `known`.
 pub(crate) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Errors) -> McpFile {
     let mut file = McpFile::default();
     for (name, cursor) in servers(tree, errors) {
@@ -143,7 +143,7 @@ pub(crate) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Erro
     file
 }
 
-/// Reads `mcp.yaml` alone, for pinning: every server, without tools.
+/// Reads only `mcp.yaml`, for pinning. The servers have no tools yet.
 pub(crate) fn read_unpinned(tree: &Node, errors: &Errors) -> McpFile {
     let read = |(name, cursor): (String, Cursor<'_>)| Some((server(&name, &cursor)?.0, name));
     McpFile { servers: servers(tree, errors).into_iter().filter_map(read).map(|(def, name)| (name, def)).collect() }
@@ -172,7 +172,7 @@ fn servers<'a>(tree: &'a Node, errors: &'a Errors) -> Vec<(String, Cursor<'a>)> 
     sound
 }
 
-/// Adds one imported tool to the known ones.
+/// Adds an imported tool to `known`.
 fn import(name: &str, own: &str, cursor: &Cursor<'_>, known: &mut Tools) {
     let refuse = |found: String, expected: &str| {
         cursor.errors.push(&cursor.node.place, &cursor.path, found, expected);
@@ -295,7 +295,7 @@ fn server<'a>(name: &str, cursor: &Cursor<'a>) -> Option<(McpServerDef, ImportCh
     matches!(cursor.node.value, Value::Mapping(_)).then_some((def, chosen))
 }
 
-/// Placeholder for a transport that could not be read; that error is noted.
+/// Placeholder for a transport that could not be read; an error was noted.
 fn nowhere() -> McpTransport {
     McpTransport::Stdio { command: String::new(), args: Vec::new(), env: BTreeMap::new(), cwd: None }
 }

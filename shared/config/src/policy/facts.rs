@@ -14,7 +14,7 @@ use crate::document::tree::Node;
 
 const SCOPES: [(&str, FactScope); 3] =
     [("session", FactScope::Session), ("task", FactScope::Task), ("agent", FactScope::Agent)];
-/// Reads the section of one row.
+/// Reads the section `facts` of one row.
 pub(super) fn row(cursor: &Cursor<'_>) -> FactRow {
     let mut s = cursor.section();
     let row = FactRow {
@@ -48,7 +48,7 @@ fn fact(cursor: &Cursor<'_>) -> Option<Fact> {
     fact
 }
 
-/// A name, or a section with more than a name.
+/// Reads a change: the name of a fact, or a section with further fields.
 fn change(cursor: &Cursor<'_>) -> Option<FactChange> {
     let of = |fact, on, kept_ms| FactChange { fact, on, kept_ms };
     if !is_section(cursor) {
@@ -74,7 +74,7 @@ fn outcomes(cursor: &Cursor<'_>) -> BTreeSet<Outcome> {
     items.iter().filter_map(|item| item.choice(&words)).collect()
 }
 
-/// A name, or a section with more than a name.
+/// Reads a condition: the name of a fact, or a section with further fields.
 fn condition(cursor: &Cursor<'_>) -> Option<FactCondition> {
     if !is_section(cursor) {
         return Some(FactCondition { fact: fact(cursor)?, mode: RuleMode::Enforce, message: None });
@@ -91,7 +91,8 @@ fn condition(cursor: &Cursor<'_>) -> Option<FactCondition> {
     Some(FactCondition { fact: named?, mode: mode.unwrap_or_default(), message })
 }
 
-/// Refuses conditions on facts that no call sets: a misspelled fact would stop every call, or none.
+/// Refuses conditions on facts that no call sets. Otherwise a requirement with a misspelled fact would stop every
+/// call, and a prohibition would stop none.
 pub(super) fn check(tree: &Node, matrix: &BTreeMap<String, ToolGrant>, errors: &Errors) {
     let shape = |fact: &Fact| (fact.name.clone(), fact.arguments.len());
     let set: BTreeSet<_> = matrix.values().flat_map(|row| &row.facts.sets).map(|set| shape(&set.fact)).collect();

@@ -1,5 +1,5 @@
-//! The settings as types. The source of all defaults is `config/tickfleet.yaml`. Defaults named in comments repeat it,
-//! and a test compares the two.
+//! The types of the settings. All defaults come from `config/tickfleet.yaml`. Comments here repeat the defaults, and
+//! a test compares them with the file.
 
 pub(crate) mod read;
 pub(crate) mod redis_url;
@@ -30,13 +30,13 @@ pub struct Settings {
     pub audit: AuditSettings,
     /// Seals of the audit log.
     pub seal: SealSettings,
-    /// Shares of tenants and tools in the workers' slots.
+    /// How tenants and tools share the slots of workers.
     pub fairness: FairnessSettings,
     /// The loop breaker for agents that run outside the fleet.
     pub loops: LoopSettings,
     /// Switches of the permission policy.
     pub permission: PermissionSettings,
-    /// Address of health and metrics.
+    /// The address that serves health and metrics.
     pub http: HttpSettings,
     /// The process's own log.
     pub log: LogSettings,
@@ -47,13 +47,14 @@ pub struct Settings {
 /// `redis:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// Redis's URL, printed masked. Includes the file of `tls_ca`. Default `redis://127.0.0.1:6379/0`.
+    /// The URL of Redis. Printing masks its password. Includes the file of `tls_ca`. Default
+    /// `redis://127.0.0.1:6379/0`.
     pub url: RedisUrl,
     /// First part of every key. Default `tickfleet`.
     pub namespace: String,
     /// Number of shards. Default 1.
     pub shards: u32,
-    /// Pooled connections for occasional commands. Default 4.
+    /// Number of pooled connections, for occasional commands. Default 4.
     pub pool_size: usize,
 }
 
@@ -75,13 +76,13 @@ pub struct CapSettings {
 /// `worker:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerSettings {
-    /// Maximum number of slices at the same time. Default 32.
+    /// Maximum number of slices that run at the same time. Default 32.
     pub slots: usize,
-    /// Silence after which a worker is dead. Default 10 s.
+    /// Time without a heartbeat after which a worker counts as dead. Default 10 s.
     pub lease: Duration,
-    /// Time for running calls after SIGTERM. Default 45 s, above the default of `tool_timeout`.
+    /// Time that running calls have after SIGTERM. Default 45 s, which is more than the default of `tool_timeout`.
     pub drain: Duration,
-    /// The `ready` streams that the process leases from. Default all.
+    /// The priorities of the `ready` streams that the process leases from. Default all.
     pub priorities: Priorities,
     /// Wall-clock limit of one try if the tool sets none. Default 30 s.
     pub tool_timeout: Duration,
@@ -94,14 +95,15 @@ pub struct WorkerSettings {
     pub workspaces: String,
     /// Time that a workspace is kept after its last use. Default 24 h.
     pub workspace_ttl: Duration,
-    /// Where the intent record of a `once` call must be stored before the call runs, if the tool does not set it.
+    /// Where the intent record of a `once` call must be stored before the call runs. A tool can set another value.
     /// Default none.
     pub durable: Durability,
-    /// Longest wait for that confirmation. Default 1 s.
+    /// Longest wait for the confirmation that the intent record is stored there. Default 1 s.
     pub durable_wait: Duration,
-    /// Failures of a tool in a row that open its circuit breaker in a worker; 0: breakers are off. Default 0.
+    /// Number of failures in a row that open the circuit breaker of a tool in a worker; 0 disables circuit breakers.
+    /// Default 0.
     pub breaker_failures: u32,
-    /// Time that a circuit breaker stays open before a trial call. Default 10 s.
+    /// Time that a circuit breaker stays open before it lets a trial call through. Default 10 s.
     pub breaker_rest: Duration,
     /// Reaction of a worker whose machine does not support the sandbox of a tool. Default refuse_start.
     pub without_sandbox: WithoutSandbox,
@@ -113,18 +115,18 @@ pub enum WithoutSandbox {
     /// The worker does not start, and does not apply a configuration with such a tool.
     #[default]
     RefuseStart,
-    /// The worker starts. Calls of the tool that it receives end as `not_configured`.
+    /// The worker starts. If it receives a call of the tool, the call ends as `not_configured`.
     RefuseCalls,
 }
 
 /// `scheduler:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulerSettings {
-    /// Entries admitted at once. Default 64.
+    /// Maximum number of entries that are admitted at once. Default 64.
     pub batch: usize,
     /// Interval of checks for due throttle queues and retries. Default 50 ms.
     pub tick_poll: Duration,
-    /// Interval of cleanup (memory, audit, dead entries, old budgets) and of the sweep of some turns. Default 5 s.
+    /// Interval of cleanup: memory, audit, dead entries, old budgets, and the check of some turns. Default 5 s.
     pub collect_every: Duration,
     /// Interval of checks for dead workers. Default 1 s.
     pub reap_every: Duration,
@@ -133,43 +135,44 @@ pub struct SchedulerSettings {
 /// `retention:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionSettings {
-    /// Finished turns and tasks. Default 1 h.
+    /// Retention of finished turns and tasks. Default 1 h.
     pub records: Duration,
-    /// Tombstones of producer-given IDs; at least `records`. Default 1 h.
+    /// Retention of producers' IDs after their turns and tasks have ended, to reject duplicates; at least `records`.
+    /// Default 1 h.
     pub dedupe_for: Duration,
-    /// Replies. Default 24 h.
+    /// Retention of replies. Default 24 h.
     pub replies: Duration,
-    /// Audit entries. Default 7 days.
+    /// Retention of audit entries. Default 7 days.
     pub audit: Duration,
-    /// Audit entries of one shard, bytes. Default 256 MiB.
+    /// Maximum bytes of the audit entries of one shard. Default 256 MiB.
     pub audit_bytes_max: u64,
-    /// Dead letters. Default 7 days.
+    /// Retention of dead letters. Default 7 days.
     pub dead: Duration,
 }
 
 /// `queues:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueSettings {
-    /// Turns waiting for admission, per shard. Default 100,000.
+    /// Maximum number of turns that wait for admission, per shard. Default 100,000.
     pub turns_max: u64,
-    /// Bytes of turns waiting for admission, per shard. Default 256 MiB.
+    /// Maximum bytes of turns that wait for admission, per shard. Default 256 MiB.
     pub turns_bytes_max: u64,
-    /// Waiting turns of one tenant. Default 20,000.
+    /// Maximum number of waiting turns of one tenant. Default 20,000.
     pub tenant_turns_max: u64,
-    /// Bytes of waiting turns of one tenant. Default 256 MiB.
+    /// Maximum bytes of waiting turns of one tenant. Default 256 MiB.
     pub tenant_bytes_max: u64,
-    /// Ready slices of one tenant. Default 5,000.
+    /// Maximum number of ready slices of one tenant. Default 5,000.
     pub tenant_ready_max: u64,
-    /// Unread replies of one inbox. Default 10,000.
+    /// Maximum number of unread replies of one inbox. Default 10,000.
     pub inbox_unread_max: u64,
-    /// Inboxes of one tenant. Default 1,000.
+    /// Maximum number of inboxes of one tenant. Default 1,000.
     pub inboxes_max: u64,
 }
 
 /// `audit:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditSettings {
-    /// True if calls are audited at all. Default true.
+    /// True if calls are audited. Default true.
     pub log_tool_calls: bool,
     /// Argument names whose values are redacted in addition to the built-in ones. Default none.
     pub redact_keys: BTreeSet<String>,
@@ -184,15 +187,15 @@ pub struct AuditSettings {
 /// `seal:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealSettings {
-    /// Location of the secret key; `None` disables sealing. Default none.
+    /// Location of the secret key that signs seals; `None` disables sealing. Default none.
     pub key: Option<SealKey>,
-    /// Name of the key. Default `seal-1`.
+    /// Name of the key, which seals contain. Default `seal-1`.
     pub key_id: String,
     /// Interval at which new entries are sealed. Default 1 s.
     pub every: Duration,
-    /// Storage of chain heads outside of Redis. Default nowhere.
+    /// Where copies of seals are stored outside the audit log, to detect a rewritten log. Default nowhere.
     pub anchor: AnchorPlace,
-    /// Location of the URL of the Redis whose stream stores the heads; `None` means the fleet's own Redis. Default
+    /// Location of the URL of the Redis whose stream stores these copies; `None` means the fleet's own Redis. Default
     /// none.
     pub anchor_redis: Option<SealKey>,
 }
@@ -206,17 +209,18 @@ pub enum SealKey {
     File(String),
 }
 
-/// Storage of chain heads outside of Redis.
+/// Where copies of seals are stored outside the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum AnchorPlace {
     /// Nowhere.
     #[default]
     None,
-    /// In the process's log, one line each.
+    /// In the log of the process, one line for each seal.
     Log,
-    /// In this file, one line each.
+    /// In this file, one line for each seal.
     File(String),
-    /// In a stream: this one of another Redis, or the shard's own stream in the fleet's Redis.
+    /// In a stream. With a name, it is this stream of another Redis. Without a name, it is the shard's own stream in
+    /// the fleet's Redis.
     Stream(Option<String>),
 }
 
@@ -225,23 +229,23 @@ pub enum AnchorPlace {
 pub struct FairnessSettings {
     /// True if tenants share slots by weight while slots are scarce. Default true.
     pub tenants: bool,
-    /// Percentage of the slots that calls of one tool may use; 100 means unlimited. Default 100.
+    /// Maximum percentage of the slots that calls of one tool may use; 100 disables the limit. Default 100.
     pub tool_slots_percent: u64,
 }
 
 /// `loops:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoopSettings {
-    /// Number of equal calls in a row after which their agent receives a warning; 0 disables the loop breaker. Default
+    /// Number of equal calls in a row after which the agent receives a warning; 0 disables the loop breaker. Default
     /// 0.
     pub tell_after: u32,
-    /// Number of further equal calls after which the call is refused. Default 3.
+    /// Number of further equal calls after which the call is denied. Default 3.
     pub refuse_after: u32,
-    /// Time for which it is refused. Default 1 min.
+    /// Time for which the call is denied. Default 1 min.
     pub refuse_for: Duration,
-    /// Longest time between equal calls of one streak. Default 10 min.
+    /// Longest time between two equal calls of the same streak. Default 10 min.
     pub forget_after: Duration,
-    /// Tools that may be called repeatedly. Default: the fleet's tools that poll.
+    /// Tools that may be called repeatedly. Default: the fleet's own tools that are used to poll.
     pub except: BTreeSet<String>,
 }
 
@@ -250,9 +254,9 @@ pub struct LoopSettings {
 pub struct PermissionSettings {
     /// True if required capabilities are enforced. Default true.
     pub strict_capabilities: bool,
-    /// Names or IDs of tools that no agent may call; each exists. Default none.
+    /// Names or IDs of tools that no agent may call. Each of them must exist. Default none.
     pub disabled_tools: BTreeSet<String>,
-    /// True if the built-in permissions allow the trial tools to every agent.
+    /// True if the built-in permissions let every agent call the trial tools.
     pub trial_tools: bool,
     /// True if the built-in sample business provides the files that are missing from the folder. Default true.
     pub samples: bool,
@@ -261,7 +265,7 @@ pub struct PermissionSettings {
 /// `http:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// Address of health and metrics. Default `0.0.0.0:9090`.
+    /// The address that serves health and metrics. Default `0.0.0.0:9090`.
     pub address: SocketAddr,
 }
 
@@ -270,7 +274,7 @@ pub struct HttpSettings {
 pub struct LogSettings {
     /// Format of log lines. Default pretty.
     pub format: LogFormat,
-    /// A level, or directives per module. Default `info`.
+    /// A log level, or filter directives for each module. Default `info`.
     pub level: String,
 }
 
@@ -279,13 +283,13 @@ pub struct LogSettings {
 pub struct TracingSettings {
     /// Base URL of an OTLP/HTTP collector; empty disables the export of spans. Default empty.
     pub otlp_endpoint: String,
-    /// Number of sampled traces per million that begin here. Default all.
+    /// Number of traces per million that are sampled, for traces that begin in this process. Default all.
     pub sample_ppm: u32,
-    /// Name of the service in its spans. Default `tickfleet`.
+    /// Name of the service in the exported spans. Default `tickfleet`.
     pub service_name: String,
     /// True if calls and model requests are also recorded with OpenTelemetry's semantic conventions. Default false.
     pub gen_ai: bool,
-    /// True if these spans contain arguments and results. Default false.
+    /// True if the spans of `gen_ai` contain arguments and results. Default false.
     pub gen_ai_content: bool,
 }
 
@@ -295,6 +299,6 @@ pub enum LogFormat {
     /// For people.
     #[default]
     Pretty,
-    /// One JSON object a line, for collectors.
+    /// One JSON object per line, for log collectors.
     Json,
 }

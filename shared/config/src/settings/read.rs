@@ -1,4 +1,5 @@
-//! Reads [`Settings`] from the merged tree: types and ranges here, relations between settings in [`relate`].
+//! Reads [`Settings`] from the merged tree. Types and ranges are checked for each setting, relations between settings
+//! in [`relate`].
 
 mod seal;
 
@@ -23,12 +24,13 @@ const YEAR: Duration = Duration::from_secs(366 * 86_400);
 const LEASE_MIN: Duration = Duration::from_millis(limits::LEASE_MS_MIN);
 const LEASE_MAX: Duration = Duration::from_millis(limits::LEASE_MS_MAX);
 
-/// A Redis Cluster has this many slots. More shards make no sense.
+/// The number of slots of a Redis Cluster. More shards would bring no benefit.
 const SHARDS_MAX: i128 = 16_384;
 /// Maximum number of waits in a retry ladder.
 const RUNGS_MAX: usize = 16;
 
-/// Reads all settings and checks their relations. `None` only if a whole section is missing; that error is noted.
+/// Reads all settings and checks their relations. `None` only if a whole section is missing; in this case an error
+/// was noted.
 pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
@@ -50,7 +52,7 @@ pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
         tracing: tracing(section("tracing")?),
     };
     root.close();
-    // Unreadable settings have placeholder values, whose relations mean nothing.
+    // If settings could not be read, they have placeholder values, so their relations are not checked.
     if errors.len() == before {
         relate(&settings, tree, errors);
     }
@@ -69,7 +71,7 @@ fn redis(mut s: Section<'_>) -> RedisSettings {
     redis
 }
 
-/// An invalid URL is not shown: it may contain a password.
+/// Reads the URL. An error does not show an invalid URL, because it may contain a password.
 fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
     let url = cursor.text().and_then(RedisUrl::new);
     if url.is_none() {
@@ -80,7 +82,7 @@ fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
     url
 }
 
-/// Adds the file of `redis.tls_ca` to the URL. `None` if there is nothing to add, or if the file is refused.
+/// Adds the file of `redis.tls_ca` to the URL. `None` if no file is configured, or if the file is refused.
 fn with_authority(url: &RedisUrl, cursor: &Cursor<'_>) -> Option<RedisUrl> {
     let file = cursor.text()?;
     if file.is_empty() {
@@ -98,7 +100,7 @@ fn with_authority(url: &RedisUrl, cursor: &Cursor<'_>) -> Option<RedisUrl> {
     url.with_authority(file)
 }
 
-/// The namespace is part of every key, so its characters are those of IDs.
+/// Reads the namespace. It is part of every key, so it may have only the characters of IDs.
 fn namespace(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = !text.is_empty()
@@ -122,7 +124,7 @@ fn caps(mut s: Section<'_>) -> CapSettings {
     caps
 }
 
-/// An IANA time zone, by name.
+/// Reads the name of an IANA time zone.
 pub(crate) fn time_zone(cursor: &Cursor<'_>) -> Option<String> {
     let name = cursor.text()?;
     match day::zone(name) {
@@ -158,7 +160,7 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
     worker
 }
 
-/// An absolute path, or empty.
+/// Reads an absolute path, or an empty text.
 fn folder(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     if !text.is_empty() && !text.starts_with('/') {
@@ -167,10 +169,10 @@ fn folder(cursor: &Cursor<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// At least one priority, without duplicates.
+/// Reads at least one priority, without duplicates.
 fn priorities(cursor: &Cursor<'_>) -> Option<Priorities> {
     let before = cursor.errors.len();
-    // Notes an error if it is not a list, or has duplicates.
+    // This notes an error if the value is not a list, or if it has duplicates.
     cursor.words();
     if cursor.errors.len() > before {
         return None;
@@ -254,7 +256,7 @@ fn fairness(mut s: Section<'_>) -> FairnessSettings {
 
 fn loops(mut s: Section<'_>) -> LoopSettings {
     let loops = LoopSettings {
-        // The first call repeats nothing.
+        // The value 1 is refused, because the first call repeats nothing.
         tell_after: s
             .required("tell_after")
             .and_then(|c| {
@@ -277,7 +279,7 @@ fn loops(mut s: Section<'_>) -> LoopSettings {
 fn permission(mut s: Section<'_>) -> PermissionSettings {
     let permission = PermissionSettings {
         strict_capabilities: boolean(&mut s, "strict_capabilities"),
-        // Whether the tools exist is checked once the tools are known.
+        // It is checked later, when the tools are known, whether these tools exist.
         disabled_tools: s.required("disabled_tools").map(|c| c.words()).unwrap_or_default(),
         trial_tools: boolean(&mut s, "trial_tools"),
         samples: boolean(&mut s, "samples"),
@@ -318,7 +320,7 @@ fn tracing(mut s: Section<'_>) -> TracingSettings {
     tracing
 }
 
-/// Empty, or the URL of an HTTP server.
+/// Reads an empty text, or the URL of an HTTP server.
 fn endpoint(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = text.is_empty() || text.starts_with("http://") || text.starts_with("https://");
@@ -328,7 +330,7 @@ fn endpoint(cursor: &Cursor<'_>) -> Option<String> {
     sound.then(|| text.to_owned())
 }
 
-/// A text that fits in one line of a list.
+/// Reads a name that fits on one line of a list.
 fn plain_name(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.some_text()?;
     let sound = text.len() <= limits::NAME_BYTES_MAX && !text.contains(char::is_control);
@@ -338,13 +340,13 @@ fn plain_name(cursor: &Cursor<'_>) -> Option<String> {
     sound.then_some(text)
 }
 
-/// A ratio from 0 to 1, in millionths.
+/// Reads a ratio from 0 to 1, and returns it in millionths.
 fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
     let ratio = match &cursor.node.value {
         Value::Integer(0) => Some(0.0),
         Value::Integer(1) => Some(1.0),
         Value::Float(ratio) => Some(*ratio),
-        // Values from the environment are texts.
+        // A value from an environment variable is a text.
         Value::Text(text) => text.parse().ok(),
         _ => None,
     };
@@ -356,7 +358,8 @@ fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
     ratio.map(|ratio| (ratio * 1_000_000.0).round() as u32)
 }
 
-/// A single word must be a level. The filter would read a misspelled level as a module and log everything of it.
+/// Reads the log level. If it is a single word, the word must be a level: the filter would take a misspelled level
+/// for a module name, and log everything of that module.
 fn log_level(cursor: &Cursor<'_>) -> Option<String> {
     const LEVELS: [(&str, ()); 6] =
         [("off", ()), ("error", ()), ("warn", ()), ("info", ()), ("debug", ()), ("trace", ())];
@@ -412,8 +415,8 @@ struct Relation<'a> {
 }
 
 impl Relation<'_> {
-    /// Notes an error unless `holds`: the first setting must be at least the second. Blames the setting that is not a
-    /// default.
+    /// Notes an error if `holds` is false: the first setting must be at least as large as the second. The error is
+    /// reported at the setting that is not a default.
     fn at_least(&self, (large, holds, is): (&str, bool, String), (small, floor): (&str, String), why: &str) {
         if holds {
             return;

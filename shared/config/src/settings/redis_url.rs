@@ -1,4 +1,4 @@
-//! Redis's URL, which may contain a password: printed masked, and revealed only on request.
+//! The URL of Redis. It may contain a password, so it is masked when printed, and revealed only on request.
 
 use std::fmt;
 
@@ -12,16 +12,16 @@ const SCHEMES: [&str; 8] = [
     "unix://",
     "redis+unix://",
     "valkey+unix://",
-    // The store of `tickfleet dev` without Redis.
+    // The scheme of the store that `tickfleet dev` uses without Redis.
     "tickfleet+unix://",
 ];
-/// Schemes of URLs that name sentinels, followed by a slash and the name of the primary.
+/// Schemes of URLs with sentinels. The sentinels are followed by a slash and the name of the primary.
 const SENTINEL_SCHEMES: [&str; 2] = ["redis+sentinel://", "rediss+sentinel://"];
 
-/// Schemes of URLs that name nodes of a cluster.
+/// Schemes of URLs with nodes of a cluster.
 const CLUSTER_SCHEMES: [&str; 2] = ["redis+cluster://", "rediss+cluster://"];
 
-/// Redis's URL. `Debug` and `Display` mask the password.
+/// The URL of Redis. `Debug` and `Display` mask the password.
 #[derive(Clone)]
 pub struct RedisUrl(SecretString);
 
@@ -39,21 +39,23 @@ impl RedisUrl {
         (sound && !url.chars().any(char::is_whitespace)).then(|| Self(url.into()))
     }
 
-    /// Returns a placeholder for a refused URL until the errors are reported. It is never used to connect.
+    /// Returns the placeholder for a refused URL. It exists only until the errors are reported, and nothing connects
+    /// to it.
     pub(crate) fn stand_in() -> Self {
         Self(SecretString::default())
     }
 
-    /// Whether the connection is encrypted.
+    /// Returns true if the connection is encrypted.
     pub(crate) fn is_tls(&self) -> bool {
         ["rediss", "valkeys"].iter().any(|scheme| self.expose().starts_with(scheme))
     }
 
-    /// The URL with the file of certificate authorities for the server. `None` if the URL names a file itself.
+    /// The URL with this file of certificate authorities, with which the server's certificate is checked. `None` if
+    /// the URL already names a file.
     pub(crate) fn with_authority(&self, file: &str) -> Option<Self> {
         let url = self.expose();
-        // A `?` before the last `@` belongs to the password. URLs of sentinels have their password in the query, which
-        // contains no `@`.
+        // A `?` before the last `@` is part of the password. URLs of sentinels have their password in the query,
+        // which contains no `@`.
         let address = url.rsplit_once('@').map_or(url, |(_, address)| address);
         let joined = match split_query(address).1 {
             Some(query) if query.split('&').any(|pair| pair.starts_with("tls_ca=")) => return None,
@@ -63,7 +65,7 @@ impl RedisUrl {
         Some(Self(joined.into()))
     }
 
-    /// The URL with its password, for connecting.
+    /// The complete URL with its password, for connecting.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
@@ -90,7 +92,7 @@ impl fmt::Debug for RedisUrl {
     }
 }
 
-/// Whether the sentinels are followed by the name of the primary.
+/// Returns true if the sentinels are followed by the name of the primary.
 fn names_a_primary(rest: &str) -> bool {
     let (place, query) = split_query(rest);
     let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
@@ -100,14 +102,14 @@ fn names_a_primary(rest: &str) -> bool {
             .is_some_and(|(hosts, name)| !hosts.is_empty() && !name.is_empty() && !name.starts_with('/'))
 }
 
-/// The URL with the password and the values of the query masked. Everything before the last `@` counts as user and
-/// password, so that an unescaped `/` in a password reveals nothing.
+/// The URL with masked password and masked query values. Everything before the last `@` counts as user and password.
+/// Thus nothing is revealed if a `/` in the password is not escaped.
 pub(crate) fn mask_url(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (rest, query) = match rest.rsplit_once('@') {
-        // The password of sentinels is in the query, where an `@` does not end a user part.
+        // The password of sentinels is in the query. An `@` there does not end the user part of the URL.
         Some((user, _)) if scheme.ends_with("+sentinel") && user.contains('?') => ("***".to_owned(), None),
-        // A `?` before the `@` belongs to the password.
+        // A `?` before the `@` is part of the password.
         Some((user, address)) => {
             let (address, query) = split_query(address);
             let user = user.split(':').next().unwrap_or_default();

@@ -32,7 +32,7 @@ fn without_samples_a_missing_file_is_empty_whatever_way_the_switch_is_given() {
         assert!(without.policy.permissions.matrix.is_empty() && without.tools.tools.is_empty());
     }
 
-    // A folder with one file of its own does not enable the samples again, and a trial tool needs a row of its own.
+    // A single file in the folder does not enable the samples again. A trial tool then needs its own row.
     let one = given()
         .file("tickfleet.yaml", "permission: {samples: false, trial_tools: true}")
         .file("agents.yaml", "agents: {bot: {}}")
@@ -76,7 +76,7 @@ fn a_prompt_replaces_the_built_in_one_and_must_show_the_tools() {
     for (name, text, found) in [
         ("prompts/tools.txt", "Here they are.", "no {tools} in the prompt"),
         ("prompts/tool.md", "x", "a file that nothing reads"),
-        // The file name contains no agent.
+        // This file name contains no agent name.
         ("prompts/agent.txt", "x", "a file that nothing reads"),
     ] {
         let errors = load(name, text).unwrap_err().to_string();
@@ -121,7 +121,7 @@ fn every_knob_has_a_variable() {
         for field in section.node.entries() {
             let name = format!("TICKFLEET_{}_{}", section.key, field.key).to_uppercase();
             let leaked: &'static str = Box::leak(name.clone().into_boxed_str());
-            // No setting accepts this text, so each must report an error about its own variable.
+            // No setting accepts this text, so each variable must cause an error that names it.
             let errors = given().variable(leaked, "\u{1}").load();
             let takes_text = matches!(name.as_str(), "TICKFLEET_AUDIT_REDACT_KEYS" | "TICKFLEET_LOOPS_EXCEPT");
             assert_eq!(errors.is_ok(), takes_text, "{name}");
@@ -234,7 +234,7 @@ fn what_is_printed_can_be_loaded_and_means_the_same() {
     }
 }
 
-/// The kind of a field, not its name, decides whether its text is a secret.
+/// The kind of a field decides whether its text is masked. The name of the field does not matter.
 #[test]
 fn no_literal_secret_is_shown_whatever_field_it_stands_in() {
     let tools = r#"

@@ -9,7 +9,7 @@ use tickfleet_model::{AgentId, Effect, TenantId, ToolSpec};
 
 const COLUMNS: [&str; 8] = ["atlas", "binky", "tina", "sunday", "archy", "daily-intel", "kelly", "petra"];
 
-/// `Y`: may call the tool. Kelly has her own column; the other publishers are below.
+/// `Y` means that the agent may call the tool. Kelly has her own column; the other publishers are below.
 const MATRIX: [(&str, [char; 8]); 12] = [
     //                            atlas binky tina sunday archy daily kelly petra
     ("search_atlasux_knowledge", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
@@ -26,7 +26,7 @@ const MATRIX: [(&str, [char; 8]); 12] = [
     ("read_messages", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
 ];
 
-/// The publishers other than kelly: they may call only what every agent may.
+/// The publishers except Kelly. They may call only the tools that every agent may call.
 const PUBLISHERS: [&str; 10] =
     ["fran", "dwight", "timmy", "terry", "cornwall", "link", "emma", "donna", "reynolds", "penny"];
 const EVERYBODYS: [&str; 6] = [

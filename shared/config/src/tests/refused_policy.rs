@@ -372,7 +372,8 @@ fn an_approval_asks_for_no_more_people_than_may_agree() {
     for approval in ["{by: [finance], quorum: 2}", "{quorum: 3}", "{by: [risk]}"] {
         rule(approval, people).load().unwrap();
     }
-    // An unknown role is only one error. Without approvers, such calls are refused at once.
+    // An unknown role causes only one error. Without approvers, no error is reported, because such calls are refused
+    // at once.
     assert_eq!(rule("{by: [finanse], quorum: 2}", people).errors().len(), 1);
     rule("{quorum: 2}", "").load().unwrap();
 }

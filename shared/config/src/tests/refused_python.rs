@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{TestConfig, given};
 use crate::tools::ShellLevel;
 
-/// An entry `shop` with these fields, and a row for a tool that can only be a Python tool.
+/// An entry `shop` with these fields, and a permission row for a tool that can only come from Python.
 fn shop(fields: &str) -> TestConfig {
     given()
         .file("tools.yaml", format!("python:\n  shop: {{{fields}}}\n"))

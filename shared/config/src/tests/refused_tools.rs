@@ -2,7 +2,7 @@
 
 use super::{TestConfig, given};
 
-/// A tool `call` with this line 10 in its `http:`, and a schema with one required and one optional argument.
+/// A tool `call` whose `http:` has this text as line 10, and whose schema has one required and one optional argument.
 fn tool(line: &str) -> TestConfig {
     tools(&format!(
         "tools:\n  call:\n    description: Calls.\n    input_schema:\n      type: object\n      properties: {{id: \
@@ -359,12 +359,12 @@ fn what_reconciles_is_another_tool_that_only_looks() {
 fn a_mistake_stands_before_the_errors_that_follow_and_hides_those_that_only_follow() {
     let permissions = "permissions:\n  pay: {everyone: true}\n  look: {everyone: true, rules: [{require: args.a}]}\n";
     let files = |tools: &str| given().file("tools.yaml", tools).file("permissions.yaml", permissions);
-    // The tools are unknown, so rows that name one are not errors.
+    // The tools could not be read, so a row with the name of a tool causes no error.
     let errors = files("tool: {pay: {description: Pays., input_schema: {type: object}}}").errors();
     assert!(errors.iter().all(|error| error.starts_with("tools.yaml:")), "{errors:#?}");
     let errors = files("tools: [pay, look]").errors();
     assert!(errors.len() == 1 && errors[0].starts_with("tools.yaml:1:8: tools: "), "{errors:#?}");
-    // The tool's arguments are unknown, so names of arguments are not errors.
+    // The tool's arguments could not be read, so the name of an argument causes no error.
     let request = "http: {method: GET, base_url: 'https://a.example', path: '/v1/{{id}}', query: {q: '{{note}}'}}";
     for schema in ["", "input_schema: [id], ", "input_schema: {type: string}, "] {
         let pay = format!("tools: {{pay: {{description: Pays., effect: once, effect_key: [/id], {schema}{request}}}}}");
@@ -373,14 +373,14 @@ fn a_mistake_stands_before_the_errors_that_follow_and_hides_those_that_only_foll
                 .errors();
         assert!(errors.len() == 1 && errors[0].contains("input_schema"), "{schema:?}: {errors:#?}");
     }
-    // A server whose tools are not pinned.
+    // The tools of this server are not pinned.
     let errors = given()
         .file("tools.yaml", "tools: {}\n")
         .file("mcp.yaml", "servers: {git: {command: git-mcp}}\n")
         .file("permissions.yaml", "permissions: {git_push: {everyone: true}}\n")
         .errors();
     assert!(errors.len() == 1 && errors[0].starts_with("mcp.yaml:"), "{errors:#?}");
-    // Agents and limits come before tools alphabetically, but errors follow the order of dependencies.
+    // Alphabetically, agents and limits come before tools, but errors are sorted by dependency.
     let errors = files("tools:\n  pay: {description: Pays., effect: onec, input_schema: {type: object}}\n")
         .file("agents.yaml", "agents: {kelly: {max_actions_per_tick: none}}\n")
         .errors();

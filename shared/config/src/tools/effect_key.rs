@@ -8,7 +8,7 @@ use tickfleet_model::{Effect, EffectKey};
 
 use crate::document::reader::{Cursor, Section};
 
-/// Maximum number of arguments of a key.
+/// Maximum number of arguments of an effect key.
 const ARGUMENTS_MAX: usize = 16;
 
 /// Reads both fields.
@@ -18,8 +18,8 @@ pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Effect) 
     of(key.as_ref(), window.as_ref(), schema, effect)
 }
 
-/// The key of a tool with this schema and effect, from both fields. `None` as schema means that it could not be read;
-/// then any argument may be named.
+/// The effect key of a tool with this schema and effect. `schema` is `None` if the schema could not be read; in this
+/// case any argument may be named.
 pub(crate) fn of(
     key: Option<&Cursor<'_>>,
     window: Option<&Cursor<'_>>,
@@ -46,7 +46,7 @@ pub(crate) fn of(
     Some(EffectKey { arguments, window_ms })
 }
 
-/// A JSON pointer to an argument that every call has.
+/// Reads a JSON pointer to an argument that every call has.
 fn argument(item: &Cursor<'_>, schema: Option<&Value>) -> Option<String> {
     let pointer = item.some_text()?;
     let Some(name) = pointer.strip_prefix('/').and_then(|rest| rest.split('/').next()) else {

@@ -21,8 +21,8 @@ use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, Outcome};
 
 pub use python::{PythonDef, PythonSandbox};
 
-/// The whole file. `tools:` maps the name that models use to the declaration. `python:` maps a name to modules that
-/// define tools themselves.
+/// The content of `tools.yaml`. `tools:` maps the name that models use to the tool's declaration. `python:` maps a
+/// name to Python modules that define tools themselves.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolsFile {
@@ -34,8 +34,7 @@ pub struct ToolsFile {
     pub python: BTreeMap<String, PythonDef>,
 }
 
-/// One declared tool. Without `http` or `shell` it is only declared, unless the binary registers a typed tool with
-/// this name.
+/// One declared tool. Without `http` or `shell`, it can run only if the binary registers a typed tool with this name.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolDef {
@@ -79,7 +78,7 @@ pub struct ToolDef {
     /// True if a person must approve each call.
     #[serde(default)]
     pub requires_approval: bool,
-    /// The approvers and their number. If set, each call needs approval.
+    /// The approvers that each call needs. If set, each call needs approval.
     #[serde(default)]
     pub approval: Option<ApprovalDemand>,
     /// The request of an HTTP tool.
@@ -96,30 +95,32 @@ impl ToolDef {
     }
 }
 
-/// The command of a shell tool, which runs in a sandbox. In templates, `{{argument}}` is replaced by the argument. It
-/// stays within its element of the command, because no shell parses the command.
+/// The command of a shell tool, which runs in a sandbox. In templates, `{{argument}}` is replaced by the argument. An
+/// argument cannot change other elements of the command, because no shell parses the command.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShellDef {
     /// The level of the sandbox.
     pub level: ShellLevel,
-    /// The program, and a template for each argument. If a template names an absent argument, it is left out.
+    /// The program, and a template for each argument of the program. If a template names an absent argument, the
+    /// template is left out.
     pub command: Vec<String>,
     /// Template of the command's standard input; default empty.
     pub stdin: Option<String>,
     /// Additional environment variables.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Paths of the machine that it may use, in addition to its workspace.
+    /// Paths of the machine that the command may use, in addition to its workspace.
     #[serde(default)]
     pub paths: Vec<ShellPath>,
-    /// TCP ports that it may connect to, on any host. By default none, and no network at all.
+    /// TCP ports that the command may connect to, on any host. Default none: the command has no network.
     #[serde(default)]
     pub tcp_ports: BTreeSet<u16>,
     /// Exit codes of temporary failures.
     #[serde(default)]
     pub transient_exits: BTreeSet<u8>,
-    /// Exit codes of permanent failures. With any other code, the call succeeds, and its result contains the code.
+    /// Exit codes of permanent failures. With any other code, the call succeeds, and its result contains the
+    /// code.
     #[serde(default)]
     pub permanent_exits: BTreeSet<u8>,
     /// Resource limits.
@@ -135,7 +136,7 @@ pub struct ShellDef {
 pub enum ShellLevel {
     /// Landlock, seccomp and limits.
     Basic,
-    /// Also namespaces.
+    /// The same as `basic`, and namespaces.
     #[default]
     Strict,
     /// A container.
@@ -148,12 +149,12 @@ pub enum ShellLevel {
 pub struct ShellPath {
     /// An absolute path.
     pub path: String,
-    /// True if the command may also write there.
+    /// True if the command may also write to the path.
     #[serde(default)]
     pub write: bool,
 }
 
-/// Resource limits of a command. Without a value, the default of the sandbox applies.
+/// Resource limits of a command. If a limit is not set, the default of the sandbox applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShellLimits {
@@ -161,24 +162,25 @@ pub struct ShellLimits {
     pub cpu_ms: Option<u64>,
     /// Wall-clock time, ms; default 25 s.
     pub wall_ms: Option<u64>,
-    /// Memory of all its processes, bytes; default 512 MiB.
+    /// Memory of all processes of the command, bytes; default 512 MiB.
     pub memory_bytes: Option<u64>,
-    /// Processes and threads at the same time; default 64.
+    /// Maximum number of processes and threads at the same time; default 64.
     pub processes: Option<u64>,
-    /// Open files of each process; default 256.
+    /// Maximum number of open files of each process; default 256.
     pub open_files: Option<u64>,
-    /// Size of each file, bytes; default 64 MiB.
+    /// Maximum size of each file, bytes; default 64 MiB.
     pub file_bytes: Option<u64>,
-    /// Size of all files of the workspace, bytes; default 256 MiB.
+    /// Maximum size of all files in the workspace, bytes; default 256 MiB.
     pub workspace_bytes: Option<u64>,
-    /// Files in the workspace; default 10,000.
+    /// Maximum number of files in the workspace; default 10,000.
     pub workspace_files: Option<u64>,
-    /// Stored bytes of standard output and standard error, each; default 256 KiB.
+    /// Maximum bytes that are stored of standard output, and of standard error; default 256 KiB each.
     pub output_bytes: Option<u64>,
 }
 
 /// The request of an HTTP tool. In templates, `{{argument}}` is replaced by the argument, encoded for its position
-/// (URL path segment, query value, header, JSON body). `${SECRET_NAME}` is replaced by a secret, never by an argument.
+/// (URL path segment, query value, header, JSON body). `${SECRET_NAME}` is replaced by a secret. An argument cannot
+/// insert a secret.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpDef {
@@ -198,17 +200,17 @@ pub struct HttpDef {
     #[serde(default)]
     pub defaults: BTreeMap<String, String>,
     /// JSON body template. A string that is exactly `{{argument}}` becomes the argument's JSON value. If a member
-    /// names an absent argument, it is left out.
+    /// names an absent argument, the member is left out.
     pub body: Option<serde_json::Value>,
     /// Secrets that templates may name, by reference.
     #[serde(default)]
     pub secrets: BTreeMap<String, SecretRef>,
-    /// Statuses after which the request certainly had no effect (in addition to 429). `once` tools may retry after
-    /// them.
+    /// Response statuses (in addition to 429) that prove that the request had no effect. After such a status, even a
+    /// `once` tool may be retried.
     #[serde(default)]
     pub not_executed: BTreeSet<u16>,
-    /// Rules that interpret a response by its status and body. The first matching rule decides, before the status
-    /// itself does.
+    /// Rules that interpret a response by its status and body. The first rule that matches decides. If no rule
+    /// matches, the status decides.
     #[serde(default)]
     pub outcomes: Vec<OutcomeRule>,
     /// JSON pointer to the returned value; default the whole body.
@@ -220,46 +222,47 @@ pub struct HttpDef {
     /// Hosts (names, `host:port`, or CIDR blocks) that may have private addresses.
     #[serde(default)]
     pub allow_private: BTreeSet<String>,
-    /// Maximum number of redirects, each checked again; default 0, and always 0 for `once`.
+    /// Maximum number of redirects; each target is checked like the first address. Default 0, and always 0 for
+    /// `once`.
     #[serde(default)]
     pub redirects_max: u8,
     /// OAuth 2 sign-in, if the service needs it. The access token is sent in `Authorization`.
     pub oauth2: Option<OAuth2Def>,
 }
 
-/// The placeholder for the tenant in a secret's reference.
+/// The placeholder for the tenant in the reference to a secret.
 pub const TENANT: &str = "{tenant}";
 
-/// The source of a secret. Its value never appears in configuration. [`TENANT`] in a reference is replaced by the
-/// calling tenant, encoded so that no two tenants share a name.
+/// The source of a secret. The configuration never contains the value of a secret. [`TENANT`] in a reference is
+/// replaced by the calling tenant, encoded so that two tenants never have the same name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 pub enum SecretRef {
     /// An environment variable of the worker.
     Env(String),
-    /// A file, read at each use, since a mounted Kubernetes secret may change.
+    /// A file. It is read at each use, because a mounted Kubernetes secret may change.
     File(String),
 }
 
-/// One rule of an HTTP tool's `outcomes`. It matches if its status and its conditions on the body match.
+/// One rule of an HTTP tool's `outcomes`. A response must match its statuses and its conditions on the body.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutcomeRule {
-    /// Statuses, 200 to 599; empty matches any.
+    /// Statuses, 200 to 599; empty matches every status.
     #[serde(default)]
     pub status: BTreeSet<u16>,
-    /// JSON pointer into the body.
+    /// JSON pointer to a value in the body.
     pub at: Option<String>,
-    /// The value that must be there, or a list of allowed values.
+    /// The value that must be at `at`, or a list of allowed values.
     pub equals: Option<serde_json::Value>,
-    /// True if a value must be there, false if none may be. Null, `""`, `[]` and `{}` count as no value. Default true
-    /// if `equals` is not given.
+    /// True if there must be a value at `at`, false if there must be none. Null, `""`, `[]` and `{}` count as no
+    /// value. If `equals` is not given, the default is true.
     pub present: Option<bool>,
     /// The meaning of the response.
     pub outcome: AnswerMeaning,
-    /// JSON pointer to the message for the model; by default, usual places are searched.
+    /// JSON pointer to the message for the model. By default, the message is searched in the usual members.
     pub message: Option<String>,
-    /// JSON pointer to the seconds to wait before a retry; default the header `Retry-After`.
+    /// JSON pointer to the number of seconds to wait before a retry. Default: the header `Retry-After`.
     pub retry_after: Option<String>,
 }
 
@@ -268,7 +271,7 @@ pub struct OutcomeRule {
 pub enum AnswerMeaning {
     /// The call succeeded.
     Ok,
-    /// The call failed with this outcome, and a retry would change nothing.
+    /// The call failed with this outcome, and a retry would fail too.
     Ended(Outcome),
     /// A temporary failure. The call may have taken effect.
     Transient,
@@ -305,9 +308,9 @@ pub struct OAuth2Def {
     pub token_url: String,
     /// The client's ID.
     pub client_id: String,
-    /// The client's password, a reference to a secret. Public clients have no password.
+    /// The client's password, as a reference to a secret. Public clients have no password.
     pub client_secret: Option<String>,
-    /// The refresh token of the grant `refresh_token`, a reference to a secret.
+    /// The refresh token for the grant `refresh_token`, as a reference to a secret.
     pub refresh_token: Option<String>,
     /// The requested scopes, separated by spaces.
     pub scope: Option<String>,
@@ -325,7 +328,7 @@ pub struct OAuth2Def {
 pub enum Grant {
     /// The client acts on its own behalf (RFC 6749, 4.4).
     ClientCredentials,
-    /// A person has consented once, which the refresh token proves (RFC 6749, 6).
+    /// A person has consented once; the refresh token proves it (RFC 6749, 6).
     RefreshToken,
 }
 

@@ -9,33 +9,34 @@ use crate::tools::templates::{over_secrets, variable};
 use crate::tools::{SecretRef, ShellLevel, ShellPath, TENANT};
 use crate::tools::{http, shell};
 
-/// Processes of one entry. Each has its own interpreter and loads all modules.
+/// Maximum number of processes of one entry. Each process has its own interpreter and loads all modules.
 const PROCESSES_MAX: i128 = 64;
-/// Concurrent calls of one process.
+/// Maximum number of concurrent calls of one process.
 const CONCURRENCY_MAX: i128 = 256;
-/// Modules of one entry.
+/// Maximum number of modules of one entry.
 const MODULES_MAX: usize = 64;
-/// Bytes of an entry's name, which appears in logs.
+/// Maximum bytes of an entry's name, because logs show it.
 const NAME_BYTES_MAX: usize = 32;
-/// Bytes of a socket's path: the address of a Unix socket has room for 107 (`man 7 unix`).
+/// Maximum bytes of a socket's path: the address of a Unix socket has room for 107 bytes (`man 7 unix`).
 const SOCKET_BYTES_MAX: usize = 107;
-/// Fields about how the worker starts interpreters. A tool host starts its own.
+/// Fields about interpreters that the worker starts. They are refused for a tool host, which starts its own
+/// interpreters.
 const OF_OWN_PROCESSES: [&str; 8] = ["module", "path", "interpreter", "cwd", "memory_max", "env", "secrets", "sandbox"];
-/// The sandbox levels that support a long-running process.
+/// The sandbox levels that can contain a long-running process.
 const LEVELS: [(&str, ShellLevel); 2] = [("basic", ShellLevel::Basic), ("strict", ShellLevel::Strict)];
 
 /// Python modules and the processes that run their tools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PythonDef {
-    /// The socket of a tool host, an absolute path. The interpreters are then processes of the tool host, in their own
+    /// The socket of a tool host, an absolute path. In this case the tool host runs the interpreters, in its own
     /// container. `None` if the worker starts them.
     pub host: Option<String>,
-    /// The modules whose import registers the tools. Empty with a tool host, which has its own.
+    /// The modules whose import registers the tools. Empty with a tool host, which configures its own modules.
     pub modules: Vec<String>,
-    /// Folders in which modules are found first. A change of a Python file in them counts as a change of the
-    /// configuration.
+    /// Folders that are searched first for modules. A change of a Python file in these folders counts as a change of
+    /// the configuration.
     pub path: Vec<String>,
-    /// The Python interpreter; default `python3`. It must find the package `tickfleet`.
+    /// The Python interpreter; default `python3`. It must be able to import the package `tickfleet`.
     pub interpreter: String,
     /// The working directory of the processes; default the worker's own.
     pub cwd: Option<String>,
@@ -47,11 +48,11 @@ pub struct PythonDef {
     pub recycle_after_calls: u64,
     /// Resident bytes at which a process is replaced; default 512 MiB.
     pub memory_max: u64,
-    /// Limit of starting a process and importing the modules; default 60 s.
+    /// Time limit for starting a process and importing the modules; default 60 s.
     pub start_timeout: Duration,
-    /// Time that a cancelled call has to end before its process is terminated; default 5 s.
+    /// Time that a canceled call has to end. After this time, its process is terminated; default 5 s.
     pub cancel_grace: Duration,
-    /// Variable → template over [`Self::secrets`].
+    /// Environment variable → template, which may name [`Self::secrets`].
     pub env: BTreeMap<String, String>,
     /// Secrets that [`Self::env`] may name.
     pub secrets: BTreeMap<String, SecretRef>,
@@ -64,9 +65,9 @@ pub struct PythonDef {
 pub struct PythonSandbox {
     /// `basic` or `strict`.
     pub level: ShellLevel,
-    /// Paths that they may use, in addition to the interpreter's own and [`PythonDef::path`].
+    /// Paths that the interpreters may use, in addition to their own files and [`PythonDef::path`].
     pub paths: Vec<ShellPath>,
-    /// TCP ports that they may connect to.
+    /// TCP ports that the interpreters may connect to.
     pub tcp_ports: BTreeSet<u16>,
 }
 
@@ -135,7 +136,7 @@ fn sandbox(cursor: &Cursor<'_>) -> PythonSandbox {
     sandbox
 }
 
-/// The socket of a tool host. Fields that only the worker's own processes have are refused next to it.
+/// Reads the socket of a tool host. Refuses fields of `entry` that only apply to processes that the worker starts.
 fn host(cursor: &Cursor<'_>, entry: &Cursor<'_>) -> Option<String> {
     let path = cursor.some_text()?;
     if !path.starts_with('/') || path.len() > SOCKET_BYTES_MAX {
@@ -147,7 +148,7 @@ fn host(cursor: &Cursor<'_>, entry: &Cursor<'_>) -> Option<String> {
     Some(path)
 }
 
-/// One module, or a list of them.
+/// Reads one module, or a list of modules.
 fn modules(cursor: &Cursor<'_>) -> Vec<String> {
     let items = match &cursor.node.value {
         Value::List(_) => cursor.items(),
@@ -177,7 +178,7 @@ fn folders(cursor: &Cursor<'_>) -> Vec<String> {
     cursor.items().iter().filter_map(Cursor::some_text).collect()
 }
 
-/// A process serves all tenants, so it cannot have secrets of one tenant.
+/// Reads secrets. A process serves all tenants, so the secrets of a single tenant are refused.
 fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     let secrets = http::secrets(cursor);
     let of_a_tenant =

@@ -1,5 +1,5 @@
-//! Reads `tools.yaml`. [`SchemaCheck`] checks whether a schema is valid JSON Schema. Here it must be an object schema,
-//! because the arguments of a tool are an object.
+//! Reads `tools.yaml`. [`SchemaCheck`] checks that a schema is valid JSON Schema. This module checks that it is an
+//! object schema, because the arguments of a tool are an object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::tools::{ToolDef, ToolsFile};
 use tickfleet_model::version::{parse, split};
 use tickfleet_model::{Durability, Effect, limits};
 
-/// Maximum limit of one try, ms. Longer work should be a task.
+/// Maximum time limit of one try, ms. Longer work should be a task.
 pub(crate) const TIMEOUT_MS_MAX: i128 = 3_600_000;
 /// The effects with their words.
 pub(crate) const EFFECTS: [(&str, Effect); 3] =
@@ -30,17 +30,17 @@ pub(crate) const EFFECTS: [(&str, Effect); 3] =
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     pub(crate) file: ToolsFile,
-    /// Names as written, and the built-in ones. A tool with other errors is still known.
+    /// Names as written, and the names of built-in tools. So a tool with other errors is still known.
     pub(crate) names: BTreeSet<String>,
     /// The names and all IDs.
     pub(crate) names_and_ids: BTreeSet<String>,
-    /// False if names may be missing because they could not be read. Names are not checked then.
+    /// False if names may be missing because they could not be read. In this case names are not checked.
     pub(crate) has_all_names: bool,
     /// The roles that approvals of tools demand.
     pub(crate) asked: ApprovalDemands,
 }
 
-/// The ID of a tool that declares none.
+/// The ID of a tool that declares no ID.
 #[must_use]
 pub fn default_id(name: &str) -> String {
     format!("tool_{name}")
@@ -53,7 +53,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
     let python = root.optional("python");
-    // A fleet may have only Python tools.
+    // `tools` may be missing if there is `python`, because a fleet may have only Python tools.
     let declared = if python.is_some() { root.optional("tools") } else { root.required("tools") };
     let members = declared.map(|c| c.members()).unwrap_or_default();
     root.close();
@@ -75,7 +75,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
             );
         }
         ids.insert(id, place.clone());
-        // The matrix names a tool, not its versions.
+        // The matrix names tools without versions.
         tools.names.insert(split(name).0.to_owned());
         tools.file.tools.insert(name.to_owned(), def);
     }
@@ -104,7 +104,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut ApprovalDemands) ->
     let mut s = cursor.section();
     let before = errors.len();
     let schema = s.required("input_schema").map(|c| object_schema(&c, check));
-    // Names are not checked against an invalid schema.
+    // If the schema is invalid, names are not checked against it.
     let is_read = errors.len() == before;
     let effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
     let input_schema = schema.unwrap_or_default();
@@ -137,7 +137,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut ApprovalDemands) ->
     def
 }
 
-/// Only calls of `once` tools have an intent record before they run.
+/// Reads `durable`. Only `once` tools may have it, because only their calls have an intent record before they run.
 fn durable(cursor: &Cursor<'_>, effect: Effect) -> Option<Durability> {
     if effect != Effect::Once {
         cursor.refuse("no durable, or `effect: once`: calls of other tools are not recorded before they run");
@@ -169,7 +169,7 @@ fn object_schema(cursor: &Cursor<'_>, check: SchemaCheck) -> serde_json::Value {
     schema
 }
 
-/// Models fill in what they understand. For a parameter without a description, they can only guess.
+/// Warns about a parameter without a description, because models can only guess its meaning.
 fn warn_undescribed(place: &ConfigLocation, parameter: &Cursor<'_>) {
     let node = parameter.node;
     let says = |key: &str| node.get(key).is_some();
@@ -186,7 +186,7 @@ fn warn_undescribed(place: &ConfigLocation, parameter: &Cursor<'_>) {
     }
 }
 
-/// `major.minor.patch`, and anything that SemVer allows after `-` or `+`.
+/// Reads a version: `major.minor.patch`, and everything that SemVer allows after `-` or `+`.
 fn version(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let core = text.split(['-', '+']).next().unwrap_or_default();

@@ -43,8 +43,8 @@ fn pointer(cursor: &Cursor<'_>) -> Option<String> {
     Some(pointer)
 }
 
-/// A text that begins with `/` points into the call's arguments. `$idempotency_key` and `$call` are those of the call.
-/// Anything else is a constant.
+/// Reads the arguments of the lookup. A text that begins with `/` points to an argument of the call.
+/// `$idempotency_key` and `$call` stand for the key and the ID of the call. Any other value is a constant.
 fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
     let one = |(name, _, value): (&str, _, Cursor<'_>)| {
         let argument = match value.node.to_json() {
@@ -62,8 +62,8 @@ fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
     cursor.members().into_iter().filter_map(one).collect()
 }
 
-/// Refuses an unknown tool, the tool itself, and a tool that is not `read`. `known` contains the names of all tools;
-/// `None` if there may be further ones.
+/// Refuses a lookup tool that is unknown, is the tool itself, or does not have the effect `read`. `known` contains
+/// the names of all tools; `None` if there may be further tools.
 pub(crate) fn check(file: Option<&ToolsFile>, known: Option<&BTreeSet<String>>, tree: Option<&Node>, errors: &Errors) {
     let Some((file, tree)) = file.zip(tree) else { return };
     for (name, def) in &file.tools {

@@ -1,5 +1,5 @@
-//! Schemas of declared tools: read from the tree, and checked by the code that compiles them, with the place where
-//! they were written.
+//! Schemas of declared tools. They are read from the tree and checked by the code that compiles schemas. Problems are
+//! reported with the place where the schema was written.
 
 use std::fmt;
 
@@ -18,14 +18,14 @@ pub enum SchemaUse {
 /// A problem of a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaProblem {
-    /// The place in the schema: a JSON pointer.
+    /// The place of the problem in the schema, as a JSON pointer.
     pub at: String,
     /// The reason, as the end of "a JSON Schema that …".
     pub why: String,
 }
 
-/// Checks schemas, and returns the parts that will not be enforced. The function is that of the code that compiles
-/// schemas, so that every role refuses the same configurations, with file and line.
+/// Checks schemas, and returns the parts that will not be enforced. The function comes from the code that compiles
+/// schemas. Thus every role of the fleet refuses the same configurations, with file and line.
 #[derive(Clone, Copy)]
 pub struct SchemaCheck(pub fn(&serde_json::Value, SchemaUse) -> Result<Vec<SchemaProblem>, SchemaProblem>);
 
@@ -43,7 +43,7 @@ impl fmt::Debug for SchemaCheck {
 }
 
 impl SchemaCheck {
-    /// Reads the schema at the cursor, and notes its problems.
+    /// Reads the schema at the cursor, and notes its problems as errors or warnings.
     pub(crate) fn read(self, cursor: &Cursor<'_>, which: SchemaUse) -> serde_json::Value {
         let schema = cursor.node.to_json();
         if !matches!(cursor.node.value, Value::Mapping(_)) {
@@ -67,7 +67,8 @@ impl SchemaCheck {
     }
 }
 
-/// The value at a JSON pointer below `node`, or the last existing one on the way there, and its path.
+/// The value at a JSON pointer below `node`, and its path. If there is no such value, the last existing value on the
+/// way to it.
 fn walk<'a>(mut node: &'a Node, path: &str, pointer: &str) -> (&'a Node, String) {
     let mut path = path.to_owned();
     for token in pointer.split('/').skip(1) {

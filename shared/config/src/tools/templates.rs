@@ -1,4 +1,4 @@
-//! Templates of requests: every placeholder must name a known argument or secret.
+//! Checks the templates of requests: every placeholder must name a known argument or secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +11,12 @@ use crate::tools::SecretRef;
 /// The arguments that templates may name.
 #[derive(Debug)]
 pub(crate) struct Arguments {
-    /// Their name in errors.
+    /// The kind of the arguments in errors, such as `an argument`.
     what: &'static str,
     known: BTreeSet<String>,
     /// Arguments that every call has.
     always: BTreeSet<String>,
-    /// True if the arguments are unknown, so that any name may be one.
+    /// True if the arguments are unknown, so that every name is accepted.
     any: bool,
 }
 
@@ -50,10 +50,10 @@ impl Arguments {
     }
 }
 
-/// The description, in errors, of a name between `${` and `}`.
+/// Describes the expected name between `${` and `}` in errors.
 const SECRET: &str = "a secret declared under `secrets`";
 
-/// A check of a name. Its error describes the expected name.
+/// Checks a name. The error describes the expected name.
 pub(crate) type NameCheck = fn(&str) -> Result<(), &'static str>;
 
 /// Checks the name of an environment variable.
@@ -62,7 +62,7 @@ pub(crate) fn variable(name: &str) -> Result<(), &'static str> {
     if sound { Ok(()) } else { Err("the name of an environment variable") }
 }
 
-/// Reads name → template. Each `${…}` must be one of `secrets`.
+/// Reads a mapping from names to templates. Each `${…}` in a template must name one of `secrets`.
 pub(crate) fn over_secrets(
     cursor: &Cursor<'_>,
     secrets: &BTreeMap<String, SecretRef>,
@@ -99,7 +99,7 @@ pub(crate) struct Templates<'a> {
 }
 
 impl Templates<'_> {
-    /// A template that may name secrets but no arguments, and whether it names a secret.
+    /// Reads a template that may name secrets but no arguments. The flag is true if the template names a secret.
     pub(crate) fn of_secrets(&self, cursor: &Cursor<'_>) -> Option<(String, bool)> {
         let text = cursor.some_text()?;
         if text.contains("{{") {
@@ -136,7 +136,7 @@ impl Templates<'_> {
         pairs
     }
 
-    /// Reads the values of optional arguments that calls omit. Values from the environment are already replaced.
+    /// Reads the values that replace omitted optional arguments. Values from the environment are already replaced.
     pub(crate) fn defaults(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
         let mut defaults = BTreeMap::new();
         let known = || self.arguments.known.iter().map(String::as_str);
@@ -148,7 +148,7 @@ impl Templates<'_> {
             } else if self.arguments.always.contains(name) {
                 value.errors.push(place, &value.path, "a default", "none for an argument that every call has");
             }
-            // A missing environment variable has already been noted.
+            // If an environment variable is missing, an error has already been noted.
             let text = value.text().filter(|text| !text.contains("${"));
             defaults.extend(text.map(|text| (name.to_owned(), text.to_owned())));
         }
@@ -181,7 +181,7 @@ impl Templates<'_> {
         }
     }
 
-    /// Notes every placeholder with an unknown name.
+    /// Notes an error for every placeholder with an unknown name.
     pub(crate) fn check(&self, cursor: &Cursor<'_>, text: &str) {
         let named = || placeholders(text, "{{", "}}").into_iter().flatten();
         let arguments: BTreeSet<&str> = if self.arguments.any {
@@ -209,7 +209,7 @@ impl Templates<'_> {
     }
 }
 
-/// The names between the marks; `None` if one is not closed.
+/// The names between the marks; `None` if a placeholder is not closed.
 pub(crate) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option<Vec<&'t str>> {
     let mut names = Vec::new();
     let mut rest = text;

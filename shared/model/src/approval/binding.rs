@@ -1,4 +1,4 @@
-//! The binding of an approval: if any part of it changes, the approval does not apply to the call.
+//! The binding of an approval. If any part of the binding changes, the approval does not apply to the call.
 
 use serde_json::value::RawValue;
 
@@ -7,10 +7,10 @@ use crate::digest::hash_of;
 use crate::tool::effect_key::write_canonical;
 use crate::{AgentId, TenantId, ToolSpec, TurnId};
 
-/// Hexadecimal characters of an approval's ID: enough that IDs are unique within a tenant.
+/// Hexadecimal characters of an approval's ID. They are enough for unique IDs within a tenant.
 const ID_CHARS: usize = 16;
 
-/// Everything that an approval is bound to.
+/// All data to which an approval is bound.
 #[derive(Debug, Clone, Copy)]
 pub struct ApprovalBinding<'a> {
     /// The tenant.
@@ -19,15 +19,15 @@ pub struct ApprovalBinding<'a> {
     pub agent: &'a AgentId,
     /// The turn.
     pub turn: &'a TurnId,
-    /// Position of the call.
+    /// The position of the call in the turn, from 0.
     pub position: usize,
-    /// Digest of the turn's content.
+    /// The digest of the turn's content.
     pub digest: &'a str,
-    /// When the turn was submitted and when it expires, ms. They distinguish turns with the same ID and content.
+    /// Submission time and deadline of the turn, ms. They distinguish turns with the same ID and content.
     pub times_ms: (i64, i64),
-    /// The tool, as this agent gets it.
+    /// The tool, in the version that the agent gets.
     pub tool: &'a ToolSpec,
-    /// Further definition of how the tool runs (an address, a command); empty if its specification is complete.
+    /// Further definition of how the tool runs (an address, a command); empty if the specification is complete.
     pub runs: &'a str,
     /// The arguments, as the tool would receive them.
     pub arguments: &'a RawValue,
@@ -36,15 +36,15 @@ pub struct ApprovalBinding<'a> {
 }
 
 impl ApprovalBinding<'_> {
-    /// The hash of the complete binding, 64 hexadecimal characters. Equal arguments have the same hash, however they
-    /// are written.
+    /// The hash of the complete binding, 64 hexadecimal characters. Equal arguments have the same hash, even if they
+    /// are written differently.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut arguments = String::new();
         if write_canonical(self.arguments, &mut arguments).is_none() {
             self.arguments.get().clone_into(&mut arguments);
         }
-        // A specification is plain data, so serialization cannot fail.
+        // A specification is plain data, so its serialization does not fail.
         let definition = serde_json::to_string(self.tool).unwrap_or_default();
         let position = self.position.to_string();
         let times = format!("{} {}", self.times_ms.0, self.times_ms.1);
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// The hash of a call with one part changed by `change`, and fixed values for the rest.
+    /// The hash of a call in which `change` has changed one part. The other parts have fixed values.
     fn hash(change: impl FnOnce(&mut BindingFixture)) -> String {
         let mut fixture = BindingFixture::default();
         change(&mut fixture);

@@ -1,4 +1,4 @@
-//! Approvals: who must agree to a call before it runs, and what exactly they agree to.
+//! Approvals: which people must approve a call before it runs, and what exactly they approve.
 
 mod binding;
 mod narrowed;
@@ -10,19 +10,20 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// The approvers that a tool or a rule demands.
+/// The approvers that a tool or a rule requires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalDemand {
-    /// Roles of approvers; each approver needs one of them. Empty: every approver may decide.
+    /// Roles of approvers. Each approver needs one of these roles. If empty, every approver may decide.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub by: BTreeSet<String>,
-    /// Number of approvers that must agree. Each counts once.
+    /// Number of approvers that must approve. The same person counts once.
     #[serde(default = "one")]
     pub quorum: u32,
-    /// Time in which they may decide and in which an approval is valid, ms; `None`: as long as the turn may run.
+    /// Time in which approvers may decide and in which an approval is valid, ms. `None` means until the turn's
+    /// deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
-    /// Arguments that an approver may change, by their JSON pointers (RFC 6901).
+    /// Arguments that an approver may narrow, by their JSON pointers (RFC 6901).
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub narrow: BTreeSet<String>,
 }
@@ -40,23 +41,24 @@ const fn one() -> u32 {
 /// One reason for which a call needs approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalReason {
-    /// Its place in the configuration (`tools.pay`, `permissions.pay.rules.large`).
+    /// The path of the tool or rule in the configuration (`tools.pay`, `permissions.pay.rules.large`).
     pub place: String,
     /// The reason in words (`amount 700 exceeds 500`).
     pub why: String,
-    /// Its complete text. If the text changes, an earlier approval does not count.
+    /// The complete text of the tool's demand or of the rule. If this text changes, an earlier approval does not
+    /// count.
     pub terms: String,
     /// The approvers that must agree.
     pub demand: ApprovalDemand,
 }
 
-/// Time in which approvers may decide, ms, if there are several reasons: the shortest of them.
+/// Time in which approvers may decide, ms: the shortest time of all reasons.
 #[must_use]
 pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
 }
 
-/// The arguments that an approver may change: only arguments that every reason allows to change.
+/// The arguments that an approver may narrow: only arguments for which every reason permits it.
 #[must_use]
 pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());
@@ -64,7 +66,8 @@ pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     all.fold(first, |both, next| both.intersection(&next).cloned().collect())
 }
 
-/// The demands as in records: `<quorum>:<role>,<role>` each, separated by `;`. Roles do not contain these characters.
+/// The demands in the form of records: `<quorum>:<role>,<role>` for each demand, separated by `;`. Roles do not
+/// contain these characters.
 #[must_use]
 pub fn demands_text(asked: &[ApprovalReason]) -> String {
     let one = |demand: &ApprovalDemand| {

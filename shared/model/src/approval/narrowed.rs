@@ -1,4 +1,4 @@
-//! Narrowed arguments: an approver may change only certain parts of a call.
+//! Narrowed arguments: an approver may change only certain arguments of a call, and only to narrower values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use crate::tool::effect_key::{at, canonical};
 
-/// The values that an approver sets: JSON pointer → value.
+/// The new values that an approver sets: JSON pointer → value.
 pub type NarrowedValues = BTreeMap<String, Box<RawValue>>;
 
 /// Why an argument cannot be narrowed.
@@ -18,7 +18,7 @@ pub enum NarrowError {
     /// The call has no such argument.
     #[error("the call has no argument at '{0}'")]
     Absent(String),
-    /// The argument is not one that may be changed.
+    /// The argument must not be changed.
     #[error("the argument at '{pointer}' may not be changed; {may}")]
     NotAllowed {
         /// The argument.
@@ -26,7 +26,7 @@ pub enum NarrowError {
         /// The arguments that may be changed.
         may: String,
     },
-    /// The new value is not narrower.
+    /// The new value is not narrower than the old one.
     #[error(
         "the argument at '{pointer}' may only become narrower, but {found} is not narrower than {was}: expected a \
          number between 0 and the requested one, or a list or object with fewer members"
@@ -34,16 +34,16 @@ pub enum NarrowError {
     Wider {
         /// The argument.
         pointer: String,
-        /// Its value, cut if it is long.
+        /// The old value, cut if it is long.
         was: String,
         /// The new value, cut if it is long.
         found: String,
     },
 }
 
-/// Replaces arguments by narrower values: a number by one between 0 and the call's number, a list or object by one
-/// with some of its members. The call must have the argument, and it must be one that may be changed. Everything else
-/// stays as written, to the last digit.
+/// Replaces arguments by narrower values. A number may become a number between 0 and the old one. A list or object
+/// may become one with only some of its members. The call must have the argument, and it must be permitted to change
+/// it. All other text stays exactly as written.
 ///
 /// # Errors
 /// [`NarrowError`] with the value that is invalid.
@@ -83,7 +83,7 @@ fn not_allowed(pointer: String, may: &BTreeSet<String>) -> NarrowError {
     NarrowError::NotAllowed { pointer, may }
 }
 
-/// The first characters of a value, as messages show it.
+/// The first characters of a value, for messages.
 fn shown(value: &str) -> String {
     const CHARS_MAX: usize = 80;
     let mut shown: String = value.trim().chars().take(CHARS_MAX).collect();
@@ -93,7 +93,7 @@ fn shown(value: &str) -> String {
     shown
 }
 
-/// Whether a value is the same as another, or less of it. Both are JSON.
+/// Returns true if `now` equals `was` or is narrower. Both are JSON.
 fn is_narrower(was: &str, now: &str) -> bool {
     let was = was.trim();
     let now = now.trim();
@@ -103,7 +103,7 @@ fn is_narrower(was: &str, now: &str) -> bool {
     match (was.as_bytes().first(), now.as_bytes().first()) {
         (Some(b'['), Some(b'[')) => {
             let (Ok(was), Ok(now)) = (list(was), list(now)) else { return false };
-            // In the same order; members may be left out in between.
+            // The members must be in the same order. Some of them may be left out.
             let mut left = was.iter();
             now.iter().all(|now| left.any(|was| is_same(was, now)))
         }
@@ -111,7 +111,7 @@ fn is_narrower(was: &str, now: &str) -> bool {
             let (Ok(was), Ok(now)) = (object(was), object(now)) else { return false };
             now.iter().all(|(name, now)| was.get(name).is_some_and(|was| is_same(was, now)))
         }
-        // An amount may be a text, so that readers do not round it.
+        // A string may contain an amount: some callers write amounts as strings so that readers do not round them.
         (Some(b'"'), Some(b'"')) => match (serde_json::from_str::<String>(was), serde_json::from_str::<String>(now)) {
             (Ok(was), Ok(now)) => was == now || is_less(&was, &now),
             _ => false,
@@ -128,7 +128,7 @@ fn object(text: &str) -> serde_json::Result<BTreeMap<String, &RawValue>> {
     serde_json::from_str(text)
 }
 
-/// Whether `now` is between 0 and `was`. Both must be numbers.
+/// Returns true if `now` is between 0 and `was`. Both must be numbers.
 fn is_less(was: &str, now: &str) -> bool {
     match (WrittenNumber::of(was), WrittenNumber::of(now)) {
         (Some(was), Some(now)) => {
@@ -139,8 +139,8 @@ fn is_less(was: &str, now: &str) -> bool {
     }
 }
 
-/// A number of any length, as written: its digits without leading and trailing zeros, and the power of ten of the
-/// first digit. 0 has no digits.
+/// A number of any length, as written. It has the digits without leading and trailing zeros, and the power of ten of
+/// the first digit. Zero has no digits.
 struct WrittenNumber {
     negative: bool,
     magnitude: i64,
@@ -232,7 +232,7 @@ mod tests {
             (r#""kim""#, r#""eve""#),
             ("[1, 2, 3]", "[3, 1]"),
             ("[1, 2]", "[1, 2, 2]"),
-            // Members must stay equal: a smaller number may be another account.
+            // Members must stay equal, because a smaller number may be a different account.
             ("[1002, 1003]", "[17]"),
             (r#"[{"id": 1, "n": 5}]"#, r#"[{"id": 1, "n": 3}]"#),
             (r#"{"account": 88001234, "n": 1}"#, r#"{"account": 12345}"#),

@@ -1,47 +1,49 @@
-//! Knowledge of agents: documents of a tenant's knowledge base, split into passages, and memories of an agent.
+//! Knowledge of agents: the documents of a tenant's knowledge base, split into passages, and the memories of an
+//! agent.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Characters of the ID of a document or memory.
+/// Hexadecimal characters of the ID of a document or memory.
 const ID_CHARS: usize = 32;
 
-/// A document as in a list, without its text.
+/// A document in a list, without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
-    /// Its ID within the tenant, see [`document_id`].
+    /// The ID within the tenant, see [`document_id`].
     pub id: String,
-    /// The document's origin, as passages name it: a path or an address.
+    /// The document's origin, as search results name it: a path or an address.
     pub source: String,
-    /// Its title.
+    /// The title.
     pub title: String,
-    /// Its category; may be empty.
+    /// The category; may be empty.
     #[serde(default)]
     pub category: String,
-    /// The file that it was imported from. If the file no longer has it, it can be pruned.
+    /// The file from which the document was imported. If the file no longer contains the document, the document can
+    /// be pruned.
     #[serde(default)]
     pub file: String,
-    /// The digest of everything that it was made from.
+    /// The digest of all inputs of the document.
     pub digest: String,
-    /// The model that embedded its passages; empty without embeddings.
+    /// The model that computed the embeddings of its passages; empty without embeddings.
     #[serde(default)]
     pub model: String,
-    /// How many passages it has.
+    /// The number of passages.
     pub passages: usize,
-    /// When it was imported, ms of shard time.
+    /// Time of the import, ms of shard time.
     #[serde(default)]
     pub at_ms: i64,
 }
 
-/// A part of a document that is found and returned as a unit.
+/// A part of a document. A search finds and returns whole passages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
-    /// The headings above it, outermost first, without the document's title.
+    /// The headings above the passage, outermost first, without the document's title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headings: Vec<String>,
-    /// Its text.
+    /// The text.
     pub text: String,
 }
 
@@ -57,20 +59,21 @@ pub struct Passages {
 /// A note of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Its ID within the agent.
+    /// The ID, unique within the agent.
     pub id: String,
-    /// Its text.
+    /// The text.
     pub text: String,
-    /// Words for finding it.
+    /// Words by which a search finds the note.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// When it was made, ms of shard time.
+    /// Time of creation, ms of shard time.
     #[serde(default)]
     pub at_ms: i64,
 }
 
-/// The ID of the document with this origin and title: the same at every import. An origin with several documents has a
-/// title for each. The title of an origin's only document may change, so it is passed as empty.
+/// The ID of the document with this origin and title. It is the same at every import. If an origin has several
+/// documents, each one needs its own title. If an origin has only one document, pass an empty title, because the
+/// document's title may change.
 #[must_use]
 pub fn document_id(source: &str, title: &str) -> String {
     digest(&[source, title])

@@ -6,11 +6,11 @@ use serde_json::Value;
 const UNIT: u64 = 1_000_000;
 /// Digits after the decimal point.
 const DIGITS: usize = 6;
-/// The largest amount, in millionths: up to here, a double is exact.
+/// The largest amount, in millionths. Up to this number, a double represents integers exactly.
 pub const AMOUNT_MAX: u64 = 1 << 53;
 
-/// An amount as people write it, in millionths. `None` if it is not a plain decimal, is negative, has more than six
-/// digits after the decimal point, or is larger than [`AMOUNT_MAX`].
+/// Parses a decimal amount, and returns it in millionths. `None` if the text is not a plain decimal, is negative, has
+/// more than six digits after the decimal point, or is larger than [`AMOUNT_MAX`].
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
@@ -24,11 +24,12 @@ pub fn parse(text: &str) -> Option<u64> {
     (amount <= AMOUNT_MAX).then_some(amount)
 }
 
-/// The amount in an argument, as a number or as text.
+/// The amount in an argument, which is a number or a text.
 #[must_use]
 pub fn of(value: &Value) -> Option<u64> {
     match value {
-        // The shortest text that reads as the same number: up to 15 digits, this is what was written.
+        // Convert the double to the shortest text that parses as the same number. Up to 15 digits, this is the number
+        // as it was written.
         Value::Number(number) => match number.as_u64() {
             Some(whole) => parse(&whole.to_string()),
             None => parse(&number.as_f64()?.to_string()),
@@ -38,7 +39,7 @@ pub fn of(value: &Value) -> Option<u64> {
     }
 }
 
-/// An amount as people write it.
+/// Formats an amount as a decimal.
 #[must_use]
 pub fn show(amount: u64) -> String {
     let text = format!("{}.{:06}", amount / UNIT, amount % UNIT);

@@ -14,17 +14,17 @@ use crate::{AgentId, AgentPolicy, Call, Context, Effect, TaskId, TenantId, limit
 pub struct LimitCaller<'a> {
     /// The tenant.
     pub tenant: &'a TenantId,
-    /// Its declaration.
+    /// The declaration of the tenant.
     pub owner: &'a TenantPolicy,
     /// The agent.
     pub agent: &'a AgentId,
-    /// Its declaration.
+    /// The declaration of the agent.
     pub policy: &'a AgentPolicy,
     /// The context of the turn.
     pub context: &'a Context,
     /// The turn's task.
     pub task: Option<&'a TaskId>,
-    /// Whether consecutive reads of the turn run at the same time.
+    /// True if consecutive reads of the turn run at the same time.
     pub parallel_reads: bool,
 }
 
@@ -33,9 +33,9 @@ pub struct LimitCaller<'a> {
 pub struct Debits {
     /// Index of the limit in the list.
     pub limit: usize,
-    /// The counter among those of the limit: names and hashes, separated by colons.
+    /// The key of the counter within the limit: names and hashes, separated by colons.
     pub key: String,
-    /// Amount of each call; `None` if the limit sums an amount that the call does not have.
+    /// The amount of each call. `None` if the limit sums an argument that is not a valid amount in this call.
     pub amounts: Vec<Option<u64>>,
 }
 
@@ -45,8 +45,8 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, 
     // A call counts for the tool that it runs, regardless of the model's spelling.
     let meant: Vec<&str> = calls.iter().map(|call| tools.meant(&call.tool)).collect();
     let mut found: BTreeMap<(usize, String), Vec<Option<u64>>> = BTreeMap::new();
-    // Arguments that are not JSON count as missing. They stay text, so that numbers are distinguished up to the last
-    // digit.
+    // Arguments that are not JSON count as missing. Argument values stay text, so that numbers are compared with all
+    // their digits.
     let mut arguments: Vec<Option<Option<&RawValue>>> = vec![None; calls.len()];
     for (number, limit) in limits.iter().enumerate() {
         if limit.bound.is_of_models() || !counts(limit, caller) {
@@ -83,12 +83,12 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, 
     debits.collect()
 }
 
-/// Whether the limit counts calls of this caller, as far as the caller decides.
+/// Returns true if the limit counts calls of this caller, regardless of the tool.
 fn counts(limit: &Limit, caller: &LimitCaller<'_>) -> bool {
     matches_caller(&limit.matches, caller) && (caller.task.is_some() || !limit.per.contains(&LimitKey::Task))
 }
 
-/// The maximum that a request to a model may use, or the amount that a response has used.
+/// Either the maximum that a request to a model may use, or the usage of its response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spend {
     /// Tokens of the request and the response together.
@@ -97,10 +97,10 @@ pub struct Spend {
     pub money: u64,
 }
 
-/// The counters that a request to a model debits, in the order of the limits: one amount each.
+/// The counters that a request to a model debits, in the order of the limits. Each has one amount.
 #[must_use]
 pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Spend) -> Vec<Debits> {
-    // A request is not a call, so limits on tools and arguments do not apply.
+    // A request to a model is not a call, so limits on tools and arguments do not apply to it.
     let of = |(number, limit): (usize, &Limit)| {
         let amount = match limit.bound {
             LimitBound::Tokens(_) => at_most.tokens,
@@ -113,8 +113,8 @@ pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Spend
     limits.iter().enumerate().filter_map(of).collect()
 }
 
-/// Calls of a slice run one after another, so that they share one permit. Each call that may run `beside` others needs
-/// its own.
+/// Calls of a slice that run one after another share one permit. Each call for which `beside` is true may run at the
+/// same time as others, and needs its own permit.
 fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
     let mut has_place = false;
     for (at, amount) in amounts.iter_mut().enumerate().filter(|(_, amount)| **amount != Some(0)) {
@@ -125,20 +125,21 @@ fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
     }
 }
 
-/// A tool that the configuration does not declare may be a worker's own `read` tool.
+/// Returns true if the tool may be a `read` tool. A tool that the configuration does not declare may be one of a
+/// worker's own `read` tools.
 fn may_read(tools: &KnownTools, tool: &str) -> bool {
     tools.traits(tool).is_none_or(|traits| traits.effect == Effect::Read)
 }
 
 impl LimitMatch {
-    /// Returns true if calls of this agent are counted, as far as the agent decides.
+    /// Returns true if the limit matches this agent. Calls of the agent may still not match the other lists.
     #[must_use]
     pub fn fits_agent(&self, agent: &AgentId, policy: &AgentPolicy) -> bool {
         (self.agents.is_empty() || self.agents.iter().any(|pattern| fits(pattern, agent.as_str())))
             && (self.roles.is_empty() || self.roles.iter().any(|role| policy.roles.contains(role)))
     }
 
-    /// Returns true if calls of this tenant are counted, as far as the tenant decides.
+    /// Returns true if the limit matches this tenant. Calls of the tenant may still not match the other lists.
     #[must_use]
     pub fn fits_tenant(&self, owner: &TenantPolicy) -> bool {
         self.plans.is_empty() || self.plans.contains(&owner.plan)
@@ -162,10 +163,12 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
         && (wanted.categories.is_empty() || wanted.categories.contains(&traits.category))
 }
 
-/// The value of a user, session, argument or category that a call does not have. All such calls share one counter.
+/// The key for a missing value of a user, session, argument or category. All calls without the value share one
+/// counter.
 const UNSAID: &str = "-";
 
-/// The counter that a call debits. Values of producers and models are hashed: they are not names, and may be private.
+/// The key of the counter that a call debits. Values from producers and models are hashed, because they are not names
+/// and may be private.
 fn key(
     limit: &Limit,
     caller: &LimitCaller<'_>,
@@ -187,17 +190,18 @@ fn key(
     of_tenant.into_iter().chain(parts).collect::<Vec<_>>().join(":")
 }
 
-/// The counter that all further keys share once a limit has its maximum number of counters.
+/// The key of the counter that all further keys share after a limit has its maximum number of counters.
 pub const OTHERS: &str = "~";
 
-/// The tenant whose calls debit a counter, from the counter's name; `None` if calls of several tenants do.
+/// The tenant whose calls debit a counter, from the counter's key; `None` if calls of several tenants debit it.
 #[must_use]
 pub fn tenant_of(limit: &Limit, counter: &str) -> Option<TenantId> {
     let first = counter.split(':').next().filter(|_| limit.is_of_tenants() && counter != OTHERS)?;
     TenantId::new(first).ok()
 }
 
-/// Returns false if, by its name, the counter is not debited by calls of this tenant, or of this agent of it.
+/// Returns false if the key of the counter shows that calls of this tenant do not debit it. If `agent` is set, the
+/// same for calls of this agent.
 #[must_use]
 pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<&AgentId>) -> bool {
     if !limit.is_of_tenants() || counter == OTHERS {
@@ -207,27 +211,27 @@ pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<
     if parts.next() != Some(tenant.as_str()) {
         return false;
     }
-    // The agent comes directly after the tenant (`key`).
+    // In a key, the agent follows directly after the tenant (`key`).
     let agent = agent.filter(|_| limit.per.contains(&LimitKey::Agent));
     agent.is_none_or(|agent| parts.next() == Some(agent.as_str()))
 }
 
-/// A model may use any name. A name that no tool can have is hashed.
+/// The tool's part of a key. A model may write any name; a name that no tool can have is hashed.
 fn tool(name: &str) -> String {
     let is_name = name.len() <= limits::NAME_BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
     if is_name { name.to_owned() } else { short_hash("", name) }
 }
 
-/// The context's value under one of these names, or the context itself if it is a text.
+/// The key for the first of these members that the context has, or for the context itself if it is a text.
 fn context_key(caller: &LimitCaller<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
     let Some(context) = context else { return UNSAID.to_owned() };
     let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));
     one_text(caller, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
 }
 
-/// The counter of a value. Equal values share a counter, however they are written: `7`, `7.0` and `7e0` are one
-/// customer.
+/// The key for a value. Equal values share a counter even if they are written differently: `7`, `7.0` and `7e0` are
+/// the same customer.
 fn one_text(caller: &LimitCaller<'_>, value: Option<&RawValue>) -> String {
     let text = value.and_then(canonical);
     text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(caller.tenant.as_str(), &text))

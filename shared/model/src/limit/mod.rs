@@ -1,9 +1,9 @@
-//! Limits: how much calls of a tenant, agent or user may do in a given time.
+//! Limits: how many calls, or which amounts, a tenant, agent or user may use in a given time.
 //!
-//! A limit defines which calls it counts ([`LimitMatch`]), what has its own counter ([`LimitKey`]), how much one
-//! counter allows ([`LimitBound`]), and in what time ([`Every`]). [`counters`](counters::counters) finds the counters
-//! that a turn's calls debit. They are compared and debited in the transaction that dispatches the calls; Redis does
-//! not know limits by name.
+//! A limit defines the calls that it counts ([`LimitMatch`]), the keys with their own counters ([`LimitKey`]), the
+//! maximum of a counter ([`LimitBound`]), and its window ([`Every`]). [`counters`](counters::counters) finds the
+//! counters that a turn's calls debit. The transaction that dispatches the calls compares and debits these counters.
+//! Redis stores counters, not the definitions of limits.
 
 pub mod amount;
 pub mod counters;
@@ -18,25 +18,25 @@ use super::{Effect, limits};
 /// A limit of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Its name in results, logs and metrics.
+    /// The name in results, logs and metrics.
     pub name: String,
     /// The calls that it counts.
     pub matches: LimitMatch,
     /// The keys with their own counters; empty means one counter for the whole fleet.
     pub per: BTreeSet<LimitKey>,
-    /// How much one counter allows.
+    /// The maximum of one counter.
     pub bound: LimitBound,
     /// The window of a counter.
     pub every: Every,
-    /// What happens to calls beyond it.
+    /// What happens to calls beyond the limit.
     pub on_reach: OnReach,
-    /// Whether it is enforced.
+    /// Whether the limit is enforced.
     pub mode: LimitMode,
-    /// Maximum number of counters in one shard. Further keys share one counter.
+    /// Maximum number of counters in one shard. Keys beyond this number share one counter.
     pub keys_max: u64,
 }
 
-/// The calls that a limit counts: calls that match every list. An empty list matches all calls.
+/// The calls that a limit counts: calls that match all of these lists. An empty list matches every call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitMatch {
     /// Names of tools; `*` stands for any characters.
@@ -47,13 +47,13 @@ pub struct LimitMatch {
     pub categories: Vec<String>,
     /// Names of agents; `*` stands for any characters.
     pub agents: Vec<String>,
-    /// Roles. The agent has at least one of them.
+    /// Roles of agents. An agent matches if it has at least one of them.
     pub roles: Vec<String>,
     /// Plans of tenants.
     pub plans: Vec<String>,
 }
 
-/// A key by which calls are grouped: each of its values has its own counter.
+/// A property of calls. Each of its values has its own counter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitKey {
@@ -61,24 +61,24 @@ pub enum LimitKey {
     Tenant,
     /// Each agent of a tenant.
     Agent,
-    /// Each user of a tenant: `user_id`, otherwise `id`, of the turn's `user_context`; the context itself if it is a
-    /// text.
+    /// Each user of a tenant: `user_id` of the turn's `user_context`, or `id` if `user_id` is missing. If
+    /// `user_context` is a text, this text.
     User,
-    /// Each session of a tenant: `session_id`, otherwise `id`, of the turn's `session_data`; the data itself if it is
-    /// a text.
+    /// Each session of a tenant: `session_id` of the turn's `session_data`, or `id` if `session_id` is missing. If
+    /// `session_data` is a text, this text.
     Session,
     /// Each task of a tenant. Calls without a task are not counted.
     Task,
     /// Each tool.
     Tool,
-    /// Each category of tools. All tools that no file declares share one.
+    /// Each category of tools. All tools that no file declares share one counter.
     Category,
-    /// Each value of an argument within a tenant; the argument by its JSON pointer (RFC 6901).
+    /// Each value of an argument within a tenant. The argument is given by its JSON pointer (RFC 6901).
     Argument(String),
 }
 
 impl LimitKey {
-    /// The keys that are one word in the configuration. An argument is `argument:<JSON pointer>`.
+    /// The keys that the configuration names by one word. An argument is written as `argument:<JSON pointer>`.
     pub const NAMED: [(&'static str, Self); 7] = [
         ("tenant", Self::Tenant),
         ("agent", Self::Agent),
@@ -98,7 +98,7 @@ impl LimitKey {
         }
     }
 
-    /// Returns true if only calls have the key, and requests to models do not.
+    /// Returns true if only calls have this property, and requests to models do not.
     #[must_use]
     pub const fn is_of_calls(&self) -> bool {
         match self {
@@ -108,34 +108,34 @@ impl LimitKey {
     }
 }
 
-/// How much one counter allows.
+/// The maximum of one counter, and what it counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitBound {
     /// Number of calls.
     Calls(u64),
-    /// Number of calls at the same time. A call holds its permit from its dispatch until its slice has ended,
-    /// including retries.
+    /// Number of calls that run at the same time. A call holds its permit from its dispatch until the end of its
+    /// slice, including retries.
     Concurrent(u64),
-    /// Percentage of the slots of the fleet's workers, used at the same time.
+    /// Percentage of the slots of the fleet's workers that calls may use at the same time.
     Part(u64),
-    /// A share of these slots: tenants with waiting calls get slots in proportion to these weights.
+    /// Share of these slots. While calls wait, tenants get slots in proportion to their weights.
     Share(u64),
-    /// Sum of an argument.
+    /// Sum of the values of an argument.
     Sum {
         /// The argument, by its JSON pointer (RFC 6901).
         argument: String,
-        /// The largest sum, in millionths ([`amount`]).
+        /// The maximum sum, in millionths ([`amount`]).
         max: u64,
     },
-    /// Tokens of models, requests and responses together. Only requests to models debit it.
+    /// Tokens of requests to models and of their responses together. Only requests to models debit it.
     Tokens(u64),
-    /// Money for models, in millionths of the currency of their prices. Only requests to models debit it.
+    /// Cost of models, in millionths of the currency of their prices. Only requests to models debit it.
     Money(u64),
 }
 
 impl LimitBound {
-    /// Its number: the maximum of a counter in calls, tokens or millionths, the percentage of the slots, or a weight.
+    /// The number of the bound: a maximum of calls, tokens or millionths, a percentage of the slots, or a weight.
     #[must_use]
     pub const fn max(&self) -> u64 {
         match self {
@@ -149,37 +149,37 @@ impl LimitBound {
         }
     }
 
-    /// The maximum of a counter, if it does not depend on the number of slots.
+    /// The maximum of a counter; `None` if the maximum depends on the number of slots.
     #[must_use]
     pub const fn fixed_max(&self) -> Option<u64> {
         if self.is_of_slots() { None } else { Some(self.max()) }
     }
 
-    /// Returns true if the maximum depends on the slots of the fleet's workers.
+    /// Returns true if the maximum depends on the number of slots of the fleet's workers.
     #[must_use]
     pub const fn is_of_slots(&self) -> bool {
         matches!(self, Self::Part(_) | Self::Share(_))
     }
 
-    /// Returns true if calls hold permits of it while they run.
+    /// Returns true if calls hold permits of this limit while they run.
     #[must_use]
     pub const fn is_held(&self) -> bool {
         matches!(self, Self::Concurrent(_) | Self::Part(_) | Self::Share(_))
     }
 
-    /// Returns true if only requests to models debit it.
+    /// Returns true if only requests to models debit the limit.
     #[must_use]
     pub const fn is_of_models(&self) -> bool {
         matches!(self, Self::Tokens(_) | Self::Money(_))
     }
 
-    /// Returns true if it counts millionths ([`amount`]).
+    /// Returns true if the limit counts millionths ([`amount`]).
     #[must_use]
     pub const fn is_of_amounts(&self) -> bool {
         matches!(self, Self::Sum { .. } | Self::Money(_))
     }
 
-    /// The same bound with another number.
+    /// The same kind of bound with the number `max`.
     #[must_use]
     pub fn with_max(&self, max: u64) -> Self {
         match self {
@@ -193,8 +193,8 @@ impl LimitBound {
         }
     }
 
-    /// Reads the bound's number as people write it: calls, permits, percent, a weight, or an amount; `None` if
-    /// invalid.
+    /// Parses the number of the bound as configurations write it: calls, permits, percent, a weight, or an amount.
+    /// `None` if invalid.
     #[must_use]
     pub fn parse_max(&self, text: &str) -> Option<u64> {
         match self {
@@ -207,7 +207,7 @@ impl LimitBound {
         }
     }
 
-    /// The expected input of [`parse_max`](Self::parse_max), in words.
+    /// Describes the input that [`parse_max`](Self::parse_max) expects.
     #[must_use]
     pub fn max_words(&self) -> String {
         match self {
@@ -224,7 +224,7 @@ impl LimitBound {
     }
 }
 
-/// The largest weight of a tenant.
+/// The maximum weight of a tenant.
 pub const WEIGHT_MAX: u64 = 1_000;
 
 /// Reads a percentage such as `25%`: from 1 to 100.
@@ -234,21 +234,22 @@ pub fn parse_percent(text: &str) -> Option<u64> {
     (1..=100).contains(&number).then_some(number)
 }
 
-/// The window of a counter, after which it starts again.
+/// The window of a counter. At its end, the counter starts again at zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Every {
     /// A tick of the fleet.
     Tick,
-    /// A length of time, ms. Counters have windows with different starts, so that not all waiting calls wake at once.
+    /// A window of this length, ms. The windows of different counters start at different times, so that not all
+    /// waiting calls wake at once.
     Period(i64),
-    /// Any period of this length, ms: an amount counts for this long, and for up to an eighth of it longer.
+    /// A rolling window of this length, ms. Each amount counts for this length, and for up to an eighth longer.
     Rolling(i64),
-    /// A calendar day in the tenant's time zone; in the fleet's time zone if counters belong to no tenant.
+    /// A calendar day in the tenant's time zone. If counters do not belong to a tenant, in the fleet's time zone.
     Day,
     /// The life of a task.
     Task,
-    /// No windows: permits are returned when the calls that hold them end.
+    /// No window: a permit is returned when the call that holds it ends.
     Held,
 }
 
@@ -256,7 +257,7 @@ pub enum Every {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnReach {
-    /// They wait until there is room.
+    /// The calls wait until there is room.
     #[default]
     Wait,
     /// Each call gets the result `limit_reached`.
@@ -270,7 +271,7 @@ pub enum LimitMode {
     /// Calls beyond the limit wait or are rejected.
     #[default]
     Enforce,
-    /// The limit only counts, and reports calls that would have waited or been rejected.
+    /// The limit is not enforced. It counts, and reports calls that would have waited or been rejected.
     Shadow,
 }
 
@@ -281,8 +282,8 @@ impl Limit {
         self.per.iter().any(LimitKey::is_of_tenant)
     }
 
-    /// The maximum of one counter in one shard. A counter of the whole fleet is divided among the shards, so that
-    /// together they never allow more.
+    /// The maximum of one counter in one shard. If the counter belongs to no tenant, its maximum is divided among the
+    /// shards, so that all shards together do not allow more.
     #[must_use]
     pub fn share(&self, shard: u32, shards: u32) -> u64 {
         let max = self.bound.max();
@@ -290,7 +291,8 @@ impl Limit {
         if self.is_of_tenants() { max } else { max / shards + u64::from(u64::from(shard) < max % shards) }
     }
 
-    /// The permits of one counter in one of `shards`, for this percentage of the workers' slots: at least one.
+    /// The number of permits of one counter in one of `shards`, for this percentage of the workers' slots. At least
+    /// one.
     #[must_use]
     pub fn places_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
         let places = slots.saturating_mul(percent) / 100;
@@ -298,7 +300,8 @@ impl Limit {
         places.max(1)
     }
 
-    /// The length of a window, ms, if it is fixed. A task's counter outlives the task.
+    /// The length of a window, ms; `None` if it is not fixed. A task's counter is kept for longer than a task can
+    /// last.
     #[must_use]
     pub const fn period_ms(&self, tick_ms: i64) -> Option<i64> {
         match self.every {
@@ -311,7 +314,7 @@ impl Limit {
 }
 
 impl fmt::Display for Limit {
-    /// The bound in a few words: `5 calls per user in 1h`.
+    /// Writes the limit in a few words: `5 calls per user in 1h`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.bound {
             LimitBound::Calls(1) => write!(f, "1 call")?,
@@ -357,7 +360,7 @@ impl fmt::Display for LimitKey {
     }
 }
 
-/// A length of time in the largest unit in which it is a whole number.
+/// Writes a length of time in the largest unit that gives a whole number.
 fn period(ms: i64) -> String {
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     let whole = units.into_iter().find(|(_, length)| ms > 0 && ms % length == 0);

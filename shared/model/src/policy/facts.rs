@@ -13,44 +13,44 @@ use crate::outcome::EffectHappened;
 use crate::tool::canonical_argument;
 use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, TenantId, limits};
 
-/// Time that a fact is kept if its row does not set it, ms.
+/// Time that a fact is kept if the row sets no time, ms.
 pub const FACT_KEPT_MS_DEFAULT: i64 = 86_400_000;
 /// Longest time that a fact is kept, ms.
 pub const FACT_KEPT_MS_MAX: i64 = 31 * 86_400_000;
 /// Maximum number of arguments that distinguish facts of one name.
 const ARGUMENTS_MAX: usize = 4;
-/// Hexadecimal characters of the hash of argument values: long enough that collisions cannot be found.
+/// Hexadecimal characters of the hash of argument values: enough that collisions cannot be found.
 const HASH_CHARS: usize = 32;
 
-/// The name of a fact, and the arguments that it is about: `read_untrusted`, `quoted_price(/item)`.
+/// The name of a fact, and the arguments to which it refers: `read_untrusted`, `quoted_price(/item)`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fact {
     /// The name.
     pub name: String,
-    /// JSON pointers to arguments. Each combination of their values is a separate fact.
+    /// JSON pointers to arguments. Each combination of their values has its own fact.
     pub arguments: Vec<String>,
 }
 
-/// A fact that calls of a tool set or clear.
+/// A change: calls of a tool set or clear this fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FactChange {
     /// The fact.
     pub fact: Fact,
-    /// Outcomes of the call that cause the change.
+    /// Outcomes of a call after which the change is made.
     pub on: BTreeSet<Outcome>,
-    /// Time that the fact is kept, ms.
+    /// Time that the fact is kept after the change, ms.
     pub kept_ms: i64,
 }
 
-/// A fact that calls of a tool require or forbid.
+/// A condition: calls of a tool require or forbid this fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FactCondition {
     /// The fact.
     pub fact: Fact,
-    /// Whether the condition stops calls.
+    /// Whether the condition is enforced.
     #[serde(skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
-    /// A message in addition to the reason.
+    /// A message that is added to the reason of a denial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -59,16 +59,16 @@ pub struct FactCondition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FactScope {
-    /// The session that a turn or its task names; otherwise the task; otherwise the agent.
+    /// The session that a turn or its task names. Without a session, the task. Without a task, the agent.
     #[default]
     Session,
-    /// The task that a turn runs under; otherwise the agent.
+    /// The task of a turn. Without a task, the agent.
     Task,
     /// The agent, regardless of its tasks.
     Agent,
 }
 
-/// The facts of a row of the permission matrix.
+/// The facts in a row of the permission matrix.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FactRow {
     /// Facts that a call sets.
@@ -77,10 +77,10 @@ pub struct FactRow {
     /// Facts that a call clears.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clears: Vec<FactChange>,
-    /// Facts without which a call does not begin.
+    /// A call begins only if all of these facts are set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub require: Vec<FactCondition>,
-    /// Facts with which a call does not begin.
+    /// A call begins only if none of these facts is set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forbid: Vec<FactCondition>,
     /// The scope in which the facts are kept.
@@ -88,13 +88,13 @@ pub struct FactRow {
 }
 
 impl<'de> serde::Deserialize<'de> for FactRow {
-    /// Rows come only from the configuration, which has its own reader. They are never sent.
+    /// Always fails: rows come only from the configuration, which has its own reader, and are never sent.
     fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         Err(serde::de::Error::custom("facts of a row are read from a configuration alone"))
     }
 }
 
-/// The scope that a call's facts are kept in, within its tenant.
+/// The scope, within its tenant, in which the facts of a call are kept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FactsSession(String);
 
@@ -125,7 +125,7 @@ impl Fact {
     pub const EXPECTED: &'static str =
         "a fact: a name of a-z, 0-9 and `_`, with JSON pointers if it is about arguments, such as quoted_price(/item)";
 
-    /// Reads a fact as configuration writes it; `None` if the text is invalid.
+    /// Reads a fact in the form of the configuration; `None` if the text is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (name, arguments) = match text.split_once('(') {
@@ -138,8 +138,8 @@ impl Fact {
         (is_name && are_pointers).then(|| Self { name: name.to_owned(), arguments })
     }
 
-    /// The fact's stored key: its name, and a hash of the values of the call's arguments, so that the values are not
-    /// stored. A missing argument counts as null.
+    /// The key under which a fact is stored: its name, and a hash of the values of its arguments, so that the values
+    /// are not stored. A missing argument counts as null.
     #[must_use]
     pub fn key(&self, arguments: &RawValue) -> String {
         if self.arguments.is_empty() {
@@ -152,21 +152,21 @@ impl Fact {
     }
 }
 
-/// The change that a call's end makes to a fact.
+/// How the end of a call changes a fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Becomes {
     /// The fact is set.
     Set,
-    /// The fact may be set: enough to forbid a call, not enough to satisfy a requirement.
+    /// The fact may be set. This is enough to violate a prohibition, but not enough to meet a requirement.
     MaybeSet,
     /// The fact is no longer set.
     Cleared,
-    /// The fact may no longer be set: enough to fail a requirement, not enough to lift a prohibition.
+    /// The fact may have been cleared. This is enough to violate a requirement, but not enough to meet a prohibition.
     MaybeCleared,
 }
 
 impl FactRow {
-    /// Returns true if calls of the tool neither need nor change facts.
+    /// Returns true if calls of the tool neither require nor change facts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sets.is_empty() && self.clears.is_empty() && self.require.is_empty() && self.forbid.is_empty()
@@ -178,7 +178,7 @@ impl FactRow {
         !self.sets.is_empty() || !self.clears.is_empty()
     }
 
-    /// The scope that facts of a call of `agent` are kept in.
+    /// The scope in which facts of a call of `agent` are kept.
     #[must_use]
     pub fn session(&self, agent: &AgentId, task: Option<&TaskId>, context: &Context) -> FactsSession {
         let named = context.session_id.as_ref().filter(|_| self.of == FactScope::Session);
@@ -191,14 +191,14 @@ impl FactRow {
         })
     }
 
-    /// The changes that the end of a call makes. A call that did not run changes nothing, unless it received the
-    /// result of an equal call or a cached result. A call that may have taken effect may have made its changes.
+    /// The changes at the end of a call. A call that did not run changes nothing, unless it has the result of an
+    /// equal call or a cached result. If a call may have taken effect, its changes may have happened too.
     #[must_use]
     pub fn after(&self, result: &CallResult, effect: Effect) -> Vec<(&FactChange, Becomes)> {
         self.after_end(result.outcome, result.ran(), effect)
     }
 
-    /// As [`Self::after`], if only these properties of the call are known.
+    /// Like [`Self::after`], for a call of which only these properties are known.
     #[must_use]
     pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, Becomes)> {
         let may_have = outcome.happened() == EffectHappened::Perhaps
@@ -225,16 +225,16 @@ impl FactRow {
     }
 }
 
-/// The session of a turn's facts as the audit log shows it: a hash that includes the tenant, because the session's
-/// name may be secret. Empty without a session: then facts belong to the task or the agent.
+/// The session of a turn's facts for the audit log: a hash that includes the tenant, because the name of the session
+/// may be secret. Empty without a session; in this case facts belong to the task or the agent.
 #[must_use]
 pub fn session_note(tenant: &TenantId, task: Option<&TaskId>, context: &Context) -> String {
     let named = context.session_id.as_ref().map(SessionName::as_str).or_else(|| task.and_then(talk_of));
     named.map(|session| hash_of([tenant.as_str(), session].into_iter())[..HASH_CHARS].to_owned()).unwrap_or_default()
 }
 
-/// The conversation with an agent, if the task is one of its exchanges (`ses-<session>-<number>`): facts of one
-/// exchange apply to the next.
+/// The conversation to which the task belongs, if the task is an exchange of a conversation
+/// (`ses-<session>-<number>`). Facts of one exchange also apply to the next exchange.
 fn talk_of(task: &TaskId) -> Option<&str> {
     let (session, number) = task.as_str().strip_prefix("ses-")?.rsplit_once('-')?;
     (!session.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(session)

@@ -1,44 +1,44 @@
-//! Pauses: operators stop calls for a while.
+//! Pauses: operators stop calls temporarily.
 
 use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Policy, TenantId, ToolSpec};
 
-/// A tenant whose calls are stopped, or one of its agents.
+/// A tenant or an agent whose calls are stopped.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Paused {
     /// The tenant.
     pub tenant: TenantId,
-    /// The tenant's agent; `None`: all of them.
+    /// The agent; `None` means all agents of the tenant.
     pub agent: Option<AgentId>,
 }
 
 /// A tool whose calls are stopped.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PausedTool {
-    /// The tenant whose calls are stopped; `None`: all tenants.
+    /// The tenant whose calls of the tool are stopped; `None` means all tenants.
     pub tenant: Option<TenantId>,
-    /// Its name or id.
+    /// The tool's name or ID.
     pub tool: String,
 }
 
-/// Who paused it, why, and since when.
+/// Who paused a tenant, agent or tool, why, and since when.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pause {
-    /// The operator's name, as given.
+    /// The operator's name, as the request states it.
     pub by: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Since when, ms of shard time.
+    /// Start of the pause, ms of shard time.
     pub since_ms: i64,
 }
 
 impl Policy {
-    /// The pause of an agent of a tenant, if any: the tenant's, or its own.
+    /// The pause that applies to an agent of a tenant, if any: a pause of the tenant or of the agent.
     #[must_use]
     pub fn pause(&self, tenant: &TenantId, agent: &AgentId) -> Option<&Pause> {
-        // The usual case.
+        // Usually nothing is paused.
         if self.paused.is_empty() {
             return None;
         }
@@ -46,10 +46,10 @@ impl Policy {
         of(None).or_else(|| of(Some(agent.clone())))
     }
 
-    /// The pause of a tool for calls of this tenant, if any: the one for all tenants, or the tenant's.
+    /// The pause that applies to this tenant's calls of a tool, if any: a pause for all tenants or for this tenant.
     #[must_use]
     pub fn tool_pause(&self, tenant: &TenantId, tool: &ToolSpec) -> Option<&Pause> {
-        // The usual case.
+        // Usually no tool is paused.
         if self.tools_paused.is_empty() {
             return None;
         }

@@ -1,22 +1,24 @@
-//! Names of secrets, compared by words: `accessToken`, `ACCESS_TOKEN` and `x-access-token` are the same.
+//! Recognizes names of secrets. Names are compared by words: `accessToken`, `ACCESS_TOKEN` and `x-access-token` are
+//! the same.
 
-/// Keys up to this length are split on the stack.
+/// Maximum length of keys that are split into words on the stack.
 const SHORT: usize = 64;
 
-/// A key as `_word_word_` in lower case. A word ends at any character that is not a letter or digit, between a
-/// lower-case and an upper-case letter, before the last capital of a run (`APIKey`), and between a letter and a digit.
+/// A key in the form `_word_word_`, in lower case. A word ends at any character that is not a letter or digit, and
+/// between a lower-case and an upper-case letter. It also ends before the last capital of several capitals
+/// (`APIKey`), and between a letter and a digit.
 pub(super) fn words(key: &str) -> String {
     let mut words = String::with_capacity(key.len() + 8);
     split(key.as_bytes(), |byte| words.push(char::from(byte)));
     words
 }
 
-/// Splits `key` into words. Pushes at most two bytes for each of its bytes, and two more.
+/// Splits `key` into words. For a key of n bytes, pushes at most 2n + 2 bytes.
 fn split(key: &[u8], mut push: impl FnMut(u8)) {
     push(b'_');
     let mut boundary = true;
     for (at, byte) in key.iter().enumerate() {
-        // Bytes outside ASCII count as letters. No list contains them.
+        // Bytes outside ASCII count as letters. The lists of words contain none.
         if byte.is_ascii() && !byte.is_ascii_alphanumeric() {
             if !boundary {
                 push(b'_');
@@ -85,7 +87,7 @@ fn is_secret_key(words: &[u8], extra: &[String]) -> bool {
         || extra.iter().any(|extra| words.windows(extra.len()).any(|window| window == extra.as_bytes()))
 }
 
-/// Words that name a secret anywhere in a key.
+/// Words that name a secret at any position in a key.
 fn is_secret_word(word: &[u8]) -> bool {
     matches!(
         word,
@@ -137,7 +139,7 @@ fn is_secret_word(word: &[u8]) -> bool {
     )
 }
 
-/// Pairs of words that name a secret. `key` or `tokens` after other words may be anything.
+/// Pairs of words that name a secret. `key` and `tokens` alone may name other things.
 fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     match word {
         b"key" | b"keys" => is_of_secret_key(before),
@@ -159,7 +161,7 @@ fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     }
 }
 
-/// Words before `key` that make it a secret. Excluded are words of keys that only identify something: primary,
+/// Words that make a following `key` a secret. Words of keys that only identify something are not included: primary,
 /// foreign, sort, cache, object, idempotency, public.
 fn is_of_secret_key(before: &[u8]) -> bool {
     matches!(
@@ -199,14 +201,14 @@ fn is_of_secret_key(before: &[u8]) -> bool {
     )
 }
 
-/// Words that name a secret if they are the whole key: `key` in a query string, `session` in a request, `sig` in a
-/// signed URL.
+/// Words that name a secret only if they are the whole key, such as `key` in a query string, `session` in a request,
+/// or `sig` in a signed URL.
 fn is_secret_alone(word: &[u8]) -> bool {
     // An email address is not a secret, but it is personal data and must not be logged.
     matches!(word, b"key" | b"session" | b"sid" | b"sig" | b"pins" | b"email" | b"emails")
 }
 
-/// Words that turn a `token` into a count or a location: `token_count`, `max_token`, `token_url`.
+/// Words next to `token` that make it a count or an address: `token_count`, `max_token`, `token_url`.
 fn is_measure(word: &[u8]) -> bool {
     matches!(
         word,
@@ -238,7 +240,7 @@ fn is_measure(word: &[u8]) -> bool {
     )
 }
 
-/// Words that mark a `pin` as something else than a PIN: `pin_message`, `gpio_pin`, `pin_id`.
+/// Words next to `pin` that show that it is not a PIN: `pin_message`, `gpio_pin`, `pin_id`.
 fn is_pinned(word: &[u8]) -> bool {
     matches!(word, b"message" | b"post" | b"to" | b"top" | b"id" | b"ids" | b"gpio" | b"map" | b"board")
 }

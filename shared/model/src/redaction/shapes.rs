@@ -2,7 +2,8 @@
 
 use super::{Patch, REDACTED};
 
-/// Token kinds with their own prefix: the prefix, and the minimum number of token characters after it.
+/// Kinds of tokens that begin with their own prefix: the prefix, and the minimum number of token characters after the
+/// prefix.
 const PREFIXED: [(&str, usize); 24] = [
     ("sk-", 16),
     ("sk_live_", 8),
@@ -30,7 +31,7 @@ const PREFIXED: [(&str, usize); 24] = [
     ("shpat_", 16),
 ];
 
-/// Redacts `text` into `patch`. `is_secret_key` checks the keys of `key=value` and `key: value`.
+/// Redacts `text` into `patch`. `is_secret_key` returns whether a key in `key=value` or `key: value` is secret.
 pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &mut Patch<'_>) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -64,14 +65,14 @@ pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &m
     }
 }
 
-/// Part of a word.
+/// The byte may be part of a word.
 const WORD: u8 = 1;
-/// May begin a token at the start of a word.
+/// The byte may begin a token at the start of a word.
 const BEGINS: u8 = 2;
-/// May be in the middle or at the start of a secret, anywhere in the text.
+/// The byte may be in the middle or at the start of a secret, at any position in the text.
 const MARKS: u8 = 4;
 
-/// The class of each byte. For most bytes, this lookup is enough.
+/// The classes of each byte. For most bytes, one lookup shows that no secret is there.
 static CLASS: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -98,7 +99,7 @@ const fn is_token(byte: u8) -> bool {
     is_word(byte) || byte == b'-'
 }
 
-/// The offset after the token characters from `at`, stopping before the header of a private key.
+/// The offset after the token characters that begin at `at`. Stops before the header of a private key.
 fn token_end(bytes: &[u8], at: usize) -> usize {
     let rest = bytes.get(at..).unwrap_or_default();
     let run = rest.iter().take_while(|b| is_token(**b)).count();
@@ -106,7 +107,7 @@ fn token_end(bytes: &[u8], at: usize) -> usize {
     at + run.windows(10).position(|ten| ten == b"-----BEGIN").unwrap_or(run.len())
 }
 
-/// A token that begins at the word at `at`.
+/// The token that begins at `at`, the start of a word; `None` if the word is not a token.
 fn token(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     match rest.first()? {
@@ -124,7 +125,7 @@ fn token(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
 
 fn prefixed(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
-    // Most words end here: no prefix begins like them.
+    // Most words are rejected here, because no prefix begins with these two bytes.
     let (b"sk" | b"sh" | b"rk" | b"wh" | b"gh" | b"gi" | b"gl" | b"xo" | b"xa" | b"AI" | b"hf" | b"np") =
         rest.get(..2)?
     else {
@@ -135,7 +136,7 @@ fn prefixed(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (end - at >= prefix.len() + least).then_some((at, end))
 }
 
-/// `AKIA` or `ASIA` followed by 16 capitals and digits.
+/// An AWS key: `AKIA` or `ASIA`, followed by 16 capitals and digits.
 fn aws(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..at + 20)?;
     let fits = (rest.starts_with(b"AKIA") || rest.starts_with(b"ASIA"))
@@ -143,7 +144,7 @@ fn aws(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     fits.then(|| (at, token_end(bytes, at)))
 }
 
-/// The offset after token characters and single dots between them.
+/// The offset after token characters, which may have single dots between them.
 fn dotted_end(bytes: &[u8], at: usize) -> usize {
     let mut end = token_end(bytes, at);
     while bytes.get(end) == Some(&b'.') && bytes.get(end + 1).is_some_and(|b| is_token(*b)) {
@@ -152,7 +153,7 @@ fn dotted_end(bytes: &[u8], at: usize) -> usize {
     end
 }
 
-/// `eyJ…`, the base64 of `{"`, with at least one dot.
+/// A JSON web token: `eyJ…`, which is base64 for `{"`, with at least one dot.
 fn jwt(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     if !bytes.get(at..)?.starts_with(b"eyJ") {
         return None;
@@ -161,8 +162,8 @@ fn jwt(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (end - at >= 20 && bytes.get(at..end)?.contains(&b'.')).then_some((at, end))
 }
 
-/// The credentials after `Bearer` or `Basic`. A plain word counts as prose, unless it is long, or scheme and word are
-/// the whole text.
+/// The credentials after `Bearer` or `Basic`. A simple word counts as prose, unless the word is long, or the text
+/// consists only of scheme and word.
 fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let scheme = [&b"bearer"[..], b"basic"]
         .into_iter()
@@ -179,7 +180,7 @@ fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (blanks > 0 && len > 0 && !prose).then_some((start, start + len))
 }
 
-/// The secret that contains this colon, if any: a Telegram bot token, or the password of a URL.
+/// The secret that contains the colon at `at`, if any: a Telegram bot token, or the password of a URL.
 fn colon(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     if bytes.get(at) != Some(&b':') {
         return None;
@@ -187,7 +188,7 @@ fn colon(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     telegram(bytes, at).or_else(|| url_password(bytes, at))
 }
 
-/// `123456:AA…`: the bot's number before the colon, its secret after it.
+/// A Telegram bot token, `123456:AA…`: the number of the bot before the colon, the secret after the colon.
 fn telegram(bytes: &[u8], colon: usize) -> Option<(usize, usize)> {
     let digits = bytes.get(..colon)?.iter().rev().take_while(|b| b.is_ascii_digit()).count();
     let end = token_end(bytes, colon + 1);
@@ -196,7 +197,7 @@ fn telegram(bytes: &[u8], colon: usize) -> Option<(usize, usize)> {
     (digits >= 5 && secret.len() >= least).then_some((colon - digits, end))
 }
 
-/// `://user:password@`: the password, from the `://`.
+/// The password in `://user:password@`. `at` is the offset of `://`.
 fn url_password(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let authority = bytes.get(at..)?.strip_prefix(b"://")?;
     let ends = |b: &u8| matches!(b, b'/' | b'?' | b'#' | b'"' | b'\'' | b'<' | b'>') || b.is_ascii_whitespace();
@@ -206,7 +207,7 @@ fn url_password(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (password < user_info.len()).then_some((at + 3 + password, at + 3 + user_info.len()))
 }
 
-/// A private key in PEM format, up to its end or the end of the text.
+/// A private key in PEM format, up to the key's end or the end of the text.
 fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     const END: &str = "PRIVATE KEY-----";
     let rest = text.get(at..)?;
@@ -227,7 +228,7 @@ fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// The value of the secret key before the `:` or `=` at `at`.
+/// The value after the `:` or `=` at `at`, if the key before it is secret.
 fn assigned(text: &str, at: usize, is_secret_key: &dyn Fn(&str) -> bool) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let before = bytes.get(..at)?;
@@ -244,7 +245,7 @@ fn assigned(text: &str, at: usize, is_secret_key: &dyn Fn(&str) -> bool) -> Opti
     (start < end).then_some((start, end))
 }
 
-/// The value that begins at `at`: a quoted text, a bracketed list, or a word.
+/// The value that begins at `at`: a quoted text, a list in brackets, or a word.
 fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     if rest.starts_with(REDACTED.as_bytes()) {
@@ -258,7 +259,7 @@ fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// From `start` to the closing quote; the opening quote had `slashes` backslashes before it.
+/// The text from `start` to its closing quote. The opening quote had `slashes` backslashes before it.
 fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usize) {
     let mut at = start;
     let mut run = 0;
@@ -273,8 +274,8 @@ fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usiz
     (start, bytes.len())
 }
 
-/// The end of an unquoted value. A header's value extends to the end of the line. Other values are one word, or two if
-/// the first names a scheme (`Bearer x`).
+/// The end of an unquoted value. The value of a header extends to the end of the line. Any other value is one word,
+/// or two words if the first one is a scheme (`Bearer x`).
 fn word_end(bytes: &[u8], at: usize, key: &str) -> usize {
     let until = |at: usize, ends: &dyn Fn(u8) -> bool| {
         at + bytes.get(at..).unwrap_or_default().iter().take_while(|b| !ends(**b)).count()

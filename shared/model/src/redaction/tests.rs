@@ -22,7 +22,7 @@ const SECRET: &str = "\
     id_token board_token token_id client_assertion code_verifier X-Amz-Signature sig card_number ssn employee_ssn \
 ";
 
-/// Keys that look similar but are not secret.
+/// Keys that look like names of secrets but are not secret.
 const PLAIN: &str = "\
     max_tokens maxTokens tokens total_tokens token_count tokenCount tokenizer \
     keywords keys primary_key foreignKey sort_key cache_key object_key \
@@ -93,7 +93,7 @@ fn a_key_that_names_a_secret_once_it_is_redacted_names_one_at_once() {
     let clean = redactor().json(json).into_owned();
     assert_eq!(clean, r#"{"token: [REDACTED]":"[REDACTED]","n":1}"#);
     assert_eq!(redactor().json(&clean), clean);
-    // This is not JSON until its secret is removed.
+    // The text becomes valid JSON only after its secret is removed.
     let json =
         r#"{"token: body":"{\"api_key\":\"x9xce_id":2,"province_id":29x9x9\",\"in\&:\"{\\\"otp\\\":123456}\"}"}"#;
     let clean = redactor().json(json).into_owned();
@@ -171,7 +171,7 @@ fn secret() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Returns true if the secret's own part (without the prefix that all share) is still visible.
+/// Returns true if the secret is still visible. The prefix that all secrets of a kind share does not count.
 fn leaks(text: &str, secret: &str) -> bool {
     let from = secret.len() / 2;
     text.contains(&secret[from..])
@@ -195,7 +195,7 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
-/// Puts `secret` into `value`: as a string in prose, or under a secret key.
+/// Inserts `secret` into `value`: as a string inside prose, or under a secret key.
 fn plant(value: serde_json::Value, secret: &str, way: u8) -> serde_json::Value {
     match way % 5 {
         0 => serde_json::json!([value, format!("see {secret}, ok")]),

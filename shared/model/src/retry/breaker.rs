@@ -1,53 +1,54 @@
-//! A circuit breaker: stops calls to a service after several failures in a row. The owner passes the time, as a
-//! duration since an instant of its choice.
+//! A circuit breaker: stops calls to a service after several failures in a row. The caller passes the current time,
+//! as the duration since an instant of its choice.
 
 use std::time::Duration;
 
-/// The longest pause that a service can ask for: a wrong clock must not stop calls for good.
+/// The longest pause that a service can ask for. If the service's clock is wrong, calls must not stop forever.
 pub const OPEN_MAX: Duration = Duration::from_secs(3_600);
 
-/// When a breaker opens, and for how long.
+/// When a circuit breaker opens, and how long it stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// Failures in a row that open the breaker.
+    /// Number of failures in a row that open the breaker.
     pub failures_max: u32,
-    /// Time that the breaker stays open; then one trial request is let through.
+    /// Time that the breaker stays open. Then it lets one trial request through.
     pub rest: Duration,
 }
 
-/// The breaker of one service.
+/// The circuit breaker of one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Breaker {
     failures: u32,
     until: Option<Duration>,
-    /// True if the breaker is open because of failures: after the pause, one trial request decides. After a pause that
-    /// the service asked for, all requests pass again at once.
+    /// True if failures opened the breaker; then one trial request decides after the pause. False if the service
+    /// asked for the pause; then all requests are let through after the pause.
     opened_by_failures: bool,
     /// A trial request is under way.
     trial_in_progress: bool,
 }
 
-/// Permission for one request. It is returned with one of `record_success`, `record_failure` and `release`.
+/// A permit for one request. Each permit must be returned with one of `record_success`, `record_failure` and
+/// `release`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerPermit {
-    /// This is the trial request of a half-open breaker.
+    /// True for the trial request of a half-open breaker.
     pub is_trial: bool,
 }
 
-/// The request is rejected.
+/// Why no permit is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerRejection {
-    /// The breaker stays open for this long.
+    /// The breaker stays open for this duration.
     Open(Duration),
     /// The breaker is half-open, and a trial request is already under way.
     TrialInProgress,
 }
 
 impl Breaker {
-    /// Permission to send a request at `now`.
+    /// Returns a permit for a request at `now`.
     ///
     /// # Errors
-    /// [`BreakerRejection`].
+    /// [`BreakerRejection`], if no request may be sent.
     pub fn acquire(&mut self, now: Duration) -> Result<BreakerPermit, BreakerRejection> {
         let Some(until) = self.until else { return Ok(BreakerPermit { is_trial: false }) };
         let left = until.saturating_sub(now);
@@ -65,25 +66,26 @@ impl Breaker {
         Ok(BreakerPermit { is_trial: true })
     }
 
-    /// The service answered, and reported that its rate limit is used up for this long.
+    /// Opens the breaker: the service responded, and reported that its rate limit is used up for `rest`.
     pub fn open_for(&mut self, rest: Duration, now: Duration) {
         self.until = self.until.max(Some(now + rest.min(OPEN_MAX)));
     }
 
-    /// The service answered: resets the failures. A response to an older request does not close an open breaker.
+    /// Records a response of the service, and resets the failures. A response to a request from before the breaker
+    /// opened does not close the breaker.
     pub fn record_success(&mut self, permit: BreakerPermit, now: Duration) {
         self.failures = 0;
         if permit.is_trial {
             self.opened_by_failures = false;
-            // Keeps a pause that the service asked for in that response.
+            // Keeps the pause that the service asked for in this response.
             self.until = self.until.filter(|until| *until > now);
         }
         self.release(permit);
     }
 
-    /// The request failed in a way that later requests would too; `named` is the pause that the service asked for. A
-    /// service that names a pause is alive, so the failure does not count, however many requests it rejected at once.
-    /// Returns true if the breaker was closed, and this failure opens it or starts a pause.
+    /// Records a failure that would affect later requests too. `named` is the pause that the service asked for. A
+    /// service that asks for a pause is alive, so such failures do not count. Returns true if the breaker was closed,
+    /// and this failure opens it (or starts a pause).
     pub fn record_failure(
         &mut self,
         permit: BreakerPermit,
@@ -103,26 +105,27 @@ impl Breaker {
         !rested && self.is_open(now)
     }
 
-    /// The request says nothing about the service: it does not count, and the next one may be the trial.
+    /// Returns the permit of a request that shows nothing about the service. The request does not count, and the next
+    /// request may become the trial.
     pub fn release(&mut self, permit: BreakerPermit) {
         if permit.is_trial {
             self.trial_in_progress = false;
         }
     }
 
-    /// Whether the breaker is open at `now`, or half-open.
+    /// Returns true if the breaker is open or half-open at `now`.
     #[must_use]
     pub fn is_open(&self, now: Duration) -> bool {
         self.opened_by_failures || self.until.is_some_and(|until| until > now)
     }
 
-    /// Failures in a row.
+    /// Number of failures in a row.
     #[must_use]
     pub const fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Whether the breaker is in its initial state.
+    /// Returns true if the breaker is in its initial state.
     #[must_use]
     pub fn is_new(&self) -> bool {
         *self == Self::default()

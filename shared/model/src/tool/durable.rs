@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where the intent record must be stored before a call runs. Later variants are stricter.
+/// Where the intent record must be stored before a call runs. A later variant is stricter than the earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// In the memory of the primary. A record that the primary loses is lost.
+    /// In the memory of the primary. If the primary fails, the record may be lost.
     #[default]
     None,
-    /// Also on the disk of the primary: its append-only file was fsynced.
+    /// Also on the disk of the primary, in its fsynced append-only file.
     #[serde(rename = "local")]
     Disk,
     /// Also in the memory of a replica.
@@ -17,7 +17,7 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// All variants, with their words.
+    /// All variants with their words.
     pub const WORDS: [(&str, Self); 3] = [("none", Self::None), ("local", Self::Disk), ("replica", Self::Replica)];
 
     /// The word in configuration, messages and metrics.

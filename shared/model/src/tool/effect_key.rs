@@ -1,4 +1,4 @@
-//! Effect keys: the arguments that decide whether two calls of a tool are the same effect.
+//! Effect keys: the arguments that decide whether two calls of a tool have the same effect.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,31 +9,31 @@ use serde_json::value::RawValue;
 use crate::TenantId;
 use crate::digest::hash_of;
 
-/// Time that the end of a call answers equal calls, if the tool does not set it, ms.
+/// Default time after the end of a call in which equal calls get its result, ms.
 pub const EFFECT_WINDOW_MS_DEFAULT: i64 = 86_400_000;
-/// Longest such time, ms.
+/// Longest time after the end of a call in which equal calls get its result, ms.
 pub const EFFECT_WINDOW_MS_MAX: i64 = 31 * 86_400_000;
 
-/// The arguments that make two calls of a tool the same effect, and for how long.
+/// The arguments that decide whether two calls of a tool have the same effect, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EffectKey {
     /// The arguments, by their JSON pointers (RFC 6901).
     pub arguments: Vec<String>,
-    /// Time after the end of a call for which it answers equal calls, ms.
+    /// Time after the end of a call in which equal calls get its result, ms.
     pub window_ms: i64,
 }
 
-/// The effect that a call claimed, as the audit log names it.
+/// The effect that a call claimed, as in audit entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EffectNote {
     /// The hash that equal calls share ([`EffectKey::hash`]).
     pub key: String,
-    /// Time after the end of the call for which it answers equal calls, ms.
+    /// Time after the end of the call in which equal calls get its result, ms.
     pub window_ms: i64,
 }
 
 impl EffectKey {
-    /// The pointer of an argument that is missing or null in the call; `None` if all are present.
+    /// The pointer of an argument of the key that is missing or null in the call; `None` if all are present.
     #[must_use]
     pub fn missing(&self, arguments: &RawValue) -> Option<&str> {
         self.arguments.iter().map(String::as_str).find(|pointer| canonical_argument(arguments, pointer).is_none())
@@ -41,12 +41,12 @@ impl EffectKey {
 
     /// A hash that equal calls of a tenant's tool share: 64 hexadecimal characters. It does not reveal the arguments.
     ///
-    /// Numbers are compared as exact decimals (`1`, `1.0` and `1e0` are equal), objects regardless of the order of
-    /// their members, and texts character by character.
+    /// Numbers are compared as exact decimals (`1`, `1.0` and `1e0` are equal). Objects are compared regardless of
+    /// the order of their members, and texts character by character.
     ///
     /// # Errors
-    /// The pointer of an argument that is missing or null in the call. Two calls without the argument cannot be known
-    /// to be the same effect.
+    /// The pointer of an argument of the key that is missing or null in the call. Without the argument, it is unknown
+    /// whether two calls have the same effect.
     pub fn hash(&self, tenant: &TenantId, tool: &str, arguments: &RawValue) -> Result<String, &str> {
         let mut values = Vec::with_capacity(self.arguments.len());
         for pointer in &self.arguments {
@@ -57,19 +57,20 @@ impl EffectKey {
     }
 }
 
-/// The value of an argument as text that is the same for equal values; `None` if it is missing or null.
+/// The value of an argument in canonical form: equal values give equal text. `None` if the argument is missing or
+/// null.
 pub(crate) fn canonical_argument(arguments: &RawValue, pointer: &str) -> Option<String> {
     canonical(at(arguments, pointer).filter(|value| value.get().trim() != "null")?)
 }
 
-/// A value as text that is the same for equal values; `None` if it is not JSON.
+/// A value in canonical form: equal values give equal text. `None` if the value is not JSON.
 pub(crate) fn canonical(value: &RawValue) -> Option<String> {
     let mut text = String::new();
     write_canonical(value, &mut text)?;
     Some(text)
 }
 
-/// The value at a JSON pointer, as it was written, so that a number keeps all its digits.
+/// The value at a JSON pointer, as text as it was written, so that numbers keep all their digits.
 pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     pointer.split('/').skip(1).try_fold(value, |value, token| {
         let token = token.replace("~1", "/").replace("~0", "~");
@@ -84,8 +85,8 @@ pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue>
     })
 }
 
-/// Writes a value as text that is the same for equal values; `None` if it is not JSON. Values that are nested too deep
-/// were rejected before.
+/// Writes a value in canonical form: equal values give equal text. `None` if the value is not JSON. The recursion is
+/// bounded, because JSON that is nested too deep was rejected before.
 pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
     let text = value.get().trim();
     match text.as_bytes().first()? {
@@ -119,8 +120,8 @@ pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
     Some(())
 }
 
-/// Writes a number as its digits without surrounding zeros, and a power of ten. A number whose power does not fit 64
-/// bits is written unchanged.
+/// Writes a number as its digits without leading and trailing zeros, and a power of ten. If the power does not fit
+/// into 64 bits, the number is written unchanged.
 fn write_number(text: &str, to: &mut String) {
     let (number, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));
@@ -163,7 +164,7 @@ mod tests {
         for other in ["-1", "10", "1.1", "\"1\"", "0.1", "[1]", "true", "1e99999999999999999999"] {
             assert_ne!(pay(other), pay("1"), "{other}");
         }
-        // Beyond the precision of a double.
+        // These numbers are beyond the precision of a double.
         assert_ne!(pay("9007199254740993"), pay("9007199254740992"));
         let named = |object: &str| hash(&["/to"], &format!(r#"{{"to":{object}}}"#)).unwrap();
         assert_eq!(named(r#"{"a":1,"b":["\u0078"]}"#), named(r#"{ "b": ["x"], "a": 1.0 }"#));
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(hash(&["/to"], r#"{"amount":1}"#), Err("/to".to_owned()));
         assert_eq!(hash(&["/to"], r#"{"to": null }"#), Err("/to".to_owned()));
         assert_eq!(hash(&["/to/00"], r#"{"to":[1]}"#), Err("/to/00".to_owned()));
-        // If values move from one argument to another, it is another effect.
+        // If two arguments swap their values, it is a different effect.
         assert_ne!(hash(&["/a", "/b"], r#"{"a":"x","b":"y"}"#), hash(&["/a", "/b"], r#"{"a":"y","b":"x"}"#));
     }
 

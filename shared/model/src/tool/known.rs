@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::ToolTraits;
 
 /// The tools that a configuration knows, by name, and the spellings that models use. A call counts for the tool that
-/// it runs, regardless of its spelling: if limits compared spellings, an unknown spelling would bypass them.
+/// runs, regardless of the spelling. If limits compared spellings, a call with an unknown spelling would bypass them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownTools {
     traits: BTreeMap<String, ToolTraits>,
@@ -13,14 +13,14 @@ pub struct KnownTools {
 }
 
 impl KnownTools {
-    /// `traits` are those of tools that files declare. `spellings` maps other spellings of a name to the name, also
-    /// for tools that no file declares.
+    /// `traits` are the traits of tools that files declare. `spellings` maps other spellings of a tool's name to the
+    /// name, and includes tools that no file declares.
     #[must_use]
     pub const fn new(traits: BTreeMap<String, ToolTraits>, spellings: BTreeMap<String, String>) -> Self {
         Self { traits, spellings }
     }
 
-    /// The declared traits of the tool with this name.
+    /// The traits of the tool with this name; `None` if no file declares the tool.
     #[must_use]
     pub fn traits(&self, name: &str) -> Option<&ToolTraits> {
         self.traits.get(name)

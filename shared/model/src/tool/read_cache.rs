@@ -1,4 +1,4 @@
-//! Read cache: results of `read` tools, stored for a while for equal calls.
+//! Read cache: results of `read` tools that are stored for a limited time for equal calls.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -7,7 +7,7 @@ use super::effect_key::canonical;
 use crate::digest::hash_of;
 use crate::{AgentId, Context, TenantId};
 
-/// Longest time that a result is cached, ms. A result older than a day is out of date.
+/// Longest time that a result is cached, ms. An older result counts as out of date.
 pub const CACHE_TTL_MS_MAX: i64 = 86_400_000;
 
 /// Who shares the cached results of a tool.
@@ -35,7 +35,7 @@ pub struct ReadCache {
     pub per: CachePer,
 }
 
-/// Everything that the result of a read may depend on.
+/// All inputs on which the result of a read may depend.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheInputs<'a> {
     /// The tenant.
@@ -44,9 +44,9 @@ pub struct CacheInputs<'a> {
     pub agent: &'a AgentId,
     /// The tool.
     pub tool: &'a str,
-    /// Its version.
+    /// The version of the tool.
     pub version: &'a str,
-    /// The digest of the configuration that contains its definition.
+    /// The digest of the configuration that defines the tool.
     pub configuration: &'a str,
     /// The arguments.
     pub arguments: &'a RawValue,
@@ -57,8 +57,9 @@ pub struct CacheInputs<'a> {
 }
 
 impl ReadCache {
-    /// A hash that equal questions share: 64 hexadecimal characters. It does not reveal the question. Arguments and
-    /// context are compared as in [`super::EffectKey::hash`]. `None` if the arguments or the context cannot be read.
+    /// The key of the read in the cache: 64 hexadecimal characters. Reads with equal inputs have equal keys. The key
+    /// does not reveal the inputs. Arguments and context are compared as in [`super::EffectKey::hash`]. `None` if the
+    /// arguments or the context cannot be read.
     #[must_use]
     pub fn hash(&self, of: &CacheInputs<'_>) -> Option<String> {
         let canonical_or_empty = |value: &Option<Box<RawValue>>| match value {

@@ -1,4 +1,4 @@
-//! Reconciliation: a `read` tool finds out whether a call with unknown outcome took effect.
+//! Reconciliation: a `read` tool looks up whether a call with an unknown outcome took effect.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,31 @@ use serde_json::value::RawValue;
 
 use super::effect_key::at;
 
-/// Default number of lookups.
+/// Default maximum number of lookups.
 pub const RECONCILE_TRIES_DEFAULT: u32 = 5;
-/// Maximum number of lookups.
+/// Largest maximum number of lookups that a tool can configure.
 pub const RECONCILE_TRIES_MAX: u32 = 20;
-/// Default time that a request may still be in transit, ms.
+/// Default time during which a request may still be in transit, ms.
 pub const RECONCILE_GRACE_MS_DEFAULT: i64 = 60_000;
-/// Longest time that a request may still be in transit, ms.
+/// Longest time during which a request may still be in transit, ms.
 pub const RECONCILE_GRACE_MS_MAX: i64 = 3_600_000;
 
-/// How the fleet finds out whether a call took effect.
+/// How the fleet looks up whether a call took effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reconcile {
-    /// The lookup: a tool whose effect is `read`.
+    /// The tool that does the lookup. Its effect is `read`.
     pub tool: String,
-    /// Its arguments.
+    /// The arguments of the lookup.
     pub arguments: BTreeMap<String, ReconcileArgument>,
-    /// JSON pointer into the lookup's result: true if the call took effect, false if it did not.
+    /// JSON pointer into the lookup's result. The value is true if the call took effect, and false if it did not.
     pub happened: String,
-    /// JSON pointer to the value that becomes the call's output; the lookup's whole result if `None`.
+    /// JSON pointer into the lookup's result to the value that becomes the call's output. `None` means the whole
+    /// result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// Maximum number of lookups.
     pub tries: u32,
-    /// Time that a request may still be in transit, ms. A lookup's `false` counts only after this time.
+    /// Time during which a request may still be in transit, ms. A result `false` counts only after this time.
     pub grace_ms: i64,
 }
 
@@ -51,11 +52,11 @@ pub enum ReconcileArgument {
 /// The result of a lookup.
 #[derive(Debug, Clone)]
 pub enum ReconcileVerdict {
-    /// The call took effect, and this is its output.
+    /// The call took effect. The value becomes the call's output.
     Happened(Box<RawValue>),
     /// The call has not taken effect so far.
     NotSoFar,
-    /// The lookup does not say.
+    /// The lookup did not find out whether the call took effect.
     Unknown,
 }
 
@@ -64,7 +65,7 @@ impl Reconcile {
     #[must_use]
     pub fn lookup_arguments(&self, arguments: &RawValue, idempotency_key: &str, call: &str) -> String {
         let given = |argument: &ReconcileArgument| match argument {
-            // Copied as written, with all digits.
+            // The value is copied as written, with all digits.
             ReconcileArgument::Of(pointer) => at(arguments, pointer).map(|value| value.get().to_owned()),
             ReconcileArgument::IdempotencyKey => Some(Value::from(idempotency_key).to_string()),
             ReconcileArgument::Call => Some(Value::from(call).to_string()),

@@ -1,29 +1,29 @@
-//! The context that a turn or a task carries besides its calls.
+//! The context that a turn or a task contains in addition to its calls.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::SessionName;
 
-/// The bounded context that the producer sets and every handler of the turn receives.
+/// The context, whose size is bounded. The producer sets it, and every handler of the turn receives it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Context {
     /// The user on whose behalf the agent acts; any JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_context: Option<Box<RawValue>>,
-    /// The conversation's own data; any JSON.
+    /// Data of the conversation; any JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_data: Option<Box<RawValue>>,
-    /// The session that the calls belong to, beyond this turn or task. Facts are kept for it.
+    /// The session to which the calls belong. A session may span many turns and tasks. Facts are kept per session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionName>,
-    /// Echoed in the reply, so that a caller can pair it with its own request.
+    /// Returned in the reply, so that a producer can match the reply with its request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     /// W3C trace context of the producer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// Vendor-specific data of the producer's tracing systems, passed on unchanged.
+    /// Vendor-specific data of the producer's tracing system (`tracestate`), passed on unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<String>,
 }

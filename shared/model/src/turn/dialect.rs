@@ -1,9 +1,11 @@
-//! The dialects: formats of incoming calls and of results.
+//! The dialects: the formats of incoming calls and of their results.
 
-/// Passes the list of all dialects to the macro `$with`: for each its documentation, its variant of
-/// [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` with its rules, and its word on the wire.
+/// Passes the list of all dialects to the macro `$with`. For each dialect it has the documentation, the variant of
+/// [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` with the dialect's rules, and the word on the
+/// wire.
 ///
-/// The enum, the words and the table of rules come from this one list, so none of them can lack a dialect.
+/// The enum, its words and the table of rules are all generated from this list, so that each of them has every
+/// dialect.
 #[macro_export]
 macro_rules! for_each_dialect {
     ($with:ident) => {
@@ -22,7 +24,7 @@ macro_rules! for_each_dialect {
             Gemini: gemini = "gemini",
             /// MCP `tools/call` parameters of the revision 2026-07-28.
             Mcp2026_07_28: mcp_2026_07_28 = "mcp_2026_07_28",
-            /// The plain answer of a model without function calling.
+            /// A plain-text answer of a model without function calling.
             Text: text = "text",
         }
     };
@@ -53,7 +55,7 @@ macro_rules! dialects {
 
 for_each_dialect!(dialects);
 
-/// The dialect of calls that name none: the first of the list.
+/// The default dialect of calls that name none: the first dialect of the list.
 impl Default for Dialect {
     fn default() -> Self {
         let [first, ..] = Self::ALL;

@@ -1,5 +1,5 @@
-//! Calls that a tool makes while one of its own calls runs. Each is a turn of one call. Its ID derives from the outer
-//! call, so it is the same for every try, and the inner call runs once.
+//! Inner calls: calls that a tool makes while one of its own calls runs. Each inner call is a turn of one call. Its
+//! ID is derived from the outer call. So the ID is the same for every attempt, and the inner call runs only once.
 
 use crate::ids::{CallId, TurnId};
 use crate::limits;
@@ -7,10 +7,10 @@ use crate::limits;
 /// Separates the outer call from the number of the inner call.
 const MARK: &str = ".call-";
 
-/// The turn of the call with this number, from 1, that `outer` makes: `<turn>.<position>.call-<number>`.
+/// The ID of the turn for the inner call `number` (from 1) of the call `outer`: `<turn>.<position>.call-<number>`.
 ///
 /// # Errors
-/// A message, if there are too many calls, they are nested too deep, or the producer's ID leaves no room.
+/// A message, if there are too many inner calls, if they are nested too deep, or if the producer's ID is too long.
 pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     if number > limits::INNER_CALLS_MAX {
         return Err(format!("a call makes at most {} calls of other tools", limits::INNER_CALLS_MAX));
@@ -22,7 +22,7 @@ pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     id.map_err(|error| format!("the turn's id leaves no room for those of inner calls: {error}"))
 }
 
-/// If `turn` is an inner call's, the turn whose call waits for it.
+/// If `turn` is the turn of an inner call, the turn of the outer call.
 #[must_use]
 pub fn outer_turn(turn: &TurnId) -> Option<TurnId> {
     let (outer, number) = turn.as_str().rsplit_once(MARK)?;

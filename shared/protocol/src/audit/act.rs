@@ -1,5 +1,5 @@
-//! Audit entries for actions of operators. They differ from the entries of calls in `action`, and have no `meta.turn`,
-//! so a search for the calls of a turn does not return them.
+//! Audit entries for actions of operators. In contrast to entries of calls, they have their own `action` and no
+//! `meta.turn`, so a search for the calls of a turn does not return them.
 
 use crate::write::{Object, time};
 use tickfleet_model::{Redactor, TenantId};
@@ -15,10 +15,10 @@ pub struct LimitReset<'a> {
     pub reason: &'a str,
     /// The limit's name.
     pub limit: &'a str,
-    /// Which of the limit's counters.
+    /// The counter among the limit's counters.
     pub counter: &'a str,
-    /// The tenant of the counter; `None` if the counter does not belong to a single tenant, or if the tenant is
-    /// unknown.
+    /// The tenant of the counter; `None` if the tenant is unknown, or if the counter does not belong to a single
+    /// tenant.
     pub tenant: Option<&'a TenantId>,
     /// The unit of the counter: `calls`, `tokens`, `millionths`, or `unknown`.
     pub unit: &'a str,
@@ -61,9 +61,9 @@ pub struct OperatorAct<'a> {
     pub timestamp_ms: i64,
     /// The action, for example `PAUSE`.
     pub action: &'static str,
-    /// The type of its target, for example `agent`.
+    /// The type of the action's target, for example `agent`.
     pub entity_type: &'static str,
-    /// The ID of its target.
+    /// The ID of the action's target.
     pub entity_id: &'a str,
     /// The verb for the message, in the past tense, for example `paused`.
     pub verb: &'static str,
@@ -116,7 +116,7 @@ pub struct ShardRepair<'a> {
     pub shard: u32,
     /// Number of repaired faults.
     pub mended: usize,
-    /// Some of the faults, each with the record that it concerns.
+    /// Descriptions of some of the faults. Each names the record that it concerns.
     pub named: &'a [String],
     /// Redacts secrets.
     pub redactor: &'a Redactor,
@@ -159,7 +159,7 @@ pub struct ApprovalDecision<'a> {
     pub agrees: bool,
     /// The reason.
     pub reason: &'a str,
-    /// The approval.
+    /// The ID of the approval.
     pub approval: &'a str,
     /// The call, `<turn>/<position>`.
     pub call: &'a str,
@@ -167,7 +167,7 @@ pub struct ApprovalDecision<'a> {
     pub agent: &'a str,
     /// The tool.
     pub tool: &'a str,
-    /// The arguments that the person changed, as JSON from pointer to value; empty if none.
+    /// The arguments that the person changed: a JSON object from pointer to value. Empty if none were changed.
     pub narrowed: &'a str,
     /// Redacts secrets.
     pub redactor: &'a Redactor,

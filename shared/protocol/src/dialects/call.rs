@@ -14,9 +14,9 @@ use tickfleet_model::{Call, RejectionCode, limits};
 pub(crate) struct Element<'a, 'd> {
     /// The members of the element.
     pub(super) fields: Fields<'a, 'd>,
-    /// The list that contains it, as errors name it.
+    /// The list that contains the element, by its name in errors.
     pub(super) list: &'static str,
-    /// Its index in that list.
+    /// The index of the element in that list.
     pub(super) index: usize,
 }
 
@@ -28,20 +28,20 @@ pub struct RejectedCall {
     /// The tool as the model named it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`; empty if the name cannot
     /// be read.
     pub tool: String,
-    /// True for the call of a custom tool (OpenAI Responses), which can only be answered with an item of its own type.
+    /// True for a call of a custom tool (OpenAI Responses). Only an item of the custom tool's own type can answer it.
     pub custom: bool,
 }
 
 impl RejectedCall {
-    /// A call that was read completely, in a turn that is rejected for another reason.
+    /// The call of a rejected turn, if the call itself was read completely.
     #[must_use]
     pub fn of(call: Call) -> Self {
         let tool = bounded(&call.tool, limits::TOOL_NAME_BYTES_MAX).into_owned();
         Self { provider_id: call.provider_id, tool, custom: false }
     }
 
-    /// A call with this ID and this tool, if at least one of them can be read. The ID is echoed unchanged and at full
-    /// length: the size of the message is bounded already, and the conversation can continue only with this ID.
+    /// A call with this ID and this tool; `None` if neither can be read. The ID is returned unchanged and at full
+    /// length, because the conversation can continue only with this ID. The size of the message already bounds it.
     pub(super) fn read(id: Option<Value<'_, '_>>, tool: Option<Value<'_, '_>>) -> Option<Self> {
         let text = |value: Option<Value<'_, '_>>| value.and_then(text_of);
         let provider_id = text(id);
@@ -54,7 +54,7 @@ impl RejectedCall {
     }
 }
 
-/// Reads the calls of the list that `held` is or contains.
+/// Reads the calls in `held`, which is a list of calls or contains one.
 pub(super) fn read_list<R: DialectRules + ?Sized>(
     rules: &R,
     name: &'static str,
@@ -68,7 +68,7 @@ pub(super) fn read_list<R: DialectRules + ?Sized>(
     }
     let mut calls = Vec::new();
     for (index, element) in held.elements().enumerate() {
-        // Some serializers write null for an absent call.
+        // Some serializers write null in place of a call.
         if element.kind() == Kind::Null {
             continue;
         }
@@ -87,7 +87,7 @@ fn too_many(name: &str) -> MessageProblem {
     MessageProblem::new(RejectionCode::TooManyCalls, format!("{name} has more than {max} calls; split the turn"))
 }
 
-/// Reads the calls in the plain-text answer in the member `name`, within the bounds that every dialect has.
+/// Reads the calls from the plain-text answer in the member `name`, within the bounds that apply to every dialect.
 pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result<Vec<Call>, MessageProblem> {
     let answer = fields.string(name, limits::TURN_BYTES_MAX)?;
     let answer = answer.ok_or_else(|| fields.missing(name))?;
@@ -114,8 +114,8 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
     Ok(calls)
 }
 
-/// The text of the arguments: the content of a string, the JSON of any other value, and `absent` if the member is
-/// missing or null.
+/// The text of the arguments: the content of a string, or the JSON of any other value. If the member is missing or
+/// null, the text is `absent`.
 pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Result<String, MessageProblem> {
     let max = limits::ARGUMENTS_BYTES_MAX;
     let Some(value) = fields.get(name) else { return Ok(absent.to_owned()) };
@@ -129,14 +129,14 @@ pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Re
     Ok(text.to_owned())
 }
 
-/// The provider's ID of a call, at full length: the size of the message is bounded already, and a conversation can
-/// continue only with this ID. An ID that is not a string is read as its JSON text, so that it invalidates neither its
-/// call nor the others of the turn.
+/// The provider's ID of a call, at full length: a conversation can continue only with this ID, and the size of the
+/// message already bounds it. If the ID is not a string, its JSON text is the ID, so that it invalidates neither its
+/// call nor other calls of the turn.
 pub(super) fn id(fields: &Fields<'_, '_>, name: &str) -> Option<String> {
     fields.get(name).and_then(text_of)
 }
 
-/// The tool's name in a call. A missing, long or odd name matches no tool, so only its own call fails.
+/// The tool's name in a call. A missing, long or odd name matches no tool, so only this call fails.
 pub(super) fn tool(fields: &Fields<'_, '_>, name: &str) -> String {
     let name = fields.get(name).and_then(text_of).unwrap_or_default();
     bounded(&name, limits::TOOL_NAME_BYTES_MAX).into_owned()
@@ -151,11 +151,11 @@ fn text_of(value: Value<'_, '_>) -> Option<String> {
     }
 }
 
-/// The end of arguments whose response was cut off. With it, the text is not JSON for any parser, so no call runs with
-/// such arguments.
+/// Ends the arguments of a call whose response was cut off. No parser accepts text with this end as JSON, so no call
+/// runs with such arguments.
 const CUT: char = '…';
 
-/// Marks arguments as cut off before the response was complete, so that no call runs with them.
+/// Marks arguments whose response was cut off, so that no call runs with them.
 pub fn cut_off(arguments: &mut String) {
     if is_cut(arguments) {
         return;
@@ -165,7 +165,7 @@ pub fn cut_off(arguments: &mut String) {
     arguments.push(CUT);
 }
 
-/// Returns true if the arguments come from a response that was cut off. Valid JSON never ends like this.
+/// Returns true if the response that contained the arguments was cut off. Valid JSON does not end with this mark.
 #[must_use]
 pub fn is_cut(arguments: &str) -> bool {
     arguments.ends_with(CUT)
@@ -181,8 +181,8 @@ pub fn cut_response(tool: &str) -> String {
     )
 }
 
-/// Writes arguments as the JSON value that they are, `depth` arrays and objects deep in a turn. Text that is not a JSON
-/// value is written as a string; such calls are rejected one by one.
+/// Writes arguments as a JSON value, `depth` arrays and objects deep in a turn. Text that is not a JSON value is
+/// written as a string, and only its own call is rejected.
 pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments: &str, depth: usize) {
     if stands_alone(arguments, depth) {
         object.raw(name, arguments);
@@ -191,7 +191,7 @@ pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments:
     }
 }
 
-/// Returns true if arguments can be written as a JSON value and read back as the same text.
+/// Returns true if arguments can be written as a JSON value and then read back as the same text.
 fn stands_alone(arguments: &str, depth: usize) -> bool {
     let bounds = Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX - depth };
     let blank = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r');

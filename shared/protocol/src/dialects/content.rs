@@ -7,10 +7,10 @@ use super::super::json::unescape;
 use super::super::write::Object;
 use tickfleet_model::{CallResult, limits};
 
-/// The frame of one user message around all results.
+/// The text before and after the results, if one user message contains all of them.
 pub(super) const IN_ONE_USER_MESSAGE: (&str, &str) = (r#"[{"role":"user","content":["#, "]}]");
 
-/// The ID that a result is reported under: the provider's ID, or ours if the provider gave none.
+/// The ID under which a result is reported: the provider's ID, or the fleet's ID if the provider gave none.
 pub(super) fn id_of(result: &CallResult) -> &str {
     result.tool_call_id.as_deref().unwrap_or(&result.call)
 }
@@ -21,8 +21,8 @@ pub(super) fn push_text_part(object: &mut Object, text: &str) {
     object.text("text", text);
 }
 
-/// The text for the model: the content of a string output, the JSON of any other output, or the error. Notes follow in
-/// parentheses, because a model that repeats a call must know that it was not run again.
+/// The text for the model: the content of a string output, the JSON of any other output, or the error. Notes follow
+/// in parentheses, because a model that repeats a call must learn that the call was not run again.
 pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     let text = said(result);
     match beside(result) {
@@ -31,8 +31,8 @@ pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     }
 }
 
-/// The notes for the model about a result: people approved the call with other arguments; the call was not run because
-/// an equal call had been made before; the answer comes from the cache; and the fleet's own note.
+/// The notes for the model about a result. They tell that people approved the call with other arguments, that an
+/// equal call ran instead of this one, or that the result comes from the cache. The fleet's own note comes last.
 pub(super) fn beside(result: &CallResult) -> Option<String> {
     let narrowed = result.approval.as_ref().and_then(|approval| {
         let given = approval.arguments.as_ref()?;
@@ -52,7 +52,7 @@ pub(super) fn beside(result: &CallResult) -> Option<String> {
     (!said.is_empty()).then(|| said.join(" "))
 }
 
-/// The result without notes: the error with its details, or the output.
+/// The result without notes: the output, or the error with its details.
 fn said(result: &CallResult) -> Cow<'_, str> {
     if let Some(error) = &result.error {
         return match &error.details {

@@ -17,7 +17,7 @@ pub struct Definitions {
 }
 
 impl Definitions {
-    /// A list with the definition that `define` makes of each tool, under the name that `rules` permit.
+    /// A list of definitions: `define` makes one for each tool, under the name that `rules` permit.
     pub(super) fn of_each(
         rules: Option<NameRules>,
         tools: &[&ToolSpec],

@@ -13,16 +13,16 @@ use super::content::{beside, content};
 use super::{CALLS, Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The member of a turn that may hold the model's content, named as in the provider's response.
+/// The member of a turn that may contain the model's content. It is named as in the provider's response.
 const CONTENT: &str = "content";
 
-/// The member of a part that contains a call: its name in JSON, and in the output of the Python SDK.
+/// The member of a part that contains a call: its name in JSON, and its name in the output of the Python SDK.
 const FUNCTION_CALL: [&str; 2] = ["functionCall", "function_call"];
 
-/// Members of a call whose arguments are still incomplete.
+/// Members of a call that say that more of the arguments will follow.
 const TO_FOLLOW: [&str; 2] = ["willContinue", "will_continue"];
 
-/// Members of a call that hold pieces of its arguments.
+/// Members of a call that contain pieces of its arguments.
 const PIECES: [&str; 2] = ["partialArgs", "partial_args"];
 
 /// The rules of Gemini.
@@ -37,7 +37,7 @@ impl DialectRules for Rules {
         name == CALLS || name == CONTENT
     }
 
-    /// The parts: `held` itself, or its member `parts` if `held` is a content.
+    /// The list of parts: `held` itself, or its member `parts` if `held` is a content.
     fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
         match parts(held) {
             Some(parts) => (if name == CONTENT { "content.parts" } else { "calls.parts" }, parts),
@@ -51,20 +51,20 @@ impl DialectRules for Rules {
         held: Value<'_, '_>,
         turn: &Fields<'_, '_>,
     ) -> Result<Vec<Call>, MessageProblem> {
-        // An empty answer of a model is a content without parts.
+        // A model's empty answer is a content without parts.
         if held.kind() == Kind::Object && parts(held).is_none() {
             return Ok(Vec::new());
         }
         read_list(self, name, held, turn)
     }
 
-    /// `{functionCall: {id?, name, args?}}`. Parts of other kinds are not calls: text, thoughts, and tools that Google
-    /// runs itself. Members beside the call (`thoughtSignature`) are ignored.
+    /// `{functionCall: {id?, name, args?}}`. Parts of other kinds are not calls: text, thoughts, and calls of tools
+    /// that Google runs itself. Members next to the call (`thoughtSignature`) are ignored.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let Element { fields, list, index } = element;
         let found = FUNCTION_CALL.into_iter().find_map(|name| Some((name, fields.get(name)?)));
         let Some((name, call)) = found else { return Ok(None) };
-        // If the member is not an object, it is a call of no tool, and only this call fails.
+        // A member that is not an object is read as a call without a tool, so that only this call fails.
         if call.kind() != Kind::Object {
             return Ok(Some(Call { provider_id: None, tool: String::new(), arguments: String::new() }));
         }
@@ -100,7 +100,8 @@ impl DialectRules for Rules {
         part.end()
     }
 
-    /// A `functionResponse` part. If the model gave no ID, the part has none: parts pair by their order and names.
+    /// A `functionResponse` part. If the model gave no ID, the part has none: Gemini then matches parts by order and
+    /// name.
     fn message(&self, result: &CallResult) -> Option<String> {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         let mut response = Object::new(output.len() + 64);
@@ -120,12 +121,12 @@ impl DialectRules for Rules {
         Some(part.end())
     }
 
-    /// One content for all: Gemini rejects a request with fewer responses than calls.
+    /// One content with all results: Gemini rejects a request with fewer responses than calls.
     fn frame(&self) -> Option<(&'static str, &'static str)> {
         Some((r#"[{"role":"user","parts":["#, "]}]"))
     }
 
-    /// One `Tool` with all declarations; an empty list without tools.
+    /// One `Tool` with the declarations of all tools. Without tools, an empty list.
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
         let each = Definitions::of_each(
             self.names(),
@@ -139,7 +140,7 @@ impl DialectRules for Rules {
         }
     }
 
-    /// The rules of the Gemini API, which are stricter than those of Vertex AI (128 bytes).
+    /// The rules of the Gemini API. Those of Vertex AI are laxer (128 bytes).
     fn names(&self) -> Option<NameRules> {
         Some(NameRules { also: b".:-", first_is_letter: true, bytes_max: 64 })
     }
@@ -150,7 +151,7 @@ fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
     content.member("parts").filter(|parts| parts.kind() != Kind::Null)
 }
 
-/// The error for a call that arrived in pieces. Half of a call might be a valid but different call.
+/// The error for a call that arrived in pieces. A part of a call might be a valid but different call.
 fn in_pieces(call: &Fields<'_, '_>, name: &str) -> MessageProblem {
     call.invalid(name, "the arguments of a streamed call must be put together first")
 }
@@ -201,7 +202,7 @@ mod tests {
             let weather = (None, "get_weather", r#"{"city":"Paris","days":2}"#);
             assert_eq!(calls, [weather, (Some("fc-2"), "get_time", "{}")]);
         }
-        // As the Python SDK prints a part.
+        // A part as the Python SDK prints it.
         let part =
             json!([{"text": null, "function_call": {"id": null, "name": "a", "args": {}, "will_continue": null}}]);
         assert_eq!(read(&turn("calls", &part)).calls[0].tool, "a");

@@ -24,7 +24,8 @@ impl DialectRules for Rules {
         DialectInfo { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// `{name, arguments?, _meta?}`, the parameters of `tools/call`. `id` may be the ID of the request, as a string.
+    /// `{name, arguments?, _meta?}`, the parameters of `tools/call`. The ID of the request may be added as the string
+    /// `id`.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "name", "arguments", "_meta"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
@@ -48,7 +49,7 @@ impl DialectRules for Rules {
         let content = content(result);
         let mut object = Object::new(content.len() + 192);
         push_content(&mut object, &content);
-        // A cut output is an object too, but does not match the tool's output schema.
+        // A cut output is also an object, but it does not match the tool's output schema.
         let output = result.output.as_ref().map_or("", |output| output.get());
         if output.starts_with('{') && !output.starts_with(CUT_OBJECT) {
             object.raw("structuredContent", output);
@@ -58,7 +59,7 @@ impl DialectRules for Rules {
     }
 
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
-        // In this revision, structured results are objects.
+        // In this revision, a structured result must be an object.
         let is_object = |schema: &&Json| schema.get("type").is_some_and(|kind| kind == "object");
         Definitions::of_each(self.names(), tools, |name, tool| {
             definition(name, tool, tool.output_schema.as_ref().filter(is_object))
@@ -86,7 +87,8 @@ pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("_meta", &meta.end());
 }
 
-/// A `Tool`. The hints come from the tool's effect. Whether the tool is destructive is not known.
+/// A `Tool`. Its hints follow from the tool's effect. It is unknown whether the tool is destructive, so no hint says
+/// so.
 pub(super) fn definition(name: &str, tool: &ToolSpec, output: Option<&Json>) -> Json {
     let mut definition = json!({
         "name": name,

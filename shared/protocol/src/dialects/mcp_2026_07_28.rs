@@ -1,5 +1,5 @@
-//! MCP 2026-07-28: the parameters of `tools/call` are as before. Results state that they are complete, and structured
-//! content may have any type.
+//! MCP 2026-07-28: the parameters of `tools/call` are the same as before. Results state that they are complete, and
+//! structured content may have any type.
 
 use super::super::cut::CUT_OBJECT;
 use super::super::json::Value;
@@ -21,8 +21,8 @@ impl DialectRules for Rules {
         DialectInfo { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// As before. `inputResponses` and `requestState` are not accepted: they answer a result that asks for input, and
-    /// the fleet never returns such a result.
+    /// The same parameters as in earlier revisions. `inputResponses` and `requestState` are not accepted: they answer
+    /// a result that asks for input, and the fleet does not return such results.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         mcp::Rules.read_call(element)
     }
@@ -35,8 +35,8 @@ impl DialectRules for Rules {
         mcp::Rules.write_call(call)
     }
 
-    /// A `CallToolResult`, always `complete`. Every output is structured content unless it was cut, because a cut
-    /// output does not match the tool's output schema.
+    /// A `CallToolResult`, always `complete`. Every output becomes structured content, except a cut output: it does
+    /// not match the tool's output schema.
     fn message(&self, result: &CallResult) -> Option<String> {
         let content = content(result);
         let mut object = Object::new(content.len() + 256);

@@ -1,5 +1,5 @@
-//! One module per dialect: how to recognize it, read and write its calls, write results as its messages, define tools,
-//! and which tool names it permits.
+//! One module per dialect. It defines how to recognize the dialect, read and write its calls, write results as its
+//! messages and define tools, and which tool names it permits.
 //!
 //! To add a dialect, add a line to [`tickfleet_model::for_each_dialect`] and a module here. The compiler reports what
 //! else is missing.
@@ -26,13 +26,13 @@ use super::message::problem::MessageProblem;
 use super::names::NameRules;
 use tickfleet_model::{Call, CallResult, Dialect, ToolSpec};
 
-/// The member of a turn that takes calls of any dialect, named by `format`.
+/// The member of a turn that may contain calls of any dialect. The member `format` names the dialect.
 pub(super) const CALLS: &str = "calls";
 
 /// The description of a dialect, for command-line help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DialectInfo {
-    /// Its name in command-line options.
+    /// The name in command-line options.
     pub option: &'static str,
     /// Other names that command-line options accept.
     pub aliases: &'static [&'static str],
@@ -40,8 +40,8 @@ pub struct DialectInfo {
     pub summary: &'static str,
     /// True if its definitions can force a model to follow a schema.
     pub has_strict: bool,
-    /// True if the model answers in plain text. Tools are then described in a prompt, an answer may have no calls, and
-    /// a call in it may be unreadable.
+    /// True if the model answers in plain text. In this case a prompt describes the tools, an answer may have no
+    /// calls, and a call in an answer may be unreadable.
     pub in_words: bool,
 }
 
@@ -50,8 +50,8 @@ pub(super) trait DialectRules: Sync {
     /// The dialect's description.
     fn info(&self) -> DialectInfo;
 
-    /// The member of a turn that holds calls of this dialect if `format` is absent, and the name that errors use for
-    /// the member's content. `None` if the dialect requires `format`.
+    /// The member of a turn that contains calls of this dialect if `format` is absent, and the name of the member's
+    /// content in errors. `None` if the dialect requires `format`.
     fn member(&self) -> Option<(&'static str, &'static str)> {
         None
     }
@@ -61,7 +61,7 @@ pub(super) trait DialectRules: Sync {
         name == CALLS || self.member().is_some_and(|(own, _)| own == name)
     }
 
-    /// The list of calls in `held`, the value of the turn's member `name`, with the list's name for errors.
+    /// The list of calls in `held`, the value of the turn's member `name`, and the name of the list in errors.
     fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
         (name, held)
     }
@@ -76,7 +76,7 @@ pub(super) trait DialectRules: Sync {
         read_list(self, name, held, turn)
     }
 
-    /// Reads the call in a list's element; `None` if the element is not a call.
+    /// Reads a call from an element of a list; `None` if the element is not a call.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem>;
 
     /// Returns true if `held`, the value of the turn's member `name`, ends with a call. If the response was cut off,
@@ -86,17 +86,17 @@ pub(super) trait DialectRules: Sync {
         last.is_some_and(|element| self.salvage_call(element).is_some())
     }
 
-    /// The predicate of the error for a list without calls.
+    /// The predicate of the error for a list without calls, such as `is empty`.
     fn without_calls(&self) -> &'static str {
         "is empty"
     }
 
-    /// The readable calls of a rejected turn in `held`, the value of its member `name`.
+    /// The readable calls of a rejected turn in `held`, the value of the turn's member `name`.
     fn salvage(&self, name: &'static str, held: Value<'_, '_>) -> Vec<RejectedCall> {
         self.list(name, held).1.elements().filter_map(|element| self.salvage_call(element)).collect()
     }
 
-    /// ID and tool of a list's element, if it is a call and at least one of them can be read.
+    /// The ID and tool of a list's element. `None` if the element is not a call, or if neither can be read.
     fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall>;
 
     /// Writes a call in the form that [`Self::read_call`] reads.
@@ -104,7 +104,7 @@ pub(super) trait DialectRules: Sync {
 
     /// The message, or the part of a message, that reports a result to a model; `None` if the dialect has no messages.
     ///
-    /// The provider's ID is echoed unchanged. If the provider gave none, our own ID replaces it.
+    /// The provider's ID is returned unchanged. If the provider gave none, the fleet's ID is used instead.
     fn message(&self, result: &CallResult) -> Option<String>;
 
     /// The message that reports a rejected call to a model.
@@ -118,7 +118,8 @@ pub(super) trait DialectRules: Sync {
         Some(("[", "]"))
     }
 
-    /// The definitions of `tools` for a request, strict if requested and possible.
+    /// The definitions of `tools` for a request. They are strict if `strict` is set and the dialect and schema permit
+    /// it.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions;
 
     /// The rules for tool names; `None` if the dialect permits every name.
@@ -144,8 +145,8 @@ pub fn dialect_info(dialect: Dialect) -> DialectInfo {
     rules(dialect).info()
 }
 
-/// The members of a turn that hold calls. Each comes with its dialect for turns without `format`, and with the name
-/// that errors use for its content.
+/// The members of a turn that contain calls: each with its dialect for turns without `format`, and with the name of
+/// its content in errors.
 pub(super) fn members() -> impl Iterator<Item = (&'static str, Dialect, &'static str)> {
     Dialect::ALL.into_iter().filter_map(|dialect| rules(dialect).member().map(|(name, of)| (name, dialect, of)))
 }

@@ -5,12 +5,13 @@ use super::rules;
 use tickfleet_model::Dialect;
 
 impl NameMap {
-    /// The map of these tools' names for the strictest dialects. It also resolves the wire names of all other dialects.
+    /// The map of these tools' names for the strictest dialects. It can also resolve the wire names of all other
+    /// dialects.
     pub fn new<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> Self {
         let names: Vec<N> = names.into_iter().collect();
         let names = || names.iter().map(AsRef::as_ref);
         let mut map = Self::within(Some(NameRules::STRICTEST), names());
-        // Each dialect shortens long names from the form that they have under its own rules.
+        // Each dialect shortens a long name from a different mangled form, because its rules differ.
         for dialect in Dialect::ALL {
             map.lead_back(&Self::of(dialect, names()));
         }

@@ -15,7 +15,7 @@ use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The type of an item that calls a function.
 const FUNCTION: &str = "function_call";
-/// The type of an item that calls a custom tool. Only an item of its own type can answer it.
+/// The type of an item that calls a custom tool. Only an item of the matching output type can answer it.
 const CUSTOM: &str = "custom_tool_call";
 
 /// The rules of Responses.
@@ -33,8 +33,8 @@ impl DialectRules for Rules {
     }
 
     /// `{type: "function_call", call_id, name, arguments, status?}`. Items of other types are not calls: messages,
-    /// reasoning, and calls of tools that the provider runs itself. A custom tool's call is rejected, because the fleet
-    /// cannot give the answer that it waits for.
+    /// reasoning, and calls of tools that the provider runs itself. A custom tool's call is rejected, because the
+    /// fleet cannot return the type of item that it requires.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields;
         let kind = fields.get("type").and_then(|kind| kind.as_str()).unwrap_or_default();
@@ -95,7 +95,7 @@ impl DialectRules for Rules {
         Some(item.end())
     }
 
-    /// The function is not nested, and always states `strict`: if the field is missing, OpenAI assumes true.
+    /// The definition is flat, and always states `strict`: if the field is missing, OpenAI assumes true.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions {
         let mut not_strict = Vec::new();
         let definitions = Definitions::of_each(self.names(), tools, |name, tool| {

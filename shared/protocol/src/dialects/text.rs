@@ -11,7 +11,7 @@ use super::content::{IN_ONE_USER_MESSAGE, content, push_text_part};
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The member that holds a model's answer unchanged.
+/// The member that contains a model's answer unchanged.
 const ANSWER: &str = "answer";
 
 /// The rules of plain text.

@@ -18,8 +18,9 @@ impl<'a> Document<'a> {
     /// Scans `text` under the same rules as [`super::check`] and indexes its values down to depth `levels`
     /// (0: the whole value only).
     ///
-    /// A problem does not replace the document. The document has everything that could be read before the broken place,
-    /// and also after it if the structure is still clear, so that the caller can reply with what is readable.
+    /// If there is a problem, the document is returned too. It contains everything that was read before the problem.
+    /// If the structure is still clear after the problem, it also contains what follows. So the caller can still
+    /// reply with the readable parts.
     #[must_use]
     pub fn read(text: &'a str, depth_max: usize, levels: usize) -> (Self, Option<JsonError>) {
         let (nodes, problem) = Scan::new(text, depth_max, IndexDepth::Levels(levels)).run();
@@ -51,7 +52,7 @@ impl<'a, 'd> Value<'a, 'd> {
         self.node().map_or(Kind::Null, |node| node.kind)
     }
 
-    /// The value exactly as written; `None` if the text breaks off inside it.
+    /// The value exactly as written; `None` if the text ends inside the value.
     #[must_use]
     pub fn text(&self) -> Option<&'a str> {
         self.node().and_then(|node| self.document.text.get(node.start..node.end))
@@ -66,8 +67,8 @@ impl<'a, 'd> Value<'a, 'd> {
         self.text().and_then(|quoted| quoted.strip_prefix('"')?.strip_suffix('"')).and_then(unescape)
     }
 
-    /// The members of an object, in order; empty for any other kind, or below the indexed levels. A key with a lone
-    /// surrogate reads as empty.
+    /// The members of an object, in order. Empty for any other kind, and for an object below the indexed levels. A
+    /// key with a lone surrogate is returned as empty.
     pub fn members(&self) -> impl Iterator<Item = (Cow<'a, str>, Value<'a, 'd>)> + use<'a, 'd> {
         let text = self.document.text;
         self.children(Kind::Object).map(move |value| {
@@ -84,7 +85,7 @@ impl<'a, 'd> Value<'a, 'd> {
         self.members().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// The elements of an array, in order; empty for any other kind, or below the indexed levels.
+    /// The elements of an array, in order. Empty for any other kind, and for an array below the indexed levels.
     pub fn elements(&self) -> impl Iterator<Item = Value<'a, 'd>> + use<'a, 'd> {
         self.children(Kind::Array)
     }

@@ -6,7 +6,7 @@ use tickfleet_model::RejectionCode;
 
 use super::strings::bounded;
 
-/// Longest path or key in an error, in bytes: errors go to models, logs and replies.
+/// Maximum bytes of a path or key in an error, because errors go to models, logs and replies.
 pub(super) const ECHO_BYTES_MAX: usize = 120;
 
 /// The kind of error in a text.
@@ -14,7 +14,7 @@ pub(super) const ECHO_BYTES_MAX: usize = 120;
 pub enum JsonProblem {
     /// The text exceeds the limit.
     TooLarge {
-        /// Its length in bytes.
+        /// The length in bytes.
         bytes: usize,
         /// Longest permitted length, in bytes.
         max: usize,
@@ -28,19 +28,19 @@ pub enum JsonProblem {
     NotUtf8,
     /// The text ends inside a value.
     Ended {
-        /// The text that should have followed.
+        /// The syntax that should have followed.
         expected: &'static str,
     },
-    /// The text has something else in place of the expected syntax.
+    /// The text has a character that does not match the expected syntax.
     Syntax {
         /// The syntax that was expected.
         expected: &'static str,
-        /// The character in its place.
+        /// The character that was found instead.
         found: char,
     },
     /// More text follows the value.
     Trailing,
-    /// An object has the same key twice. Parsers disagree on which one counts.
+    /// An object has the same key twice. Parsers disagree on which value counts.
     DuplicateKey(String),
     /// A `\u` escape is half of a surrogate pair, which is not a character.
     LoneSurrogate,
@@ -78,13 +78,13 @@ impl fmt::Display for JsonProblem {
     }
 }
 
-/// A problem with its position. The length of its text is bounded for any input.
+/// A problem with its position. The length of the error's text is bounded for any input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem} (at {place}line {line}, column {column})", place = PathPrefix(path))]
 pub struct JsonError {
     /// The problem.
     pub problem: JsonProblem,
-    /// The path of the value that contains it, such as `calls[0].arguments`; empty for the whole text.
+    /// The path of the value that contains the problem, such as `calls[0].arguments`; empty for the whole text.
     pub path: String,
     /// Byte offset, from 0.
     pub byte: usize,

@@ -1,11 +1,11 @@
 //! Reads hostile JSON under bounds: one pass over the text checks everything and allocates almost nothing.
 //!
-//! serde_json alone keeps the last of two equal keys, turns integers beyond 64 bits into floats, and accepts lone
-//! surrogates in values that it skips. [`check`] rejects duplicate keys and lone surrogates. Numbers keep their exact
-//! text, because this module converts none.
+//! serde_json alone keeps only the last of two equal keys, turns integers beyond 64 bits into floats, and accepts
+//! lone surrogates in values that it skips. [`check`] rejects duplicate keys and lone surrogates. Numbers keep their
+//! exact text, because this module does not convert them.
 //!
-//! [`Document::read`] does the same pass and keeps an index of the outer levels. It reads the envelope of a message
-//! without parsing twice, and as far as possible even if the text is broken.
+//! [`Document::read`] does the same pass and also keeps an index of the outer levels. Thus the envelope of a message
+//! is read without a second pass. If the text is broken, as much as possible is read.
 
 mod document;
 mod error;

@@ -1,6 +1,6 @@
-//! Values of a text, by their positions in it.
+//! Nodes of the index: the positions of values in a text.
 
-/// The inside of a string in the text, as byte offsets.
+/// The content of a string between its quotes, as byte offsets in the text.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Span {
     pub(super) start: usize,
@@ -9,7 +9,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The inside of the string as written.
+    /// The content of the string as written, with escapes.
     pub(super) fn of(self, text: &str) -> &str {
         text.get(self.start..self.end).unwrap_or_default()
     }
@@ -59,7 +59,8 @@ impl Kind {
     }
 }
 
-/// One value of the index. The nodes of its children follow it; `next` is the first node after them.
+/// One value of the index. The nodes of its children follow this node; `next` is the index of the first node after
+/// them.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) key: Span,
@@ -70,12 +71,12 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// A value whose end is not known yet. If the text breaks off, it stays unknown.
+    /// A value whose end is not known yet. If the text ends inside the value, its end stays unknown.
     pub(super) const fn open(key: Span, start: usize, kind: Kind) -> Self {
         Self { key, start, end: usize::MAX, next: usize::MAX, kind }
     }
 
-    /// Ends the value before byte `end`; `next` is the first node after its children.
+    /// Sets the end of the value to byte `end`. `next` is the index of the first node after its children.
     pub(super) const fn close(&mut self, end: usize, next: usize) {
         self.end = end;
         self.next = next;

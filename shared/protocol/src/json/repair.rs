@@ -1,7 +1,7 @@
-//! Repairs JSON from other services, so that it meets the rules for inputs and every reader can parse it.
+//! Repairs JSON from other services, so that it meets the rules for inputs and all readers can parse it.
 //!
-//! A service's answer may be JSON that some readers reject: half of a surrogate pair, a duplicate key, a number beyond
-//! the range of doubles. The call behind it has succeeded all the same, so the text is repaired rather than rejected.
+//! A service's response may be JSON that some readers reject: half of a surrogate pair, a duplicate key, or a number
+//! beyond the range of doubles. The call itself has succeeded, so the text is repaired and not rejected.
 
 use std::borrow::Cow;
 
@@ -11,9 +11,9 @@ use super::node::Kind;
 use super::strings::{hex4, push_quoted};
 use super::{Bounds, check};
 
-/// Returns `text` as JSON that meets the rules of [`check`], with all digits of numbers. The replacement character
-/// replaces half of a surrogate pair, and the last of equal keys counts, as for most readers. `None` if `text` is not
-/// JSON or is deeper than `depth_max`.
+/// Returns `text` as JSON that meets the rules of [`check`]. Half of a surrogate pair becomes the replacement
+/// character. Of several equal keys, the last one is kept, as by most readers. Numbers keep all digits. `None` if
+/// `text` is not JSON or is nested deeper than `depth_max`.
 #[must_use]
 pub fn repaired(text: &str, depth_max: usize) -> Option<Cow<'_, str>> {
     let bounds = Bounds { bytes_max: usize::MAX, depth_max };
@@ -39,7 +39,7 @@ const fn is_repairable(problem: &JsonProblem) -> bool {
     matches!(problem, JsonProblem::DuplicateKey(_) | JsonProblem::LoneSurrogate)
 }
 
-/// Replaces each half of a surrogate pair in the strings of a JSON text.
+/// Replaces each half of a surrogate pair in the strings of a JSON text by the replacement character.
 fn with_whole_characters(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
     let unit = |at: usize| {
@@ -70,7 +70,7 @@ fn with_whole_characters(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Writes a value with each key once: the last of equal keys.
+/// Writes a value so that each key occurs once. Of several equal keys, the last one is kept.
 fn write(value: Value<'_, '_>, to: &mut String) -> Option<()> {
     match value.kind() {
         Kind::Object => {
@@ -104,13 +104,13 @@ fn write(value: Value<'_, '_>, to: &mut String) -> Option<()> {
     Some(())
 }
 
-/// Turns numbers beyond the range of doubles into strings of their digits, for readers that would reject them.
+/// Replaces numbers beyond the range of doubles by strings of their digits, because some readers reject such numbers.
 #[must_use]
 pub fn with_numbers_as_text(text: &str) -> Cow<'_, str> {
     replace_beyond(text, |number| format!("\"{number}\""))
 }
 
-/// Replaces each number beyond the range of doubles. Text that is not JSON is not repaired.
+/// Replaces each number beyond the range of doubles by the result of `with`. Text that is not JSON is not repaired.
 #[must_use]
 pub fn replace_beyond(text: &str, with: impl Fn(&str) -> String) -> Cow<'_, str> {
     let bytes = text.as_bytes();

@@ -1,4 +1,4 @@
-//! The single pass: a recursive descent with bounded depth over text that is known to be UTF-8.
+//! The single pass over the text: a recursive descent with bounded depth. The text is known to be UTF-8.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,11 @@ use super::error::{ECHO_BYTES_MAX, JsonError, JsonProblem};
 use super::node::{Kind, Node, Span};
 use super::strings::{ENDS_RUN, bounded, hex4, unescape};
 
-/// Up to this many keys, the keys of an object are compared one by one. Beyond it, a set keeps hostile objects linear.
+/// Up to this number, an object's keys are compared one by one. Beyond it, a set keeps the time linear for hostile
+/// objects.
 const FEW_KEYS: usize = 24;
 
-/// The index that a scan builds in addition to its verdict.
+/// The depth of the index that a scan builds, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IndexDepth {
     /// No index; the scan stops at the first problem.
@@ -35,7 +36,7 @@ pub(super) struct Scan<'a> {
     depth_max: usize,
     keep: IndexDepth,
     path: Vec<PathStep>,
-    /// The keys of all open objects; each object owns the tail from its own start index.
+    /// The keys of all open objects. The keys of the innermost object come last.
     keys: Vec<Span>,
     nodes: Vec<Node>,
     problem: Option<JsonError>,
@@ -161,7 +162,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Notes a key of the object whose keys begin at `first`, or reports a duplicate.
+    /// Records a key of the object whose keys begin at index `first`. Reports a duplicate key.
     fn new_key(
         &mut self,
         first: usize,
@@ -176,7 +177,7 @@ impl<'a> Scan<'a> {
             if seen.is_empty() {
                 seen.extend(siblings.iter().filter_map(|span| unescape(span.of(text))));
             }
-            // A key with a lone surrogate has no text. Its problem is noted already.
+            // A key with a lone surrogate has no text. Its problem has already been recorded.
             unescape(key.of(text)).is_some_and(|key| !seen.insert(key))
         };
         self.keys.push(key);
@@ -288,7 +289,7 @@ impl<'a> Scan<'a> {
         if same == word.len() { Ok(()) } else { Err(self.unexpected("true, false or null")) }
     }
 
-    /// Skips a container that is too deep by counting brackets; its content is not read.
+    /// Skips a container that is nested too deep. Only its brackets are counted; its content is not read.
     fn too_deep(&mut self) -> Result<(), ScanStopped> {
         self.soft(JsonProblem::TooDeep { max: self.depth_max }, self.at)?;
         let mut open = 0usize;
@@ -337,7 +338,7 @@ impl<'a> Scan<'a> {
         ScanStopped
     }
 
-    /// Notes a problem that leaves the structure clear. The scan continues if it builds an index.
+    /// Records a problem after which the structure is still clear. If the scan builds an index, it continues.
     fn soft(&mut self, problem: JsonProblem, at: usize) -> Result<(), ScanStopped> {
         let back = std::mem::replace(&mut self.at, at);
         self.note(problem);
@@ -372,7 +373,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Returns true if two keys are the same text, even if one is written with escapes.
+/// Returns true if two keys have the same text, even if they are escaped differently.
 fn same_key(text: &str, one: Span, other: Span) -> bool {
     if !(one.escaped || other.escaped) {
         return one.of(text) == other.of(text);

@@ -15,8 +15,8 @@ pub(super) static ENDS_RUN: [bool; 256] = {
     table
 };
 
-/// The text of a JSON string's inside (without quotes); `None` if an escape is broken or is a lone surrogate. Borrows
-/// if nothing is escaped.
+/// The text of a JSON string, given its content between the quotes. `None` if an escape is broken or is a lone
+/// surrogate. The result is borrowed if nothing is escaped.
 #[must_use]
 pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
     let Some(first) = inner.find('\\') else { return Some(Cow::Borrowed(inner)) };
@@ -47,7 +47,7 @@ pub fn unescape(inner: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(text))
 }
 
-/// The character of a `\u` escape, and the number of bytes that it takes after the `u` (4, or 10 for a pair).
+/// The character of a `\u` escape, and the number of bytes that the escape takes after the `u` (4, or 10 for a pair).
 fn unicode_escape(after: &[u8]) -> Option<(char, usize)> {
     let high = hex4(after)?;
     match high {
@@ -73,14 +73,14 @@ pub fn push_quoted(to: &mut String, text: &str) {
     to.push('"');
 }
 
-/// Appends `text` to `to` as the inside of a JSON string.
+/// Appends `text` to `to` as the content of a JSON string, without quotes.
 pub(crate) fn push_escaped(to: &mut String, text: &str) {
     let mut from = 0;
     for (at, byte) in text.bytes().enumerate() {
         if !ENDS_RUN[usize::from(byte)] {
             continue;
         }
-        // `at` is the offset of an ASCII byte, so both ends are character boundaries.
+        // `at` is the offset of an ASCII byte, so the slice ends at a character boundary.
         to.push_str(text.get(from..at).unwrap_or_default());
         push_escape(to, byte);
         from = at + 1;

@@ -7,7 +7,7 @@ use super::fields::Fields;
 use super::problem::MessageProblem;
 use tickfleet_model::{Call, Dialect, RejectionCode, limits};
 
-/// The dialect and the calls of the one member that holds calls.
+/// Reads the calls and their dialect. Exactly one member of the turn must contain calls.
 pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>), MessageProblem> {
     let format = format(fields)?;
     let mut present = members().filter_map(|(name, own, _)| Some((name, own, fields.get(name)?)));
@@ -29,12 +29,12 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     }
     let mut calls = rules.read(name, held, fields)?;
     let is_cut = fields.string("stop_reason", limits::NAME_BYTES_MAX)?.is_some_and(|word| is_unfinished(&word));
-    // In plain text, a call whose JSON is closed is complete.
+    // In a plain-text answer, a call whose JSON is closed is complete even if the answer was cut off.
     if is_cut && !rules.info().in_words && rules.ends_with_call(name, held) {
         calls.last_mut().into_iter().for_each(|call| cut_off(&mut call.arguments));
     }
-    // The submitter of a plain-text answer cannot know whether it contains a call. In the other dialects the provider
-    // reports it.
+    // An empty list is an error, except in plain text: the submitter of a plain-text answer cannot know whether it
+    // contains a call. In the other dialects the provider reports whether there are calls.
     if calls.is_empty() && !rules.info().in_words {
         let what = rules.without_calls();
         return Err(MessageProblem::new(
@@ -45,7 +45,7 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     Ok((dialect, calls))
 }
 
-/// The rule for the members that hold calls.
+/// The text of the rule that exactly one member contains calls.
 fn one_of() -> String {
     let mut names: Vec<String> = members().map(|(name, _, of)| format!("{name} ({of})")).collect();
     let last = names.pop().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The fields of a message. Each is read by its own function, whose error says what was expected.
+//! The fields of a message. Each kind of field has its own function, whose error names the expected value.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use super::super::json::{Kind, Value, bounded};
 use super::problem::MessageProblem;
 use tickfleet_model::{Context, IdError, Priority, RejectionCode, SessionName, limits};
 
-/// The position of an object. It becomes text only when an error needs it.
+/// The position of an object. It is converted to text only if an error needs it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ObjectPath {
     /// The whole message.
@@ -19,7 +19,7 @@ pub(crate) enum ObjectPath {
     Member(&'static str),
     /// An element of a list in the message.
     Element(&'static str, usize),
-    /// A member of such an element.
+    /// A member of an element of a list.
     Inside(&'static str, usize, &'static str),
 }
 
@@ -80,7 +80,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         self.get_or_null(name).filter(|value| value.kind() != Kind::Null)
     }
 
-    /// The member `name`, null or not.
+    /// The member `name`. Null is returned too.
     pub(crate) fn get_or_null(&self, name: &str) -> Option<Value<'a, 'd>> {
         self.members.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
     }
@@ -104,7 +104,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         MessageProblem::new(RejectionCode::MissingField, format!("the field {}{name} is missing", self.place))
     }
 
-    /// Returns an error if `name` is absent.
+    /// Returns `value`, or the error for the missing member `name`.
     pub(crate) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, MessageProblem> {
         value.ok_or_else(|| self.missing(name))
     }
@@ -121,7 +121,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         Ok(Some(text))
     }
 
-    /// An ID, built with `new`.
+    /// The ID in the member `name`, validated by `new`.
     pub(crate) fn id<T>(
         &self,
         name: &str,
@@ -191,7 +191,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         raw_value(text).map(Some).map_err(|e| self.invalid(name, &e.to_string()))
     }
 
-    /// The context fields, within their common bound.
+    /// The context fields. Together they are at most [`limits::CONTEXT_BYTES_MAX`] bytes.
     pub(crate) fn context(&self) -> Result<Context, MessageProblem> {
         let context = Context {
             user_context: self.raw("user_context", limits::CONTEXT_BYTES_MAX)?,
@@ -216,13 +216,14 @@ impl<'a, 'd> Fields<'a, 'd> {
         Ok(context)
     }
 
-    /// The W3C trace context. A malformed one is ignored, as the standard requires: a trace must not make a turn fail.
+    /// The W3C trace context. A malformed trace context is ignored, as the standard requires, so that it does not
+    /// reject the turn.
     fn traceparent(&self) -> Option<String> {
         let text = self.get("traceparent")?.as_str()?;
         super::super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
-    /// The `tracestate` of the trace context; ignored without a valid `traceparent`.
+    /// The `tracestate` of the trace context. It is ignored without a valid `traceparent`.
     fn tracestate(&self) -> Option<String> {
         self.traceparent()?;
         let text = self.get("tracestate")?.as_str()?;
@@ -230,7 +231,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 }
 
-/// Wraps JSON that the scan has already checked, as a value that keeps its text.
+/// Wraps JSON text that the scan has already checked. The value keeps the exact text.
 fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
     RawValue::from_string(text.to_owned())
 }

@@ -1,12 +1,13 @@
-//! Adds the owner to a message that lacks one. The process that forwards the message knows the owner.
+//! Adds the owner (tenant and agent) to a message without an owner. The process that forwards the message knows the
+//! owner.
 
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, TenantId};
 
-/// Adds tenant and agent to a message that lacks them, as a provider's response does. Null counts as absent, as in
-/// every optional field.
+/// Adds tenant and agent to a message that lacks them, for example a provider's response. A null member counts as
+/// absent, as in all optional fields.
 #[must_use]
 pub fn with_owner(mut bytes: Vec<u8>, tenant: Option<&TenantId>, agent: Option<&AgentId>) -> Vec<u8> {
     // IDs need no escaping, because their characters are restricted.
@@ -26,8 +27,8 @@ fn with_member(bytes: Vec<u8>, name: &str, id: &str) -> Vec<u8> {
     }
 }
 
-/// The edit that adds a member: its offset, the number of bytes that it replaces, and the new text. `None` if the
-/// message has the member.
+/// The edit that adds a member: the offset, the number of bytes to replace, and the new text. `None` if the message
+/// already has the member.
 fn addition(bytes: &[u8], name: &str, id: &str) -> Option<(usize, usize, String)> {
     let members = serde_json::from_slice::<BTreeMap<String, &RawValue>>(bytes).ok()?;
     match members.get(name).map(|value| value.get()) {
@@ -35,7 +36,7 @@ fn addition(bytes: &[u8], name: &str, id: &str) -> Option<(usize, usize, String)
             let open = bytes.iter().position(|b| *b == b'{')?;
             Some((open + 1, 0, format!("\"{name}\":\"{id}\"{}", if members.is_empty() { "" } else { "," })))
         }
-        // `null` is a slice of `bytes`, not a copy, so the distance of the two pointers is its offset.
+        // `null` is a slice of `bytes`, not a copy, so the difference of the two pointers is the offset of `null`.
         Some(null) if null == "null" => {
             Some((null.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr()), null.len(), format!("\"{id}\"")))
         }
@@ -62,9 +63,9 @@ mod tests {
         assert_eq!(owned(r#"{"tenant":"acme","agent":"fran"}"#), r#"{"tenant":"acme","agent":"fran"}"#);
         assert_eq!(owned(r#"{"tenant": null,"agent":null}"#), r#"{"tenant": "demo","agent":"kelly"}"#);
         assert_eq!(owned(r#"{"agent":null,"a":null}"#), r#"{"tenant":"demo","agent":"kelly","a":null}"#);
-        // A duplicate member is left as it is, and rejected later.
+        // A duplicate member is not changed; the message is rejected later.
         assert_eq!(owned(r#"{"tenant":"acme","tenant":null}"#).matches("tenant").count(), 2);
-        // The parser reports what cannot be read.
+        // Unreadable messages are not changed; the parser reports them later.
         assert_eq!(owned("[1]"), "[1]");
         assert_eq!(owned("{"), "{");
     }

@@ -2,7 +2,7 @@
 
 use tickfleet_model::RejectionCode;
 
-/// A rule that a message breaks, with the error message.
+/// A broken rule, as the code and message of the rejection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MessageProblem {
     pub(crate) code: RejectionCode,

@@ -1,9 +1,9 @@
-//! OpenAI's strict mode: schemas that a model can be forced to follow, and the arguments that it then sends.
+//! OpenAI's strict mode: schemas that a model is forced to follow, and the arguments that the model then sends.
 //!
-//! A strict schema is a subset: every object is closed, every property is required, and every keyword can be enforced
-//! by a grammar. An optional property becomes nullable. Keywords that only narrow a value are left out: the description
-//! mentions them, and the call is still validated against the original schema. If the subset cannot express the schema,
-//! the tool cannot be strict, and [`NotStrict`] has the reason.
+//! Strict mode accepts only a subset of JSON Schema: every object is closed, every property is required, and every
+//! keyword can be enforced by a grammar. An optional property becomes nullable. Keywords that only narrow a value are
+//! left out: the description mentions them, and the call is still validated against the original schema. If the
+//! subset cannot express a schema, the tool cannot be strict, and [`NotStrict`] has the reason.
 
 mod nulls;
 mod schema;
@@ -15,13 +15,14 @@ use serde_json::Value;
 pub use nulls::without_nulls;
 pub use schema::strict_schema;
 
-/// How many `$ref`s are followed for one value, because a schema may refer to itself.
+/// Maximum number of `$ref`s that are followed for one value, because a schema may refer to itself.
 const HOPS_MAX: usize = 16;
 
 /// Why a schema cannot be strict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct NotStrict {
-    /// The argument whose schema prevents it, such as `filter.tags[]`; empty for the arguments as a whole.
+    /// The path of the argument whose schema cannot be strict, such as `filter.tags[]`; empty for the arguments as a
+    /// whole.
     pub at: String,
     /// The reason.
     pub why: String,
@@ -34,7 +35,7 @@ impl fmt::Display for NotStrict {
     }
 }
 
-/// The schema that a local reference points to: `#`, `#/$defs/name` or `#/definitions/name`.
+/// The schema to which a local reference points: `#`, `#/$defs/name` or `#/definitions/name`.
 fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     if reference == "#" {
         return Some(root);
@@ -43,7 +44,7 @@ fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     matches!(folder, "$defs" | "definitions").then(|| root.get(folder)?.get(name)).flatten()
 }
 
-/// Returns true if `schema`, a part of `root`, accepts null. If that is unclear it returns true, so that no null is
+/// Returns true if `schema`, a part of `root`, accepts null. If this is unclear, returns true, so that no null is
 /// dropped.
 fn allows_null(schema: &Value, root: &Value, hops: usize) -> bool {
     let Value::Object(members) = schema else { return schema != &Value::Bool(false) };

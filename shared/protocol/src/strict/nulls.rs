@@ -8,12 +8,12 @@ use super::super::json::{Document, Kind, Value, push_quoted};
 use super::{HOPS_MAX, allows_null, resolve};
 use tickfleet_model::limits;
 
-/// Returns `arguments` without the members that are null, optional in `schema`, and not permitted to be null there. A
-/// strict model must name every argument, and sends null for an argument that it omits. All other bytes are unchanged,
-/// and so is text that is not JSON.
+/// Returns `arguments` without nulls that mean an omitted argument: the member is optional in `schema`, and `schema`
+/// does not allow null there. A strict model must name every argument, and sends null for an argument that it omits.
+/// All other bytes stay unchanged. Text that is not JSON is returned unchanged.
 #[must_use]
 pub fn without_nulls<'a>(schema: &Schema, arguments: &'a str) -> Cow<'a, str> {
-    // Only nulls are ever dropped.
+    // Without a null, nothing can be dropped.
     if !arguments.contains("null") {
         return Cow::Borrowed(arguments);
     }
@@ -22,7 +22,7 @@ pub fn without_nulls<'a>(schema: &Schema, arguments: &'a str) -> Cow<'a, str> {
     root.and_then(|value| strip(value, schema, schema)).map_or(Cow::Borrowed(arguments), Cow::Owned)
 }
 
-/// The text of `value` without its dropped members; `None` if nothing is dropped.
+/// The text of `value` without the dropped members; `None` if nothing is dropped.
 fn strip(value: Value<'_, '_>, schema: &Schema, root: &Schema) -> Option<String> {
     let schema = plain(schema, root)?;
     match value.kind() {
@@ -70,7 +70,7 @@ fn strip_array(array: Value<'_, '_>, items: &Schema, root: &Schema) -> Option<St
     })
 }
 
-/// The schema after following references, and after a choice between one schema and null.
+/// The schema after all references are followed. A choice between a schema and null counts as the schema itself.
 fn plain<'a>(schema: &'a Schema, root: &'a Schema) -> Option<&'a Schema> {
     let mut schema = schema;
     for _ in 0..HOPS_MAX {

@@ -4,13 +4,15 @@ use serde_json::{Map, Value, json};
 
 use super::{HOPS_MAX, NotStrict, allows_null, resolve};
 
-/// OpenAI's bounds on a strict schema: levels, properties, enum values, and characters of names and values.
+/// OpenAI's bounds on a strict schema: levels, properties, enum values, and the characters of names and values
+/// together.
 const LEVELS_MAX: usize = 10;
 const PROPERTIES_MAX: usize = 5_000;
 const ENUM_VALUES_MAX: usize = 1_000;
 const NAME_CHARS_MAX: usize = 120_000;
 
-/// Keywords that a grammar cannot express. Without them, the model would be forced to follow a different schema.
+/// Keywords that a grammar cannot express and that must not be left out: without them, the model would follow a
+/// different schema.
 const NEEDED: [&str; 11] = [
     "patternProperties",
     "prefixItems",
@@ -25,7 +27,7 @@ const NEEDED: [&str; 11] = [
     "$recursiveRef",
 ];
 
-/// Keywords that only narrow or inform. They are left out, and the description mentions them.
+/// Keywords that only narrow a value or inform. They are left out, and the description mentions them.
 const TOLD: [&str; 9] = [
     "default",
     "minLength",
@@ -38,10 +40,10 @@ const TOLD: [&str; 9] = [
     "contentEncoding",
 ];
 
-/// Longest value that a description mentions, in bytes.
+/// Maximum bytes of a value that a description mentions.
 const TOLD_BYTES_MAX: usize = 120;
 
-/// Keywords that are kept unchanged next to a type.
+/// Keywords that stay unchanged next to a type.
 const KEPT: [&str; 12] = [
     "title",
     "enum",
@@ -145,7 +147,7 @@ impl SchemaWalk<'_> {
         })
     }
 
-    /// An `allOf` with a single schema, which generators write to add a description.
+    /// An `allOf` with a single schema. Generators write it to add a description.
     fn only_one(
         &mut self,
         members: &Map<String, Value>,
@@ -175,7 +177,7 @@ impl SchemaWalk<'_> {
         Ok(strict.into())
     }
 
-    /// Several types: a choice between them.
+    /// A schema with several types: becomes a choice between them.
     fn any_type(
         &mut self,
         members: &Map<String, Value>,
@@ -202,7 +204,8 @@ impl SchemaWalk<'_> {
     }
 
     fn typed(&mut self, members: &Map<String, Value>, kind: &str, at: &str, level: usize) -> Result<Value, NotStrict> {
-        // Next to a type, a choice only narrows, unless it has members of its own.
+        // Next to a type, a choice (`anyOf`, `oneOf`) only narrows the value, unless its schemas have members of
+        // their own.
         let brings = |one: &Value| one.get("properties").is_some() || one.get("$ref").is_some();
         let choices = ["anyOf", "oneOf"].iter().filter_map(|name| members.get(*name)?.as_array());
         if choices.flatten().any(brings) {
@@ -238,8 +241,8 @@ impl SchemaWalk<'_> {
         let empty = Map::new();
         let properties = members.get("properties").and_then(Value::as_object).unwrap_or(&empty);
         let closed = members.get("additionalProperties").map(|more| more == &Value::Bool(false));
-        // The arguments of a tool without arguments are an empty object. Anywhere else, such an object accepts any
-        // members.
+        // At the top level, a schema without properties means a tool without arguments. Anywhere else, such an object
+        // accepts any members.
         if closed == Some(false) || closed.is_none() && properties.is_empty() && !at.is_empty() {
             return Err(refuse(at, "takes members of any name"));
         }
@@ -277,7 +280,7 @@ impl SchemaWalk<'_> {
     }
 }
 
-/// The types that a schema names, or that its values or members imply; empty if the type is open.
+/// The types that a schema names, or that its values or members imply; empty if any type is possible.
 fn types(members: &Map<String, Value>) -> Vec<String> {
     let named = |kind: &Value| kind.as_str().map(str::to_owned);
     match members.get("type") {
@@ -312,7 +315,7 @@ fn is_known_format(format: &Value) -> bool {
     format.as_str().is_some_and(|format| FORMATS.contains(&format))
 }
 
-/// The description, followed by the keywords that the subset leaves out.
+/// The description, followed by the keywords that the subset does not have.
 fn described(members: &Map<String, Value>) -> Option<String> {
     let unknown_format = members.get("format").filter(|format| !is_known_format(format)).map(|value| ("format", value));
     let told = TOLD.iter().filter_map(|name| Some((*name, members.get(*name)?)));
@@ -331,7 +334,7 @@ fn described(members: &Map<String, Value>) -> Option<String> {
     }
 }
 
-/// The strict schema, or null.
+/// A schema that accepts null or `strict`.
 fn nullable(mut strict: Value) -> Value {
     let null = || json!({"type": "null"});
     let Some(members) = strict.as_object_mut() else { return strict };
@@ -369,7 +372,7 @@ mod tests {
         json!({"type": "object", "properties": properties, "required": required})
     }
 
-    /// The strict form of the single property `p`, optional unless `required`.
+    /// The strict form of the single property `p`. The property is optional unless `required` is set.
     fn property(schema: Value, required: bool) -> Value {
         let names = if required { json!(["p"]) } else { json!([]) };
         strict_schema(&object(json!({"p": schema}), names)).unwrap()["properties"]["p"].clone()

@@ -1,9 +1,9 @@
-//! Finds the tool calls in a model's plain-text answer, and reports what is wrong with a call that cannot be read.
+//! Finds the tool calls in a model's plain-text answer, and describes the problem of a call that cannot be read.
 //!
-//! An answer is read from left to right, with two rules. A call is never completed or repaired: a call that breaks off
-//! was never finished. After a broken place, nothing is taken for a call: with one quote too many or too few, the
-//! content of a string may look like one. So if the model is asked to fix a call, neither that call nor any later one
-//! was carried out.
+//! An answer is read from left to right, with two rules. First, a call is never completed or repaired: a call that
+//! breaks off was not finished. Second, nothing after a broken place counts as a call: if a quote is missing or
+//! superfluous, the content of a string may look like a call. So if the model is asked to fix a call, neither this
+//! call nor any later one was carried out.
 
 use std::borrow::Cow;
 
@@ -12,17 +12,18 @@ use super::forms::{self, CallForm};
 use super::meaning::{self, collect, unreadable};
 use tickfleet_model::{Call, limits};
 
-/// The depth to which an answer's JSON is indexed: list, call, `function`, its members.
+/// The depth to which the JSON in an answer is indexed: list, call, `function`, members of `function`.
 const LEVELS: usize = 4;
 
-/// Longest quote of a form in a complaint, in bytes.
+/// Maximum bytes of a call's text that an error message quotes.
 const FORM_BYTES_MAX: usize = 60;
 
-/// Bytes examined after the place where JSON broke, to distinguish a broken call from prose with braces.
+/// Bytes that are examined after the place where JSON is broken. They show whether it is a broken call or prose with
+/// braces.
 const LOOK_AHEAD_BYTES: usize = 256;
 
-/// Thoughts and text for the user are not calls. Each entry has the start, the end, and whether a prompt may end with
-/// the start, in which case the answer contains only the end.
+/// Start and end of text that contains no calls: thoughts, and text for the user. The flag is true if a prompt may
+/// end with the start, so that the answer contains only the end.
 const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<think>", "</think>", true),
     ("[THINK]", "[/THINK]", true),
@@ -31,14 +32,14 @@ const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<|channel>thought", "<channel|>", true),
 ];
 
-/// Begins text for the user, which needs no end.
+/// The start of text for the user. This text needs no end.
 const TO_THE_USER: &str = "<|channel|>final<|message|>";
 
-/// Marks before a call, besides the tags that [`forms::tag`] recognizes. After them comes JSON, or a markup that this
-/// module does not read.
+/// Marks before a call, in addition to the tags that [`forms::tag`] recognizes. JSON or a markup that this module
+/// does not read follows the mark.
 const MARKS: [&str; 3] = ["[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"];
 
-/// Marks of calls in a markup that this module does not read: the tool's name is outside the JSON.
+/// Marks of calls in markups that this module does not read. In such a markup, the tool's name is outside the JSON.
 const FOREIGN: [&str; 11] = [
     "<|tool_call>",
     "<|tool_calls_section_begin|>",
@@ -60,16 +61,16 @@ const RECIPIENT: &str = "to=functions.";
 const HEADERS: [&str; 2] = ["<|start|>", "<|channel|>"];
 const HEADER_ENDS: &str = "<|message|>";
 
-/// The calls in a model's answer, in order; at most one more than a turn may have. An answer without calls gives none.
+/// The calls in a model's answer, in order; at most one more than a turn may have. Empty if the answer has no calls.
 ///
-/// An unreadable call is included; [`problem`] distinguishes it from the others. Its arguments are the broken text, so
-/// that it never runs. It is the last one, because nothing after it is read.
+/// An unreadable call is included, and [`problem`] returns its problem. Its arguments are the broken text, so that it
+/// never runs. It is always the last call, because nothing after it is read.
 #[must_use]
 pub fn calls_in(answer: &str) -> Vec<Call> {
     calls_up_to(answer, limits::CALLS_PER_TURN_MAX + 1)
 }
 
-/// Like [`calls_in`], with another bound.
+/// Like [`calls_in`], but returns at most `calls_max` calls.
 pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     let forms = forms::find(answer);
     let at = thought_in_prompt(answer);
@@ -83,7 +84,7 @@ pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
         next_form: 0,
         open_thought: None,
     };
-    // If the prompt ends with the start of the header, the answer begins in the middle of the header.
+    // If the prompt ends with the start of a message header, the answer begins in the middle of this header.
     let start = answer.trim_start();
     if start.starts_with(RECIPIENT) {
         reader.give_up(answer.len() - start.len());
@@ -92,7 +93,7 @@ pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     reader.calls
 }
 
-/// Where the answer begins after a thought whose start was in the prompt.
+/// The offset after a thought whose start was in the prompt; 0 if there is no such thought.
 fn thought_in_prompt(answer: &str) -> usize {
     let ends = THOUGHTS.into_iter().filter(|(.., may_be_prompted)| *may_be_prompted).filter_map(|(start, end, _)| {
         let at = answer.find(end)?;
@@ -106,15 +107,16 @@ struct AnswerReader<'a> {
     answer: &'a str,
     at: usize,
     calls: Vec<Call>,
-    /// The place of broken JSON that did not look like a call. A later call may be inside it.
+    /// The offset of broken JSON that did not look like a call. If a later call follows, it may be inside a string of
+    /// this JSON.
     doubt: Option<usize>,
-    /// The place of a mark that must be followed by JSON.
+    /// The offset of a mark that JSON must follow.
     marked: Option<usize>,
-    /// The lines that announce or make a call in a form other than JSON, in order.
+    /// The lines of the answer that announce a call, or that are calls in a form other than JSON, in order.
     forms: Vec<CallForm>,
-    /// The index of the first form that is not behind the current position.
+    /// The index of the first form that is not before the current position.
     next_form: usize,
-    /// Where a thought began that does not end.
+    /// The offset of a thought without an end.
     open_thought: Option<usize>,
 }
 
@@ -123,7 +125,7 @@ impl<'a> AnswerReader<'a> {
         self.answer.get(self.at..).unwrap_or_default()
     }
 
-    /// Reads up to and including the next place that matters. Returns false at the end.
+    /// Reads up to the end of the next form, mark, thought or JSON. Returns false at the end of the answer.
     fn step(&mut self) -> bool {
         let next = |c: char| matches!(c, '{' | '[' | '<') || self.marked.is_some() && !c.is_whitespace();
         let found = self.rest().find(next);
@@ -158,8 +160,8 @@ impl<'a> AnswerReader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Handles a line in such a form: continues after a line that announces a call, gives up at a line that is the
-    /// call.
+    /// Handles a line of `forms`. If the line only announces a call, reading continues after the announcement. If the
+    /// line itself is the call, it is unreadable, and reading stops.
     fn form(&mut self, form: CallForm) -> bool {
         let Some(bytes) = form.announces else {
             self.give_up(self.marked.unwrap_or(form.at));
@@ -173,7 +175,8 @@ impl<'a> AnswerReader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Skips the model's thoughts. A call in a thought that does not end may have been intended.
+    /// Skips the model's thoughts. If a thought has no end, a call in it may have been intended, so the text after
+    /// its start is read.
     fn thought(&mut self, rest: &str) -> bool {
         if self.open_thought.is_some() {
             return false;
@@ -190,7 +193,7 @@ impl<'a> AnswerReader<'a> {
                 return true;
             }
             if may_be_prompted && rest.starts_with(end) {
-                // The start was in the prompt, so everything so far was a thought.
+                // The start of the thought was in the prompt, so everything before its end was part of the thought.
                 self.calls.clear();
                 (self.doubt, self.marked) = (None, None);
                 self.at += end.len();
@@ -200,7 +203,7 @@ impl<'a> AnswerReader<'a> {
         false
     }
 
-    /// Notes a mark, and gives up at a markup that this module does not read.
+    /// Records a mark. Stops at a markup that this module does not read.
     fn mark(&mut self, rest: &str) -> bool {
         if FOREIGN.iter().any(|mark| rest.starts_with(mark)) || names_a_recipient(rest) {
             self.give_up(self.marked.unwrap_or(self.at));
@@ -216,7 +219,7 @@ impl<'a> AnswerReader<'a> {
         }
         self.marked = Some(self.at);
         self.at += bytes;
-        // A mark at the end of the answer announced a call that does not follow.
+        // A mark at the end of the answer announces a call that does not follow, so the call is unreadable.
         if self.rest().trim().is_empty() {
             self.give_up(self.at - bytes);
         }
@@ -234,7 +237,7 @@ impl<'a> AnswerReader<'a> {
             self.calls.truncate(before);
             return self.give_up(doubt);
         }
-        // The error message states that nothing after this call was carried out.
+        // The error message says that nothing after this call was carried out, so drop the later calls.
         if let Some(bad) = self.calls.iter().skip(before).position(has_to_be_mended) {
             self.calls.truncate(before + bad + 1);
             self.at = self.answer.len();
@@ -246,10 +249,11 @@ impl<'a> AnswerReader<'a> {
         }
     }
 
-    /// Handles broken JSON: a call that the model has to fix, or other text in braces.
+    /// Handles broken JSON. It is a call that the model must fix, or other text in braces.
     fn broken(&mut self, rest: &str, error: &JsonError) {
         let read = rest.get(..error.byte).unwrap_or(rest);
-        // Except at the start of the answer, brackets around a function are prose.
+        // A list of calls in Python syntax counts only at the start of the answer. Later in the answer, brackets
+        // around a function are prose.
         let python =
             || forms::is_python(rest) && self.answer.get(..self.at).is_some_and(|before| before.trim().is_empty());
         if self.marked.is_some() || python() || looks_like_a_call(prefix(rest, read.len() + LOOK_AHEAD_BYTES)) {
@@ -258,12 +262,12 @@ impl<'a> AnswerReader<'a> {
         if read.contains(':') {
             self.doubt.get_or_insert(self.at);
         }
-        // Continues after the place where it broke, so that no byte is scanned twice. Brackets are single bytes, so
-        // this splits none.
+        // Continue after the broken place, so that no byte is scanned twice. The step does not split a character,
+        // because brackets are single bytes.
         self.at += read.len().max(1);
     }
 
-    /// Takes everything from `start` on as one unreadable call.
+    /// Adds everything from `start` on as one unreadable call, and stops.
     fn give_up(&mut self, start: usize) {
         let start = self.open_thought.unwrap_or(start);
         let raw = self.answer.get(start..).unwrap_or_default();
@@ -272,7 +276,7 @@ impl<'a> AnswerReader<'a> {
     }
 }
 
-/// Returns true if a message's header names a tool as its recipient, such as `<|channel|>commentary to=functions.add`.
+/// Returns true if a message header names a tool as the recipient, such as `<|channel|>commentary to=functions.add`.
 fn names_a_recipient(rest: &str) -> bool {
     let Some(header) = HEADERS.iter().find_map(|start| rest.strip_prefix(start)) else { return false };
     let header = prefix(header, LOOK_AHEAD_BYTES);
@@ -281,11 +285,12 @@ fn names_a_recipient(rest: &str) -> bool {
     recipient.is_some_and(|recipient| !matches!(recipient, "" | "user" | "assistant" | "all"))
 }
 
-/// Returns true if broken JSON was meant as a call, judged by its first key in any kind of quotes.
+/// Returns true if broken JSON was probably meant as a call. Decided by its first key, which may have any kind of
+/// quotes.
 fn looks_like_a_call(text: &str) -> bool {
     let quotes = ['"', '\'', '`', '“', '”', '\\', ' ', '\n', '\r', '\t'];
     let inside = text.strip_prefix('[').unwrap_or(text).trim_start();
-    // Templates write one brace as two.
+    // Some prompt templates show one brace as two, and models copy this.
     let inside = inside.strip_prefix('{').map_or(inside, |inside| inside.strip_prefix('{').unwrap_or(inside));
     let inside = inside.trim_start_matches(quotes);
     let inside = inside.strip_prefix("&quot;").unwrap_or(inside);
@@ -295,7 +300,7 @@ fn looks_like_a_call(text: &str) -> bool {
     (after.is_empty() || after.starts_with(':')) && meaning::begins_a_call(key, inside)
 }
 
-/// Broken text without the mark that it may begin with.
+/// Broken text without the mark or fence at its start.
 fn unmarked(raw: &str) -> &str {
     raw.get(mark_bytes(raw).max(forms::fence(raw))..).unwrap_or(raw).trim_start()
 }
@@ -306,20 +311,20 @@ fn mark_bytes(text: &str) -> usize {
     MARKS.iter().find(|mark| text.starts_with(**mark)).map(|mark| mark.len()).or_else(tag).unwrap_or(0)
 }
 
-/// The tool that broken text names, if that much is readable; otherwise empty.
+/// The tool that broken text names; empty if the name cannot be read.
 fn named(raw: &str) -> String {
     let (document, _) = Document::read(prefix(unmarked(raw), LOOK_AHEAD_BYTES), limits::JSON_DEPTH_MAX, 1);
     let name = document.root().and_then(meaning::name_of).unwrap_or_default();
     bounded(&name, limits::NAME_BYTES_MAX).into_owned()
 }
 
-/// Returns true if nothing after this call may be carried out. Empty arguments are the empty object, as in every
-/// dialect.
+/// Returns true if the model must fix this call, so that nothing after it may be carried out. Empty arguments count
+/// as the empty object, as in all dialects.
 fn has_to_be_mended(call: &Call) -> bool {
     if call.arguments.is_empty() { call.tool.is_empty() } else { problem(call).is_some() }
 }
 
-/// The complaint about an unreadable call from [`calls_in`], in words that its model can act on, at most
+/// The problem of an unreadable call from [`calls_in`], as a message that the model can act on; at most
 /// [`limits::ERROR_BYTES_MAX`] bytes. `None` for a call whose arguments are JSON, even if the tool rejects them.
 #[must_use]
 pub fn problem(call: &Call) -> Option<String> {
@@ -333,7 +338,7 @@ pub fn problem(call: &Call) -> Option<String> {
     if error.is_none() && !call.tool.is_empty() {
         return None;
     }
-    // If other text surrounded the call, the end of the call itself is not an error.
+    // If other text surrounded the call, the end of the call's own JSON is not an error.
     let error = leading(unmarked(raw), limits::JSON_DEPTH_MAX).err().or(error.filter(|_| !call.tool.is_empty()));
     let what = match (mark_of(raw), error) {
         (Some(mark), _) => format!("{whose} is in a form that is not understood here ({mark})."),
@@ -349,7 +354,7 @@ pub fn problem(call: &Call) -> Option<String> {
     Some(bounded(&told, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned())
 }
 
-/// The mark that broken text begins with, unless JSON follows it.
+/// The mark at the start of broken text, unless JSON follows the mark.
 fn mark_of(raw: &str) -> Option<Cow<'_, str>> {
     if let Some((start, ..)) = THOUGHTS.iter().find(|(start, ..)| raw.starts_with(start)) {
         return Some(Cow::Owned(format!("it is inside {start}, which does not end")));
@@ -375,7 +380,7 @@ mod tests {
 
     use super::*;
 
-    /// Tool and arguments of each readable call, and the word `unreadable` for the others.
+    /// The tool and arguments of each readable call. For an unreadable call, the word `unreadable`.
     fn read(answer: &str) -> Vec<String> {
         let told = |call: &Call| match problem(call) {
             None => format!("{} {}", call.tool, call.arguments),

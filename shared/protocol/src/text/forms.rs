@@ -1,27 +1,27 @@
-//! Forms of calls that are not JSON or that announce it: tags, fences and lines that model families and agent
-//! frameworks use. They are recognized but not read, because half of such a call's meaning is in the tool's own
-//! definition.
+//! Forms of calls other than plain JSON: tags, fences and lines of certain model families and agent frameworks. A
+//! form may announce a call in JSON, or be the call itself. The second kind is recognized but not read, because half
+//! of such a call's meaning is in the tool's own definition.
 
 use tickfleet_model::limits;
 
 use super::super::json::prefix;
 
-/// Bytes of a tag that are examined.
+/// Maximum bytes of a tag that are examined.
 const TAG_BYTES_MAX: usize = 200;
-/// Lines after a tool's name in which its arguments must begin.
+/// Maximum number of lines after a tool's name in which its arguments must begin.
 const LINES_BETWEEN_MAX: usize = 4;
-/// Lines of an answer that are examined.
+/// Maximum lines of an answer that are examined.
 const LINES_MAX: usize = 10_000;
 
-/// Words in the name of a tag that announces a call, without case and punctuation.
+/// Words in the name of a tag that announces a call, in lower case without punctuation.
 const CALLS: [&str; 8] =
     ["toolcall", "functioncall", "tooluse", "toolcode", "usetool", "calltool", "toolinvocation", "usemcptool"];
 /// Tags whose content is not JSON in our format.
 const FOREIGN: [&str; 6] = ["invoke", "toolname", "toolinput", "toolarguments", "usemcptool", "recipient"];
-/// Words in the name of a tag that ends a call, or that reports a result.
+/// Words in the name of a tag that ends a call or reports a result.
 const NO_CALLS: [&str; 5] = ["result", "response", "output", "error", "end"];
 
-/// Labels of a line that names a tool, without case and punctuation.
+/// Labels of a line that names a tool, in lower case without punctuation.
 const NAME_LABELS: [&str; 11] = [
     "action",
     "tool",
@@ -50,27 +50,27 @@ const INPUT_LABELS: [&str; 12] = [
     "functionarguments",
     "functioninput",
 ];
-/// Names that mean no tool.
+/// Values that mean that no tool is called.
 const NO_TOOLS: [&str; 6] = ["none", "null", "na", "no", "finalanswer", "finish"];
 
 /// A line that is a call, or that announces one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallForm {
-    /// Offset of the line.
+    /// The offset of the line.
     pub(super) at: usize,
-    /// The length of the part that JSON must follow; `None` if the call itself is not JSON.
+    /// The length of the part after which JSON must follow; `None` if the line itself is the call.
     pub(super) announces: Option<usize>,
 }
 
 /// A tag that begins a call.
 pub(super) struct CallTag {
-    /// Its length, in bytes.
+    /// The length of the tag, in bytes.
     pub(super) bytes: usize,
-    /// True if this module does not read its content.
+    /// True if this module does not read the tag's content.
     pub(super) is_foreign: bool,
 }
 
-/// The call's tag at the start of a text.
+/// The tag of a call at the start of a text.
 pub(super) fn tag(text: &str) -> Option<CallTag> {
     let inside = prefix(text.strip_prefix('<')?, TAG_BYTES_MAX);
     let (tag, _) = inside.split_once('>')?;
@@ -88,7 +88,7 @@ pub(super) fn tag(text: &str) -> Option<CallTag> {
     is_call.then_some(CallTag { bytes: 1 + tag.len() + 1, is_foreign: is_foreign || has_more })
 }
 
-/// Returns the length in bytes of the call's fence at the start of a text: of its first line. 0 if the text has none.
+/// Returns the length in bytes of the fence line at the start of a text, if the fence begins a call; 0 otherwise.
 pub(super) fn fence(text: &str) -> usize {
     let line = text.lines().next().unwrap_or_default();
     let info = line.strip_prefix("```").map(folded).unwrap_or_default();
@@ -96,7 +96,7 @@ pub(super) fn fence(text: &str) -> usize {
     if is_call { line.len() } else { 0 }
 }
 
-/// The lines of an answer that are or announce calls, in order.
+/// The lines of an answer that announce calls or that are calls, in order.
 pub(super) fn find(answer: &str) -> Vec<CallForm> {
     let mut forms = Vec::new();
     let lines: Vec<(usize, &str)> = lines(answer).take(LINES_MAX).collect();
@@ -131,7 +131,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns true if a line names a tool, and a line after it has arguments: `Action: add`, `Action Input: {…}`.
+/// Returns true if a line names a tool and one of the next lines has arguments: `Action: add`, `Action Input: {…}`.
 fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn() -> Lines) -> bool {
     let Some((label, value)) = labelled(line).filter(|(label, _)| NAME_LABELS.contains(&label.as_str())) else {
         return false;
@@ -153,7 +153,7 @@ fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn
     }
 }
 
-/// The label of a line, folded, and the text after its colon, without Markdown.
+/// The label of a line in lower case without punctuation, and the text after the label's colon. Markdown is removed.
 fn labelled(line: &str) -> Option<(String, &str)> {
     let marks = ['*', '#', '>', '-', '_', '`', '"', '\'', ' ', '\t'];
     let (label, value) = line.trim_start_matches(marks).split_once(':')?;
@@ -164,7 +164,7 @@ fn labelled(line: &str) -> Option<(String, &str)> {
     Some((label, value.trim_matches(|c: char| c.is_whitespace() || marks.contains(&c))))
 }
 
-/// Returns true for `>>>name` before a line of JSON.
+/// Returns true for a line `>>>name` that is followed by a line of JSON.
 fn is_functionary<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn() -> Lines) -> bool {
     let Some(name) = line.strip_prefix(">>>").map(str::trim_end) else { return false };
     !name.is_empty()
@@ -180,7 +180,7 @@ fn is_expression_of_functions(line: &str) -> bool {
     name > 0 && rest.get(name..).is_some_and(|after| after.starts_with(['(', ':', '{', '[']))
 }
 
-/// The offset of an answer that consists of a single call in Python syntax, in a fence or not.
+/// The offset of the call, if the answer consists of a single call in Python syntax, with or without a fence.
 fn lone_expression(answer: &str) -> Option<usize> {
     let trimmed = answer.trim();
     let inside = trimmed.strip_prefix("```").and_then(|text| text.strip_suffix("```"));
@@ -203,7 +203,7 @@ pub(super) fn is_python(text: &str) -> bool {
     name > 0 && inside.as_bytes().get(name) == Some(&b'(')
 }
 
-/// Returns true if the first call of such a list has keyword arguments, or none.
+/// Returns true if the first call of a Python list has keyword arguments or no arguments.
 fn has_keywords(text: &str) -> bool {
     text.split_once('(').is_some_and(|(_, arguments)| arguments.starts_with(')') || begins_with_keyword(arguments))
 }
@@ -218,7 +218,7 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':')
 }
 
-/// A word without case and punctuation.
+/// A word in lower case without punctuation.
 pub(super) fn folded(word: &str) -> String {
     word.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }

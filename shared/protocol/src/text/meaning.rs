@@ -1,4 +1,4 @@
-//! The meaning of JSON in an answer: a call, nearly a call, or something else.
+//! The meaning of JSON in an answer: a call, an unreadable call, or something else.
 
 use std::borrow::Cow;
 
@@ -6,12 +6,12 @@ use super::super::json::{Kind, Value, prefix};
 use super::forms::folded;
 use tickfleet_model::{Call, limits, suggest};
 
-/// Keys that only a tool's name has, without case and punctuation.
+/// Keys that only a tool's name has. All keys here are in lower case without punctuation.
 const NAMES: [&str; 8] =
     ["tool", "toolname", "functionname", "recipientname", "toolcall", "functioncall", "calltool", "usetool"];
-/// Keys that hold a tool's name if arguments are next to them.
+/// Keys that contain a tool's name if arguments are in the same object.
 const NAMES_BESIDE_ARGUMENTS: [&str; 2] = ["function", "action"];
-/// Keys of an object that contains the call.
+/// Keys of an object that contains the whole call.
 const WRAPPERS: [&str; 7] = ["function", "tool", "toolcall", "functioncall", "tooluse", "call", "action"];
 /// Keys that only lists of calls have.
 const LISTS: [&str; 3] = ["toolcalls", "functioncalls", "tooluses"];
@@ -27,21 +27,21 @@ const ARGUMENTS: [&str; 9] = [
     "functionargs",
     "functionparameters",
 ];
-/// Keys of arguments next to a tool's name.
+/// Keys that contain arguments if a tool's name is in the same object.
 const ARGUMENTS_BESIDE_NAME: [&str; 7] =
     ["parameters", "args", "params", "kwargs", "input", "inputs", "actionarguments"];
-/// Members of a call that are neither its tool nor its arguments.
+/// Members of a call that contain neither its tool nor its arguments.
 const ASIDE: [&str; 10] =
     ["reason", "id", "callid", "toolcallid", "type", "thought", "thoughts", "thinking", "explanation", "why"];
-/// The actions by which LangChain agents give their answer.
+/// The actions by which LangChain agents give their final answer.
 const FINAL_ANSWERS: [&str; 3] = ["finalanswer", "finish", "none"];
 
-/// A call that [`super::problem`] complains about: it has no name, or its arguments are not JSON.
+/// A call that [`super::problem`] reports as unreadable: it has no name, or its arguments are not JSON.
 pub(super) fn unreadable(raw: &str, tool: String) -> Call {
     Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
 }
 
-/// The meaning of an object of an answer.
+/// The meaning of an object in an answer.
 enum ObjectMeaning {
     Call(Call),
     /// A call whose name or arguments could not be read.
@@ -50,7 +50,8 @@ enum ObjectMeaning {
     Other,
 }
 
-/// Adds the calls of a whole value: an object, a list of objects, or an object with such a list.
+/// Adds the calls of a complete value, which may be an object, a list of objects, or an object that contains such a
+/// list.
 pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     if value.kind() == Kind::Array {
         return value.elements().for_each(|element| add(element, false, calls));
@@ -69,7 +70,8 @@ pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     }
 }
 
-/// Adds the call that a value contains. `is_announced`: the list that contains the value can hold only calls.
+/// Adds the call that a value contains. `is_announced` is true if the list that contains the value has a key that
+/// only lists of calls have.
 fn add(value: Value<'_, '_>, is_announced: bool, calls: &mut Vec<Call>) {
     match meaning_of(value) {
         ObjectMeaning::Call(call) => calls.push(call),
@@ -89,7 +91,7 @@ fn meaning_of(object: Value<'_, '_>) -> ObjectMeaning {
             ObjectMeaning::Call(call) => {
                 ObjectMeaning::Call(Call { provider_id: id(object).or(call.provider_id), ..call })
             }
-            // A tool definition has a description, a call has none.
+            // A tool definition has a description, and a call does not.
             ObjectMeaning::Other if has_text(inner, "name") && inner.member("description").is_none() => {
                 ObjectMeaning::Unreadable
             }
@@ -117,7 +119,7 @@ fn meaning_of(object: Value<'_, '_>) -> ObjectMeaning {
             ObjectMeaning::Call(call(object, name, arguments_text(arguments)))
         };
     }
-    // A tool definition has a name and parameters too.
+    // A tool definition also has a name and parameters, but in addition a description.
     if object.member("description").is_some() {
         return ObjectMeaning::Other;
     }
@@ -135,14 +137,14 @@ fn meaning_of(object: Value<'_, '_>) -> ObjectMeaning {
     }
 }
 
-/// Returns true if an object has a string under a key that was probably meant to name the tool.
+/// Returns true if an object has a string under a key that was probably meant as the key of the tool's name.
 fn is_misspelt(object: Value<'_, '_>) -> bool {
     object.members().any(|(key, value)| {
         value.kind() == Kind::String && suggest::closest(&key, ["tool", "tool_name", "function", "name"]).is_some()
     })
 }
 
-/// Returns true if an object has only the tool's name and members that do not matter.
+/// Returns true if an object has only the tool's name and members that are not part of the call.
 fn is_alone(object: Value<'_, '_>) -> bool {
     object.members().all(|(key, _)| {
         let key = folded(&key);
@@ -156,7 +158,7 @@ pub(super) fn name_of<'a>(object: Value<'a, '_>) -> Option<Cow<'a, str>> {
     name.or_else(|| object.member("name")).and_then(text)
 }
 
-/// Returns true if an incomplete object was meant to be a call, judged by its first key and the text that follows.
+/// Returns true if an incomplete object was meant as a call. Decided by its first key and the text that follows.
 pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     let key = folded(key);
     let key = key.as_str();
@@ -171,7 +173,7 @@ pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     may_begin && ["arguments", "parameters", "tool", "action_input", "\"args\""].iter().any(|word| seen.contains(word))
 }
 
-/// The first member whose key is in `names`, without case and punctuation.
+/// The first member whose key is in `names`. Case and punctuation of the key are ignored.
 fn member<'a, 'd>(object: Value<'a, 'd>, names: &[&str]) -> Option<Value<'a, 'd>> {
     object.members().find(|(key, _)| names.contains(&folded(key).as_str())).map(|(_, value)| value)
 }

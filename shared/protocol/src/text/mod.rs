@@ -1,5 +1,5 @@
-//! Tools in plain text, for models without function calling: the prompt that describes the tools, how an answer is
-//! read, and how a result is written.
+//! Tools in plain text, for models without function calling: the prompt that describes the tools, how calls are read
+//! from an answer, and how results are written.
 
 mod answer;
 mod forms;
@@ -12,7 +12,7 @@ pub(super) use answer::calls_up_to;
 pub use answer::{calls_in, problem};
 pub use prompts::{PromptError, Prompts};
 
-/// Escapes `text` for the inside of a block or of its attributes, so that it cannot end either.
+/// Escapes `text` for the content of a block or of an attribute, so that it can end neither.
 pub(super) fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>', '"']) {
         return Cow::Borrowed(text);
@@ -29,7 +29,7 @@ pub(super) fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// A result as a block of text that its content cannot end.
+/// A result as a block of text. Its content is escaped, so that it cannot end the block.
 pub(super) fn result_block(tool: &str, success: bool, content: &str) -> String {
     let content = escape(content);
     let mut block = String::with_capacity(content.len() + tool.len() + 64);

@@ -2,7 +2,7 @@
 
 use tickfleet_model::ToolSpec;
 
-/// The texts around the tools. The built-in texts are in `config/prompts`.
+/// The texts that describe tools to a model. The built-in texts are in `config/prompts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompts {
     tools: String,
@@ -28,8 +28,9 @@ impl Default for Prompts {
 }
 
 impl Prompts {
-    /// The files of the folder `prompts`, and their built-in text: how to call, with `{tools}` as the place for the
-    /// tools; one tool, with `{name}`, `{description}` and `{arguments}`; and the sentence for a request without tools.
+    /// The files of the folder `prompts`, each with its built-in text. `tools.txt` explains how to call tools, and
+    /// `{tools}` is replaced by the tools. The second file describes one tool, with `{name}`, `{description}` and
+    /// `{arguments}`. The third one is the sentence for a request without tools.
     pub const BUILT_IN: [(&'static str, &'static str); 3] = [
         ("tools.txt", include_str!("../../../../config/prompts/tools.txt")),
         ("tool.txt", include_str!("../../../../config/prompts/tool.txt")),
@@ -52,7 +53,8 @@ impl Prompts {
         Ok(Self { tools, tool, none })
     }
 
-    /// Describes these tools in plain text, sorted by name. Without tools, returns the sentence for that case.
+    /// Describes these tools in plain text, sorted by name. For an empty list, returns the sentence for a request
+    /// without tools.
     #[must_use]
     pub fn describe(&self, tools: &[&ToolSpec]) -> String {
         if tools.is_empty() {
@@ -72,7 +74,7 @@ impl Prompts {
     }
 }
 
-/// Replaces the placeholders of `template` once. A value that contains a placeholder is not expanded again.
+/// Replaces the placeholders of `template` once. A placeholder inside a value is not replaced.
 fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(template.len() + values.iter().map(|(_, value)| value.len()).sum::<usize>());
     let mut rest = template;

@@ -43,7 +43,7 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
         max_tokens: request.tokens_max,
         system: &request.system,
         messages: messages(&request.messages),
-        // Its temperature scale ends at 1, while that of the other providers ends at 2.
+        // Anthropic's temperatures end at 1, those of the other providers at 2.
         temperature: request.temperature.map(|t| t.clamp(0.0, 1.0)),
         tools: request.tools.iter().map(define).collect(),
         tool_choice: (request.answer_only && !request.tools.is_empty()).then(|| json!({ "type": "none" })),
@@ -56,8 +56,8 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
     })
 }
 
-/// Roles must alternate, so consecutive messages of one role become one message. Results thus come before the text that
-/// a user adds.
+/// Roles must alternate, so consecutive messages of one role are joined. Thus the results of calls come before the
+/// user's next text in the same message.
 fn messages(messages: &[ChatMessage]) -> Vec<RequestMessage<'_>> {
     let mut joined: Vec<RequestMessage<'_>> = Vec::new();
     for message in messages {
@@ -91,7 +91,7 @@ struct Reply {
     usage: Option<Tokens>,
 }
 
-/// One struct for all kinds: an enum would be read through a buffer, which loses digits of numbers.
+/// One struct for all kinds of parts. Serde would read an enum through a buffer, which loses digits of numbers.
 #[derive(Deserialize)]
 struct Part {
     #[serde(default)]
@@ -123,7 +123,7 @@ pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, St
         match part.r#type.0.as_str() {
             "text" => text.push_str(&part.text.0),
             "tool_use" => calls.push(call(request, calls.len(), part.name, part.input, None)),
-            // Thoughts, and tools that Anthropic runs itself, which this crate never requests.
+            // Thoughts, and tools that Anthropic runs itself. This crate never requests such tools.
             _ => {}
         }
     }

@@ -69,8 +69,8 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
     })
 }
 
-/// Consecutive messages of one role become one content, because the responses to the calls of one content must be in
-/// one content.
+/// Consecutive messages of one role become one content. If calls are in one content, their responses must be in one
+/// content too.
 fn contents(messages: &[ChatMessage]) -> Vec<Content<'_>> {
     let mut contents: Vec<Content<'_>> = Vec::new();
     for message in messages {
@@ -152,7 +152,7 @@ pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, St
     let output = used.candidates_token_count.saturating_add(used.thoughts_token_count);
     let usage = TokenUsage { input: used.prompt_token_count, output };
     let Some(candidate) = reply.candidates.into_iter().next() else {
-        // If the filter stopped a prompt, the reply has feedback in place of a candidate.
+        // If the filter blocked the prompt, the reply has feedback instead of a candidate.
         let blocked = reply.prompt_feedback.ok_or("the response has no candidate")?;
         let reason = blocked.get("blockReason").and_then(Value::as_str).ok_or("the response has no candidate")?;
         let text = format!("The request was blocked: {}.", reason.chars().take(64).collect::<String>());
@@ -170,7 +170,7 @@ pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, St
         }
     }
     let word = candidate.finish_reason.as_deref();
-    // A call that the model failed to write is not an answer, and a repetition may succeed.
+    // The model failed to write a valid call. This is not an answer, and a repetition may succeed.
     if word == Some("MALFORMED_FUNCTION_CALL") {
         return Err("the model wrote a call that cannot be read".to_owned());
     }

@@ -38,7 +38,7 @@ pub(crate) struct EncodedRequest {
 }
 
 impl ProviderApi {
-    /// Its name in configuration and metrics.
+    /// The name in configuration and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl ProviderApi {
         }
     }
 
-    /// The address of the provider.
+    /// The default base address of the API.
     #[must_use]
     pub fn base_url(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl ProviderApi {
         }
     }
 
-    /// Writes a request that has already been checked.
+    /// Encodes a request that has already been checked.
     pub(crate) fn write(
         self,
         request: &ModelRequest,
@@ -77,9 +77,9 @@ impl ProviderApi {
     /// Reads the body of a successful response.
     ///
     /// # Errors
-    /// The problem, in a message that repeats none of the body.
+    /// The problem. The message repeats no part of the body.
     pub(crate) fn read(self, request: &ModelRequest, body: &[u8]) -> Result<ModelAnswer, String> {
-        // A cut-off answer may end inside a character.
+        // A cut-off answer may end in the middle of a character.
         let body = String::from_utf8_lossy(body);
         let body = repaired(&body, limits::JSON_DEPTH_MAX).unwrap_or(std::borrow::Cow::Borrowed(&body));
         match self {
@@ -91,7 +91,7 @@ impl ProviderApi {
     }
 }
 
-/// A text that some servers write as null or as another JSON value. Such a value affects only its own call, not the
+/// A text field. Some servers write null or another JSON value there; such a value affects only its own call, not the
 /// whole answer.
 #[derive(Debug, Default)]
 struct LooseText(String);
@@ -107,7 +107,7 @@ impl<'de> Deserialize<'de> for LooseText {
     }
 }
 
-/// The `index`th call of the answer to `request`.
+/// The call at `index` in the answer to `request`.
 fn call(
     request: &ModelRequest,
     index: usize,
@@ -122,8 +122,8 @@ fn call(
     ToolCall { id: request.call_id(index), tool, arguments, signature }
 }
 
-/// Why an answer ended, from the provider's stop reason and the content. If the answer was cut off and ends with a
-/// call, that call is marked so that it is never carried out.
+/// Why an answer ended, from the provider's stop reason and the answer's content. If the answer was cut off and ends
+/// with a call, this call is marked so that it is never carried out.
 fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_call: bool) -> StopReason {
     if is_refused {
         return StopReason::Refused;
@@ -159,7 +159,7 @@ mod tests {
     fn an_answer_that_was_cut_off_or_has_odd_parts_is_read_call_by_call() {
         let cases = include_str!("../../../../tests/data/trouble/model-answers.json");
         for case in serde_json::from_str::<Vec<Box<RawValue>>>(cases).unwrap() {
-            // Kept as text, because a value would round the numbers of the body.
+            // The members stay text, because parsed values would round the numbers of the body.
             let members: std::collections::BTreeMap<String, Box<RawValue>> = serde_json::from_str(case.get()).unwrap();
             let read = |name: &str| serde_json::from_str::<Value>(members[name].get()).unwrap();
             let about = read("about");

@@ -15,7 +15,7 @@ pub(super) fn write(request: &ModelRequest, model: &str, base_url: &str) -> Resu
     }
     messages.extend(request.messages.iter().map(message));
     let mut body = json!({ "model": model, "messages": messages });
-    // OpenAI's newer models reject the old name, and most compatible servers support only the old name.
+    // OpenAI's newer models reject `max_tokens`. Most compatible servers support only `max_tokens`.
     let tokens_max = if base_url.starts_with(BASE_URL) { "max_completion_tokens" } else { "max_tokens" };
     body[tokens_max] = request.tokens_max.into();
     if let Some(temperature) = request.temperature {

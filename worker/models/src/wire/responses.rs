@@ -1,5 +1,5 @@
-//! OpenAI's Responses. Nothing is stored at the provider: each request has the whole conversation, as with the other
-//! APIs.
+//! OpenAI's Responses. Each request has the whole conversation, as with the other APIs, so the provider stores
+//! nothing.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use tickfleet_protocol::{cut_off, is_unfinished};
 use super::{EncodedRequest, LooseText, call, stop, unexpected};
 use crate::message::{ChatMessage, ModelAnswer, ModelRequest, TokenUsage, ToolCall};
 
-/// The provider rejects a lower limit on the tokens of an answer.
+/// The provider rejects a token limit for the answer that is lower than this.
 const TOKENS_MIN: u32 = 16;
 
 pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedRequest, serde_json::Error> {
@@ -63,7 +63,8 @@ struct Incomplete {
     reason: Option<String>,
 }
 
-/// One struct for all kinds. Unknown items (thoughts, and kinds added later) are skipped, whatever they contain.
+/// One struct for all kinds of items. Unknown items (thoughts, and kinds added later) are skipped, whatever they
+/// contain.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Item {

@@ -1,4 +1,4 @@
-//! Tests providers over real HTTP, with a stand-in that rejects what the real providers reject.
+//! Tests providers over real HTTP, against a stand-in that rejects what the real providers reject.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod strict;
@@ -55,7 +55,7 @@ fn asking() -> ModelRequest {
     }
 }
 
-/// The conversation after an answer with two calls, of which the second failed.
+/// The conversation after an answer with two calls. The second call failed.
 fn continued(calls: Vec<ToolCall>) -> ModelRequest {
     let mut request = asking();
     let results = calls.iter().enumerate().map(|(index, call)| ChatMessage::Result {
@@ -95,7 +95,7 @@ async fn a_conversation_goes_on_with_another_provider() {
         let second = StandIn::start(to, vec![Reply::Words("Done by the other.")]).await;
         let models = ModelChain::new(vec![provider(from, &first.base, "one"), provider(to, &second.base, "two")]);
         let calls = models.ask(&asking()).await.unwrap().answer.calls;
-        // Gemini requires its own signature, which a conversation with another provider does not have.
+        // Gemini requires its own signature, which a conversation with another provider lacks.
         let ProviderAnswer { provider, answer, failed } = models.ask(&continued(calls)).await.unwrap();
         assert_eq!((provider.as_str(), answer.text.as_str()), ("two", "Done by the other."), "{from:?} {to:?}");
         assert_eq!(failed[0].failure, ModelFailure::Unavailable);
@@ -144,7 +144,7 @@ async fn who_asks_for_a_pause_is_left_alone() {
 
 #[tokio::test]
 async fn broken_and_endless_answers_end() {
-    // Each of these values takes seventy bytes of memory once it is parsed.
+    // Each of these values takes seventy bytes of memory after parsing.
     let dense = Box::leak(format!("[{}0]", "0,".repeat(300_000)).into_boxed_str());
     let table = [
         (Reply::Raw("<html>"), ModelFailure::Malformed),

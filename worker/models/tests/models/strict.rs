@@ -11,16 +11,16 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tickfleet_models::ProviderApi;
 
-/// The key that it accepts. It does not look like a real provider's key.
+/// The key that the stand-in accepts. It does not look like a real provider's key.
 pub const KEY: &str = "test-key-of-the-stand-in";
 
-/// Its reply to a valid request.
+/// The stand-in's reply to a valid request.
 #[derive(Debug, Clone)]
 pub enum Reply {
-    /// Two calls, one with a number beyond what a double holds.
+    /// Two calls. One has a number that a double cannot represent.
     Calls,
     Words(&'static str),
-    /// Status, body, and `Retry-After` unless empty.
+    /// Status, body, and the `Retry-After` header unless empty.
     Status(u16, Value, &'static str),
     Raw(&'static str),
     /// More bytes than the client may read.
@@ -115,7 +115,7 @@ fn said(api: ProviderApi, text: &str) -> String {
     body.to_string()
 }
 
-/// Written as text, because `json!` cannot hold a number with 23 digits.
+/// Written as text, because `json!` cannot represent a number with 23 digits.
 fn calls(api: ProviderApi) -> &'static str {
     match api {
         ProviderApi::OpenAi => {

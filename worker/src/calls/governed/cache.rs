@@ -1,7 +1,6 @@
-//! Cached results: if its tool permits it, a read with the same question as a recent read gets that read's result.
-//!
-//! Permission, arguments and rules are checked before, and limits at admission. A cached result only saves the call of
-//! the tool.
+//! Cached results: if its tool permits it, a read call gets the result of an equal recent read.
+//! | Permission, arguments and rules are checked before the cache, and limits at admission. A cached result only
+//! saves the call of the tool.
 
 use std::sync::Arc;
 
@@ -18,11 +17,11 @@ use crate::Common;
 use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
 use crate::tools::RegisteredTool;
 
-/// The question of a call whose result may be cached.
+/// The cache lookup of a call whose result may be cached.
 pub(in crate::calls) struct CacheLookup {
     pub(in crate::calls) name: CacheName,
     ttl_ms: i64,
-    /// When the question was asked, ms of shard time. The age of the result counts from this time.
+    /// Time of the lookup, ms of shard time. If the call runs, the age of its cached result counts from this time.
     asked_ms: i64,
 }
 
@@ -38,7 +37,7 @@ impl ResultCache {
         Self { store: common.store.clone(), metrics: common.metrics.clone() }
     }
 
-    /// The question of the call, if its tool's results are cached.
+    /// The cache lookup of the call; `None` if its result is not cached.
     pub(in crate::calls) fn lookup_of(
         &self,
         attempt: &CallAttempt<'_>,
@@ -63,7 +62,8 @@ impl ResultCache {
         Some(CacheLookup { name, ttl_ms: cache.ttl_ms, asked_ms: self.store.state().now_ms })
     }
 
-    /// The end of a call whose result is cached. A call that has begun work elsewhere continues with that work instead.
+    /// The end of a call whose result is cached. If the call has begun work elsewhere, it continues with that work
+    /// instead.
     pub(in crate::calls) fn cached_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -88,7 +88,7 @@ impl ResultCache {
         })
     }
 
-    /// The result of a call, to be cached in its settle.
+    /// The result of a call as the settle adds it to the cache; `None` if the result cannot be cached.
     pub(in crate::calls) fn fill(
         &self,
         attempt: &CallAttempt<'_>,

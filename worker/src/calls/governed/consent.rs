@@ -29,9 +29,9 @@ use crate::calls::messages;
 use crate::calls::state::Calls;
 use crate::tools::Toolbox;
 
-/// Added to a wait for a point in time.
+/// Added to a wait that must not end before a point in time, because the estimated clock may be ahead.
 const CLOCK_ERROR: Duration = Duration::from_millis(20);
-/// Bytes of the reasons why a call needs approval, as shown to people.
+/// Maximum bytes of the reasons why a call needs approval, as shown to people.
 const WHY_BYTES_MAX: usize = 2 * 1024;
 
 /// The consent that a call needs.
@@ -59,7 +59,7 @@ impl Calls {
         let given = consent(view, tenant, uses, &attempt.name(), now_ms).ok();
         let narrowed = match given {
             Some(Consent::Given { narrowed, .. }) => narrowed,
-            // The begin decides what happens to the call.
+            // In all other states, the begin decides what happens to the call.
             _ => None,
         };
         let again = match &narrowed {
@@ -69,7 +69,7 @@ impl Calls {
         Ok((ConsentCheck { uses: uses.clone(), narrowed }, again))
     }
 
-    /// Counts the approval of a call. Each attempt checks it again, but the call is counted only once.
+    /// Counts the approval of a call. Every attempt checks the approval, but only the first one counts it.
     pub(in crate::calls) fn count_agreed(&self, attempt: &CallAttempt<'_>) {
         if attempt.is_first() {
             self.metrics.approval(ApprovalEvent::Approved);
@@ -98,7 +98,7 @@ impl Calls {
         self.not_agreed(attempt, expired(since_ms, id), ApprovalEvent::Expired)
     }
 
-    /// The end of a call whose approval cannot be requested.
+    /// The end of a call whose approval cannot be requested from people.
     pub(in crate::calls) fn cannot_be_asked(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         self.not_agreed(attempt, cannot_be_asked(), ApprovalEvent::NotAsked)
     }
@@ -108,8 +108,8 @@ impl Calls {
         attempt.refused(Outcome::ApprovalRefused, error)
     }
 
-    /// The call with the arguments that people changed. These pass every guard again, and must not need an approval
-    /// that the original arguments did not need.
+    /// The call with the arguments that people changed. The changed arguments pass every guard again, and must not
+    /// need an approval that the original arguments did not need.
     async fn narrowed(
         &self,
         attempt: &CallAttempt<'_>,
@@ -145,8 +145,9 @@ impl Calls {
         Ok(again)
     }
 
-    /// The outcome of a call that requests approval and waits for it, or its end if too many calls are waiting for
-    /// people already. `before` is the approval that was requested for an earlier form of the call, with its state.
+    /// The outcome of a call that requests approval and waits for it. If too many calls are waiting for people, the
+    /// call ends instead. `before` is the ID and state of the approval that was requested for an earlier form of the
+    /// call.
     pub(in crate::calls) async fn request_approval(
         &self,
         attempt: &CallAttempt<'_>,
@@ -184,7 +185,7 @@ impl Calls {
         match full.await {
             Ok(Some(of_agent)) => return self.not_agreed(attempt, too_many(of_agent), ApprovalEvent::NotAsked),
             Ok(None) => {}
-            // The park decides. If too many approvals are waiting, the call is evaluated again.
+            // The park counts again and decides. If too many approvals are waiting, the call is evaluated again.
             Err(error) => tracing::debug!(%error, call = %attempt.id, "failed to count waiting approvals"),
         }
         let at_most = ask.expires_ms.map_or_else(
@@ -197,8 +198,8 @@ impl Calls {
         AttemptOutcome::WaitToBegin(Box::new(BeginWait { reason, at_most, wait, waits_while }))
     }
 
-    /// How long a call waits for people who were asked before, and the condition of the wait: the approval is
-    /// unchanged.
+    /// How long a call waits for an approval that was requested earlier. The guard is the condition of the wait: the
+    /// approval's record is unchanged.
     pub(in crate::calls) fn waits_for_people(
         &self,
         attempt: &CallAttempt<'_>,
@@ -253,7 +254,7 @@ fn early(attempt: &CallAttempt<'_>, id: &str, tool: &str) -> Option<(InboxKey, S
     Some((keys::inbox(&name.tenant, inbox), message))
 }
 
-/// The demands of everything that requires approval, without duplicates.
+/// The approvers that each reason demands, without duplicates.
 fn demands(asked: &[ApprovalReason]) -> Vec<Demand> {
     let demand = |asked: &ApprovalReason| Demand {
         quorum: asked.demand.quorum,

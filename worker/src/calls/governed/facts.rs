@@ -46,7 +46,7 @@ pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName 
 }
 
 /// The changes of facts at the end of a call; `None` if its tool changes no facts. If it is unknown whether the call
-/// had begun, it may have made all of its changes.
+/// ran, all of its changes may have happened.
 pub(in crate::calls) fn end_of(
     config: &WorkerConfig,
     slice: &Slice,
@@ -58,7 +58,7 @@ pub(in crate::calls) fn end_of(
     let effect = config.registry.effect(&call.tool).unwrap_or(Effect::Once);
     let changed = row.after(result, effect);
     let is_known = !changed.is_empty() || result.attempts > 0 || !may_have_been_held(slice);
-    // The arguments that the call ran with, if a person has changed some.
+    // Use the arguments that the call ran with: a person may have changed some.
     let changed_by_people = result.approval.as_ref().and_then(|approval| approval.arguments.clone());
     let arguments = changed_by_people.unwrap_or_else(|| arguments_of(&call.arguments));
     let changes = changed.into_iter().map(|(change, becomes)| Changed {
@@ -79,11 +79,11 @@ fn arguments_of(text: &str) -> Box<RawValue> {
 /// The check of a call against the facts of its session.
 pub(in crate::calls) struct FactsCheck<'a> {
     pub(in crate::calls) check: CheckFacts,
-    /// Its conditions, each with whether it is required.
+    /// The conditions. The flag is true for a required fact and false for a forbidden one.
     conditions: Vec<(&'a FactCondition, bool)>,
 }
 
-/// The check of a call, with `changed` in place of its own arguments if people have changed some.
+/// The check of a call. If people have changed arguments of the call, `changed` contains the changed arguments.
 pub(in crate::calls) fn check_of<'a>(
     attempt: &CallAttempt<'_>,
     row: &'a FactRow,
@@ -92,7 +92,7 @@ pub(in crate::calls) fn check_of<'a>(
     let own = arguments_of(&attempt.call.arguments);
     let arguments = changed.unwrap_or(&own);
     let conditions = row.require.iter().map(|it| (it, true)).chain(row.forbid.iter().map(|it| (it, false)));
-    // Conditions are evaluated once, when the call begins: a retry is never reported as not run.
+    // Only the first attempt evaluates conditions, so a retry is never reported as not run.
     let conditions: Vec<(&FactCondition, bool)> = conditions.filter(|_| attempt.number == 1).collect();
     let condition = |(condition, required): &(&FactCondition, bool)| Condition {
         fact: condition.fact.key(arguments),
@@ -110,7 +110,7 @@ pub(in crate::calls) fn check_of<'a>(
 }
 
 impl FactsCheck<'_> {
-    /// The conditions in shadow mode that would have stopped the call.
+    /// The conditions in shadow mode that would have denied the call.
     pub(in crate::calls) fn in_shadow(
         &self,
         attempt: &CallAttempt<'_>,
@@ -127,7 +127,7 @@ impl FactsCheck<'_> {
 }
 
 impl Calls {
-    /// The end of a call whose session does not meet a condition.
+    /// The end of a call that is denied because its session does not meet a condition.
     pub(in crate::calls) fn denied_by_fact(
         &self,
         attempt: &CallAttempt<'_>,
@@ -152,7 +152,7 @@ struct UnmetCondition<'a> {
     tools: &'a Toolbox,
     condition: &'a FactCondition,
     required: bool,
-    /// `None` in shadow mode, where it is not read.
+    /// The state of the fact; `None` in shadow mode, because the fact is not read there.
     known: Option<KnownFact>,
 }
 

@@ -21,7 +21,7 @@ use crate::calls::messages;
 pub struct LoopOptions {
     /// Number of equal calls in a row after which the agent gets a note.
     pub tell_after: u32,
-    /// When such a call is denied, and for how long.
+    /// How often a call must be repeated until it is denied, and for how long it is denied.
     pub bounds: StreakBounds,
     /// Tools that may be called repeatedly, by name.
     pub except: Arc<BTreeSet<String>>,
@@ -39,8 +39,8 @@ impl LoopBreaker {
         Self { options, metrics: Arc::clone(metrics) }
     }
 
-    /// The streak check of a call, if the call is watched. A turn that the model loop or a tool has begun does not
-    /// count as the agent's own.
+    /// The streak check of a call; `None` if the call is not watched. Turns that the model loop or a tool has begun
+    /// do not count as the agent's own.
     pub(in crate::calls) fn check_of(&self, attempt: &CallAttempt<'_>) -> Option<StreakCheck> {
         let options = self.options.as_ref()?;
         let head = attempt.head();
@@ -59,15 +59,14 @@ impl LoopBreaker {
         Some(StreakCheck { name, hash: call_hash(tool, &attempt.call.arguments, &attempt.context) })
     }
 
-    /// The end of a call that exceeds the bound because of earlier calls of its slice, whose results are not settled
-    /// yet.
+    /// The end of a call that is denied because of earlier calls of its slice whose results are not settled yet.
     pub(in crate::calls) fn refused_by_unsettled(
         &self,
         check: &StreakCheck,
         attempt: &CallAttempt<'_>,
         now_ms: i64,
     ) -> Option<AttemptOutcome> {
-        // A call that has begun is not denied: its outcome is reported.
+        // A call that has begun is not denied, because its outcome must be reported.
         if !attempt.is_first() || attempt.unsettled.is_empty() {
             return None;
         }
@@ -80,12 +79,13 @@ impl LoopBreaker {
         Some(self.refused(attempt, until_ms))
     }
 
-    /// The end of a call that is not carried out because it was made too often.
+    /// The end of a call that is denied because it was repeated too often.
     pub(in crate::calls) fn refused(&self, attempt: &CallAttempt<'_>, until_ms: i64) -> AttemptOutcome {
         self.metrics.loop_broken(LoopAction::Refused);
         let tool = &attempt.call.tool;
         let until = rfc3339(until_ms);
-        // A read that ran in parallel to a retried call was dropped and is repeated now, so it may have been executed.
+        // If a read ran in parallel to a retried call, its result was dropped and the read is repeated. So this call
+        // may have been executed.
         let not_executed = if may_have_been_held(attempt.slice) { "" } else { ", and was not executed" };
         let message = format!(
             "You have made this same call of {tool:?} again and again, and each time got the same result. It is refused until \

@@ -14,14 +14,15 @@ use crate::calls::waiting::breakers::CallPermit;
 use crate::calls::waiting::tool_access::ToolAccess;
 use crate::tools::RegisteredTool;
 
-/// Calls to a paused tool are checked again after a quarter of the time that it has been paused, within these bounds.
-/// Thus many waiting calls cost little, and short pauses end quickly.
+/// Bounds of the time between two checks of calls to a paused tool. The time is a quarter of the pause so far. Thus
+/// many waiting calls cost little, and short pauses end quickly.
 const PAUSE_RECHECK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 impl Calls {
-    /// Returns what the call may do, before people are asked and before their consent is used. If its tool is
-    /// unavailable and no result is known without it, returns the call's outcome. The tool of a task is its agent,
-    /// whose models have circuit breakers of their own. A call that has begun work elsewhere continues.
+    /// Returns whether the call may use its tool, before approval is requested or used. If the tool is unavailable
+    /// and no result is known without it, the error is the outcome of the call.
+    /// | A task is not checked: its tool is its agent, whose models have their own circuit breakers. A call that has
+    /// begun work elsewhere continues.
     pub(in crate::calls) async fn permit_call<'a>(
         &'a self,
         attempt: &'a CallAttempt<'_>,
@@ -40,8 +41,8 @@ impl Calls {
             Ok(permit) => return Ok(ToolAccess::Call(permit)),
             Err(open_breaker) => open_breaker,
         };
-        // Invariant 21: otherwise it would be reported as not sent. A call that has begun is not begun again, and may
-        // be reconciled.
+        // Invariant 21: without this check, a call that another attempt has begun would be reported as not sent. Such
+        // a call is not begun again, and may be reconciled.
         if self.begun_by_another(attempt).await.is_some() {
             return Ok(ToolAccess::Call(CallPermit::always(&self.breakers, name, tenant)));
         }
@@ -57,7 +58,8 @@ impl Calls {
         self.wait_or_use_known_result(attempt, tool, arguments, unavailable).await
     }
 
-    /// A call of a tool that an operator has paused. It waits until the pause ends, at most until its deadline.
+    /// Handles a call of a tool that an operator has paused. The call waits until the pause ends, at most until its
+    /// deadline.
     async fn wait_for_resume<'a>(
         &'a self,
         attempt: &'a CallAttempt<'_>,
@@ -77,7 +79,7 @@ impl Calls {
             delay: recheck,
             at_most: None,
             why: format!("{name} is paused by {}: {}", pause.by, pause.reason),
-            // Waiting never ends this call; only its deadline does.
+            // The wait has no maximum, so this result is never used: only the deadline ends the call.
             final_result: Box::new(attempt.result(Outcome::Transient, error)),
         });
         self.wait_or_use_known_result(attempt, tool, arguments, unavailable).await

@@ -1,9 +1,9 @@
 //! Circuit breakers of tools. If a tool fails several times in a row, it is not called for some time, and its calls
-//! wait without a slot. Then one call is let through as a trial.
+//! wait without a slot. Then one call goes through as a trial.
 //!
-//! Breakers belong to the process, not to the fleet: the network of this process may be at fault, and asking Redis
-//! would add a cost to every call. Failures of a single tenant stop only that tenant's calls, because its arguments may
-//! be the cause.
+//! Breakers belong to the process, not to the fleet. The cause may be the network of this process, and asking Redis
+//! would add a cost to every call. Failures of a single tenant stop only that tenant's calls, because its arguments
+//! may be the cause.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,9 +18,11 @@ use tokio::time::Instant;
 use crate::calls::attempt::HandlerEnd;
 use crate::tools::ToolFailure;
 
-/// Tenants of a failing tool that have their own breaker. Failures of further tenants count only for the tool.
+/// Maximum number of tenants with their own breaker for a failing tool. Failures of further tenants count only for
+/// the tool.
 const TENANTS_MAX: usize = 1_000;
-/// If a call finds another call testing the tool, it comes back after the open time of a breaker divided by this.
+/// If a trial of the tool is in progress, other calls are checked again after the open time of a breaker divided by
+/// this.
 const RECHECKS_PER_REST: u32 = 4;
 
 /// The circuit breakers of a process's tools. Clones share their state.
@@ -32,40 +34,42 @@ pub struct Breakers {
     since: Instant,
 }
 
-/// The breakers of one tool whose last call failed.
+/// The breakers of one tool that has failed recently.
 #[derive(Debug, Default)]
 struct ToolBreakers {
-    /// Consecutive failures of all tenants. Each tenant contributes at most half of the failures that open it.
+    /// The breaker of the whole tool: consecutive failures of all tenants. One tenant contributes at most half of the
+    /// failures that open this breaker.
     all: Breaker,
     of_tenants: HashMap<TenantId, Breaker>,
-    /// The longest of the attempts that failed in a row.
+    /// The longest duration of the attempts that failed in a row.
     slowest: Duration,
 }
 
-/// A permit to call a tool once. If it is dropped without a result, it does not count.
+/// A permit to call a tool once. If the permit is dropped without a report, it counts neither as success nor as
+/// failure.
 #[derive(Debug)]
 pub(crate) struct CallPermit<'a> {
     breakers: &'a Breakers,
     tool: &'a str,
     tenant: &'a TenantId,
-    /// The permit of the whole tool, and that of the tenant; `None` if breakers are disabled, or once a result was
-    /// reported.
+    /// The permit of the whole tool and the permit of the tenant. `None` if breakers are disabled, or after a result
+    /// was reported.
     given: Option<(BreakerPermit, BreakerPermit)>,
 }
 
 /// The tool is not called now, because its circuit breaker is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OpenBreaker {
-    /// The time until it may be called.
+    /// The time until the tool may be called.
     pub(crate) left: Duration,
-    /// The number of failures that open the breaker, and how long it stays open each time.
+    /// The number of failures that open the breaker, and the time that it stays open.
     pub(crate) endurance: BreakerSettings,
-    /// The longest of the attempts that failed in a row.
+    /// The longest duration of the attempts that failed in a row.
     pub(crate) slowest: Duration,
 }
 
 impl OpenBreaker {
-    /// When a call that is not sent is checked again. Waiting calls come back spread over half of the time that a
+    /// The time until a call that is not sent is checked again. The checks are spread over half of the time that a
     /// breaker stays open, so that a recovered tool does not receive all calls at once.
     pub(crate) fn recheck_after(&self, call: &CallId) -> Duration {
         let spread = self.endurance.rest / 2;
@@ -139,12 +143,12 @@ fn open_count(tools: &HashMap<String, ToolBreakers>, now: Duration) -> usize {
 }
 
 impl<'a> CallPermit<'a> {
-    /// A permit for a call that breakers do not apply to.
+    /// A permit for a call to which breakers do not apply.
     pub(crate) const fn always(breakers: &'a Breakers, tool: &'a str, tenant: &'a TenantId) -> Self {
         Self { breakers, tool, tenant, given: None }
     }
 
-    /// Reports what the attempt showed about the tool, and how long it took.
+    /// Reports the tool's health after the attempt, and the duration of the attempt.
     pub(crate) fn report(mut self, health: ToolHealth, took: Duration, metrics: &Metrics) {
         let (Some(given), Some(endurance)) = (self.given.take(), self.breakers.endurance) else { return };
         let now = self.breakers.since.elapsed();
@@ -188,7 +192,7 @@ impl<'a> CallPermit<'a> {
 }
 
 impl ToolBreakers {
-    /// Counts a failure. Returns true if this opens a breaker that was closed.
+    /// Counts a failure. Returns true if the failure opens a breaker that was closed.
     fn failed(
         &mut self,
         tenant: &TenantId,
@@ -239,8 +243,8 @@ impl Drop for CallPermit<'_> {
     }
 }
 
-/// Returns what an attempt shows about its tool. A tool that asks for a retry at a certain time does respond. An
-/// attempt with less time than the tool's timeout shows nothing if it times out.
+/// Returns what an attempt shows about its tool. A tool that asks for a retry at a certain time counts as responding.
+/// If an attempt had less time than the tool's timeout and timed out, it shows nothing.
 pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
     match ran {
         HandlerEnd::TimedOut if was_cut_short => ToolHealth::Unknown,
@@ -251,12 +255,12 @@ pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
             ToolFailure::Transient { .. } | ToolFailure::Ended { .. } | ToolFailure::Waits { .. } => {
                 ToolHealth::Responds
             }
-            // Caused by a bug, or no service was called.
+            // The cause is a bug, or no service was called.
             ToolFailure::InvalidArguments { .. } | ToolFailure::Internal { .. } | ToolFailure::NotConfigured { .. } => {
                 ToolHealth::Unknown
             }
         },
-        // A panic.
+        // The first of these cases is a panic of the handler.
         HandlerEnd::Returned(Err(_)) | HandlerEnd::Cancelled | HandlerEnd::MustStop => ToolHealth::Unknown,
     }
 }

@@ -1,4 +1,4 @@
-//! The permission of a call, given whether its tool is available.
+//! The permission of a call to use its tool, or only a known result, depending on the tool's availability.
 
 use crate::calls::call_attempt::{AttemptOutcome, ToolUnavailable};
 use crate::calls::waiting::breakers::CallPermit;
@@ -7,13 +7,14 @@ use crate::calls::waiting::breakers::CallPermit;
 pub(in crate::calls) enum ToolAccess<'a> {
     /// Call its tool.
     Call(CallPermit<'a>),
-    /// Use the result that is cached or that an equal call has. If it is gone at the begin, the call waits for its
-    /// tool.
+    /// Use the cached result, or the result of an equal call. If that result is gone when the call begins, the call
+    /// waits for its tool.
     KnownResult(Box<ToolUnavailable>),
 }
 
 impl<'a> ToolAccess<'a> {
-    /// Returns the permit to call the tool, if no result was found after all.
+    /// Returns the permit to call the tool. If only a known result was allowed and it was not found, returns the
+    /// outcome of the waiting call.
     pub(in crate::calls) fn into_permit(self) -> Result<CallPermit<'a>, AttemptOutcome> {
         match self {
             Self::Call(permit) => Ok(permit),

@@ -1,4 +1,4 @@
-//! The settings of seals: location of the key, and storage of chain heads.
+//! The settings of seals: the location of the key, and where copies of seals are stored.
 
 use super::{HOUR, MILLISECOND, duration, plain_name};
 use crate::document::reader::{Cursor, Section};
@@ -23,7 +23,8 @@ pub(super) fn seal(mut s: Section<'_>) -> SealSettings {
     seal
 }
 
-/// Empty, or the location of a secret. Any other text is not shown: it may be the secret itself.
+/// Reads an empty text, or the location of a secret. An error does not show any other text, because it may be the
+/// secret itself.
 fn secret_place(cursor: &Cursor<'_>, what: &str) -> Option<SealKey> {
     let text = cursor.text()?;
     let named = |name: &str| !name.is_empty();
@@ -39,7 +40,7 @@ fn secret_place(cursor: &Cursor<'_>, what: &str) -> Option<SealKey> {
     }
 }
 
-/// The storage of chain heads.
+/// Reads where copies of seals are stored.
 fn anchor(cursor: &Cursor<'_>) -> Option<AnchorPlace> {
     let text = cursor.text()?;
     match text.split_once(':') {

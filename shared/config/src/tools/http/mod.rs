@@ -1,5 +1,5 @@
-//! Reads the request of an HTTP tool or task handler, and checks that its templates use known names. A misspelled
-//! argument is found when the configuration is loaded, not when a model first calls the tool.
+//! Reads the request of an HTTP tool or task handler, and checks the names in its templates. So a misspelled argument
+//! is found when the configuration is loaded, and not when a model calls the tool for the first time.
 
 mod oauth2;
 mod outcomes;
@@ -20,7 +20,7 @@ const RESPONSE_BYTES_MAX: i128 = 64 << 20;
 /// Maximum redirects that a definition may configure.
 const REDIRECTS_MAX: i128 = 10;
 
-/// Reads an `http:` definition. With `once`, a second request would be a second effect.
+/// Reads an `http:` definition. If `once` is true, a second request would have a second effect.
 pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Option<HttpDef> {
     let mut s = cursor.section();
     let secrets = s.optional("secrets").map(|c| secrets(&c)).unwrap_or_default();
@@ -60,12 +60,12 @@ pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Op
     matches!(cursor.node.value, Value::Mapping(_)).then_some(def)
 }
 
-/// Scheme, host and an optional path prefix, with values from the environment already replaced.
+/// Reads scheme, host and an optional path prefix. Values from the environment are already replaced.
 fn base_url(cursor: &Cursor<'_>) -> Option<String> {
     service_url(cursor).map(|text| text.trim_end_matches('/').to_owned())
 }
 
-/// Secrets by reference: name → source of the value.
+/// Reads secrets, which are given by reference: name → source of the value.
 pub(crate) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     let mut secrets = BTreeMap::new();
     for (name, _, secret) in cursor.members() {
@@ -81,7 +81,7 @@ pub(crate) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     secrets
 }
 
-/// A variable or a path, which may contain the tenant.
+/// Reads the name of a variable or a path. It may contain the placeholder for the tenant.
 pub(crate) fn reference(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.some_text()?;
     if text.replace(TENANT, "").contains(['{', '}']) {
@@ -102,7 +102,8 @@ fn header_name(cursor: &Cursor<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Hosts, `host:port` or CIDR blocks. Values from the environment are already replaced, and empty ones removed.
+/// Reads hosts, `host:port` pairs or CIDR blocks. Values from the environment are already replaced, and empty items
+/// removed.
 pub(crate) fn hosts(cursor: &Cursor<'_>) -> BTreeSet<String> {
     let mut hosts = BTreeSet::new();
     for item in cursor.items() {

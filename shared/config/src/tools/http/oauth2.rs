@@ -10,7 +10,7 @@ use crate::tools::{ClientAuth, Grant, OAuth2Def};
 const GRANTS: [(&str, Grant); 2] =
     [("client_credentials", Grant::ClientCredentials), ("refresh_token", Grant::RefreshToken)];
 const CLIENT_AUTHS: [(&str, ClientAuth); 2] = [("basic", ClientAuth::Basic), ("body", ClientAuth::Body)];
-/// Fields of a token request that have their own setting.
+/// Fields of a token request that other settings set.
 const OWN_FIELDS: [&str; 5] = ["grant_type", "client_id", "client_secret", "refresh_token", "scope"];
 
 /// Reads an `oauth2:` definition. `None` if a required field is missing.
@@ -20,7 +20,7 @@ pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAu
     let token_url = s.required("token_url").and_then(|c| service_url(&c).map(str::to_owned));
     let client_id = s.required("client_id").and_then(|c| templates.of_secrets(&c));
     let password = match grant {
-        // A client that acts on its own behalf must authenticate itself.
+        // A client that acts on its own behalf must authenticate, so it needs a secret.
         Some(Grant::ClientCredentials) => s.required("client_secret"),
         Some(Grant::RefreshToken) | None => s.optional("client_secret"),
     };
@@ -45,11 +45,11 @@ pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAu
     (grant.is_some() && token_url.is_some() && client_id.is_some()).then_some(rest)
 }
 
-/// A text that references a secret. The value itself is never part of the configuration.
+/// Reads a text that references a secret. The configuration does not contain the secret's value.
 fn secret(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<String> {
     let (text, names_one) = templates.of_secrets(cursor)?;
     if !names_one {
-        // The text is not shown: it may be the secret itself.
+        // The error does not show the text, because it may be the secret itself.
         let expected = "a reference such as ${CLIENT_SECRET} to one declared under `secrets`";
         cursor.errors.push(&cursor.node.place, &cursor.path, "a text without a reference", expected);
     }

@@ -2,10 +2,10 @@
 
 use crate::document::reader::Cursor;
 
-/// The allowed addresses of a service, for messages.
+/// The allowed form of a service's address, for error messages.
 pub const SERVICE_URL: &str = "http:// or https://, a host, and no query, template or password";
 
-/// Returns true if `text` meets [`SERVICE_URL`], as `base_url` and `token_url` must.
+/// Returns true if `text` has the form [`SERVICE_URL`], which `base_url` and `token_url` must have.
 #[must_use]
 pub fn is_service_url(text: &str) -> bool {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
@@ -14,7 +14,7 @@ pub fn is_service_url(text: &str) -> bool {
     !host.is_empty() && !text.contains(odd) && !host.contains('@')
 }
 
-/// An address without query, template or password.
+/// Reads an address of the form [`SERVICE_URL`].
 pub(crate) fn service_url<'a>(cursor: &Cursor<'a>) -> Option<&'a str> {
     let text = cursor.text()?;
     if text.contains("${") {
@@ -27,7 +27,7 @@ pub(crate) fn service_url<'a>(cursor: &Cursor<'a>) -> Option<&'a str> {
     Some(text)
 }
 
-/// A JSON pointer.
+/// Reads a JSON pointer.
 pub(crate) fn pointer(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = text.is_empty() || text.starts_with('/');
