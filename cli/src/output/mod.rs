@@ -61,8 +61,8 @@ impl Output {
         self.colour
     }
 
-    /// Prints text with a line break after it. Invisible characters, and those that reorder others, are escaped, so
-    /// that the terminal shows what is there. JSON keeps its meaning if they are escaped.
+    /// Prints text with a line break after it. Escapes invisible characters, and characters that reorder others, so
+    /// that the terminal shows all characters in order. Escaped JSON keeps its meaning.
     ///
     /// # Errors
     /// Stdout cannot be written. A reader that closes the pipe early (`| head`) is not an error.

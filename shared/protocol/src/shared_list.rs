@@ -31,7 +31,7 @@ pub fn shared_list(tools: &[&ToolSpec]) -> String {
     json!({"tools": definitions, "text": define(Dialect::Text, tools)}).to_string()
 }
 
-/// The definitions of a shared list for a request in `dialect`. They equal those that [`define`] makes of its tools.
+/// The definitions of a shared list for a request in `dialect`. Equal to the result of [`define`] for its tools.
 ///
 /// # Errors
 /// The text is not a shared list.

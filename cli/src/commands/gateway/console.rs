@@ -66,7 +66,7 @@ impl Console {
         format!("http://{}/console/#key={}", self.address, self.keys.console.secret)
     }
 
-    /// The address of the HTTP API, and a key for services of the tenant of [`Setup::somebody`].
+    /// The address of the HTTP API, and an API key for the tenant that [`Setup::somebody`] returns.
     pub(crate) fn for_services(&self) -> (SocketAddr, &str) {
         (self.address, &self.keys.service.secret)
     }

@@ -1,5 +1,5 @@
-//! Listing dead items. There is no index, because it would cost every call a write. Dead letters are few, and the audit
-//! log is read from its newest entry, up to a bound for each page.
+//! Lists dead items, without an index, which would cost every call a write. Dead letters are few, and the audit log is
+//! read from its newest entry, up to a bound for each page.
 
 use serde::Deserialize;
 use serde_json::Value;

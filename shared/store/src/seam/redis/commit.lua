@@ -10,8 +10,8 @@
 --        then the transactions, each: number of words that follow · version and a blank · proof's key or '' · '1' if stamped,
 --        or '' · words of guards and writes, each followed by its own arguments
 --        Arguments name counters and inboxes by their number in these lists, from 1.
--- Reply  shard time · epoch · its begin · generation of the policy · of the settings · 1 under pressure, else 0, and for each
---        transaction: 1 (committed) · 2 (already) · an entry (committed, enqueued this one) · {'committed', entries,
+-- Reply  shard time · epoch · its begin · generation of the policy · of the settings · 1 under pressure, otherwise 0;
+--        for each transaction: 1 (committed) · 2 (already) · an entry (committed, enqueued this one) · {'committed', entries,
 --        shadowed counters} · a conflict: {word, …}
 
 -- Guards and writes, by word. Each takes the index of its first argument. It returns the next word's, and a conflict or nil.
@@ -437,7 +437,7 @@ local function commit(i, stop)
 end
 
 ---- The batch. A key of another type fails only the transactions that need it.
--- No length in the arguments is negative: whoever may call the function could otherwise make it run forever.
+-- Negative lengths in the arguments count as 0. Otherwise a caller could make the function run forever.
 -- Reads groups of names, each from one hash. Returns the index behind them.
 local function load_groups(i, prefix, load)
   for _ = 1, ARGV[i] do

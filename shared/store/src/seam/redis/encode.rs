@@ -261,7 +261,7 @@ impl Encoder<'_> {
         self.words.join(&[self.prefix.as_bytes(), b"parts:", key.as_str().as_bytes()])
     }
 
-    /// A command with so many words, one of [`CALLED`].
+    /// A command of [`CALLED`], with its number of words.
     fn call(&mut self, words: usize, command: &str) -> &mut Self {
         debug_assert!(CALLED.contains(&command), "{command}: no role has the right");
         self.words.push("call").show(words).push(command);
@@ -446,7 +446,7 @@ impl Encoder<'_> {
                 self.call(2, "DEL").key(queue.as_str());
             }
             Write::Append { log, fields, max_entries } => {
-                // 0 is no bound: no stream has as many entries.
+                // 0 means unlimited. No stream has this many entries.
                 let max_entries = i64::try_from(*max_entries).ok().filter(|max| *max > 0).unwrap_or(i64::MAX);
                 let command = self.call(6 + fields.len() * 2, "XADD").key(log.as_str());
                 command.push("MAXLEN").push("~").show(max_entries).push("*");
@@ -574,7 +574,7 @@ fn tells_a_repetition(transaction: &Transaction, proof: &RecordKey) -> bool {
     })
 }
 
-/// True if this write creates the record, so that there is no lifetime to share with its parts.
+/// True if this write creates the record, so that its parts share no earlier lifetime.
 fn is_fresh(transaction: &Transaction, before: &[Write], key: &RecordKey) -> bool {
     let absent = transaction.guards.iter().any(|guard| matches!(guard, Guard::Absent(of) if of == key));
     absent && !before.iter().any(|write| matches!(write, Write::Put { key: of, .. } if of == key))

@@ -173,7 +173,7 @@ impl RedisStore {
     ) -> Result<Option<(Arc<str>, i64)>, StoreError> {
         let mut ask = pipe();
         ask.cmd("XPENDING").arg(self.key(queue)).arg(GROUP).arg(entry.as_str()).arg(entry.as_str()).arg(1);
-        // Without a stream or group nobody holds it.
+        // If the stream or group does not exist, no consumer holds the entry.
         let reply = self.connection.replies(RedisCommand::Look, &ask).await?.pop().and_then(Result::ok);
         let held = list(reply.unwrap_or(Value::Nil)).into_iter().next().map(list).unwrap_or_default();
         let mut held = held.into_iter().skip(1);

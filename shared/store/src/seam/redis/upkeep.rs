@@ -46,7 +46,7 @@ impl RedisStore {
     pub(super) async fn consumers_of(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
         let mut ask = pipe();
         ask.cmd("XINFO").arg("CONSUMERS").arg(self.key(queue)).arg(GROUP);
-        // Without a stream or group there are no consumers.
+        // If the stream or group does not exist, it has no consumers.
         let reply = self.connection.replies(RedisCommand::Held, &ask).await?.pop().and_then(Result::ok);
         let consumer = |about: Vec<Value>| {
             let held = field(&about, "pending").as_ref().and_then(number_of)?;
@@ -128,7 +128,7 @@ impl RedisStore {
     }
 
     /// Entries are acknowledged and deleted in one step, so an entry that was delivered, exists and is not pending is lost.
-    /// XCLAIM takes no entry that a consumer got meanwhile, because that one is not idle, and none that was deleted.
+    /// XCLAIM skips an entry that a consumer got meanwhile, because it is not idle, and an entry that was deleted.
     pub(super) async fn adopt_lost_entries(
         &self,
         queue: &StreamKey,
