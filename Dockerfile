@@ -1,13 +1,13 @@
 # syntax=docker/dockerfile:1
-# The image of Tickfleet: one binary, what it is linked to, CA certificates, and nothing else. No shell. And a variant
-# with Python, for tools in Python, tool hosts and MCP servers that uvx runs; and one with Node.js, for MCP servers from npm.
+# The image of Tickfleet: one binary, its shared libraries and CA certificates, without a shell. A variant with Python
+# is for Python tools, tool hosts and MCP servers that uvx runs; a variant with Node.js is for MCP servers from npm.
 #
 #   docker build --tag registry.example.com/tickfleet:0.1.0 .
 #   docker build --tag registry.example.com/tickfleet:0.1.0-python --target python .
 #   docker build --tag registry.example.com/tickfleet:0.1.0-node --target node .
 #
-# Base images are pinned by version. Pin them by digest where your rules ask for it; what ends up in the image is
-# listed in its own SBOM either way. `image/check` runs these steps without an engine, and tests what comes out.
+# Base images are pinned by version. Pin them by digest if your policy requires it. The SBOM in each image lists its
+# contents. `image/check.py` runs these steps without a container engine, and tests the result.
 
 ARG RUST_VERSION=1.95.0
 ARG DEBIAN_RELEASE=bookworm
@@ -24,10 +24,10 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
  && cp target/dist/tickfleet /tickfleet \
  && cargo metadata --format-version 1 --locked --filter-platform "$(rustc --print host-tuple)" > /metadata.json \
  && image/license-files /licenses
-# What else the image holds is part of the base: CA certificates, and the libraries that the binary is linked to.
+# Collects the other files of the image from the base: CA certificates, and the shared libraries of the binary.
 RUN image/rootfs /tickfleet /rootfs
 
-# --- The list of what is in it ---------------------------------------------------------------------------------------
+# --- The SBOM --------------------------------------------------------------------------------------------------------
 FROM docker.io/library/python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE} AS sbom
 COPY image/sbom.py image/licenses.py /
 COPY --from=build /metadata.json /
@@ -45,8 +45,8 @@ COPY python/ ./
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
 # --- The variant with Python: --target python ------------------------------------------------------------------------
-# The same release of Debian as above, so that the binary finds the C library that it was linked to. It has that base's
-# shell and package manager.
+# The same Debian release as above, so that the binary finds the C library that it was linked to. This image has the
+# shell and the package manager of its base.
 FROM docker.io/library/python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE} AS python
 ARG VERSION=0.1.0
 ARG REVISION=unknown
@@ -77,7 +77,7 @@ STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/bin/tickfleet"]
 
 # --- The variant with Node.js: --target node -------------------------------------------------------------------------
-# The same release of Debian again. npm and npx are that base's.
+# The same Debian release again. npm and npx come from the base.
 FROM docker.io/library/node:${NODE_VERSION}-${DEBIAN_RELEASE}-slim AS node-files
 RUN groupadd --gid 65532 tickfleet \
  && useradd --uid 65532 --gid 65532 --no-create-home --home-dir / --shell /usr/sbin/nologin tickfleet
@@ -119,14 +119,14 @@ LABEL org.opencontainers.image.title="Tickfleet" \
 COPY --from=build /rootfs/ /
 COPY --from=sbom /sbom.cdx.json /usr/share/sbom/tickfleet.cdx.json
 COPY --from=sbom /THIRD-PARTY-LICENSES.txt /usr/share/licenses/tickfleet/
-# By default glibc keeps up to eight arenas for each core, each with what was once free in it.
+# By default, glibc has up to eight arenas per core, and each keeps freed memory.
 ENV PATH=/usr/bin \
     SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
     MALLOC_ARENA_MAX=2
-# By number, so that runAsNonRoot can be checked; /etc/passwd has its name.
+# A numeric ID, because Kubernetes cannot verify runAsNonRoot for a name. /etc/passwd has the name.
 USER 65532:65532
 WORKDIR /
 EXPOSE 9090
-# The first SIGTERM drains.
+# The first SIGTERM starts the drain.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/bin/tickfleet"]

@@ -1,10 +1,10 @@
-# Everything a newcomer needs. `make help` lists it.
+# Commands for development. `make help` lists them.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# Cargo refuses a variable that is set and empty: it stands for none.
+# Cargo rejects an empty value of this variable, so an empty value means unset.
 ifeq ($(strip $(CARGO_TARGET_DIR)),)
 unexport CARGO_TARGET_DIR
 endif
@@ -15,24 +15,24 @@ BUILT := $(or $(CARGO_TARGET_DIR),target)
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-prepare: ## Check the tools that the tests need (as root on Debian, installs what is missing)
+prepare: ## Check for the tools that the tests need; as root on Debian, install missing ones
 	@.ci/prepare
 
 prepare-demo:
 	@.ci/prepare demo
 
-# Not the release build, which takes three times as long: the demo waits for its caps, not for the processor. Its tool in
-# Python gets an interpreter where one can be made.
-demo: prepare-demo ## Build the binary and run the demo: a fleet, its agents, their results; STAY=1 keeps the console
+# A debug build, because a release build takes three times as long, and the demo waits for its caps, not for the CPU.
+# The Python tool gets a virtual environment if one can be created.
+demo: prepare-demo ## Build and run the demo: a fleet, its agents, their results; STAY=1 keeps the console open
 	cargo build --workspace --bin tickfleet --locked
 	"$(BUILT)/debug/tickfleet" demo --interpreter "$$(.ci/demo-python "$(BUILT)/demo-python")" $(if $(STAY),--stay)
 
-# Most tests wait for a fleet rather than for the processor: half as many again as there are processors run at a time.
-# NEXTEST_TEST_THREADS names another number.
+# Most tests wait for a fleet, not for the CPU, so 1.5 tests per core run at the same time. NEXTEST_TEST_THREADS sets
+# another number.
 export NEXTEST_TEST_THREADS ?= $(shell echo $$(( ($$(nproc 2>/dev/null || echo 2) * 3 + 1) / 2 )))
 
-# The documentation's examples go first, so that the runner's summary is the last line.
-test: prepare ## Run every test
+# The examples of the documentation run first, so that the summary of the test runner is the last line.
+test: prepare ## Run all tests
 	cargo test --workspace --doc --locked --quiet
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		set -x; cargo nextest run --workspace --all-targets --locked; \
@@ -40,23 +40,23 @@ test: prepare ## Run every test
 		set -x; cargo test --workspace --all-targets --locked; \
 	fi
 
-# `make test` plays the first of them for less than a minute. `kills` takes no time but a number: KILLS primaries of a cluster
-# are lost, one after the other. BINARY is another build of the processes than the tests' own: target/release/tickfleet. FAULTS names
-# those that are played, with commas between; none: all of the target.
+# `make test` runs `single` for 45 seconds. SECONDS has no effect on `kills`, which loses KILLS primaries of a cluster,
+# one after the other. BINARY is another build of the processes, such as target/release/tickfleet. FAULTS is a
+# comma-separated list of faults to inject; by default, all faults of the target.
 CHAOS_single := one_redis_loses_nothing_and_doubles_nothing_whatever_happens
 CHAOS_sentinel := behind_sentinels_every_turn_that_its_producer_has_sent_again_is_answered
 CHAOS_cluster := on_a_cluster_every_turn_that_its_producer_has_sent_again_is_answered
 CHAOS_kills := primaries_that_are_lost_one_after_the_other_exceed_no_cap_and_double_nothing
 CHAOS := $(CHAOS_$(or $(TARGET),single))
-chaos: ## Play faults against real processes and judge by ledgers; SECONDS=180 TARGET=single|sentinel|cluster|kills SEED=1 KILLS=200 BINARY= FAULTS=
+chaos: ## Inject faults into real processes and check the ledgers; SECONDS=180 TARGET=single|sentinel|cluster|kills SEED=1 KILLS=200 BINARY= FAULTS=
 	@test -n "$(CHAOS)" || { echo "TARGET is single, sentinel, cluster or kills"; exit 2; }
 	TICKFLEET_CHAOS_SECONDS=$(or $(SECONDS),180) TICKFLEET_CHAOS_SEED=$(or $(SEED),1) TICKFLEET_CHAOS_KILLS=$(or $(KILLS),200) TICKFLEET_CHAOS_FAULTS="$(FAULTS)" TICKFLEET_TEST_BINARY=$(abspath $(BINARY)) cargo test -p tickfleet --test cli --locked -- chaos::$(CHAOS) --exact --nocapture --include-ignored
 
 lint: ## Check formatting, lints, documentation and dependencies
 	@.ci/lint
 
-# What they need is fetched with pip, once, into cargo's target folder.
-lint-packaging: ## Judge what releases are made of: workflows, Dockerfile, compose.yaml, chart, versions
+# The tools for this are fetched once, with pip, into cargo's target folder.
+lint-packaging: ## Check release files: workflows, Dockerfile, compose.yaml, chart, versions, documentation
 	python3 tests/packaging/versions.py
 	python3 tests/packaging/workflows.py "$(BUILT)/helm"
 	python3 tests/packaging/compose.py "$(BUILT)/helm"
@@ -64,21 +64,21 @@ lint-packaging: ## Judge what releases are made of: workflows, Dockerfile, compo
 	python3 docs/site/build.py --check
 	python3 docs/reference/generate.py --check
 
-bench: prepare-demo ## Build the release binary and measure it, with ARGS="--limits 20" or others
+bench: prepare-demo ## Build the release binary and measure it; ARGS="--limits 20" or other options
 	cargo build --release --locked -p tickfleet -p tickfleet-bench
 	"$(BUILT)/release/tickfleet-bench" $(ARGS)
 
-fuzz: ## Fuzz the parsers of what others write: all, or TARGET=turn; RUNS=100000 inputs each
+fuzz: ## Fuzz the parsers of foreign input: all, or TARGET=turn; RUNS=100000 inputs each
 	@.ci/fuzz "$(TARGET)" "$(RUNS)"
 
-# As root it runs twice: as root, and as a normal user, who must be able to execute what was built.
-escape: ## Attack the sandbox with real processes, at each level that this machine can hold
+# As root, the tests run twice: as root, and as an unprivileged user, who must have permission to execute the build.
+escape: ## Attack the sandbox with real processes, at each level that this machine supports
 	cargo test -p tickfleet-sandbox --test escape --locked -- --include-ignored --test-threads=1
 	@if [ "$$(id -u)" = 0 ]; then \
 		suite=$$(cargo test -p tickfleet-sandbox --test escape --locked --no-run 2>&1 | sed -n 's/.*(\(.*escape-[0-9a-f]*\))$$/\1/p'); \
 		set -x; setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH="$$PATH" "$$(realpath "$$suite")" --include-ignored --test-threads=1; \
 	fi
 
-clean: ## Remove what was built, and the data of the demo
+clean: ## Remove builds, and the data of the demo
 	cargo clean
 	rm -rf .demo .tickfleet tests/fuzz/libfuzzer/target

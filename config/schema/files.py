@@ -1,4 +1,4 @@
-"""The files of the configuration beside tickfleet.yaml: fields, types, defaults and descriptions of each."""
+"""The configuration files other than tickfleet.yaml: their fields, types, defaults and descriptions."""
 
 from words import (
     AMOUNT,

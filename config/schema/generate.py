@@ -1,12 +1,12 @@
 """Writes the JSON Schemas of the configuration files, for editors and for the chart's values.
 
-    python3 config/schema/generate.py           writes them beside this file, and into helm/tickfleet/values.schema.json
-    python3 config/schema/generate.py --check   exits with 1 if what is there differs
+    python3 config/schema/generate.py           writes them to this folder and to helm/tickfleet/values.schema.json
+    python3 config/schema/generate.py --check   exits with 1 if a file is out of date
 
-`tickfleet config check` decides what a configuration may say, and says more: names that must be known, relations, templates.
-A schema has the fields of a file with type, bounds, default and description; docs/reference/ is generated from it.
-tests/packaging/schemas.py compares the fields with those that the binary reads. Fields are in settings.py and files.py, defaults
-of settings in config/tickfleet.yaml. Needs PyYAML.
+A schema has the fields of a file with type, bounds, default and description. docs/reference/ is generated from it. Only
+`tickfleet config check` validates a configuration completely, including references, relations and templates.
+tests/packaging/schemas.py compares the fields with the fields that the binary reads. The fields are in settings.py and
+files.py, the defaults of settings in config/tickfleet.yaml. Requires PyYAML.
 """
 
 import json
@@ -27,7 +27,7 @@ def read(path):
 
 
 def settings():
-    """The schema of tickfleet.yaml."""
+    """Returns the schema of tickfleet.yaml."""
     import yaml
 
     defaults, sections = yaml.safe_load(read("config/tickfleet.yaml")), {}
@@ -38,17 +38,17 @@ def settings():
 
 
 def schemas():
-    """Name of a file of the configuration → its schema."""
+    """Returns name of a configuration file → its schema."""
     found = {"tickfleet": settings(), **FILES}
     head = {"$schema": "http://json-schema.org/draft-07/schema#"}
     return {name: head | {"title": f"Tickfleet: {name}.yaml"} | schema for name, schema in found.items()}
 
 
 def written():
-    """Path from the root → text of everything that is made here."""
+    """Returns path from the root → text of every generated file."""
     texts = {f"config/schema/{name}.json": json.dumps(schema, indent=2) + "\n" for name, schema in schemas().items()}
     chart = json.loads(read(CHART))
-    # Settings that have their place elsewhere in the values are refused by the templates, which say where.
+    # The templates reject settings that other values set, and name those values.
     chart["properties"]["config"]["properties"]["settings"] = settings()
     return texts | {CHART: json.dumps(chart, indent=2, ensure_ascii=False) + "\n"}
 

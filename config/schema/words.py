@@ -1,4 +1,4 @@
-"""The words that the schemas are written in: JSON Schema, draft 7."""
+"""Building blocks of the schemas: JSON Schema, draft 7."""
 
 
 def fields(required=(), **known):
@@ -29,12 +29,12 @@ def either(*schemas):
 
 
 def described(text, schema, default=None):
-    """A field: its schema, what it means, and its value if it is left out."""
+    """A field with its schema, its description and its default."""
     return schema | {"description": text} | ({} if default is None else {"default": default})
 
 
 def duration(least, most):
-    """A length of time. The bounds are for people: JSON Schema cannot compare durations."""
+    """A duration. The bounds are only documentation, because JSON Schema cannot compare durations."""
     return DURATION | {"x-minimum": least, "x-maximum": most}
 
 
@@ -64,5 +64,5 @@ APPROVAL = fields(
     expires=described("Time to decide. If missing, until the deadline of the turn.", DURATION),
     narrow=described("Arguments that an approver can change, as JSON pointers.", items({"type": "string", "pattern": "^/"}, minItems=1)),
 )
-# A JSON Schema itself: its own fields are another's to check.
+# A JSON Schema. Its own fields are not checked here.
 SCHEMA = {"type": "object"}

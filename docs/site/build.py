@@ -19,16 +19,16 @@ import urllib.parse
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-# Folders whose Markdown files are no pages: of the chart, of this site, of data for programs.
+# Folders with Markdown files that are not pages.
 NO_PAGES = ("helm/", "docs/site/", "docs/snippets/", "cli/", ".github/")
-# The forge looks for it there.
+# GitHub expects the security policy at this path.
 SECURITY = ".github/SECURITY.md"
 PROGRAMS = ("mdbook", "mdbook-mermaid")
 SKIPPED = {"target", "node_modules", "dist", "__pycache__", ".venv"}
 
 
 def files(folder):
-    """Files below a folder of the project, from its root."""
+    """Yields the files below a folder of the project, as paths from the root."""
     for place, folders, names in os.walk(os.path.join(ROOT, folder)):
         folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
         yield from (os.path.normpath(os.path.relpath(os.path.join(place, name), ROOT)) for name in sorted(names))
@@ -40,7 +40,7 @@ def read(path):
 
 
 def summary():
-    """SUMMARY.md with links from the project's root, and the pages in it, in order."""
+    """Returns SUMMARY.md with links from the project's root, and its pages in order."""
     pages = []
 
     def from_root(match):
@@ -52,10 +52,10 @@ def summary():
 
 
 def check():
-    """Pages that are missing in SUMMARY.md, twice in it, or not there."""
+    """Returns pages that are missing in SUMMARY.md, are listed twice, or do not exist."""
     _, pages = summary()
     there = {path for path in files("") if path.endswith(".md") and not path.startswith(NO_PAGES)} | {SECURITY}
-    # The index of decisions lists them.
+    # The index of decisions lists the single decisions.
     there -= {path for path in there if re.match(r"docs/adr/\d", path)}
     wrong = [f"SUMMARY.md does not have {path}" for path in sorted(there - set(pages))]
     wrong += [f"SUMMARY.md has {path}, which is no page" for path in sorted(set(pages) - there)]
@@ -63,7 +63,7 @@ def check():
 
 
 def linked(path):
-    """What a page links to within the project."""
+    """Yields the files and folders of the project that a page links to."""
     text = re.sub(r"^( *)```.*?^\1```", "", read(path), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"^\[[^\]]+\]: (\S+)", text, flags=re.MULTILINE):
         if not re.match(r"[a-z]+:|#", target):
@@ -79,7 +79,7 @@ def copy(path, out):
 
 
 def listing(folder):
-    """A page with what is in a folder, to look around in."""
+    """Returns a page that lists the content of a folder."""
     names = [os.path.relpath(path, folder) for path in files(folder)]
     rows = "".join(f'<li><a href="{urllib.parse.quote(name)}">{html.escape(name)}</a></li>' for name in names)
     title = html.escape(folder)
@@ -87,13 +87,13 @@ def listing(folder):
 
 
 def lay_out(out):
-    """Everything that mdBook reads, below `out`."""
+    """Writes all input of mdBook below `out`."""
     shutil.rmtree(out, ignore_errors=True)
     source = os.path.join(out, "src")
     os.makedirs(source)
     text, pages = summary()
     shutil.copyfile(os.path.join(HERE, "book.toml"), os.path.join(out, "book.toml"))
-    # Each decision is a page below their index.
+    # Each decision is a page below the index of decisions.
     decisions = sorted(path for path in files("docs/adr") if re.match(r"docs/adr/\d", path))
     rows = "".join(f"  - [{read(path).splitlines()[0].lstrip('# ')}]({path})\n" for path in decisions)
     text = re.sub(r"(^- .*\(docs/adr/README\.md\)\n)", lambda match: match[1] + rows, text, flags=re.MULTILINE)
@@ -113,7 +113,7 @@ def lay_out(out):
 
 
 class Page(html.parser.HTMLParser):
-    """The links and anchors of a page."""
+    """Collects the links and anchors of a page."""
 
     def __init__(self, path):
         super().__init__()
@@ -129,7 +129,7 @@ class Page(html.parser.HTMLParser):
 
 
 def dead_links(book, names):
-    """Links of pages that lead nowhere, to a file or to a heading."""
+    """Returns links of pages to files or headings that do not exist."""
     pages = {}
 
     def page(path):
@@ -162,7 +162,7 @@ def main():
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     if missing:
         sys.exit(f"{count} pages are laid out in {out}; to build the site: cargo install {' '.join(missing)} --locked")
-    # Adds the scripts that draw diagrams, and names them in the copy of book.toml.
+    # Adds the scripts that draw diagrams to the folder, and lists them in the copy of book.toml.
     subprocess.run(["mdbook-mermaid", "install", out], check=True)
     subprocess.run(["mdbook", "build", out], check=True)
     book = os.path.join(out, "book")

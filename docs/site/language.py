@@ -1,5 +1,5 @@
-"""Checks the language of pages (words that a reader has to read twice, long sentences, headings) and of texts in code that
-reach users: logs, errors, output, help, the console.
+"""Checks the language of pages (obscure words, long sentences, headings) and of texts in code that users see: logs,
+errors, output, help, the console.
 
     python3 docs/site/language.py [FILE…]     default: every page, and all code of the product
 
@@ -13,7 +13,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-# Words per sentence at most. Code and links count as one word.
+# Maximum words per sentence. Code and links count as one word.
 SENTENCE_MAX = 32
 # Each pattern with the words to use instead.
 BANNED = {
@@ -30,12 +30,12 @@ BANNED = {
     r"^(What|Who|Whose|Where) (is|was|has|may|holds|asks|comes|becomes|must|can) [^?]*$": "start with a noun or a verb",
     r"[a-z], for (it|they|the|its|no|what|there|each|every|that|this)\b": "because",
 }
-# Folders whose texts reach users.
+# Folders with texts that users see.
 PRODUCT = ("cli/src/", "cli/gateway/src/", "scheduler/src/", "shared/", "typescript/src/", "worker/")
 NO_PRODUCT = re.compile(r"/tests?/|tests\.rs$|tests_\w+\.rs$|/examples/|^shared/testkit/")
-# Texts that models read and that suites quote, and data of the demo.
+# Texts for models that test suites quote, and data of the demo.
 ALLOWED = ("There is no tool called {name:?}.", "WHO MAY CALL")
-# Words that keep their capital in a heading.
+# Words that are capitalized in headings.
 NAMES = set(
     "Tickfleet Redis Kubernetes Helm Docker Compose Prometheus Grafana Python TypeScript Rust Node OpenAI Anthropic Gemini "
     "LangGraph LangChain Pydantic Vercel Temporal Sentinel Cluster Valkey Azure Upstash ElastiCache MemoryDB Memorystore "
@@ -54,7 +54,7 @@ def code():
 
 
 def texts(path):
-    """The texts of three words and more in a source file, each with its line; tests and comments left out."""
+    """Yields texts with at least three words in a source file, with their lines, without tests and comments."""
     with open(os.path.join(ROOT, path), encoding="utf-8") as file:
         source = re.split(r"#\[cfg\(test\)\]\n(?:#\[.*\]\n)*(?:pub\S* )?mod \w+ \{", file.read())[0]
     source = re.sub(r"(?m)^[ \t]*(//|\*|/\*).*$", "", source)
@@ -66,7 +66,7 @@ def texts(path):
 
 
 def plain(line):
-    """A line without what is not prose: code, links' targets, comments, emphasis."""
+    """Removes code, link targets, comments and emphasis from a line."""
     line = re.sub(r"<!--.*?-->", "", line)
     line = re.sub(r"`[^`]*`", "code", line)
     line = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", line)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the Grafana dashboards of the chart: helm/dashboards/generate.py
 
-With --check nothing is written; it exits with 1 and names the files that differ from what it would write.
+With --check, writes nothing. If files are out of date, prints their names and exits with 1.
 """
 
 import json

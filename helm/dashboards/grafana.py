@@ -1,9 +1,9 @@
-"""What dashboards are made of, as Grafana's JSON model has it (schema version 39, Grafana 10 and later)."""
+"""Elements of dashboards in Grafana's JSON model (schema version 39, Grafana 10 and later)."""
 
 SCHEMA_VERSION = 39
 COLUMNS = 24
 
-# The dashboards, in the order of their links: uid, title.
+# The dashboards in the order of their links: uid → title.
 DASHBOARDS = {
     "tickfleet-fleet": "Tickfleet / Fleet",
     "tickfleet-governance": "Tickfleet / Governance",
@@ -11,7 +11,7 @@ DASHBOARDS = {
     "tickfleet-redis": "Tickfleet / Redis",
 }
 
-# What an `@` in a query stands for: the fleet and the processes that the reader has chosen.
+# Replaces `@` in queries: selects the fleet and the processes that are chosen in the dashboard.
 SELECTION = 'namespace=~"$namespace", job=~"$job"'
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -20,7 +20,7 @@ GREEN, YELLOW, RED, BLUE = "green", "yellow", "red", "blue"
 
 
 def steps(*pairs):
-    """Thresholds: (None, GREEN), (5, YELLOW), (30, RED)."""
+    """Returns thresholds of pairs such as (None, GREEN), (5, YELLOW), (30, RED)."""
     return {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in pairs]}
 
 
@@ -39,7 +39,7 @@ def target(ref, query, legend):
 
 
 def panel(kind, title, description, queries, unit, *, width=8, height=8, thresholds=PLAIN, decimals=None, maximum=None):
-    """A panel. `queries` is a list of (query, legend)."""
+    """Returns a panel. `queries` is a list of (query, legend)."""
     defaults = {"unit": unit, "thresholds": thresholds, "color": {"mode": "thresholds"}, "min": 0}
     if decimals is not None:
         defaults["decimals"] = decimals
@@ -71,7 +71,7 @@ def stat(title, description, query, unit="short", **more):
 
 
 def graph(title, description, queries, unit="short", *, stacked=False, line_at=False, **more):
-    """Lines over time. `line_at`: draw the thresholds as lines."""
+    """Returns a panel with lines over time. `line_at` draws the thresholds as lines."""
     made = panel("timeseries", title, description, queries, unit, **more)
     made["fieldConfig"]["defaults"]["color"] = {"mode": "palette-classic"}
     made["fieldConfig"]["defaults"]["custom"] = {
@@ -105,7 +105,7 @@ def heatmap(title, description, query, unit="s", **more):
 
 
 def bars(title, description, query, legend, unit="short", **more):
-    """The present values side by side, the largest first."""
+    """Returns a panel with the current values as bars, the largest first."""
     made = panel("bargauge", title, description, [(query, legend)], unit, **more)
     made["targets"][0].update({"instant": True, "range": False})
     made["options"] = {
@@ -118,7 +118,7 @@ def bars(title, description, query, legend, unit="short", **more):
 
 
 def table(title, description, query, columns, **more):
-    """Label values as rows. `columns`: labels to show, in order."""
+    """Returns a table with label values as rows. `columns` are the labels to show, in order."""
     made = panel("table", title, description, [(query, "")], "short", **more)
     made["targets"][0].update({"instant": True, "range": False, "format": "table"})
     made["options"] = {"showHeader": True, "cellHeight": "sm", "footer": {"show": False}}
@@ -135,7 +135,7 @@ def row(title):
 
 
 def lay_out(panels):
-    """Gives every panel its number and its place: from left to right, a new line where it would not fit."""
+    """Sets the id and the position of every panel: from left to right, with line breaks."""
     x = y = line = 0
     for number, made in enumerate(panels, start=1):
         made["id"] = number
@@ -165,14 +165,14 @@ def variable(name, label, label_of, query_filter=""):
         "sort": 1,
         "multi": True,
         "includeAll": True,
-        # Also where the label is absent, as outside of Kubernetes.
+        # Also matches series without the label, as outside of Kubernetes.
         "allValue": ".*",
         "current": {"text": ["All"], "value": ["$__all"]},
     }
 
 
 def links(own):
-    """To the other dashboards, with the chosen fleet and time."""
+    """Returns links to the other dashboards, which keep the chosen fleet and time."""
     make = lambda uid, title: {
         "type": "link",
         "title": title.removeprefix("Tickfleet / "),

@@ -43,7 +43,7 @@ async def wait() -> None:
 
 @tool(effect="read")
 def sleep() -> None:
-    """Sleeps, whoever waits."""
+    """Sleeps, and ignores cancellation."""
     time.sleep(600)
 
 @tool(effect="read")
@@ -70,7 +70,7 @@ def fail(how: str) -> object:
 
 @tool(effect="read")
 def refuse(why: str, context: Context) -> None:
-    """Refuses, with details that are no JSON."""
+    """Fails, with details that are not valid JSON."""
     context.log.warning("half a pair: \\ud800")
     deep = []
     for _ in range(100_000):

@@ -15,7 +15,7 @@ const folder = mkdtempSync(join(tmpdir(), "tickfleet-mcp-"));
 const listen = (server) => new Promise((up) => server.listen(0, "127.0.0.1", () => up(server.address().port)));
 
 // The suite's tools: their answers, their delays in seconds, and their parameters. Its tools that elicit input, log,
-// report progress or return images are missing: tools of a fleet do none of this (known-failures.yaml).
+// report progress or return images are missing: tools of a fleet do none of this (mcp-*.yaml).
 const TOOLS = {
   test_simple_text: { text: "This is a simple text response for testing." },
   test_error_handling: { text: "This tool intentionally returns an error for testing", status: 400 },

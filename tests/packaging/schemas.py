@@ -84,7 +84,7 @@ def fields(binary, schemas):
 
 
 def bounds(binary, sections):
-    """Returns settings whose bounds differ from those that the binary reports, and how many were compared."""
+    """Returns settings whose bounds differ from the bounds in the binary, and the number of compared settings."""
     import yaml
 
     document, ours = {}, {}

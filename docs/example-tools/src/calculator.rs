@@ -1,10 +1,10 @@
-//! `calculator`: arithmetic by a parser of its own. Nothing is evaluated that is not in this file.
+//! `calculator`: arithmetic with its own parser. It evaluates no code.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickfleet::{Effect, ToolError, TypedTool};
 
-/// Characters of an expression, and how deep brackets and signs may nest.
+/// Maximum characters of an expression, and maximum depth of nested brackets and signs.
 const CHARS_MAX: usize = 256;
 const DEPTH_MAX: usize = 32;
 
@@ -18,7 +18,7 @@ struct Sum {
 
 #[derive(Serialize, JsonSchema)]
 struct Value {
-    /// What it comes to.
+    /// The value of the expression.
     value: f64,
 }
 
@@ -34,7 +34,7 @@ pub fn calculator() -> TypedTool {
 }
 
 /// # Errors
-/// What is wrong, and where.
+/// The mistake in the expression, with its position.
 pub fn evaluate(text: &str) -> Result<f64, String> {
     if text.len() > CHARS_MAX {
         return Err(format!("it is longer than {CHARS_MAX} characters"));

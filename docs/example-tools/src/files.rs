@@ -1,4 +1,4 @@
-//! `write_file`: a file in the tenant's own workspace, and nowhere else.
+//! `write_file`: writes a file in the tenant's workspace.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ const CHARS_MAX: usize = 100_000;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NewFile {
-    /// Where in the workspace, such as notes/today.md. Folders that are missing are made.
+    /// The path in the workspace, such as notes/today.md. Missing folders are created.
     #[schemars(length(min = 1, max = 400))]
     path: String,
     /// The whole text of the file, at most 100000 characters.
@@ -21,13 +21,13 @@ struct NewFile {
 
 #[derive(Serialize, JsonSchema)]
 struct Written {
-    /// Where it is.
+    /// The path of the file.
     path: String,
-    /// How many bytes it has.
+    /// The size of the file in bytes.
     bytes: usize,
 }
 
-/// Writing the same once more changes nothing: the tool may be tried again.
+/// Writing the same text again changes nothing, so the tool can be retried.
 pub fn write_file() -> TypedTool {
     let description = "Writes a text file into the workspace. A file that is there already is replaced.";
     TypedTool::new("write_file", description, Effect::Idempotent, |context: CallContext, file: NewFile| {

@@ -1,5 +1,5 @@
-//! A folder that nothing leads out of: every step is opened from the one before it, and no step may be a link, `..` or a
-//! hidden name. So a link that somebody puts there while a path is walked leads nowhere either.
+//! A folder that paths cannot leave: each step is opened from its parent, and no step can be a link, `..` or a hidden
+//! name. A link that is created while a path is resolved is not followed either.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,14 +11,14 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use tickfleet::{CallContext, ToolError};
 
-/// Steps of a path, and bytes of one of them.
+/// Maximum steps of a path, and maximum bytes of a step.
 const STEPS_MAX: usize = 8;
 const NAME_BYTES_MAX: usize = 100;
 
 /// A folder below `data/<tenant>`.
 pub struct Folder(OwnedFd);
 
-/// A file's name in the folder that it lies in.
+/// A folder, and the name of a file in it.
 type Place<'a> = (Folder, &'a str);
 
 /// The steps of a path.
@@ -48,8 +48,8 @@ fn failed(what: &str, error: Errno) -> ToolError {
 const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 impl Folder {
-    /// The folder `path` of the calling tenant, whose own it is where there is no path; `make` says whether missing ones
-    /// are made.
+    /// Opens the folder `path` of the calling tenant, or the tenant's own folder without a path. With `make`, creates
+    /// missing folders.
     pub fn of(context: &CallContext, path: Option<&str>, make: bool) -> Result<Self, ToolError> {
         let data = openat(AT_FDCWD, "data", FOLDER, Mode::empty()).map_err(|error| failed("folder data", error))?;
         let tenant = context.tenant.to_string();
@@ -67,14 +67,14 @@ impl Folder {
         openat(&self.0, name, FOLDER, Mode::empty()).map(Self).map_err(|error| failed(name, error))
     }
 
-    /// The folder in which the file at `path` lies, and its name there.
+    /// The folder that contains the file at `path`, and the file's name.
     fn place<'a>(self, path: &'a str, make: bool) -> Result<Place<'a>, ToolError> {
         let mut steps = steps(path)?;
         let name = steps.pop().unwrap_or_default();
         Ok((steps.into_iter().try_fold(self, |folder, step| folder.step(step, make))?, name))
     }
 
-    /// Reads a file of at most `bytes_max` bytes; none where there is none.
+    /// Reads a file of at most `bytes_max` bytes. `None` if the file does not exist.
     pub fn read(self, path: &str, bytes_max: u64) -> Result<Option<String>, ToolError> {
         let (folder, name) = self.place(path, false)?;
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
@@ -93,18 +93,18 @@ impl Folder {
         }
     }
 
-    /// Writes a file as a whole: whoever reads it meanwhile sees the one before or this one.
+    /// Replaces a file in one step: a concurrent reader gets either the previous text or the new one.
     pub fn write(self, path: &str, text: &str, unique: &str) -> Result<(), ToolError> {
         let (folder, name) = self.place(path, true)?;
         let draft = format!(".draft-{unique}");
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        // One that a killed worker has left.
+        // A killed worker can have left a draft.
         let _ = unlinkat(&folder.0, draft.as_str(), UnlinkatFlags::NoRemoveDir);
         let file = openat(&folder.0, draft.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = File::from(file.map_err(|error| failed(name, error))?);
         let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
         let moved = match written {
-            // A link of that name is replaced, not followed.
+            // If the name is a link, this replaces the link and does not follow it.
             Ok(()) => renameat(&folder.0, draft.as_str(), &folder.0, name).map_err(|error| failed(name, error)),
             Err(error) => Err(ToolError::Transient(format!("{name} could not be written: {error}"))),
         };
@@ -114,7 +114,7 @@ impl Folder {
         moved
     }
 
-    /// The names of at most `count_max` files that end in `end`, in their order.
+    /// The names of at most `count_max` files that end in `end`, sorted.
     pub fn names(&self, end: &str, count_max: usize) -> Result<Vec<String>, ToolError> {
         let copy = openat(&self.0, ".", FOLDER, Mode::empty()).map_err(|error| failed("folder", error))?;
         let mut folder = nix::dir::Dir::from_fd(copy).map_err(|error| failed("folder", error))?;
@@ -126,7 +126,7 @@ impl Folder {
     }
 }
 
-/// Runs what waits for the disk on a thread of its own.
+/// Runs blocking work on a separate thread.
 pub async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {

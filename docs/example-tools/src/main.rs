@@ -1,5 +1,5 @@
-//! Example agents' tools: a calculator, a sales report, a writer of files, and five readers of project data. They work
-//! in the folder `data` below the current one, each tenant in a folder of its own.
+//! Example tools: a calculator, a sales report, a tool that writes files, and five tools that read project data. The
+//! data is in the folder `data` of the current folder, with a folder for each tenant.
 
 mod calculator;
 mod files;

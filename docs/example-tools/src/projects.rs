@@ -1,4 +1,4 @@
-//! Five readers of project data: `data/<tenant>/projects/<project>` has JSON files that other programs write.
+//! Five tools that read project data: JSON files in `data/<tenant>/projects/<project>`, which other programs write.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use tickfleet::{CallContext, Effect, ToolError, TypedTool};
 
 use crate::folder::{Folder, on_disk};
 
-/// Bytes of one file, and files of one folder that are looked at.
+/// Maximum bytes of a file, and maximum files of a folder that are read.
 const BYTES_MAX: u64 = 256 * 1024;
 const RUNS_SEEN_MAX: usize = 10_000;
 
@@ -25,7 +25,7 @@ struct Newest {
     /// The project's name.
     #[schemars(regex(pattern = "^[a-z0-9][a-z0-9-]{0,63}$"))]
     project_id: String,
-    /// The most to return, the newest ones, 1 to 50; left out, 20.
+    /// The number of newest items to return, 1 to 50. Default: 20.
     #[serde(default)]
     #[schemars(range(min = 1, max = 50))]
     limit: Option<usize>,
@@ -35,7 +35,7 @@ struct Newest {
 struct Document {
     /// The project's name.
     project_id: String,
-    /// What is known; null where nothing is.
+    /// The content of the file; null if the file does not exist.
     data: Value,
 }
 
@@ -43,9 +43,9 @@ struct Document {
 struct List {
     /// The project's name.
     project_id: String,
-    /// The newest ones, oldest first.
+    /// The newest items, oldest first.
     items: Vec<Value>,
-    /// How many there are.
+    /// The number of all items.
     total: usize,
 }
 
@@ -59,7 +59,7 @@ pub fn all() -> [TypedTool; 5] {
     ]
 }
 
-/// The file of a project, as JSON; null where there is none.
+/// Reads a file of a project as JSON; null if the file does not exist.
 fn read(context: &CallContext, project: &str, path: &str) -> Result<Value, ToolError> {
     let folder = Folder::of(context, Some(&format!("projects/{project}")), false)?;
     match folder.read(path, BYTES_MAX)? {

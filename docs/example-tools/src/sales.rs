@@ -1,5 +1,5 @@
-//! `sales_report`: what was sold, by the tenant's `sales.json`. Where there is none, it gives back what it was asked, so
-//! that a conversation can go on without inventing figures.
+//! `sales_report`: the sales in the tenant's `sales.json`. If the file is missing, the result repeats the question
+//! without figures, so that a model does not invent any.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ struct Question {
     /// The month, such as 2026-11.
     #[schemars(regex(pattern = "^[0-9]{4}-[0-9]{2}$"))]
     month: String,
-    /// Only this region; leave it out for all.
+    /// Only this region. Default: all regions.
     #[serde(default)]
     #[schemars(length(min = 1, max = 64))]
     region: Option<String>,
@@ -23,15 +23,15 @@ struct Question {
 
 #[derive(Serialize, JsonSchema)]
 struct Report {
-    /// The month that was asked about.
+    /// The requested month.
     month: String,
-    /// The region that was asked about.
+    /// The requested region.
     region: Option<String>,
-    /// True if there are figures.
+    /// True if sales data exists.
     has_data: bool,
-    /// How many sales there were.
+    /// The number of sales.
     sales: usize,
-    /// What they came to, in cents.
+    /// The total of the sales, in cents.
     total_cents: u64,
 }
 

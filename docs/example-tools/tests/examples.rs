@@ -1,11 +1,12 @@
-//! docs/example-tools/README.md: its commands print what is shown, and what the tools refuse is refused.
+//! Tests that the commands of docs/example-tools/README.md print the shown output, and that the tools reject invalid
+//! requests.
 
 use std::path::Path;
 use std::process::Command;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// A folder with the example's configuration and data, as a reader of the page has it.
+/// A folder with the example's configuration and data, as the page assumes.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let copied = Command::new("cp").args(["-r", "conf", "data"]).arg(folder.path()).current_dir(ROOT).status();
@@ -13,7 +14,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// Runs a line of a shell there, with the program in its PATH.
+/// Runs a shell command in the folder, with the program in the PATH.
 fn shell(folder: &Path, line: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_example-tools")).parent().unwrap();
     #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the program in front")]
@@ -43,7 +44,7 @@ fn the_page_shows_what_its_commands_print() {
                     true => "#".to_owned(),
                     false => word.replace(|c: char| c.is_ascii_digit(), "#"),
                 });
-                // How long a try took has no fixed number of digits.
+                // Durations have no fixed number of digits.
                 words
                     .map(|word| if word.ends_with("ms") || word.starts_with('#') { "#".into() } else { word })
                     .collect::<Vec<String>>()
@@ -73,7 +74,7 @@ fn nothing_is_written_outside_the_workspace() {
             tried(folder.path(), "example", "writer", "write_file", &format!(r#"{{"path":"{path}","content":"x"}}"#));
         assert!(!said.contains(r#""outcome": "ok""#), "{path}: {said}");
     }
-    // A link in the place of the file is replaced, and what it led to stays as it was.
+    // A link in the place of the file is replaced, and its target is unchanged.
     let said = tried(folder.path(), "example", "writer", "write_file", r#"{"path":"file-link","content":"new"}"#);
     assert!(said.contains(r#""outcome": "ok""#), "{said}");
     assert_eq!(std::fs::read_to_string(outside.join("target")).unwrap(), "as it was");

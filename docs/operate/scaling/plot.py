@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/operate/scaling/run.svg from docs/operate/scaling/run.csv. Python's standard library alone.
+"""Draws docs/operate/scaling/run.svg from docs/operate/scaling/run.csv. Requires only Python's standard library.
 
     python3 docs/operate/scaling/plot.py docs/operate/scaling/run.csv docs/operate/scaling/run.svg
 """
@@ -12,7 +12,7 @@ BLUE, ORANGE, GREY, GREEN = "#1f6feb", "#d9730d", "#8b949e", "#2da44e"
 
 
 def nice(value):
-    """The least of 1, 2, 5, 10, 20… that is not below a value."""
+    """Returns the smallest of 1, 2, 5, 10, 20… that is at least `value`."""
     step = 1.0
     while True:
         for factor in (1, 2, 5):
@@ -22,7 +22,7 @@ def nice(value):
 
 
 class Panel:
-    """One diagram over the common time."""
+    """A diagram. All diagrams have the same time axis."""
 
     def __init__(self, number, title, seconds, top):
         self.y0 = TOP + number * (PANEL + GAP)
@@ -95,7 +95,7 @@ def main():
     waits.line(column("p95_ms"), BLUE)
     waits.legend([("95th percentile, ms", BLUE)])
 
-    # Turns that are open while nothing is submitted wait for their cap.
+    # Turns that are open while no turn is submitted wait for their cap.
     capped = [row["t_s"] for row in rows if row["load_per_s"] == 0 and row["open"] > 20]
     if capped:
         workers.shade(capped[0], capped[-1], "capped work only")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Redis' CPU time per turn at fixed rates, with three schedulers and ten workers.
+"""Measures Redis' CPU time per turn at fixed rates, with three schedulers and ten workers.
 
     python3 docs/operate/scaling/redis_cost.py target/release/tickfleet 0,10,50,200,800
 
-Needs redis-server on the PATH. Prints used_cpu_user + used_cpu_sys per second and per turn, and the commands that took most.
+Requires redis-server in the PATH. Prints used_cpu_user + used_cpu_sys per second and per turn, and the most expensive
+commands.
 """
 
 import json
@@ -96,7 +97,7 @@ def main():
             before, began = cpu_us(redis), time.monotonic()
             total += send(redis, rate, SECONDS, total)
             used, took = cpu_us(redis) - before, time.monotonic() - began
-            # A fleet that falls behind answers fewer than were sent: the cost is that of what was done.
+            # A fleet that falls behind answers fewer turns than were sent. The cost is per answered turn.
             answered = int(redis.ask("XLEN", INBOX)) - answered_before
             of_turn = f"{used / answered:.0f} us a turn, {answered / took:.0f} answered a second" if answered else "no turns"
             print(f"{rate} turns a second: {used / took / 1000:.1f} ms a second, {of_turn}", flush=True)

@@ -6,7 +6,7 @@ import re
 from text import anchor, cell, escaped, sentence, table
 
 CHART = "helm/tickfleet"
-# Fields with the same meaning everywhere, by the end of their path.
+# Descriptions of fields with the same meaning in all sections, by the end of their path.
 COMMON = {
     "enabled": "Whether to install it.",
     "replicas": "Number of pods.",
@@ -123,7 +123,7 @@ The chart installs these Prometheus alerts with `monitoring.rules.enabled`. The 
 
 
 def alert(text):
-    """One alert of the rules' YAML, which is written in one form."""
+    """Parses an alert from the YAML of the rules. All alerts have the same layout."""
 
     def field(name):
         found = re.search(rf"^ +{name}: (.*)$", text, re.MULTILINE)
@@ -146,7 +146,7 @@ def alert(text):
 
 
 def plain(text):
-    """A template of Prometheus in words."""
+    """Replaces the template expressions of an annotation with plain text."""
     text = re.sub(r"\{\{ ?with \$labels\.\w+ ?\}\}.*?\{\{ ?end ?\}\}", "", text)
     text = re.sub(r"\{\{ ?\$labels\.(\w+) ?\}\}", r"`\1`", text)
     text = re.sub(r"\{\{ ?(?:printf \S+ )?\$value[^}]*\}\}", "`value`", text)
@@ -189,7 +189,7 @@ def rows(entries):
 
 
 def described(path, comment):
-    """A value's comment, or the common meaning of its field before an example."""
+    """Returns the comment of a value, or the common description of its field, with the example if any."""
     if comment and not comment.startswith("Example:"):
         return comment
     known = next((COMMON[end] for end in sorted(COMMON, key=len, reverse=True) if path == end or path.endswith(("." + end, end if end[0] == "S" else "." + end))), "")
@@ -197,9 +197,9 @@ def described(path, comment):
 
 
 def parsed(text):
-    """(path, default, whether it is a value, comment) of every key of the file."""
+    """Yields (path, default, whether it has a value, comment) for every key of the file."""
     comment, path, lines = [], [], text.splitlines()
-    # Lines of a commented-out example are indented deeper than the key below them.
+    # Lines of commented-out examples are indented more than the next key.
     for at, line in enumerate(lines):
         found = re.match(r"( *)([A-Za-z][\w-]*):(?: +(.*))?$", line)
         note = re.match(r"( *)# ?(.*)", line)

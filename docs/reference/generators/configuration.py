@@ -6,7 +6,7 @@ import sys
 
 from text import anchor, cell, table
 
-# In the order in which a reader meets them.
+# In the order of the page.
 FILES = ("agents", "tenants", "permissions", "limits", "tools", "models", "mcp")
 
 
@@ -16,7 +16,7 @@ def schema(root, name):
 
 
 def value(of):
-    """A value as YAML has it in one line."""
+    """Formats a value as YAML in one line."""
     if isinstance(of, bool):
         return str(of).lower()
     if isinstance(of, list):
@@ -25,7 +25,7 @@ def value(of):
 
 
 def kind(of):
-    """The type of a field, with its bounds."""
+    """Returns the type of a field with its bounds."""
     if "anyOf" in of:
         names = [kind(part) for part in of["anyOf"]]
         return "amount" if names == ["number from 0", "text"] else " or ".join(dict.fromkeys(names))
@@ -108,7 +108,7 @@ The configuration folder (`--config`, `TICKFLEET_CONFIG`) can hold these files b
 
 
 def inner(of):
-    """The mapping with known fields within a field, and how its place is written."""
+    """Returns the mapping with known fields inside a field, and the notation of its path."""
     if "anyOf" in of:
         for part in of["anyOf"]:
             found, suffix = inner(part)
@@ -126,7 +126,7 @@ def inner(of):
 
 
 def sections(file, path, of, seen):
-    """The table of a mapping, then those of the mappings within it."""
+    """Returns the table of a mapping, followed by the tables of its nested mappings."""
     page, rows, within = "", [], []
     required = of.get("required", [])
     for name, field in of["properties"].items():

@@ -9,7 +9,7 @@ from text import cell, sentence, table
 
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.LShift: operator.lshift}
 SOURCE = "shared/model/src/limits.rs"
-# Section → names of its constants. A constant is in the first section that matches.
+# Section → pattern of the names of its constants. A constant belongs to the first section that matches.
 SECTIONS = {
     "MCP servers": r"^MCP_",
     "Knowledge and memory": r"DOCUMENT|KNOWLEDGE|EMBEDDING|PASSAGE|QUERY|MEMOR",
@@ -60,7 +60,7 @@ bounds that you can configure. A message beyond a bound is rejected with the nam
 
 
 def values(expressions):
-    """The values of constants: numbers, other constants and arithmetic."""
+    """Evaluates constants, which consist of numbers, other constants and arithmetic."""
     known = {}
 
     def value(node):

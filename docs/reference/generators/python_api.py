@@ -28,14 +28,14 @@ class Package:
         return self.trees[path]
 
     def public(self, path):
-        """The names of a module's __all__."""
+        """Returns the names in a module's __all__."""
         for node in self.tree(path).body:
             if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
                 return ast.literal_eval(node.value)
         return []
 
     def find(self, path, name):
-        """Where a name is defined: its node, and the docstring behind an assignment."""
+        """Returns the definition of a name: its node, and the docstring after an assignment."""
         body = self.tree(path).body
         for at, node in enumerate(body):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tickfleet") and any(one.name == name for one in node.names):
@@ -95,12 +95,12 @@ with Fleet("redis://127.0.0.1:6379", tenant="acme") as fleet:
 
 
 def summary(doc):
-    """The prose of a docstring in one line, without its lists."""
+    """Returns the prose of a docstring in one line, without its lists."""
     return " ".join(re.split(r"\n\s*\n(?=\w+:\n)", doc)[0].split())
 
 
 def shown(node):
-    """A type's definition, or an error's bases, as the text of a cell."""
+    """Returns a type's definition, or an error's bases, as the text of a table cell."""
     if isinstance(node, ast.ClassDef):
         return ", ".join(f"`{ast.unparse(base)}`" for base in node.bases)
     text = ast.unparse(node.value)
@@ -133,7 +133,7 @@ def section(node, doc):
 
 
 def attributes(node):
-    """Annotated fields of a class, with the docstrings behind them."""
+    """Returns the annotated fields of a class, with the docstrings after them."""
     rows = []
     for at, one in enumerate(node.body):
         if isinstance(one, ast.AnnAssign) and not one.target.id.startswith("_"):
@@ -145,7 +145,7 @@ def attributes(node):
 
 
 def signature_of(node, name=None):
-    """A function's head, one parameter a line if it is long."""
+    """Returns a function's signature, with one parameter per line if it is long."""
     args = ast.unparse(node.args)
     args = re.sub(r"^(self|cls)(, )?", "", args)
     decorated = any(isinstance(one, ast.Name) and one.id == "property" for one in node.decorator_list)
@@ -160,7 +160,7 @@ def signature_of(node, name=None):
 
 
 def parts(args):
-    """Parameters, split at the commas that are not within brackets."""
+    """Splits parameters at commas outside of brackets."""
     depth, found, current = 0, [], ""
     for character in args:
         depth += (character in "([{") - (character in ")]}")
@@ -173,14 +173,14 @@ def parts(args):
 
 
 def words(text):
-    """reStructuredText in Markdown."""
+    """Converts reStructuredText to Markdown."""
     text = re.sub(r"\bSee :meth:`(\w+)\.(\w+)`", lambda match: f"See [`{match[1]}.{match[2]}`](#{anchor(match[1] + match[2])})", text)
     text = re.sub(r":\w+:`~?([\w.]+)`", lambda match: f"`{match[1].split('.')[-1]}`", text)
     return re.sub(r"``([^`]+)``", r"`\1`", text)
 
 
 def docstring(doc):
-    """A docstring in the style of Google: prose, then lists of arguments and errors."""
+    """Converts a Google-style docstring: prose, then lists of arguments and errors."""
     text, in_list = "", False
     lines = words(doc).splitlines()
     at = 0

@@ -4,7 +4,7 @@ import re
 
 
 def escaped(text):
-    """Escapes angle brackets outside code, which would be HTML."""
+    """Escapes angle brackets outside of code, because Markdown treats them as HTML."""
     parts = text.split("`")
     return "`".join(part.replace("<", "\\<") if at % 2 == 0 else part for at, part in enumerate(parts))
 
@@ -28,5 +28,5 @@ def sentence(text):
 
 
 def first_sentence(text):
-    """The first sentence of a text."""
+    """Returns the first sentence of a text."""
     return re.split(r"(?<=[a-z0-9)`\"'][.])\s+(?=[A-Z`*\[(])", " ".join(text.split()), maxsplit=1)[0]

@@ -53,7 +53,7 @@ messages.push(...reply.messages);
 
 
 def exported(root):
-    """(file, name) of everything that index.ts exports."""
+    """Yields (file, name) of each export of index.ts."""
     for names, path in re.findall(r"^export (?:type )?(\*|\{[^}]*\}) from \"\./([\w/.-]+)\.js\";", read(root, "index.ts"), re.MULTILINE):
         path += ".ts"
         if names == "*":
@@ -63,7 +63,7 @@ def exported(root):
 
 
 def comment(text):
-    """A doc comment in Markdown: links, and what is thrown as a list."""
+    """Converts a doc comment to Markdown: links, and a list of thrown errors."""
     lines = [re.sub(r"^\s*\*? ?", "", line) for line in text.strip().removeprefix("/**").removesuffix("*/").strip("\n").splitlines()]
     said = "\n".join(lines).strip()
     thrown = re.findall(r"@throws (.*?)(?=\n@|\Z)", said, re.DOTALL)
@@ -78,7 +78,7 @@ def comment(text):
 
 
 def declaration(text, name):
-    """An exported declaration: kind, base, doc comment, head and body."""
+    """Returns an exported declaration: kind, base, doc comment, signature and body."""
     head = re.search(rf"^export (?:async )?(class|interface|type|function) {name}\b", text, re.MULTILINE)
     doc = re.search(r"/\*\*(?:(?!\*/).)*\*/\s*(?:// [^\n]*\n\s*)*\Z", text[: head.start()], re.DOTALL)
     kind, rest = head[1], text[head.start() :]
@@ -113,7 +113,7 @@ def section(name, one):
 
 
 def members(text):
-    """(head, doc comment) of the public members of a class or interface, which the formatter indents by two."""
+    """Yields (signature, doc comment) of the public members of a class or interface, which are indented by two."""
     pattern = r"((?:^  /\*\*(?:(?!\*/).)*\*/\n)?)(?:^  //[^\n]*\n)*^  (?! |//|/\*|\*|\}|private|#|protected|static #)([^\n]*?(?:\n   [^\n]*)*?)(?: \{\n|;\n|,\n)"
     for doc, head in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
         if "@internal" in doc:

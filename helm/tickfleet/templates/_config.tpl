@@ -1,4 +1,4 @@
-{{/* The configuration of the fleet, and what the templates have to know of it. */}}
+{{/* The configuration of the fleet, and helpers that read it. */}}
 
 {{/* The files of the configuration folder: name → text, as JSON. */}}
 {{- define "tickfleet.configFiles" -}}
@@ -18,11 +18,11 @@
 {{- include "tickfleet.checkPromptName" (dict "root" $ "name" $name) -}}
 {{- $_ := set $files $name $text -}}
 {{- end -}}
-{{- $_ := set $files "tickfleet.yaml" (printf "# Over the defaults that are built into the binary.\n%s\n" (toYaml .Values.config.settings)) -}}
+{{- $_ := set $files "tickfleet.yaml" (printf "# Settings that differ from the built-in defaults.\n%s\n" (toYaml .Values.config.settings)) -}}
 {{- toJson $files -}}
 {{- end -}}
 
-{{/* Fails on a file that nothing would read. Takes root and name. */}}
+{{/* Fails on a file that no process reads. Takes root and name. */}}
 {{- define "tickfleet.checkFileName" -}}
 {{- $known := list -}}
 {{- range $path, $_ := .root.Files.Glob "files/config/*.yaml" -}}
@@ -37,7 +37,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Fails on a prompt that nothing would read, or that has its place twice. Takes root and name. */}}
+{{/* Fails on a prompt that no process reads, or that is also in config.files. Takes root and name. */}}
 {{- define "tickfleet.checkPromptName" -}}
 {{- $known := list -}}
 {{- range $path, $_ := .root.Files.Glob "files/config/prompts/*.txt" -}}
@@ -55,12 +55,12 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The volume of the configuration folder: its files, and below it those of `prompts`, where processes look for them. */}}
+{{/* The volume of the configuration folder, with the prompts in its folder `prompts`. */}}
 {{- define "tickfleet.configVolume" -}}
 {{- $configMap := default (printf "%s-config" (include "tickfleet.fullname" .)) .Values.config.existingConfigMap -}}
 - name: config
   {{- if .Values.config.prompts }}
-  # One ConfigMap twice: a change of it still swaps all files at once.
+  # The same ConfigMap twice, so that a change still replaces all files at once.
   projected:
     sources:
       - configMap:
@@ -78,7 +78,7 @@
   {{- end }}
 {{- end -}}
 
-{{/* Settings that have their place elsewhere in the values: in the ConfigMap they would have no effect. */}}
+{{/* Fails on settings that other values set. In the ConfigMap they would have no effect. */}}
 {{- define "tickfleet.checkSettings" -}}
 {{- $places := dict
   "redis.url" "redis.existingSecret (it is a secret)"
@@ -97,7 +97,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What tools.yaml says, as JSON. */}}
+{{/* The content of tools.yaml as JSON. */}}
 {{- define "tickfleet.toolsFile" -}}
 {{- $files := include "tickfleet.configFiles" . | fromJson -}}
 {{- $tools := get $files "tools.yaml" | default "" | fromYaml -}}
@@ -107,7 +107,7 @@
 {{- toJson $tools -}}
 {{- end -}}
 
-{{/* The longest time-out of a tool in seconds: of the default for all, and of each declared tool. */}}
+{{/* The longest timeout of a tool in seconds: the default timeout, or that of a declared tool. */}}
 {{- define "tickfleet.longestToolSeconds" -}}
 {{- $settings := .Values.config.settings -}}
 {{- $default := dig "worker" "tool_timeout" "" $settings -}}
@@ -123,7 +123,7 @@
 {{- $longest -}}
 {{- end -}}
 
-{{/* Which of the four ways to Redis the whole fleet takes: existingSecret, host, url or trial. Empty if none is given. */}}
+{{/* How the fleet's Redis is configured: existingSecret, host, url or trial. Empty if it is not configured. */}}
 {{- define "tickfleet.redisWay" -}}
 {{- $ways := list -}}
 {{- if .Values.redis.existingSecret.name }}{{ $ways = append $ways "existingSecret" }}{{ end -}}
@@ -140,8 +140,9 @@
 redis.existingSecret.name (a Secret with the URL), redis.host, redis.url, or trialRedis.enabled=true
 {{- end -}}
 
-{{/* What every process of the image needs to know; commands run by `kubectl exec` too. Takes root, component, and spec (the
-     values of the part, which may name a Secret for its own user of Redis). A part without one needs the fleet's Redis. */}}
+{{/* Environment variables of every container with the image, which also apply to commands run with `kubectl exec`.
+     Takes root, component, and spec (the values of the component, which can name a Secret for its own Redis user). A
+     component without a Secret needs the fleet's Redis. */}}
 {{- define "tickfleet.commonEnv" -}}
 {{- $way := include "tickfleet.redisWay" .root -}}
 {{- if not (or .spec.redisSecret.name $way) -}}
@@ -169,7 +170,7 @@ redis.existingSecret.name (a Secret with the URL), redis.host, redis.url, or tri
   value: {{ .root.Values.config.samples | quote }}
 {{- end -}}
 
-{{/* The volume with the authorities of Redis' certificate; nothing where the system's are meant. */}}
+{{/* The volume with the certificate authorities for Redis. Empty if the system's authorities are used. */}}
 {{- define "tickfleet.redisCAVolume" -}}
 {{- with .Values.redis.tlsCA -}}
 {{- if and .configMap .secret -}}
@@ -196,7 +197,8 @@ redis.existingSecret.name (a Secret with the URL), redis.host, redis.url, or tri
 {{- end -}}
 {{- end -}}
 
-{{/* The variables that lead to Redis. The URL is never an argument, and never text in a Deployment. */}}
+{{/* The environment variables for the connection to Redis. The URL is never an argument, and a password is never text
+     in a Deployment. */}}
 {{- define "tickfleet.redisEnv" -}}
 {{- $way := include "tickfleet.redisWay" . -}}
 {{- $redis := .Values.redis -}}

@@ -11,7 +11,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What selects all pods of the release. */}}
+{{/* The labels that select all pods of the release. */}}
 {{- define "tickfleet.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -27,8 +27,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end -}}
 
-{{/* metadata of an object; takes root, name (without the fleet's), and optionally component, labels, annotations,
-     namespace. */}}
+{{/* The metadata of an object. Takes root and name, and optionally component, labels, annotations and namespace. */}}
 {{- define "tickfleet.metadata" -}}
 name: {{ .name }}
 namespace: {{ .namespace | default .root.Release.Namespace }}
@@ -54,7 +53,7 @@ annotations:
 {{- end -}}
 {{- end -}}
 
-{{/* An image reference of {registry, repository, tag, digest}; takes image and tag (the default one). */}}
+{{/* An image reference. Takes image ({registry, repository, tag, digest}) and tag (the default). */}}
 {{- define "tickfleet.image" -}}
 {{- $repository := ternary (printf "%s/%s" .image.registry .image.repository) .image.repository (ne .image.registry "") -}}
 {{- if .image.digest -}}
@@ -64,13 +63,13 @@ annotations:
 {{- end -}}
 {{- end -}}
 
-{{/* The series of this fleet, as a selector without braces. */}}
+{{/* The label selector of this fleet's series, without braces. */}}
 {{- define "tickfleet.selector" -}}
 {{- $own := printf "namespace=%q,job=~\"%s-(scheduler|worker)\"" .Release.Namespace (include "tickfleet.fullname" .) -}}
 {{- default $own .Values.monitoring.selector -}}
 {{- end -}}
 
-{{/* Seconds of a duration as the configuration has it: 250ms, 5s, 2m, 1h, 7d. Takes text and name. */}}
+{{/* Converts a duration of the configuration (250ms, 5s, 2m, 1h, 7d) to seconds. Takes text and name. */}}
 {{- define "tickfleet.seconds" -}}
 {{- $text := .text | toString -}}
 {{- if not (regexMatch "^[0-9]+ *(ms|s|m|h|d)$" $text) -}}
@@ -81,8 +80,8 @@ annotations:
 {{- mulf $number (get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 "d" 86400.0) $unit) -}}
 {{- end -}}
 
-{{/* Lays .over over .base, mappings key by key; anything else, also false, 0 and empty, replaces what was there.
-     Gives JSON. */}}
+{{/* Merges .over into .base, mappings key by key. All other values, including false, 0 and empty ones, replace the
+     value of .base. Returns JSON. */}}
 {{- define "tickfleet.overlay" -}}
 {{- $base := deepCopy .base -}}
 {{- range $key, $value := .over -}}

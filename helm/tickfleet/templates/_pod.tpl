@@ -1,8 +1,9 @@
-{{/* What schedulers, workers, gateways, the exporter and the notifier have in common. */}}
+{{/* Common parts of schedulers, workers, gateways, the exporter and the notifier. */}}
 
-{{/* A pod's template; takes root, component (scheduler, worker, gateway, exporter or notifier), pool (workers), spec (its values), selector
-     (labels as text), env (further variables as text), and where they are not a scheduler's: args, port, metricsPort (where metrics have one of their
-     own), probes (kind → path), scheme (how probes ask), volumes and mounts (as text). */}}
+{{/* A pod template. Takes root, component (scheduler, worker, gateway, exporter or notifier), pool (for workers), spec
+     (the values), selector (labels as text) and env (further variables as text). Also takes, if they differ from those
+     of a scheduler: args, port, metricsPort (if metrics have their own port), probes (kind → path), scheme (of probes),
+     volumes and mounts (as text). */}}
 {{- define "tickfleet.podTemplate" -}}
 {{- $root := .root -}}
 {{- $spec := .spec -}}
@@ -21,7 +22,7 @@ metadata:
     checksum/config: {{ include "tickfleet.configFiles" $root | sha256sum }}
     {{- end }}
     {{- with $values.redis.url }}
-    # Without user and password: a hash in an annotation, which many may read, would help to guess them.
+    # The hash does not cover user and password: many users can read annotations, and the hash would help to guess them.
     checksum/redis: {{ regexReplaceAll "[?].*" (regexReplaceAll "//.*@" . "//") "" | sha256sum }}
     {{- end }}
     {{- with merge (dict) $spec.podAnnotations $values.commonAnnotations }}
@@ -33,9 +34,9 @@ spec:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   serviceAccountName: {{ include "tickfleet.serviceAccountName" $root }}
-  # Nothing here asks the Kubernetes API.
+  # No container uses the Kubernetes API.
   automountServiceAccountToken: false
-  # Variables of services would look like settings.
+  # Environment variables of Services could be mistaken for settings.
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
   securityContext:
@@ -61,7 +62,7 @@ spec:
       labelSelector:
         matchLabels:
           {{- $.selector | nindent 10 }}
-      # During a roll-out, old pods do not count.
+      # During a rollout, old pods do not count.
       matchLabelKeys: [pod-template-hash]
     {{- end }}
   {{- end }}
@@ -111,7 +112,7 @@ spec:
         httpGet: {path: {{ $path }}, port: http{{ with $scheme }}, scheme: {{ . }}{{ end }}}
         {{- $times := get $values.probes $probe }}
         {{- if and (eq $probe "startup") $spec.toolHosts }}
-        # A worker waits for its tool hosts before it starts: for each, as long as the host's own startup probe allows.
+        # Before it starts, a worker waits for each tool host for as long as the host's startup probe allows.
         {{- $hosts := divf (mulf 120.0 (len $spec.toolHosts)) (float64 $times.periodSeconds) | ceil | int }}
         {{- $times = merge (dict "failureThreshold" (add (int $times.failureThreshold) $hosts)) $times }}
         {{- end }}
@@ -122,7 +123,7 @@ spec:
       resources:
         {{- toYaml $spec.resources | nindent 8 }}
       volumeMounts:
-        # The folder, not single files: a change of the ConfigMap swaps all of them at once.
+        # Mounts the folder instead of single files, so that a change of the ConfigMap replaces all files at once.
         - name: config
           mountPath: {{ $values.config.mountPath }}
           readOnly: true
@@ -135,7 +136,7 @@ spec:
           mountPath: /var/lib/tickfleet
         {{- end }}
         {{- if $spec.toolHosts }}
-        # To connect to a socket writes nothing to its folder.
+        # Connecting to a socket does not write to its folder.
         - name: tool-hosts
           mountPath: {{ include "tickfleet.toolHostFolder" $root }}
           readOnly: true
@@ -189,8 +190,8 @@ spec:
     {{- end }}
 {{- end -}}
 
-{{/* Variables, each name once: of several the last one counts, which is the user's own. Server-side apply
-     refuses a list with a name twice. Takes a list. */}}
+{{/* Removes duplicate environment variables. The last one wins, so that the user's variables override the chart's.
+     Server-side apply rejects duplicate names. Takes a list. */}}
 {{- define "tickfleet.envOnce" -}}
 {{- $last := dict -}}
 {{- range $at, $variable := . -}}
@@ -205,7 +206,8 @@ spec:
 {{- toYaml $once -}}
 {{- end -}}
 
-{{/* A Deployment of one pod, for what another one would only stand by; takes what a pod's template does, but for the selector. */}}
+{{/* A Deployment with one pod, for components whose second pod would only be on standby. Takes the arguments of the pod
+     template, except selector. */}}
 {{- define "tickfleet.deploymentOfOne" -}}
 {{- $name := printf "%s-%s" (include "tickfleet.fullname" .root) .component -}}
 {{- $selector := printf "%s\napp.kubernetes.io/component: %s" (include "tickfleet.selectorLabels" .root) .component -}}
@@ -217,7 +219,7 @@ metadata:
 spec:
   replicas: 1
   revisionHistoryLimit: 5
-  # A second one would wait for the first one's lease, or not get the file.
+  # A new pod would wait for the lease of the old one, or could not open the file.
   strategy: {type: Recreate}
   selector:
     matchLabels:
@@ -226,12 +228,12 @@ spec:
     {{- include "tickfleet.podTemplate" $about | nindent 4 }}
 {{- end -}}
 
-{{/* An address to listen at; takes host and port. */}}
+{{/* An address to listen on. Takes host and port. */}}
 {{- define "tickfleet.address" -}}
 {{- printf "%s:%d" (ternary (printf "[%s]" .host) .host (contains ":" .host)) (int .port) -}}
 {{- end -}}
 
-{{/* A budget of disruptions; takes root, name, component, budget and selector. */}}
+{{/* A PodDisruptionBudget. Takes root, name, component, budget and selector. */}}
 {{- define "tickfleet.podDisruptionBudget" -}}
 {{- $most := .budget.maxUnavailable | toString -}}
 {{- $least := .budget.minAvailable | toString -}}
@@ -248,7 +250,7 @@ spec:
   {{- else }}
   minAvailable: {{ .budget.minAvailable }}
   {{- end }}
-  # A pod that is not ready, because Redis is away, does not hold up the drain of its node.
+  # If Redis is unavailable, pods are not ready. They must not block the drain of a node.
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:

@@ -177,7 +177,7 @@ impl Cluster {
     /// holder.
     ///
     /// # Panics
-    /// The reported node is none of the servers.
+    /// The reported node is not one of the servers.
     pub async fn holder(&self, slot: u16) -> Option<usize> {
         let mut says = BTreeMap::new();
         for server in 0..self.servers.len() {

@@ -179,7 +179,7 @@ impl SentinelSetup {
     /// The primary, if a majority of the sentinels agrees on it.
     ///
     /// # Panics
-    /// The reported primary is none of the servers.
+    /// The reported primary is not one of the servers.
     pub async fn primary(&self) -> Option<usize> {
         let mut says = BTreeMap::new();
         for sentinel in &self.sentinels {

@@ -98,7 +98,7 @@ impl ScriptedModel {
         self.server.asked.load(Ordering::SeqCst)
     }
 
-    /// Returns the requests so far, without those that were rejected.
+    /// Returns the accepted requests so far.
     pub fn seen(&self) -> Vec<ModelRequest> {
         self.server.seen.lock().unwrap().clone()
     }

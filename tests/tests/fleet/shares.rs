@@ -151,8 +151,8 @@ async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usiz
     }
 }
 
-/// The most calls of the flood before the other tenant's call. The slots bound those that run already; the rest began
-/// while the turn was on its way.
+/// Maximum calls of the flood before the other tenant's call: the calls that already occupied slots, and the calls that
+/// began while the turn was on its way.
 const BEFORE_MAX: usize = FLOOD / 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -214,7 +214,7 @@ async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
     assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 2), ("ok", 2)]));
     place.run(&["tenant", "show", "other"]).exits(0).says("run time");
 
-    // With all processes stopped, there is no copy of the broken declaration. Nothing is decided for that tenant, and
+    // If all processes were stopped, none has a copy of the broken declaration. Nothing is decided for this tenant, and
     // the other tenant is not affected.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     place.redis(&["HSET", "{tickfleet:0}:parts:settings", "tenant:demo", "{broken"]).await;

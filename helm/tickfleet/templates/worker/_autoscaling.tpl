@@ -1,4 +1,5 @@
-{{/* Workers follow the work that is ready, running or left by a worker that died (suspect). Both take root, name, component, labels and spec. */}}
+{{/* Scale workers by the ready, running and redelivered (suspect) work. Both templates take root, name, component,
+     labels and spec. */}}
 
 {{- define "tickfleet.hpa" -}}
 {{- $scaling := .spec.autoscaling -}}
@@ -57,7 +58,7 @@ spec:
         serverAddress: {{ $scaling.keda.serverAddress | quote }}
         query: {{ default $own $scaling.keda.query | quote }}
         threshold: {{ include "tickfleet.workPerPod" .spec | quote }}
-        # No answer is no zero: while schedulers or Redis are away, the number of workers stays.
+        # An empty result is an error, not zero: while schedulers or Redis are unavailable, the number of workers stays.
         ignoreNullValues: "false"
       {{- with $scaling.keda.authenticationRef }}
       authenticationRef:

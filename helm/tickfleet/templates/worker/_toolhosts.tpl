@@ -1,10 +1,10 @@
-{{/* Tool hosts: containers beside a worker that run Python tools. Each listens on a Unix socket in a folder that it
-     shares with the worker, and the worker dials. */}}
+{{/* Tool hosts: containers that run Python tools next to a worker. Each listens on a Unix socket in a folder that it
+     shares with the worker, and the worker connects to it. */}}
 
-{{/* The folder of the sockets. */}}
+{{/* The folder with the sockets. */}}
 {{- define "tickfleet.toolHostFolder" -}}/run/tickfleet{{- end -}}
 
-{{/* A tool host's values with the defaults laid under, as JSON: a list's items cannot have theirs in values.yaml. */}}
+{{/* The values of a tool host with defaults, as JSON. values.yaml cannot contain defaults for the items of a list. */}}
 {{- define "tickfleet.toolHostValues" -}}
 {{- $host := dict "imagePullPolicy" "IfNotPresent" "path" list "processes" 2 "concurrency" 8 "command" list "env" list "envFrom" list
   "resources" (dict "requests" (dict "cpu" "250m" "memory" "256Mi") "limits" (dict "memory" "1Gi")) -}}
@@ -14,8 +14,8 @@
 {{- toJson $host -}}
 {{- end -}}
 
-{{/* Fails on two hosts of one name, and on entries of tools.yaml that their hosts cannot serve. Takes root, name and
-     pool. */}}
+{{/* Fails on two hosts with the same name, and on entries of tools.yaml that their hosts cannot serve. Takes root, name
+     and pool. */}}
 {{- define "tickfleet.checkToolHosts" -}}
 {{- $about := . -}}
 {{- $hosts := dict -}}
@@ -43,9 +43,10 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The container of a tool host; takes host (its values) and securityContext (the worker's, as JSON). It is a plain
-     container: Kubernetes 1.27 and 1.28 have no sidecars. So it starts beside the worker, which waits until it listens,
-     and is told to end with the worker: then tickfleet.host waits until the worker has closed its connections. */}}
+{{/* The container of a tool host. Takes host (its values) and securityContext (the worker's, as JSON). It is an
+     ordinary container, because Kubernetes 1.27 and 1.28 have no sidecars. It starts at the same time as the worker,
+     which waits until the host listens. Both receive SIGTERM at the same time, and then tickfleet.host waits until the
+     worker has closed its connections. */}}
 {{- define "tickfleet.toolHost" -}}
 {{- $host := include "tickfleet.toolHostValues" .host | fromJson -}}
 {{- $folder := include "tickfleet.toolHostFolder" . -}}
@@ -64,8 +65,8 @@
     - {{ $socket }}
     - --concurrency
     - {{ int $host.concurrency | quote }}
-    # Two more than the worker keeps: it starts a successor before it lets an interpreter go, and asks which tools there
-    # are in one of its own.
+    # Two more than the worker uses for calls: it starts a replacement before it stops an interpreter, and lists the
+    # tools in a separate interpreter.
     - --processes-max
     - {{ add (int $host.processes) 2 | quote }}
     {{- range $host.path }}
@@ -84,7 +85,8 @@
   envFrom:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  # The pod is ready when the host listens. Nothing is asked after that: the worker's metrics tell how its tools are.
+  # The pod becomes ready when the host listens. There are no other probes: the worker's metrics report the state of its
+  # tools.
   startupProbe:
     exec:
       command:
@@ -107,9 +109,9 @@
       mountPath: /tmp
 {{- end -}}
 
-{{/* Their volumes; takes the list of hosts. */}}
+{{/* The volumes of tool hosts. Takes the list of hosts. */}}
 {{- define "tickfleet.toolHostVolumes" -}}
-# Sockets alone: they take no space.
+# Contains only sockets, which take no space.
 - name: tool-hosts
   emptyDir:
     medium: Memory

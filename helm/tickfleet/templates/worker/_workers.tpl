@@ -1,6 +1,6 @@
-{{/* Pools of workers: what each is made of, and whether it can work. */}}
+{{/* Pools of workers: their values, and checks. */}}
 
-{{/* Name → values of every pool, `worker` with the pool's own laid over it, as JSON. */}}
+{{/* Name → values of every pool, as JSON: the pool's values merged into those of `worker`. */}}
 {{- define "tickfleet.pools" -}}
 {{- $pools := dict -}}
 {{- range $name, $own := .Values.workerPools -}}
@@ -13,20 +13,20 @@
 {{- toJson $pools -}}
 {{- end -}}
 
-{{/* The name of a pool's objects; takes root and pool. */}}
+{{/* The name of a pool's objects. Takes root and pool. */}}
 {{- define "tickfleet.poolName" -}}
 {{- $name := printf "%s-worker" (include "tickfleet.fullname" .root) -}}
 {{- ternary $name (printf "%s-%s" $name .pool) (eq .pool "default") -}}
 {{- end -}}
 
-{{/* The labels by which a pool's pods are told from others; takes root and pool. */}}
+{{/* The labels that select a pool's pods. Takes root and pool. */}}
 {{- define "tickfleet.poolLabels" -}}
 {{ include "tickfleet.selectorLabels" .root }}
 app.kubernetes.io/component: worker
 tickfleet/pool: {{ .pool }}
 {{- end -}}
 
-{{/* Fails where pools leave work undone, or where a pool would be killed while calls run. */}}
+{{/* Fails if the pools leave a priority unserved, or if a pool would be killed while calls run. */}}
 {{- define "tickfleet.checkPools" -}}
 {{- $pools := include "tickfleet.pools" . | fromJson -}}
 {{- if not $pools -}}
@@ -46,8 +46,8 @@ tickfleet/pool: {{ .pool }}
 {{- end -}}
 {{- end -}}
 
-{{/* terminationGracePeriodSeconds > drainSeconds > the longest time-out of a tool. A hook that sleeps comes before the drain, and
-     takes of the same time. Takes root, name and pool. */}}
+{{/* Fails unless terminationGracePeriodSeconds > drainSeconds > the longest timeout of a tool. A sleeping preStop hook
+     runs before the drain and counts towards the grace period. Takes root, name and pool. */}}
 {{- define "tickfleet.checkDrain" -}}
 {{- $longest := .pool.longestToolSeconds | toString -}}
 {{- if or (eq $longest "") (eq $longest "<nil>") -}}
@@ -58,7 +58,7 @@ tickfleet/pool: {{ .pool }}
 {{- if le (float64 $drain) (float64 $longest) -}}
 {{- fail (printf "worker pool %q: drainSeconds (%d) must exceed the longest timeout of a tool (%s s), so that running calls can finish after SIGTERM. Raise drainSeconds, or lower config.settings.worker.tool_timeout or the tool's timeout_ms" .name $drain $longest) -}}
 {{- end -}}
-{{- /* After the drain, a worker hands back what is left; that takes up to 3 s. Then tools are stopped, and MCP servers ended: up to 5 s. */ -}}
+{{- /* After the drain: up to 3 s to release the remaining work, then up to 5 s to stop tools and MCP servers. */ -}}
 {{- $sleep := 0 -}}
 {{- with .pool.lifecycle }}{{ with .preStop }}{{ with .sleep }}{{ $sleep = int .seconds }}{{ end }}{{ end }}{{ end -}}
 {{- if and $sleep (lt $grace (add $drain 10 $sleep | int)) -}}
@@ -68,7 +68,7 @@ tickfleet/pool: {{ .pool }}
 {{- end -}}
 {{- end -}}
 
-{{/* Takes name and scaling. */}}
+{{/* Fails on invalid bounds of autoscaling. Takes name and scaling. */}}
 {{- define "tickfleet.checkScaling" -}}
 {{- if ne .scaling.kind "off" -}}
 {{- if lt (int .scaling.maxReplicas) (int .scaling.minReplicas) -}}
@@ -80,7 +80,7 @@ tickfleet/pool: {{ .pool }}
 {{- end -}}
 {{- end -}}
 
-{{/* "true" where the fleet may have no worker at all: KEDA may take the last pod of a pool, and no other pool keeps one. */}}
+{{/* "true" if the fleet can have no worker: KEDA can remove the last pod, and no other pool keeps one. */}}
 {{- define "tickfleet.mayRest" -}}
 {{- $keda := false -}}
 {{- $least := 0 -}}
@@ -91,7 +91,7 @@ tickfleet/pool: {{ .pool }}
 {{- if and $keda (eq (int $least) 0) }}true{{ end -}}
 {{- end -}}
 
-{{/* Work (ready, running or left by a worker that died) that one pod should have: its slots, filled as wished. */}}
+{{/* The work (ready, running and redelivered) that one pod should have: its slots times targetSlotsPercent. */}}
 {{- define "tickfleet.workPerPod" -}}
 {{- max 1 (div (mul (int .slots) (int .autoscaling.targetSlotsPercent)) 100) -}}
 {{- end -}}

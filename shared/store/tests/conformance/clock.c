@@ -1,6 +1,6 @@
-/* Preloaded into a server (LD_PRELOAD), this stops the server's wall clock at the time that is stored in the first eight bytes
-   of the file `clock` in its folder, in ms. A test sets the clock by writing there. CLOCK_MONOTONIC still measures durations.
-   The server ends with the thread that started it. */
+/* If preloaded (LD_PRELOAD), this library stops a server's wall clock at the milliseconds in the first eight bytes of
+   the file in STOPPED_CLOCK. Writing to the file sets the clock of a running server. CLOCK_MONOTONIC is unaffected. The
+   server is killed when the thread that started it ends. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>

@@ -174,7 +174,7 @@ fn work_that_waits_for_its_cap_is_in_no_rule_that_wakes_or_scales() {
     for rule in rules() {
         let name = rule.alert.or(rule.record).unwrap();
         assert!(!rule.expr.contains("parked_capped"), "{name}");
-        // Without a state, an expression covers every state, including that one. Other rules select from the two
+        // Without a state, an expression covers all states, including `parked_capped`. Other rules select from the two
         // recordings by state, so these are exempt.
         let by_state = rule.expr.contains("by (namespace, state)") && name.contains("namespace_state:");
         for gauge in ["tickfleet_backlog", "tickfleet_oldest_age_seconds"] {

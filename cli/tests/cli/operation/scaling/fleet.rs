@@ -38,7 +38,7 @@ pub struct Processes {
     schedulers: Vec<Node>,
     workers: Vec<Node>,
     leaving: Vec<(Instant, Node)>,
-    /// The number of workers that got SIGTERM, and of those that then exited with code 0.
+    /// The number of workers that got SIGTERM, and the number that then exited with code 0.
     pub told: u32,
     pub left: u32,
 }
