@@ -5,16 +5,14 @@
 //!   the tools call is `service.py` of that folder, or the shop's if the folder has none. Without the comment, the
 //!   fleet has the built-in configuration.
 //! - If a page names FLEET_KEY, it also gets a gateway. FLEET_URL has the gateway's address, and FLEET_KEY has a key
-//!   for
-//!   all agents of the tenant acme.
+//!   for all agents of the tenant acme.
 //! - If the page's first command creates a key for seals or pins tools, it runs before the fleet starts. SEAL_KEY then
 //!   has the key.
 //! - The file `env` of the folder has further variables. `.venv` has the package for Python if the folder's tools need
 //!   it.
 //! - A page with the line `<!-- runs: agents -->` runs the programs in docs/snippets/agents with `python3` or `node`.
-//!   The
-//!   programs find the frameworks, the packages of the clients and a stub of the model. Python tools of the fleet find
-//!   the package.
+//!   The programs find the frameworks, the packages of the clients and a stub of the model. Python tools of the fleet
+//!   find the package.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
