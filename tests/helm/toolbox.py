@@ -62,7 +62,7 @@ LIBRARIES = (
 
 
 class Missing(Exception):
-    """A tool is not available; the message names it, and a remedy."""
+    """A tool is not available. The message names the tool and says what to do."""
 
 
 class Toolbox:
