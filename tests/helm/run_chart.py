@@ -73,7 +73,7 @@ def asked(port, path):
 
 
 class Redis:
-    """A private Redis with the chart's configuration. Without a configuration, it has the settings of managed-redis.md."""
+    """A private Redis with the chart's configuration. Without one, it has the settings of managed-redis.md."""
 
     def __init__(self, folder, configuration=None):
         self.port = free_port()
@@ -112,7 +112,7 @@ def held(volume, configmaps):
 
 
 def mount(files, folder):
-    """Writes a volume as a kubelet does: files and folders are reached through two links, so that all change at once."""
+    """Writes a volume as a kubelet does: files and folders are behind two links, so that all change at once."""
     version = os.path.join(folder, "..2026_11_22_00_00_00.1")
     for path, text in files.items():
         place = os.path.join(version, path)
