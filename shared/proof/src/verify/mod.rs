@@ -99,7 +99,7 @@ struct FoundSeal {
     line: u64,
     body: SealBody,
     head: Hash,
-    /// True if the signature is valid and its key is trusted.
+    /// True if the signature is valid. The key must be trusted or, if the verifier trusts no keys, be in the header.
     signed: bool,
 }
 
