@@ -1,7 +1,7 @@
-"""How the Python client handles trouble on the way to the gateway, and how it reports what a gateway does not support:
-`gateway.py TENANT`, with `GATEWAY_URL`, `GATEWAY_KEY` and `READING_KEY`, which may only read, and with `REDIS_URL`.
+"""Checks how the Python client handles failures between client and gateway, and how it reports what a gateway does not
+support: `gateway.py TENANT`, with `GATEWAY_URL`, `GATEWAY_KEY`, `READING_KEY` (a read-only key) and `REDIS_URL`.
 
-Agent `frugal` has one call a day: if a turn ran twice, the cap would show it.
+Agent `frugal` has one call per day, so that the cap shows if a turn runs twice.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ TENANT = sys.argv[1]
 ECHO = [{"name": "echo", "arguments": {"text": "hi"}}]
 
 Fate = str | tuple[int, dict[str, str], str]
-# What happens to a request: `through`; `cut` after the gateway has answered; `half` in the middle of the answer;
-# `hang`; or an answer.
+# The fate of a request. `through`: it passes. `cut`: the connection ends after the gateway has answered. `half`: it
+# ends in the middle of the answer. `hang`: no answer. Otherwise: the answer that the proxy sends.
 
 
 class Wire:
-    """A proxy before the gateway. Each entry of `fates` decides about one request; without an entry, requests pass
-    through."""
+    """A proxy in front of the gateway. Each entry of `fates` decides about one request. If there are no entries left,
+    requests pass through."""
 
     def __init__(self) -> None:
         self.fates: list[Fate] = []
         self.seen: list[str] = []
         self.times: list[float] = []
         self.spent = asyncio.Event()
-        # Cancelled when the proxy closes.
+        # Tasks that are canceled when the proxy closes.
         self.serving: set[Any] = set()
 
     async def __aenter__(self) -> Wire:
@@ -103,7 +103,7 @@ class Wire:
         there, to = await asyncio.open_connection(host, int(port))
         to.write(head.replace("\r\n", "\r\nconnection: close\r\n", 1).encode() + body)
         if fate == "cut":
-            # Reads the whole answer: by then, the gateway has handled the request.
+            # Read the whole answer, so that the gateway has handled the request.
             await there.read()
         elif fate == "half":
             writer.write(await there.readuntil(b"event: plan"))
@@ -152,7 +152,7 @@ async def a_turn_whose_answer_is_lost_is_carried_out_once(wire: Wire) -> None:
 
 
 async def a_refusal_that_another_gateway_heard_is_told(wire: Wire) -> None:
-    # The response of another gateway, which accepted the turn. This gateway has no record of it.
+    # Simulate that another gateway accepted the turn, and that this gateway has no record of the turn.
     wire.fates = [(202, {"content-type": "application/json"}, '{"turn_id": "t", "state": "accepted", "duplicate": false}')]
     async with wire.fleet() as fleet:
         turn = await fleet.submit("nobody", calls=ECHO)
@@ -165,7 +165,7 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
         assert (await fleet.run("kelly", calls=ECHO)).ok
     assert len(wire.times) == 2 and wire.times[1] - wire.times[0] >= 1.0, wire.times
     async with wire.fleet(patience=0.5) as hasty:
-        # Longer than the client's patience, so the client does not wait.
+        # The requested wait is longer than the client's maximum, so the client does not wait.
         for status, code, kind in (
             (429, "queue_full", QueueFull),
             (503, "pressure", Pressure),
@@ -175,7 +175,7 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
             wire.fates = [refusal(status, code, "7")]
             said = {"id": "t"} if kind is Unavailable else {"code": code, "retry_after": 7.0}
             await raises(kind, hasty.run("kelly", calls=ECHO, turn_id="t"), **said)
-        # The turn was accepted, only the request that waits for its reply was refused.
+        # The turn was accepted. Only the request that waits for its reply was refused.
         wire.fates, wire.seen = [refusal(429, "too_many_waiting", "7")], []
         assert (await hasty.run("kelly", calls=ECHO)).ok
         assert [seen.split("?")[0] for seen in wire.seen[:2]] == ["POST /v1/turns"] * 2, wire.seen
@@ -208,7 +208,7 @@ async def what_waits_outlasts_trouble_and_keeps_to_its_time(wire: Wire) -> None:
 
 async def whatever_is_open_when_a_client_is_closed_is_told(wire: Wire) -> None:
     async with wire.fleet(patience=300) as fleet:
-        # One request is in a pause before its retry, the others never get an answer.
+        # One request is in a pause before its retry. The other requests never get an answer.
         wire.fates = [refusal(503, "unavailable", "60")]
         open_works: list[Any] = [asyncio.ensure_future(fleet.submit("kelly", calls=ECHO))]
         await wire.spent.wait()
@@ -283,7 +283,7 @@ async def what_a_gateway_cannot_do_is_said(_: Wire) -> None:
         await raises(Unsupported, fleet.cancel(".."))
         await raises(NoDefinitions, fleet.tools("nobody"))
         await raises(InvalidMessage, fleet.tools("kelly", format="nonsense"))
-        # Rejected by the gateway, with the same reply as through Redis, so the conversation can continue.
+        # The gateway rejects the turn with the same reply as through Redis, so the conversation can continue.
         call = {"id": "call_1", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
         try:
             await fleet.run("kelly", tool_calls=[call], priority="asap")

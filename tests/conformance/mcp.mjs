@@ -1,5 +1,5 @@
-// Runs the official MCP conformance suite against the MCP server of a gateway, on a fleet of its own that has the
-// suite's tools:
+// Runs the official MCP conformance suite against the MCP server of a gateway. The gateway's fleet is started for the
+// suite and has the suite's tools:
 //   node tests/conformance/mcp.mjs TICKFLEET PACKAGES [OPTION…]
 // PACKAGES is the folder where npm installed @modelcontextprotocol/conformance (tests/node; Node.js 22 or later). The
 // options are those of the suite's command `server`. The suite sends no API keys: a proxy before the gateway adds one.
@@ -14,8 +14,9 @@ const [program, packages, ...options] = process.argv.slice(2);
 const folder = mkdtempSync(join(tmpdir(), "tickfleet-mcp-"));
 const listen = (server) => new Promise((up) => server.listen(0, "127.0.0.1", () => up(server.address().port)));
 
-// The suite's tools: their answers, their delays in seconds, and their parameters. Its tools that elicit input, log,
-// report progress or return images are missing: tools of a fleet do none of this (mcp-*.yaml).
+// The suite's tools: their answers, their delays in seconds, and their parameters. The suite also has tools that elicit
+// input, log, report progress or return images. They are missing, because tools of a fleet cannot do this
+// (known-failures.yaml).
 const TOOLS = {
   test_simple_text: { text: "This is a simple text response for testing." },
   test_error_handling: { text: "This tool intentionally returns an error for testing", status: 400 },
@@ -47,7 +48,7 @@ const service = createServer((req, res) => {
   const text = tool.text.replace("{name}", at.searchParams.get("name"));
   const seconds = tool.seconds ?? Number(at.searchParams.get("seconds") ?? 0);
   const say = () => res.writeHead(tool.status ?? 200, { "content-type": "application/json" }).end(JSON.stringify(text));
-  // A tool that takes any time takes long enough to be reported as a task.
+  // If a tool has a delay, extend it, so that the call is reported as a task.
   const timer = setTimeout(say, seconds && (seconds + 1) * 1000);
   res.on("close", () => clearTimeout(timer));
 });
@@ -96,7 +97,7 @@ function key(file) {
   return /tfk_\S+/.exec(made.stderr)[0];
 }
 
-/** Passes requests on unchanged, with the key. */
+/** Adds the key to requests, and passes them on otherwise unchanged. */
 function proxy(gateway, key) {
   return createServer((req, res) => {
     const headers = { ...req.headers, authorization: `Bearer ${key}` };

@@ -35,7 +35,8 @@ DATA = "bfcl_eval/data/"
 ANSWERS = DATA + "possible_answer/"
 CLASS_DOCS = DATA + "multi_turn_func_doc/"
 
-# Not lists of function calls: options of a prompt study, and questions that are answered in prose over stateful tools.
+# Categories without lists of function calls: options of a prompt study, and questions about stateful tools that are
+# answered in prose.
 NOT_CALLS = {"format_sensitivity", "memory", "web_search"}
 
 # The classes that multi-turn entries use, and the file that documents each.
@@ -50,7 +51,7 @@ CLASSES = {
     "VehicleControlAPI": "vehicle_control",
 }
 
-# Type names of Python, Java and JavaScript → JSON Schema. None: any value fits, so the schema gets no `type`.
+# Maps type names of Python, Java and JavaScript to JSON Schema. None: any value fits, so the schema gets no `type`.
 TYPES = {
     "any": None,
     "": None,
@@ -80,12 +81,12 @@ DIGEST_DIGITS = 8
 # The files of a complete output.
 OUTPUTS = ("tools.jsonl", "single_turn.jsonl", "multi_turn.jsonl")
 
-# An argument that the expected call leaves out.
+# Marks an argument that the expected call leaves out.
 ABSENT = object()
 
 
 def read_lines(wheel, path):
-    """The JSON objects of one file in the wheel, one a line."""
+    """Returns the JSON objects of one file in the wheel. Each line of the file has one object."""
     text = wheel.read(path).decode("utf-8")
     return [json.loads(line) for line in text.split("\n") if line.strip()]
 
@@ -114,7 +115,7 @@ def normalise(schema, where):
 
 
 def canonical(document):
-    """Returns the same text for the same document, whatever the order of its keys."""
+    """Returns a text that identifies the document. It does not depend on the order of the keys."""
     keys = ("name", "description", "parameters")
     return json.dumps({key: document[key] for key in keys}, sort_keys=True, ensure_ascii=False)
 
@@ -122,8 +123,8 @@ def canonical(document):
 class Tools:
     """The function documents of the leaderboard, each under a unique name.
 
-    Entries have their own tool sets, and the same name means different things in different entries, but a fleet has one
-    tool per name. So a document keeps its name if no other document has it. Otherwise it gets the name, cut to fit,
+    Each entry has its own tool set, and two entries can use the same name for different tools. But a fleet has one tool
+    per name. So a document keeps its name if no other document has it. Otherwise it gets the name, cut to fit,
     with `-` and the first digits of its digest: the same in every run, whatever the order of the files. No name in the
     leaderboard has a `-`.
     """
@@ -170,12 +171,12 @@ class Tools:
 def expected(acceptable):
     """Returns the first of the acceptable values of one argument.
 
-    An empty string in first place is the leaderboard's mark for "may be left out": the argument is absent. An empty
-    list of acceptable values (two entries have some) stands for the empty list itself. Schemas are not consulted: a
-    value that the leaderboard accepts and its own schema rejects stays, and is counted as invalid.
+    If the first value is an empty string, the argument is optional, and the expected call leaves it out. If the list of
+    acceptable values is empty (as in two entries), the value is an empty list. Schemas are not used here: if the
+    leaderboard accepts a value that its own schema rejects, the value is kept, and counted as invalid.
     """
     if not isinstance(acceptable, list):
-        return acceptable  # one entry gives a bare value in place of a list
+        return acceptable  # one entry has a single value instead of a list
     if not acceptable:
         return []
     return ABSENT if acceptable[0] == "" else plain(acceptable[0])
@@ -222,14 +223,14 @@ def python_call(text, documents, tools, where):
 
 
 def entry_files(wheel):
-    """Category → path of its entries, in the order of the names."""
+    """Returns the path of the entries of each category, in the order of the names."""
     pattern = re.compile(re.escape(DATA) + r"BFCL_v4_(\w+)\.json")
     found = (pattern.fullmatch(path) for path in sorted(wheel.namelist()))
     return {match.group(1): match.group(0) for match in found if match and match.group(1) not in NOT_CALLS}
 
 
 def answers_of(wheel, category):
-    """Entry id → expected calls; empty for a category whose entries expect none."""
+    """Returns the expected calls of each entry, by ID. Empty if the category has no file of expected calls."""
     path = f"{ANSWERS}BFCL_v4_{category}.json"
     if path not in wheel.namelist():
         return {}
@@ -237,7 +238,7 @@ def answers_of(wheel, category):
 
 
 def class_documents(wheel):
-    """Class → function name → document, without the description of the function's result."""
+    """Returns the documents by class and function name, without the description of the function's result."""
     found = {}
     for name, stem in CLASSES.items():
         documents = read_lines(wheel, f"{CLASS_DOCS}{stem}.json")
@@ -246,7 +247,7 @@ def class_documents(wheel):
 
 
 def convert(wheel):
-    """(tools, single-turn entries, multi-turn entries) as lists of rows."""
+    """Returns (tools, single-turn entries, multi-turn entries) as lists of rows."""
     entries = {category: read_lines(wheel, path) for category, path in entry_files(wheel).items()}
     classes = class_documents(wheel)
     documents = [document for rows in entries.values() for row in rows for document in row.get("function", [])]
@@ -281,7 +282,7 @@ def conversation(row, category, turns, classes, tools):
 
 
 def to_lines(rows):
-    # The order of keys is kept: it is the order in which the leaderboard gives parameters and arguments.
+    # Keep the order of keys, because it is the leaderboard's order of parameters and arguments.
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode("utf-8")
 
 

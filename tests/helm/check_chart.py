@@ -29,7 +29,7 @@ import workspaces
 from refused import REFUSED
 from toolbox import HERE_CHART, Missing, Toolbox
 
-# The longest timeout of a tool in each shape of values, calculated by hand to check the calculation of the templates.
+# The longest timeout of a tool in each shape of values. Calculated by hand, to check the templates' calculation.
 LONGEST_TOOL_S = {"own-config": 90, "locked-down": 120}
 DEFAULT_TOOL_S = 30
 SHAPES_MIN = 8
@@ -91,7 +91,7 @@ class Checks:
         self.validation_bites(schemas, kinds.values())
 
     def validation_bites(self, schemas, one_of_each):
-        """Spoils one manifest of each kind. A validator that accepts everything would also accept these."""
+        """Breaks one manifest of each kind, and expects a complaint. Detects a validator that accepts everything."""
         for manifest in one_of_each:
             spoilt = copy.deepcopy(manifest)
             part = spoilt["spec"] if "spec" in spoilt else spoilt
@@ -114,7 +114,7 @@ class Checks:
             self.complain("misfits", ["an exporter that nobody scrapes passes"])
 
     def refuse(self):
-        """Wrong values must not render, and the error message must help."""
+        """Checks that wrong values do not render, and that the error message helps."""
         for arguments, expected in REFUSED:
             base = [] if "--no-redis" in arguments else ["--set", "redis.existingSecret.name=redis"]
             given = [argument for argument in arguments if argument != "--no-redis"]
@@ -157,8 +157,8 @@ class Checks:
         print(f"monitoring: {len(names)} rules, {len(boards)} dashboards")
 
     def package(self):
-        """The package contains the configuration itself, not a link to it, and none of the checks' values. It
-        renders the same manifests as the folder, also without any rules and dashboards."""
+        """Checks that the package contains the configuration itself, not a link to it, and no values of the checks. The
+        package must render the same manifests as the folder, even without rules and dashboards."""
         with tempfile.TemporaryDirectory() as scratch:
             done = self.toolbox.helm("package", HERE_CHART, "--destination", scratch)
             if done.returncode != 0:
@@ -235,7 +235,7 @@ class Checks:
         print(f"resting: {count} fleets without workers page where they should have some")
 
     def samples(self):
-        """Checks whose policy a release has."""
+        """Checks that a release has the policy that its values select."""
         count, complaints = samples.check(self.toolbox)
         self.complain("samples", complaints)
         print(f"samples: {count} releases have the policy that their values give")

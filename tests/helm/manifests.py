@@ -1,5 +1,5 @@
-"""Rules for rendered manifests: Kubernetes accepts them, their references fit, and pods are locked down. Every
-function returns a list of complaints."""
+"""Rules for rendered manifests: Kubernetes accepts them, their references exist, and pods are locked down. Functions
+that check return a list of complaints."""
 
 import json
 import os
@@ -10,7 +10,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # All versions that the chart supports and that have schemas.
 KUBERNETES_VERSIONS = tuple(f"1.{minor}" for minor in range(27, 38))
 
-# Kinds that are not Kubernetes' own, with the file of their schema.
+# Kinds that are not part of Kubernetes itself, with the file of their schema.
 CUSTOM = {
     ("monitoring.coreos.com/v1", "ServiceMonitor"): "servicemonitor_v1.json",
     ("monitoring.coreos.com/v1", "PodMonitor"): "podmonitor_v1.json",
@@ -26,7 +26,7 @@ def shown(manifest):
 
 
 class Schemas:
-    """Validators by version and kind, strict: an unknown field or an unknown kind is an error."""
+    """Strict validators by version and kind. An unknown field or an unknown kind is an error."""
 
     def __init__(self, toolbox):
         import jsonschema
@@ -51,7 +51,7 @@ class Schemas:
 
     def own(self, version, api, kind):
         folder = f"kubernetes_validate/kubernetes-json-schema/v{version}.0-local-strict/"
-        # The group without its domain: networking.k8s.io/v1 is networking-v1.
+        # File names have the group without its domain: networking.k8s.io/v1 becomes networking-v1.
         group, _, number = api.rpartition("/")
         name = f"{kind.lower()}-{group.split('.')[0] + '-' if group else ''}{number}.json"
         if folder + name not in self.names:
@@ -66,7 +66,7 @@ class Schemas:
         return self.referencing.Resource.from_contents(json.loads(self.archive.read(path)))
 
     def complaints(self, manifest, version):
-        """Returns what this version of Kubernetes would reject."""
+        """Returns the problems for which this version of Kubernetes would reject the manifest."""
         validator = self.validator(version, manifest.get("apiVersion", ""), manifest.get("kind", ""))
         if validator is None:
             return [f"{shown(manifest)}: Kubernetes {version} has no {manifest.get('apiVersion')} {manifest.get('kind')}"]
@@ -202,7 +202,7 @@ def misfits(manifests):
 
 
 def unscraped(monitor, manifests):
-    """Yields pods with metrics that no monitor scrapes; reported for the first monitor."""
+    """Yields pods with metrics that no monitor scrapes. To report each only once, yields them for the first monitor."""
     monitors = [other for other in manifests if other["kind"] in ("ServiceMonitor", "PodMonitor")]
     if monitors[:1] != [monitor]:
         return
@@ -216,7 +216,7 @@ def unscraped(monitor, manifests):
 
 
 def scraped_by(monitor, manifests):
-    """Returns selectors of the pods that a monitor scrapes: its own, or those of the Services that have its port."""
+    """Returns selectors of the pods that a monitor scrapes: its own selector, or those of Services with its port."""
     selector = monitor["spec"]["selector"]
     if monitor["kind"] == "PodMonitor":
         return [selector]
@@ -245,7 +245,7 @@ def owned_twice(manifests):
 
 
 def named_twice(manifests):
-    """Returns variables that a container has twice: server-side apply rejects them."""
+    """Returns variables that a container has twice, because server-side apply rejects them."""
     complaints = []
     for manifest, _, spec in pod_templates(manifests):
         for container in spec["containers"] + spec.get("initContainers", []):

@@ -1,5 +1,5 @@
-"""Checks the packages of the image variant with Python: fetched for the image's Python and both of its platforms,
-and laid out for its SBOM. None of them runs, because the machine has another Python."""
+"""Checks the packages of the image variant with Python. They are fetched for the image's Python and both of its
+platforms, and laid out for the SBOM. No package runs, because the machine has another Python."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from toolbox import HERE_CHART, digest_of, pip
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
 # Debian 12 has the C library 2.36.
 PLATFORMS = {cpu: [f"manylinux_2_28_{cpu}", f"manylinux_2_17_{cpu}", f"manylinux2014_{cpu}"] for cpu in ("x86_64", "aarch64")}
-# Names that the SBOM must list, in addition to those of requirements.txt.
+# Names that the SBOM must list, in addition to the names in requirements.txt.
 NAMED = {"python", "tickfleet", "libc6", "redis", "tokio"}
 
 
@@ -37,7 +37,7 @@ def for_image(cpu):
 
 
 def fetched(toolbox, name, cpu):
-    """Returns a folder with exactly the wheels that a file pins: pip fails if it does not pin one of their
+    """Returns a folder with exactly the wheels that a file pins. pip fails if the file does not pin one of their
     dependencies."""
     path, _ = requirements(name)
     with open(path, "rb") as file:

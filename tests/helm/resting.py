@@ -8,8 +8,8 @@ import tempfile
 from toolbox import HERE_CHART
 
 ALERT = "TickfleetNoWorker"
-# Fleets whose last worker KEDA may remove, with the values that are added to ci/keda-values.yaml; and fleets that
-# always have a worker.
+# Fleets that KEDA can scale to zero workers, with the values that are added to ci/keda-values.yaml. `ALWAYS_ON` has
+# fleets that always have a worker.
 RESTING = {
     "keda": [],
     "two pools": ["--set-json", 'workerPools={"default":{},"fast":{}}'],
@@ -22,8 +22,8 @@ ALWAYS_ON = {
     "no autoscaling": ["--set", "worker.autoscaling.kind=off,worker.autoscaling.minReplicas=0"],
     "nobody started": ["--set", "worker.autoscaling.kind=off,worker.replicas=0"],
 }
-# The work of a fleet over ten minutes: slices that are ready, that are running, and that lost their worker. The flag
-# says whether it is a fault at the end that a fleet that may scale to zero has no worker.
+# The work of a fleet over ten minutes: slices that are ready, that are running, and that lost their worker. The flag is
+# for a fleet that can scale to zero: true if it is a fault at the end that the fleet has no worker.
 COMES = ("0x5 1x5", "0x10", "0x10")
 CASES = {
     "nothing": (("0x10", "0x10", "0x10"), False),
@@ -48,8 +48,8 @@ def series(namespace, backlog):
 
 
 def tests(rests):
-    """Yields a test for each case, at two times. Work that arrives in the sixth minute is not a fault yet in that
-    minute."""
+    """Yields a test for each case, at two times. In the sixth minute, work that has just arrived is not a fault
+    yet."""
     for name, (backlog, fault) in CASES.items():
         for minute in (6, 10):
             fires = fault and (minute == 10 or backlog is not COMES) or not rests
@@ -68,7 +68,7 @@ def tests(rests):
 
 
 def elsewhere():
-    """Returns a test with another fleet in another namespace of the same Prometheus, which may not scale to zero."""
+    """Returns a test with a second fleet, which cannot scale to zero, in another namespace of the same Prometheus."""
     (test,) = [test for test in tests(False) if test["name"] == "nothing, minute 10"]
     test["input_series"] = [{"series": key, "values": values} for key, values in series("others", CASES["nothing"][0])]
     test["promql_expr_test"][0]["exp_samples"][0]["labels"] = '{namespace="others"}'
@@ -87,8 +87,8 @@ def rendered(toolbox, values):
 
 
 def check(toolbox):
-    """Returns the number of fleets, and complaints about fleets that page although they may have no worker, or that
-    do not page otherwise."""
+    """Returns the number of fleets, and complaints. Fleets that are allowed to have no worker must not page. Other
+    fleets without workers must page."""
     import yaml
 
     complaints = []

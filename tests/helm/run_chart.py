@@ -25,7 +25,7 @@ from toolbox import HERE_CHART, Missing, Toolbox
 
 # The longest time that a check waits, in seconds. A busy machine is slow.
 PATIENCE_S = 60
-# Shapes whose configuration and commands are run. The others differ only in ways that need a cluster.
+# Shapes (files of values) whose commands are run. The other shapes differ only in ways that need a cluster.
 SHAPES = ("trial", "pools", "own-config", "gateway", "exporter")
 # Settings that the active configuration must have.
 IN_FORCE = {
@@ -62,7 +62,7 @@ def free_port():
 
 
 def asked(port, path):
-    """Returns the status of one GET, or None without a listener."""
+    """Returns the status of one GET, or None if nothing listens on the port."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return answer.status
@@ -73,7 +73,7 @@ def asked(port, path):
 
 
 class Redis:
-    """A private server with the chart's configuration, or without one with the settings of managed-redis.md."""
+    """A private Redis with the chart's configuration. Without one, it has the settings of managed-redis.md."""
 
     def __init__(self, folder, configuration=None):
         self.port = free_port()
@@ -101,7 +101,7 @@ class Redis:
 
 
 def held(volume, configmaps):
-    """Returns path → text of the files that a volume takes from one or several ConfigMaps (name → data)."""
+    """Returns the files of a volume, as text by path. The volume takes them from one or several ConfigMaps."""
     sources = [source["configMap"] for source in volume.get("projected", {"sources": [volume]})["sources"]]
     files = {}
     for source in sources:
@@ -112,7 +112,7 @@ def held(volume, configmaps):
 
 
 def mount(files, folder):
-    """Writes a volume as a kubelet does: files and folders behind two links, so that all of them change at once."""
+    """Writes a volume as a kubelet does: files and folders are behind two links, so that all change at once."""
     version = os.path.join(folder, "..2026_11_22_00_00_00.1")
     for path, text in files.items():
         place = os.path.join(version, path)
@@ -163,7 +163,7 @@ class Pod:
             self.arguments[self.arguments.index(option) + 1] = value
 
     def give_rules(self, configmaps, folder):
-        """Writes the token rules that the chart mounts: the process reads exactly that text."""
+        """Writes the token rules that the chart mounts, so that the process reads exactly this text."""
         at = self.arguments.index("--oidc-rules") + 1
         place, name = os.path.split(self.arguments[at])
         source = self.volume_at(place)["configMap"]["name"]
@@ -184,7 +184,7 @@ class Pod:
         self.arguments[at] = f"file:{path}"
 
     def value(self, entry):
-        """Returns a variable's value; the values of secrets are already in `environment`, under the same name."""
+        """Returns a variable's value. `environment` already has the values of secrets, under the variable's name."""
         if "value" in entry:
             # $(NAME) is a variable that was defined before.
             return re.sub(r"\$\((\w+)\)", lambda match: self.environment[match[1]], entry["value"])
@@ -254,7 +254,7 @@ class Shape:
         return [manifest for manifest in self.manifests if manifest["kind"] == kind]
 
     def redis(self, folder):
-        """Returns the server and its URL: the chart's own, except for host and port."""
+        """Returns the server and its URL. The URL is the chart's, except for host and port."""
         secrets = {key: text for secret in self.of_kind("Secret") for key, text in secret["stringData"].items()}
         redis = Redis(folder, secrets.get("redis.conf"))
         place = f"127.0.0.1:{redis.port}"

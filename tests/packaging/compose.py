@@ -40,7 +40,7 @@ def seconds(text):
 
 
 def images(compose):
-    """Images are pinned by version: the fleet's by the workspace's version, Redis by the chart's trial."""
+    """Checks that images are pinned: the fleet to the workspace's version, Redis to the image of the chart's trial."""
     version = re.search(r'^\[workspace\.package\]\nversion = "(.+)"$', read("Cargo.toml"), re.MULTILINE)[1]
     trial = loaded("helm/tickfleet/values.yaml")["trialRedis"]["image"]
     known = dict.fromkeys(FLEET, f"tickfleet:{version}") | dict.fromkeys(("redis", "keys"), f"{trial['repository']}:{trial['tag']}")
@@ -179,7 +179,7 @@ def complaints(compose):
 
 
 def spoilt(compose):
-    """Returns copies that each have a fault which must be found."""
+    """Returns copies of the file. Each has a fault that the checks must find."""
     for path, value in (
         (("services", "grafana", "image"), "grafana/grafana:latest"),
         (("services", "gateway", "image"), "tickfleet:9.9.9"),
@@ -199,7 +199,7 @@ def spoilt(compose):
 
 
 def read_by_docker():
-    """Returns the Compose command of this machine and its complaints about the file, or None without one."""
+    """Returns this machine's Compose command and its complaints about the file, or None if it has no Compose."""
     for command in (["docker", "compose"], ["docker-compose"]):
         if not shutil.which(command[0]):
             continue

@@ -18,15 +18,16 @@ from compose import ROOT  # The import adds the folder of the other checks to th
 from toolbox import Missing, Toolbox
 
 UNKNOWN = "zzz"
-# Some fields are valid only together with others, or without them: values of fields, None for a field that is left out.
+# Some fields are valid only together with others, or without them. Each variant has values of fields; None leaves the
+# field out.
 VARIANTS = ({}, {"effect": "once"}, {"from_environment": None}, dict.fromkeys(("max", "concurrent", "tokens", "money")))
 # Valid configurations of the project, including config/ itself.
 FOLDERS = ("config", "docs/example-tools/conf", "docs/own-fleet/conf", "tests/conformance/conf")
 
 
 def sample(schema, fixed, path, known):
-    """Returns a document that fits the schema except for an unknown field in each mapping, and notes the fields by
-    their path."""
+    """Returns a document that fits the schema, except for an unknown field in each mapping. Records the fields of each
+    mapping in `known`, by path."""
     if "anyOf" in schema:
         schema = next((one for one in schema["anyOf"] if mapping_of(one)), schema["anyOf"][0])
     if "enum" in schema:

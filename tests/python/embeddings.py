@@ -164,7 +164,7 @@ def handler(model):
             question = json.loads(self.rfile.read(length))
             texts = question.get("input")
             texts = [texts] if isinstance(texts, str) else texts
-            # As strict as the service that it replaces.
+            # Be as strict as OpenAI's service.
             sound = isinstance(texts, list) and 0 < len(texts) <= TEXTS_MAX
             if not sound or not all(isinstance(text, str) and text for text in texts) or not question.get("model"):
                 return self.answer(400, {"error": {"message": "expected model and input, texts that are not empty"}})

@@ -1,5 +1,5 @@
-//! AgentDojo's tools and tasks: requests of users, and instructions that attackers inject into text that the model
-//! reads.
+//! AgentDojo's tools and tasks. A task is a request of a user, or an instruction that an attacker injects into text
+//! that the model reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,7 +26,7 @@ pub const DATA: FetchedData = FetchedData {
     skip_variable: "TICKFLEET_SKIP_AGENTDOJO",
 };
 
-/// A tool of one suite. The same name in two suites means two tools.
+/// A tool of one suite. Tools with the same name in two suites are different tools.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Tool {
     /// `banking`, `slack`, `travel` or `workspace`.
@@ -41,7 +41,7 @@ pub struct Tool {
 pub struct Call {
     /// The tool's name in its suite.
     pub tool: String,
-    /// Its arguments.
+    /// The call's arguments.
     pub arguments: Value,
 }
 
@@ -50,10 +50,10 @@ pub struct Call {
 pub struct Task {
     /// The suite.
     pub suite: String,
-    /// Its ID in the suite (`user_task_3`).
+    /// The task's ID in the suite (`user_task_3`).
     pub task: String,
     kind: String,
-    /// The calls that carry it out; empty for an attack whose goal is only text.
+    /// The calls that carry out the task; empty if an attacker's goal is only a text.
     pub calls: Vec<Call>,
 }
 
@@ -76,7 +76,7 @@ impl Task {
         self.calls.iter().map(|call| fleet_name(&self.suite, &call.tool)).collect()
     }
 
-    /// Its calls in the format of a turn.
+    /// The task's calls in the format of a turn.
     #[must_use]
     pub fn turn_calls(&self) -> Vec<Value> {
         let call =
@@ -125,7 +125,7 @@ impl AgentDojo {
         grants
     }
 
-    /// All tools. Each returns its arguments.
+    /// All tools, as tools of a fleet. Each tool returns its arguments.
     ///
     /// # Errors
     /// If the fleet rejects a schema.
@@ -159,7 +159,7 @@ impl AgentDojo {
     }
 }
 
-/// Returns its arguments.
+/// A tool handler that returns the arguments.
 struct ArgumentEcho;
 
 #[async_trait]

@@ -1,7 +1,8 @@
-//! The Berkeley Function Calling Leaderboard as tools, turns and conversations: thousands of foreign schemas and calls.
+//! The Berkeley Function Calling Leaderboard as tools, turns and conversations: thousands of third-party schemas and
+//! calls.
 //!
 //! `tests/data/bfcl.py` fetches and converts the data. This module loads the result and checks every call against its
-//! tool's schema. `bfcl/invalid_calls.txt` lists the expected calls that do not fit.
+//! tool's schema. `bfcl/invalid_calls.txt` lists the expected calls that do not fit their schemas.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -28,7 +29,7 @@ pub struct Tool {
     /// Unique over the whole data, at most 64 bytes of `A-Z a-z 0-9 _ . -`.
     #[serde(rename = "tool")]
     pub name: String,
-    /// The name in the leaderboard. If several documents share it, [`Self::name`] ends in a digest.
+    /// The name in the leaderboard. If several documents have the same name, [`Self::name`] ends in a digest.
     #[serde(rename = "name")]
     pub original: String,
     /// The description for models.
@@ -47,16 +48,16 @@ pub struct Turn {
     pub category: String,
     /// The calls in order: [`Tool::name`] and arguments.
     pub calls: Vec<(String, Value)>,
-    /// For each call, whether the arguments fit the tool's schema; as long as [`Self::calls`].
+    /// For each call of [`Self::calls`], whether its arguments fit the tool's schema.
     pub valid: Vec<bool>,
 }
 
 /// The keyword of the schema that a call violates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Keyword {
-    /// A value of another type, also if the value is outside its `enum` only for that reason.
+    /// A value of the wrong type, even if the value then also violates an `enum`.
     Type,
-    /// A value that is not in the list.
+    /// A value of the right type that is not in the `enum`.
     Enum,
     /// A missing argument.
     Required,
@@ -79,7 +80,7 @@ impl Keyword {
 pub struct Problem {
     /// The violated keyword.
     pub keyword: Keyword,
-    /// JSON pointer to the value, or to the place of the missing argument.
+    /// JSON pointer to the invalid value or the missing argument.
     pub at: String,
 }
 
@@ -95,8 +96,8 @@ pub struct Bfcl {
 }
 
 impl Bfcl {
-    /// All tools, ordered by name: of single-turn entries, of the classes that conversations use, and of entries
-    /// without an expected call.
+    /// All tools, ordered by name. They come from single-turn entries, from the classes that conversations use, and
+    /// from entries without an expected call.
     #[must_use]
     pub fn tools(&self) -> &[Tool] {
         &self.tools
@@ -115,14 +116,15 @@ impl Bfcl {
         &self.offered
     }
 
-    /// The single-turn entries with expected calls, one turn each, without those of [`Self::source_text_turns`].
+    /// The single-turn entries with expected calls, one turn each. The turns of [`Self::source_text_turns`] are
+    /// excluded.
     #[must_use]
     pub fn single_turns(&self) -> Vec<Turn> {
         self.single.clone()
     }
 
-    /// The Java and JavaScript entries. If their arguments are source text (such as the name of a variable), they do
-    /// not fit a schema that requires a list or an object.
+    /// The Java and JavaScript entries. Some arguments are source text, such as the name of a variable, and do not fit
+    /// a schema that requires a list or an object.
     #[must_use]
     pub fn source_text_turns(&self) -> Vec<Turn> {
         self.source_text.clone()

@@ -1,4 +1,4 @@
-//! The leaderboard's turns on their way through a fleet: the messages to send, their order, and the expected replies.
+//! Sends the leaderboard's turns through a fleet: the messages, their order, and the expected replies.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,8 +20,8 @@ pub fn agents() -> Vec<String> {
 type TurnPosition = (usize, usize);
 
 /// All turns of the leaderboard. A single-turn entry is a conversation of one turn. The next turn of a conversation is
-/// sent when the reply to the previous one has arrived. Every second conversation uses OpenAI's dialect, in which names
-/// must be mangled.
+/// sent when the reply to the previous turn has arrived. Every second conversation uses OpenAI's dialect, in which some
+/// tool names must be mangled.
 pub struct Course {
     conversations: Vec<Vec<Turn>>,
     names: NameMap,
@@ -35,7 +35,7 @@ impl Course {
     pub fn new(data: &Bfcl, step: usize) -> Self {
         let single = data.single_turns().into_iter().chain(data.source_text_turns()).map(|turn| vec![turn]);
         let mut conversations: Vec<Vec<Turn>> = data.conversations().into_iter().filter(|c| !c.is_empty()).collect();
-        // The long ones first, so that none of them runs alone at the end.
+        // Start long conversations first, so that no long conversation runs alone at the end.
         conversations.sort_by_key(|turns| std::cmp::Reverse(turns.len()));
         conversations.extend(single);
         Self {
@@ -47,7 +47,7 @@ impl Course {
         }
     }
 
-    /// Returns the tools that are called.
+    /// Returns the tools that the conversations call.
     pub fn tools<'a>(&self, data: &'a Bfcl) -> Vec<&'a Tool> {
         let calls = self.conversations.iter().flatten().flat_map(|turn| &turn.calls);
         let names: BTreeSet<&String> = calls.map(|(tool, _)| tool).collect();

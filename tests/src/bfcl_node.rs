@@ -1,4 +1,4 @@
-//! The shared settings of the chaos run's processes, and the handle by which the test controls them.
+//! The shared settings of the chaos run's processes, and the handle with which the test controls a process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ use crate::bfcl_course::agents;
 use crate::bfcl_tools::{ToolBehavior, entered_in_ledger, registered};
 use crate::fleet::Plan;
 
-/// The environment variable with the log level of the processes, which log to the test's standard error.
+/// The environment variable with the log level of the processes. They log to the test's standard error.
 pub const LOG_VARIABLE: &str = "TICKFLEET_CHAOS_LOG";
 
 /// The plan of every process: short leases, so that recovery is quick, and each tool with its own behavior.
@@ -36,7 +36,7 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
         store: StoreOptions {
             lease_ms: 1_500,
             ending_lease_ms: 1_500,
-            // Kills are random: the same innocent slice may be hit several times.
+            // Kills are random, so the same harmless slice is sometimes hit several times.
             crashes_max: 8,
             ..StoreOptions::default()
         },
@@ -78,7 +78,7 @@ pub struct NodeAddresses {
     pub data: String,
 }
 
-/// A process that is killed and started again. It is killed when it is dropped.
+/// A process that the test kills and restarts. Dropping the handle kills the process.
 pub struct Node {
     role: Role,
     arguments: [String; 5],
@@ -87,7 +87,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts `binary` (the `fleet_node` of this crate).
+    /// Starts `binary`, the program `fleet_node` of this crate.
     pub fn start(binary: &str, role: Role, number: usize, surroundings: &NodeAddresses) -> Self {
         let NodeAddresses { redis, ledger, data } = surroundings;
         let name = format!("{}-{number}", role.as_str());
@@ -104,7 +104,7 @@ impl Node {
     /// Kills the process with SIGKILL, and starts another one in its place.
     ///
     /// # Panics
-    /// If the process had already ended: only a signal may end a scheduler or a worker.
+    /// If the process had already ended, because only a signal is allowed to end a scheduler or a worker.
     pub fn kill_and_restart(&mut self) {
         let ended = self.child.try_wait().unwrap();
         assert!(ended.is_none(), "a {} ended by itself: {ended:?}", self.role.as_str());
@@ -112,7 +112,7 @@ impl Node {
         self.child = spawn(&self.binary, &self.arguments);
     }
 
-    /// Pauses the process with SIGSTOP. It does not notice, as on an overloaded machine.
+    /// Pauses the process with SIGSTOP. The process does not notice the pause, as on an overloaded machine.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }

@@ -1,4 +1,5 @@
-//! The leaderboard's tools on a fleet: each returns its arguments; some are slow, fail once, or have an effect.
+//! The leaderboard's tools on a fleet. Each tool returns its arguments. Some tools are slow, fail once, or have an
+//! effect.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -16,13 +17,14 @@ use crate::bfcl::Tool;
 /// How a tool behaves in the chaos run. It depends only on the tool's name, so that every process agrees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ToolBehavior {
-    /// Reads, and returns at once.
+    /// A read that returns at once.
     Prompt,
-    /// Reads for this many milliseconds, so that a kill can hit it while it runs.
+    /// A read that takes this many milliseconds, so that a kill can hit the call while it runs.
     Slow(u64),
-    /// Idempotent. Its first attempt fails with a transient error, so that a kill can hit it while it is parked.
+    /// An idempotent tool. The first attempt fails with a transient error, so that a kill can hit the call while it is
+    /// parked.
     Flaky,
-    /// Has an effect that must not happen twice: one request to the ledger.
+    /// A tool with an effect that must not happen twice: one request to the ledger.
     Once,
 }
 
@@ -54,7 +56,7 @@ impl ToolBehavior {
 impl Handler for ToolBehavior {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
         match self {
-            // Stands for a slow service.
+            // Simulates a slow service.
             Self::Slow(ms) => tokio::time::sleep(Duration::from_millis(*ms)).await,
             Self::Flaky if context.attempt == 1 => {
                 let message = "The first try fails.".to_owned();
@@ -92,7 +94,7 @@ pub fn registered(tool: &Tool, manner: ToolBehavior) -> RegisteredTool {
     RegisteredTool::new(spec, Arc::new(manner)).unwrap()
 }
 
-/// Declares the tool as an HTTP tool whose one request is an entry in the ledger at `address` (host and port).
+/// Declares the tool as an HTTP tool. Its only request adds an entry to the ledger at `address` (host and port).
 pub fn entered_in_ledger(tool: &Tool, address: &str) -> ToolDef {
     let names = tool.schema["properties"].as_object().into_iter().flat_map(|p| p.keys());
     let body: serde_json::Map<String, Value> = names.map(|n| (n.clone(), format!("{{{{{n}}}}}").into())).collect();

@@ -1,5 +1,5 @@
-//! Foreign data, fetched when a test first needs it: a script of `tests/data` writes it to cargo's target folder. It is
-//! never committed.
+//! Third-party data that is fetched when a test first needs it. A script of `tests/data` writes the data to cargo's
+//! target folder. The data is never committed.
 
 pub mod npm;
 
@@ -38,17 +38,17 @@ impl FetchedData {
         self.ensure().map(Some)
     }
 
-    /// Runs the script and returns its folder. Existing data is used again. Processes that run at the same time wait
-    /// for each other.
+    /// Runs the script and returns the folder with the data. Existing data is reused. Processes that call this at the
+    /// same time wait for each other.
     ///
     /// # Errors
     /// If the folder cannot be written, Python 3 is missing, or the package registry does not have the pinned package.
-    /// The message names a remedy.
+    /// The message says what to do.
     pub fn ensure(&self) -> Result<PathBuf> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(self.script);
         let dir = target_dir().join(self.folder);
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-        // The lock ends with the file, so also if this process dies.
+        // The lock ends when the file is closed, so also if this process dies.
         let lock = File::create(dir.join("lock")).with_context(|| format!("locking {}", dir.display()))?;
         lock.lock().with_context(|| format!("locking {}", dir.display()))?;
         let done = match Command::new("python3").arg("-B").arg(&script).arg(&dir).output() {
@@ -71,6 +71,6 @@ impl FetchedData {
 #[must_use]
 pub fn target_dir() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    // Cargo itself rejects an empty variable, but a test may also be run by hand.
+    // Ignore an empty variable. Cargo rejects it, but a test can also be started without cargo.
     root.join(env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty()).unwrap_or_else(|| "target".into()))
 }

@@ -34,7 +34,7 @@ pub mod fleet_redis;
 mod lasting;
 pub mod users;
 
-/// The longest wait for an expected event; on a quiet machine it takes a second or two.
+/// Maximum wait for an expected event. On an idle machine, such events take a second or two.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The parts and settings of a fleet.
@@ -67,7 +67,7 @@ pub struct Plan {
     pub atlas_tools: bool,
     /// More tools. Every agent may call every tool.
     pub tools: Vec<TypedTool>,
-    /// More tools, with schemas of their own.
+    /// More tools, each with its own schema.
     pub registered: Vec<RegisteredTool>,
     /// Declared tools.
     pub declared: ToolsFile,
@@ -75,7 +75,7 @@ pub struct Plan {
     pub handlers: BTreeMap<AgentId, TaskHandlerDef>,
     /// Models for agents.
     pub models: BTreeMap<String, ModelDef>,
-    /// More typed task handlers, besides the standard ones.
+    /// More typed task handlers, in addition to the standard ones.
     pub task_tools: Vec<TypedTool>,
     /// Tools that no agent may call.
     pub disabled: Vec<String>,
@@ -83,14 +83,14 @@ pub struct Plan {
     pub environment: Vec<(String, String)>,
     /// How long a draining worker waits for running calls.
     pub drain: Duration,
-    /// Changes the policy after everything else.
+    /// Changes the policy after all other settings are applied.
     pub policy: fn(&mut Policy),
-    /// The policy, task handlers and digest of a whole configuration, instead of all of the above.
+    /// The policy, task handlers and digest of a whole configuration. If set, it replaces all of the above.
     pub active: Option<ActivePolicy>,
     /// Whether schedulers and workers are Redis users with exactly the rights of their roles.
     pub users: bool,
-    /// The permit to process a suspect, shared by all parts as in one process. `None`: each part has its own, like a
-    /// process.
+    /// The permit to process a suspect. If set, all workers share it, as in one process. If `None`, each worker has its
+    /// own permit, as in separate processes.
     pub suspects: Option<SuspectSemaphore>,
 }
 
@@ -190,7 +190,7 @@ impl Plan {
         scheduler::Scheduler::new(store, process, &options, ReportOptions::default(), name)
     }
 
-    /// Returns a worker on `store` with all tools of the plan that does not run yet.
+    /// Returns a worker on `store` with all tools of the plan. The worker does not run yet.
     pub fn worker(
         &self,
         store: Store,
@@ -243,7 +243,7 @@ impl Plan {
     }
 }
 
-/// The kinds of declared tools that the command line gives to its workers.
+/// The kinds of declared tools that workers of the command line support.
 fn kinds(environment: &Environment) -> ToolKinds {
     ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) }
 }
@@ -256,15 +256,16 @@ struct FleetProcess {
 
 /// A running fleet.
 pub struct Fleet {
-    /// Its Redis.
+    /// The fleet's Redis.
     pub server: RedisServer,
-    /// Its one shard.
+    /// The fleet's only shard.
     pub store: Store,
     /// The active policy.
     pub active: Arc<PolicyHandle>,
     /// Metrics of all parts.
     pub metrics: Arc<Metrics>,
-    /// The URL at which the parts reach Redis, if it differs from the server's own, and the other servers.
+    /// The URL at which schedulers and workers reach Redis, if it differs from the server's own URL. `_around` has the
+    /// other servers.
     url: Option<String>,
     _around: OtherServers,
     plan: Arc<Plan>,
@@ -274,7 +275,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts a fleet on its own Redis, of the kind that the environment selects.
+    /// Starts a fleet on its own Redis. The environment selects the kind: one server, Sentinels or a cluster.
     pub async fn start(plan: Plan) -> Self {
         let place = FleetRedis::wanted(&plan.store.namespace).await;
         Self::start_at(place, plan).await
@@ -286,7 +287,7 @@ impl Fleet {
     }
 
     async fn start_at(place: FleetRedis, plan: Plan) -> Self {
-        // HTTP tools need it. It may already be installed by another test of this process.
+        // HTTP tools need a crypto provider. Another test of this process has possibly installed it already.
         tickfleet_outbound::install_crypto_provider();
         if plan.users {
             for server in [&place.server].into_iter().chain(&place.around.servers) {
@@ -369,7 +370,7 @@ impl Fleet {
         &self.plan
     }
 
-    /// Submits as a client in any language does: one XADD of a JSON message. Returns the entry's ID.
+    /// Submits a message with one XADD, as a client in any language does. Returns the entry's ID.
     pub async fn xadd(&self, stream: &str, field: &str, message: &[u8]) -> String {
         let command = redis::cmd("XADD").arg(self.store.keys().key(stream)).arg("*").arg(field).arg(message).to_owned();
         command.query_async(&mut self.server.connection().await).await.unwrap()
@@ -392,8 +393,8 @@ impl Fleet {
         panic!("no worker leased the slice within {PATIENCE:?}");
     }
 
-    /// Reads the next slice of normal priority under the name of the one worker, as on a connection whose response is
-    /// lost.
+    /// Reads the next slice of normal priority under the name of the only worker. The worker does not receive the
+    /// slice, as if the response to its read was lost.
     pub async fn read_astray(&self) {
         let mut connection = self.server.connection().await;
         let ready = self.store.keys().key("ready:normal");
@@ -452,7 +453,7 @@ impl Fleet {
         Some(serde_json::from_str(&reply).unwrap())
     }
 
-    /// As [`Self::reply_in`], but as text: a `Value` cannot hold numbers beyond 64 bits.
+    /// Like [`Self::reply_in`], but returns text, because a `Value` cannot hold numbers beyond 64 bits.
     pub async fn raw_reply_in(&mut self, inbox: &str, wait: Duration) -> Option<String> {
         let mut connection = self.server.connection().await;
         let last = self.last_reply.entry(inbox.to_owned()).or_insert_with(|| "0".into());

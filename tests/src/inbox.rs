@@ -1,4 +1,4 @@
-//! Many messages at once: written to a shard by a producer, and read from its inbox.
+//! Writes many messages at once to a shard, and reads many replies at once from an inbox.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use tickfleet_testkit::RedisServer;
 
 use crate::fleet::PATIENCE;
 
-/// Replies per read.
+/// Maximum replies per read.
 const REPLIES_MAX: usize = 500;
-/// Messages per write.
+/// Maximum messages per write.
 const MESSAGES_MAX: usize = 500;
 
 /// A reader of one inbox, on a separate connection.
@@ -53,7 +53,7 @@ impl Inbox {
         (self.last.clone(), found.into_iter().next().unwrap())
     }
 
-    /// Returns the total number of replies in the inbox: tests never trim it.
+    /// Returns the number of all replies ever written to the inbox, because tests never trim it.
     pub async fn total(&mut self) -> usize {
         redis::cmd("XLEN").arg(&self.key).query_async(&mut self.connection).await.unwrap()
     }

@@ -1,4 +1,4 @@
-//! Inspects a running fleet: counters, dead letters, the audit log; and waits for conditions.
+//! Inspects a running fleet (counters, dead letters, the audit log), and waits for conditions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::fleet::{Fleet, PATIENCE};
 /// An entry of a stream: its ID and its fields.
 pub type StreamEntry = (String, BTreeMap<String, String>);
 
-/// Whether the layout page lists the key, by the part before its first colon.
+/// Whether the layout page lists the key. Only the part before the key's first colon is compared.
 fn is_in_layout(key: &str) -> bool {
     const LAYOUT: &str = include_str!("../../docs/contribute/store-layout.md");
     let name = key.split(':').next().unwrap_or_default();
@@ -25,12 +25,12 @@ fn is_in_layout(key: &str) -> bool {
 }
 
 impl Fleet {
-    /// Runs any command on a key of the shard: the command, the key's suffix, the other arguments. The key must be in
-    /// the layout: a misspelled key would be absent in every test.
+    /// Runs a command on a key of the shard. Takes the command, the key's suffix, and the other arguments. The key must
+    /// be in the layout. Without this check, a test with a misspelled key would only find that the key is absent.
     pub async fn ask<T: FromRedisValue>(&self, verb: &str, suffix: &str, args: &[&str]) -> T {
         assert!(is_in_layout(suffix), "docs/contribute/store-layout.md has no key {suffix}");
         let command = redis::cmd(verb).arg(self.store.keys().key(suffix)).arg(args).to_owned();
-        // A new connection each time, because the test may have killed Redis.
+        // Use a new connection each time, because the test has possibly restarted Redis.
         command.query_async(&mut self.server.connection().await).await.unwrap()
     }
 
@@ -39,7 +39,7 @@ impl Fleet {
         self.until("Redis answers", async |fleet| fleet.store.now_ms().await.is_ok()).await;
     }
 
-    /// Calls that this agent has used today, according to its daily cap.
+    /// The number of calls that this agent has used today, from the counter of its daily cap.
     pub async fn debited(&self, agent: &str) -> u64 {
         self.used(limits::DAY, &format!("acme:{agent}")).await.unwrap_or(0)
     }
@@ -78,19 +78,19 @@ impl Fleet {
         entries.iter().map(|(_, fields)| serde_json::from_str(&fields["audit"]).unwrap()).collect()
     }
 
-    /// Returns how many entries of `ready` streams workers hold.
+    /// Returns the number of entries of `ready` streams that workers hold.
     pub async fn held(&self) -> u64 {
         self.store.backlog(&[], &[]).await.unwrap().running
     }
 
-    /// Returns the time in this many ms on the shard's clock, in the format of messages.
+    /// Returns the shard's time plus `ms`, in the format of messages.
     pub async fn in_ms(&self, ms: i64) -> String {
         let time = chrono::DateTime::from_timestamp_millis(self.store.now_ms().await.unwrap() + ms).unwrap();
         time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
     }
 
-    /// Waits until `holds` returns true, with a check every few milliseconds; fails the test after [`PATIENCE`]. For
-    /// conditions that no reply announces.
+    /// Waits until `holds` returns true, with a check every few milliseconds. Fails the test after [`PATIENCE`]. Use it
+    /// for conditions that no reply announces.
     pub async fn until(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self).await {

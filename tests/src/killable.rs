@@ -26,7 +26,7 @@ impl KillableProcess {
         Self::worker_on(&fleet.url_of("worker"), plan, &fleet.active, &fleet.metrics, name)
     }
 
-    /// Starts a worker on the Redis at `url`, which may be another server than the fleet's.
+    /// Starts a worker on the Redis at `url`, which can be another server than the fleet's.
     pub fn worker_on(
         url: &str,
         plan: Arc<Plan>,
@@ -47,7 +47,7 @@ impl KillableProcess {
         Self { runtime: Some(runtime) }
     }
 
-    /// Starts a scheduler and a worker of the fleet's plan, which die together.
+    /// Starts a scheduler and a worker of the fleet's plan. [`Self::kill`] kills both.
     pub fn both(fleet: &Fleet, name: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let url = fleet.url_of("tickfleet");
@@ -68,7 +68,7 @@ impl KillableProcess {
         Self { runtime: Some(runtime) }
     }
 
-    /// Kills it: its tasks stop, and its connections close.
+    /// Kills the process: its tasks stop, and its connections close.
     pub fn kill(mut self) {
         self.stop();
     }

@@ -1,4 +1,4 @@
-//! A service with an effect that must not happen twice, and with a ledger of its effects.
+//! A service whose effects must not happen twice. It keeps a ledger of the effects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -12,8 +12,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::net::TcpListener;
 
-/// How long the service waits between its effect and its answer, ms. A worker that is killed then cannot know the
-/// outcome.
+/// How long the service waits between its effect and its response, ms. If the worker is killed in this time, the
+/// outcome is unknown.
 const ANSWER_MS: u64 = 30;
 
 /// Completed and refused requests, by idempotency key.
@@ -22,7 +22,7 @@ pub struct Ledger {
     entries: Arc<Mutex<HashMap<String, Entry>>>,
 }
 
-/// What happened for one key.
+/// The requests with one idempotency key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
     /// The number of times that the effect happened.
@@ -32,7 +32,7 @@ pub struct Entry {
 }
 
 impl Ledger {
-    /// Starts the service on a free port; also returns `127.0.0.1:port`.
+    /// Starts the service on a free port. Returns the ledger and `127.0.0.1:port`.
     pub async fn start() -> (Self, String) {
         let ledger = Self::default();
         let router = Router::new().fallback(Self::enter).with_state(ledger.clone());
@@ -42,7 +42,7 @@ impl Ledger {
         (ledger, address)
     }
 
-    /// Does the effect, and returns the body. For one key in eight, the first request is refused.
+    /// Performs the effect, and returns the request's body. For one key in eight, the first request is refused.
     async fn enter(State(ledger): State<Self>, headers: HeaderMap, body: Bytes) -> Response {
         let key = headers.get("idempotency-key").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
         let busy = key.starts_with(['0', '1']);
@@ -55,12 +55,12 @@ impl Ledger {
             }
             entry.done += 1;
         }
-        // The effect has happened. If the worker is killed now, its successor cannot know.
+        // The effect has happened. If the worker is killed now, its successor cannot see this.
         tokio::time::sleep(Duration::from_millis(ANSWER_MS)).await;
         ([(header::CONTENT_TYPE, "application/json")], body).into_response()
     }
 
-    /// Returns what happened for this key.
+    /// Returns the counts of requests with this key.
     pub fn entry(&self, key: &str) -> Entry {
         self.entries.lock().unwrap().get(key).copied().unwrap_or_default()
     }

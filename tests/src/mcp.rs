@@ -1,5 +1,5 @@
-//! MCP servers for tests: the public reference servers, installed once into cargo's target folder, and our own server,
-//! which dies and changes its definitions on request.
+//! MCP servers for tests: the public reference servers, which are installed once into cargo's target folder, and our
+//! own server. On request, our server crashes or changes its definitions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,12 +28,12 @@ const NPM: [&str; 3] = [
 ];
 /// The PyPI packages, pinned.
 const PYPI: [&str; 2] = ["mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"];
-/// The remedy if they cannot be installed.
+/// What to do if the packages cannot be installed.
 const HINT: &str =
     "The MCP reference servers need package registries, through npm and pip; TICKFLEET_SKIP_MCP=1 does without.";
 /// Time for a server to start and list its tools: `node` and `python3` are slow on a busy machine.
 const LOOK_LIMIT: Duration = Duration::from_secs(120);
-/// The longest time without progress of a call in tests.
+/// Maximum time for which a call in a test can make no progress.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The reference servers.
@@ -57,7 +57,7 @@ impl ReferenceServers {
         let dir = crate::fetched::target_dir().join("mcp-servers");
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
         let dir = dir.canonicalize()?;
-        // The lock ends with the file, so also if this process dies.
+        // The lock ends when the file is closed, so also if this process dies.
         let lock = File::create(dir.join("lock"))?;
         lock.lock()?;
         let node = Node::find(SKIP_VARIABLE)?;
@@ -74,14 +74,14 @@ impl ReferenceServers {
         Ok(Some(Self { dir, node }))
     }
 
-    /// Returns an npm server: the last part of its package's name, and its arguments.
+    /// Returns an npm server. `package` is the last part of the package's name.
     pub fn npm(&self, package: &str, args: &[&str]) -> McpServerDef {
         let script = format!("{}/npm/node_modules/@modelcontextprotocol/{package}/dist/index.js", self.dir.display());
         stdio(&self.node.node, &[&[script.as_str()], args].concat(), &[])
     }
 
-    /// Returns an npm server whose definitions differ from the pinned ones: a copy of the package, in which one file
-    /// has `to` instead of `from`.
+    /// Returns an npm server whose definitions differ from the pinned ones. It is a copy of the package in which the
+    /// text `from` in one file is replaced with `to`.
     ///
     /// # Errors
     /// If the copy cannot be written, or the file does not contain the text.
@@ -100,14 +100,14 @@ impl ReferenceServers {
         Ok(self.npm(&name, args))
     }
 
-    /// Returns a PyPI server: its module, and its arguments.
+    /// Returns a PyPI server with this module and arguments.
     pub fn pypi(&self, module: &str, args: &[&str]) -> McpServerDef {
         let path = self.dir.join("pip").display().to_string();
         stdio("python3", &[&["-m", module], args].concat(), &[("PYTHONPATH", &path)])
     }
 }
 
-/// Copies a folder. The copy finds the same dependencies.
+/// Copies a folder. The copy is next to the original, so that it finds the same dependencies.
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -134,13 +134,13 @@ impl Notes {
         Ok(Self(tempfile::tempdir()?))
     }
 
-    /// Returns our own server, with this folder.
+    /// Returns our own server, which uses this folder.
     pub fn server(&self) -> McpServerDef {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/mcp_server.py");
         stdio("python3", &[&script.display().to_string(), &self.0.path().display().to_string()], &[])
     }
 
-    /// Returns the lines of one of its files; none if the file does not exist.
+    /// Returns the lines of one file in the folder; none if the file does not exist.
     pub fn lines(&self, file: &str) -> Vec<String> {
         let text = fs::read_to_string(self.0.path().join(file)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -170,7 +170,7 @@ pub fn stdio(command: &str, args: &[&str], env: &[(&str, &str)]) -> McpServerDef
     server(McpTransport::Stdio { command: command.to_owned(), args, env, cwd: None })
 }
 
-/// Returns a server that speaks streamable HTTP, on this machine.
+/// Returns a server on this machine that uses streamable HTTP.
 pub fn http(url: &str) -> McpServerDef {
     let allow_private = BTreeSet::from(["127.0.0.1".to_owned()]);
     server(McpTransport::Http { url: url.to_owned(), headers: BTreeMap::new(), allow_private })
@@ -194,7 +194,7 @@ fn server(transport: McpTransport) -> McpServerDef {
     }
 }
 
-/// The environment variables that servers may read, with the `PATH` of programs.
+/// The environment variables that the definitions of servers can refer to, with the machine's `PATH`.
 #[allow(clippy::disallowed_methods, reason = "the machine's PATH, as a worker's own environment has it")]
 pub fn environment() -> Environment {
     let path = env::var("PATH").unwrap_or_default();
@@ -206,7 +206,7 @@ pub fn environment() -> Environment {
 /// # Errors
 /// If the server cannot be reached.
 pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
-    // Servers over HTTP need it. It may already be installed by another test of this process.
+    // Servers over HTTP need a crypto provider. Another test of this process has possibly installed it already.
     tickfleet_outbound::install_crypto_provider();
     let offer =
         list_tools(name, &def, &environment(), LOOK_LIMIT).await.map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
@@ -216,7 +216,7 @@ pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
     Ok(def)
 }
 
-/// Returns the next reply of inbox `box`; waits up to two minutes, because a server may have to start again first.
+/// Returns the next reply of inbox `box`. Waits up to two minutes, because a server sometimes has to restart first.
 pub async fn reply_of(fleet: &mut Fleet) -> Value {
     // One blocking read must be shorter than the response timeout of a connection.
     for _ in 0..12 {

@@ -1,4 +1,5 @@
-//! Schedulers and workers as processes with the tools of every test fleet, which tests stop, kill and disconnect.
+//! Schedulers and workers as separate processes, which tests stop, kill and disconnect. They have the tools of every
+//! test fleet.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use tickfleet_store::StoreOptions;
 use crate::bfcl_node::{Node, NodeAddresses, Role};
 use crate::fleet::{Fleet, Plan};
 
-/// The shared plan of such processes and the test: kelly calls tools, archy is an external runtime.
+/// The plan that these processes and the test share. The agent kelly calls tools, and archy is an external runtime.
 #[must_use]
 pub fn plan() -> Plan {
     Plan {
@@ -61,7 +62,8 @@ impl Fleet {
         self.consumers(stream).await.into_keys().next().unwrap()
     }
 
-    /// Reads all waiting entries of a stream under the name of a consumer, as on a connection whose responses are lost.
+    /// Reads all waiting entries of a stream under the name of a consumer. The consumer does not receive the entries,
+    /// as if the responses to its reads were lost.
     pub async fn read_as(&self, stream: &str, consumer: &str) {
         let mut connection = self.server.connection().await;
         let mut read = redis::cmd("XREADGROUP");

@@ -39,7 +39,7 @@ impl Fleet {
     pub async fn lease_task(&self, agent: &str, name: &str) -> LeasedTask {
         let stream = self.store.keys().key(format!("external:acme:{agent}"));
         let mut connection = self.server.connection().await;
-        // The protocol requires this of a runtime; an error means that the group exists.
+        // The protocol requires that a runtime creates the group. An error means that the group already exists.
         let create = ["CREATE", &stream, "workers", "0", "MKSTREAM"];
         let _ = redis::cmd("XGROUP").arg(&create).query_async::<()>(&mut connection).await;
         let mut command = redis::cmd("XREADGROUP");

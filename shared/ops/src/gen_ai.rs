@@ -1,7 +1,8 @@
-//! OpenTelemetry's names for models and agents (`gen_ai.*`), in addition to the project's own names, if enabled.
+//! Spans and a metric with OpenTelemetry's names for models and agents (`gen_ai.*`). They are in addition to the
+//! project's own names.
 //!
-//! The conventions are still in development (semantic-conventions-genai, read in November 2026), so a setting enables
-//! them. A second setting enables the content: arguments and results.
+//! The conventions are still in development (semantic-conventions-genai, read in November 2026), so the names are off
+//! unless a setting enables them. A second setting enables the content: arguments and results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,7 +21,7 @@ const TOOL_SECONDS: &str = "gen_ai_execute_tool_duration_seconds";
 static NAMES: AtomicBool = AtomicBool::new(false);
 static CONTENT: AtomicBool = AtomicBool::new(false);
 
-/// Sets whether spans and the metric have these names from now on, and with `content` whether they contain arguments
+/// Sets whether spans and the metric with these names are recorded. `content` sets whether the spans contain arguments
 /// and results.
 pub fn record(names: bool, content: bool) {
     NAMES.store(names, Ordering::Relaxed);
@@ -39,8 +40,8 @@ pub fn records_content() -> bool {
     CONTENT.load(Ordering::Relaxed)
 }
 
-/// The span of one attempt of a call; disabled if the names are not recorded. `id` is the provider's ID of the call, or
-/// the fleet's.
+/// The span of one attempt of a call; disabled if the names are not recorded. `id` is the model provider's ID of the
+/// call, or the fleet's ID if the provider gave none.
 #[must_use]
 pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -69,13 +70,13 @@ pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     )
 }
 
-/// Marks the span as failed, with a word of a closed list.
+/// Marks the span as failed. `word` is from a closed list of error types.
 pub fn failed(span: &Span, word: &str) {
     span.record("otel.status_code", "ERROR");
     span.record("error.type", word);
 }
 
-/// The metric of the conventions. It has no series while the names are not recorded.
+/// The metric that the conventions define. While the names are not recorded, the metric has no series.
 #[derive(Debug)]
 pub(crate) struct ToolSeconds(HistogramVec);
 
@@ -88,7 +89,7 @@ impl ToolSeconds {
         Ok(Self(seconds))
     }
 
-    /// An attempt of a call of `tool` took this long. `failed` is the word of its error.
+    /// Records the duration of an attempt of a call of `tool`. `failed` is the error type, if the attempt failed.
     pub(crate) fn observe(&self, tool: &str, took: Duration, failed: Option<&str>) {
         if is_recorded() {
             self.0.with_label_values(&[tool, failed.unwrap_or_default()]).observe(took.as_secs_f64());

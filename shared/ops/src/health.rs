@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::{Metrics, RedisScrape, seconds_since_epoch};
 pub use super::progress::{LoopHandle, LoopState, Progress};
 
-/// How long a probe or scrape waits for Redis. It is below the timeouts of kubelet and Prometheus in the chart (1 s or
-/// more), so that they receive a response instead of a timeout.
+/// How long a probe or scrape waits for Redis. This is shorter than the timeouts of kubelet and Prometheus in the chart
+/// (1 s or more), so that kubelet and Prometheus receive a response instead of a timeout.
 const ASK_TIMEOUT: Duration = Duration::from_millis(900);
 
 type HealthCheck<T> = Arc<dyn Fn() -> BoxFuture<'static, T> + Send + Sync>;
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Health {
 pub struct NotReady {
     /// The reason in words.
     pub reason: String,
-    /// Why Redis rejects writes, if it responds.
+    /// Why Redis rejects writes, if Redis responds.
     pub refusal: Option<Refusal>,
 }
 
@@ -80,8 +80,8 @@ pub enum HealthError {
 
 impl Health {
     /// Probes that check `progress` and serve `metrics`. `ready` checks within 0.9 s whether the process can work now.
-    /// It returns `Ok` if Redis responds and accepts writes, with optional lines for the response, and otherwise the
-    /// reason.
+    /// If Redis responds and accepts writes, `ready` returns `Ok` with optional lines for the response. Otherwise, it
+    /// returns the reason.
     pub fn new<F, Fut>(progress: Progress, metrics: Arc<Metrics>, ready: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -92,14 +92,14 @@ impl Health {
     }
 
     /// Marks startup as complete: `/startupz` returns 200 from now on. Call it when everything is built and the loops
-    /// run. It does not depend on Redis: if Redis is unavailable when a process starts, the process waits and must not
-    /// be restarted repeatedly.
+    /// run. Do not wait for Redis before the call: if Redis is unavailable when a process starts, the process waits,
+    /// and must not be restarted repeatedly.
     pub fn started(&self) {
         self.started.store(true, Ordering::Relaxed);
     }
 
-    /// Adds `scrape`, which reads values from Redis at each scrape. If it returns `None` or takes longer than 0.9 s,
-    /// these values are absent from the scrape.
+    /// Adds `scrape`, which reads values from Redis whenever the metrics are read. If `scrape` returns `None` or takes
+    /// longer than 0.9 s, these values are absent from the metrics.
     #[must_use]
     pub fn with_scrape<F, Fut>(mut self, scrape: F) -> Self
     where
@@ -110,8 +110,8 @@ impl Health {
         self
     }
 
-    /// Listens on `addr` (port 0: any free port) until `shutdown`, and returns the bound address. Probes must also
-    /// respond during a drain, so cancel `shutdown` only at its end.
+    /// Listens on `addr` (port 0: any free port) until `shutdown` is canceled. Returns the bound address. Probes must
+    /// also respond during a drain, so cancel `shutdown` only at the end of the drain.
     ///
     /// # Errors
     /// [`HealthError`] if the address is unavailable.
@@ -184,7 +184,8 @@ async fn metrics(State(health): State<Health>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
 }
 
-/// Loops with the same name, one per shard, share a series. It shows the loop that is furthest behind.
+/// Sets the series of the loops. Loops with the same name, one per shard, share a series, which has the time of the
+/// loop that is furthest behind.
 fn show_loops(health: &Health) {
     let mut oldest: BTreeMap<&'static str, Duration> = BTreeMap::new();
     for LoopState { name, age, .. } in health.progress.loops() {
@@ -323,7 +324,7 @@ mod tests {
             backlog: vec![(WorkStage::Ready, Backlog::default())],
             ..RedisScrape::default()
         }));
-        // Neither request gets a response. They meet only if both run at once.
+        // Each request waits for the other at the barrier. They meet only if both run at the same time.
         let meeting = Arc::new(Barrier::new(2));
         let have_met = Arc::new(AtomicBool::new(false));
         let asked = (Arc::clone(&meeting), Arc::clone(&have_met));
@@ -350,7 +351,7 @@ mod tests {
     async fn of_loops_with_one_name_the_one_that_is_behind_is_shown() {
         let health = healthy();
         let stuck = health.progress.register("tick", Duration::from_secs(60));
-        // Keeps the stuck loop behind by a time that the scrape can show.
+        // Wait, so that the stuck loop is measurably behind.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let alive = health.progress.register("tick", Duration::from_secs(60));
         alive.advanced();

@@ -1,4 +1,4 @@
-//! The operational parts of every process: logs, traces, metrics, health and shutdown; and the private Redis that
+//! The operational parts of every process: logs, traces, metrics, health and shutdown. Also the private Redis that
 //! `tickfleet dev` and the tests start.
 
 pub mod gen_ai;

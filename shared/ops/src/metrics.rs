@@ -1,8 +1,9 @@
-//! All metrics. `catalogue` is the table of their names, labels and help texts. The methods in this module record them.
+//! All metrics. `catalogue` is the table of the metrics' names, labels and help texts. The methods in this module
+//! record events in the metrics.
 //!
-//! No label names a tenant, agent, turn or task: their number is unbounded, and IDs belong in logs, traces and
-//! `explain`. `tool_labels.rs` bounds the label `tool`, the only one with outside values. Each other label has a closed
-//! list in `labels`.
+//! No label names a tenant, agent, turn or task, because their number is unbounded. IDs belong in logs, traces and
+//! `explain`. The values of the labels `tool` and `rule` come from outside; `tool_labels.rs` bounds their number. Each
+//! other label has a closed list in `labels`.
 
 mod breakers;
 mod builder;
@@ -48,19 +49,19 @@ use self::tool_labels::ToolLabels;
 use tickfleet_model::{Outcome, RejectionCode};
 use tickfleet_store::Observer;
 
-/// Digits of the configuration's digest that become a label.
+/// Number of digits of the configuration's digest in its label.
 const DIGEST_DIGITS: usize = 12;
 
 /// The amount of work in one [`WorkStage`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Backlog {
-    /// Entries, turns or slices, depending on the place.
+    /// Number of entries, turns or slices, depending on the stage.
     pub count: u64,
-    /// Age of the oldest one. `None` if the place is empty.
+    /// Age of the oldest entry, turn or slice. `None` if the stage is empty.
     pub oldest: Option<Duration>,
 }
 
-/// The complete backlog. A place that is left out is absent from the scrape.
+/// The complete backlog. A stage that is not in the list is absent from the scrape.
 pub type Backlogs = Vec<(WorkStage, Backlog)>;
 
 /// Values that were read from Redis during a scrape.
@@ -129,7 +130,7 @@ pub struct Metrics {
     loop_progress: GaugeVec,
     config_info: GaugeVec,
     config_generation: IntGauge,
-    /// The digest of the configuration with this generation.
+    /// The digest of the configuration whose generation is in `config_generation`.
     config_digest: Mutex<String>,
     config_agents: IntGauge,
     config_tenants: IntGauge,
@@ -140,8 +141,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// The metrics of a process that is both scheduler and worker, all at zero. They have their own registry, so that a
-    /// process or a test can have several.
+    /// The metrics of a process that is both scheduler and worker, all at zero. Each `Metrics` has its own registry, so
+    /// that a process or a test can have several.
     ///
     /// # Errors
     /// As [`Self::of`].
@@ -152,7 +153,7 @@ impl Metrics {
     /// The metrics of a process with this role.
     ///
     /// # Errors
-    /// Two metrics share a name, or a name has a character that Prometheus rejects: a mistake in the catalogue.
+    /// Mistakes in the catalogue: two metrics have the same name, or a name has a character that Prometheus rejects.
     pub fn of(role: ProcessRole) -> Result<Self, prometheus::Error> {
         let builder = MetricBuilder::new(role, &c::BUILD_INFO)?;
         let config_successful = builder.gauge(&c::CONFIG_SUCCESSFUL)?;
@@ -221,7 +222,7 @@ impl Metrics {
         self.inbound.with_label_values(&[labels::known(&labels::STREAMS, stream)]).inc_by(entries);
     }
 
-    /// Admission decided `turns` turns.
+    /// Admission decided about `turns` turns.
     pub fn admitted(&self, decision: Decision, turns: u64) {
         self.turns_admitted.with_label_values(&[decision.as_str()]).inc_by(turns);
     }
@@ -255,7 +256,8 @@ impl Metrics {
         self.promoted.inc_by(slices);
     }
 
-    /// A round of the tick on a shard ended after `took`. The throttle queue that had waited longest was `lag` late.
+    /// A round of the tick on a shard ended after `took`. The throttle queue that was due first was released `lag`
+    /// late.
     pub fn ticked(&self, shard: u32, took: Duration, lag: Duration) {
         self.tick_seconds.observe(took.as_secs_f64());
         self.tick_lags.record(shard, lag, Instant::now());
@@ -324,13 +326,14 @@ impl Metrics {
         self.fenced.with_label_values(&[labels::known(&labels::FENCED, verb)]).inc();
     }
 
-    /// Reads one worker's busy slots and all its slots from `busy_and_all` whenever the metrics are read. The process'
-    /// gauges are the sums. If it returns `None`, the worker is removed.
+    /// Registers a worker's slots. `busy_and_all` is called whenever the metrics are read, and returns the number of
+    /// busy slots and of all slots. The process' gauges are the sums over its workers. If it returns `None`, the worker
+    /// is removed.
     pub fn watch_slots(&self, busy_and_all: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
         self.slots_now.watch(busy_and_all);
     }
 
-    /// Reads the MCP servers of the process from `servers` whenever the metrics are read.
+    /// Registers the MCP servers of the process. `servers` is called whenever the metrics are read.
     pub fn watch_mcp(&self, servers: impl Fn() -> Vec<McpServer> + Send + Sync + 'static) {
         self.mcp_now.watch(servers);
     }
@@ -338,7 +341,7 @@ impl Metrics {
 
 /// Redis, as seen by the process and its scrapes.
 impl Metrics {
-    /// Redis responded after `took`. `None` for a blocking read.
+    /// Redis responded to a request after `took`. For a blocking read, `took` is `None`.
     pub fn redis_answered(&self, verb: &'static str, took: Option<Duration>) {
         let verb = labels::known(&labels::VERBS, verb);
         self.redis_commands.with_label_values(&[verb]).inc();
@@ -352,18 +355,18 @@ impl Metrics {
         self.redis_errors.with_label_values(&[labels::known(&labels::VERBS, verb)]).inc();
     }
 
-    /// Sets the values that were read from Redis during a scrape. `None`: Redis did not respond, and the values are
-    /// removed. A gauge that kept its last value would hide the outage, and 0 would be wrong.
+    /// Sets the values that were read from Redis during a scrape. `None` means that Redis did not respond: the values
+    /// are removed. A gauge that kept its last value would hide the outage, and 0 would be wrong.
     pub fn scraped(&self, scraped: Option<&RedisScrape>) {
         self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
         self.unsealed_age(scraped.and_then(|scraped| scraped.unsealed));
         self.server.scraped(scraped);
     }
 
-    /// Sets the work in each place. A place that is left out is removed.
+    /// Sets the work in each stage. A stage that is not in `places` is removed.
     fn backlog(&self, places: &[(WorkStage, Backlog)]) {
         for gone in WorkStage::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
-            // Fails if the place had no series before.
+            // Fails if the stage had no series before, which is fine.
             let _ = self.backlog.remove_label_values(&[gone.as_str()]);
             let _ = self.oldest_age.remove_label_values(&[gone.as_str()]);
         }
@@ -395,10 +398,10 @@ impl Metrics {
     }
 }
 
-/// The process.
+/// The process' loops and configuration.
 impl Metrics {
-    /// Sets when the running loops last advanced, seconds since the epoch. The health server calls this at each scrape.
-    /// A loop that has ended is removed, because its last time would look like a stalled loop.
+    /// Sets the time at which each running loop last advanced, seconds since the epoch. The health server calls this at
+    /// each scrape. A loop that has ended is removed, because its last time would look like a stalled loop.
     pub fn loops(&self, advanced_seconds: impl IntoIterator<Item = (&'static str, f64)>) {
         self.loop_progress.reset();
         for (name, seconds) in advanced_seconds {
@@ -406,8 +409,8 @@ impl Metrics {
         }
     }
 
-    /// The configuration with this digest is active, with this generation of the policy (0: not known yet). Each shard
-    /// counts generations separately; the highest one is shown.
+    /// The configuration with this digest is active. `generation` is the generation of its policy in a shard (0: not
+    /// known yet). Each shard counts generations separately. The gauge has the highest generation.
     pub fn config_in_force(&self, digest: &str, generation: u64) {
         let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
         // One series per process: the previous configuration is removed.
@@ -424,7 +427,7 @@ impl Metrics {
         }
     }
 
-    /// Sets the number of agents whose list of tools does not fit.
+    /// Sets the number of agents whose list of tools was left out because it is too large.
     pub fn tool_lists_left_out(&self, agents: usize) {
         self.tool_lists_left_out.set(i64::try_from(agents).unwrap_or(i64::MAX));
     }
@@ -454,7 +457,7 @@ impl Metrics {
         self.tick_lag.set(self.tick_lags.worst().as_secs_f64());
         self.redis.read();
         self.gateway.read();
-        // A server that is no longer configured has no series.
+        // Reset, so that a server that is no longer configured has no series.
         self.mcp_up.reset();
         self.mcp_quarantined.reset();
         for McpServer { name, up, quarantined } in self.mcp_now.now() {
@@ -487,8 +490,8 @@ impl Observer for Metrics {
     }
 }
 
-/// An empty list of label values. A vector without labels is used for gauges that can be removed, because a plain gauge
-/// cannot.
+/// An empty list of label values. A plain gauge cannot be removed. So a gauge that is absent at times is a vector
+/// without labels.
 const fn none() -> &'static [&'static str] {
     &[]
 }

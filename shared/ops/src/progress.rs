@@ -7,8 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// All watched loops of one process. Clones share them. Time is monotonic, and Redis is not involved: a liveness check
-/// that depended on Redis would restart the whole fleet at once whenever Redis is unavailable.
+/// All watched loops of one process. Clones share the loops. Times are monotonic. The check does not involve Redis: if
+/// it did, the whole fleet would be restarted at once whenever Redis is unavailable.
 #[derive(Debug, Clone)]
 pub struct Progress {
     born: Instant,
@@ -37,16 +37,16 @@ pub struct LoopHandle {
 /// The state of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopState {
-    /// Its name, as registered.
+    /// The loop's name, as registered.
     pub name: &'static str,
-    /// Time since it last advanced.
+    /// Time since the loop last advanced.
     pub age: Duration,
-    /// The longest time that it may take to advance.
+    /// The longest time between two advances in a healthy process.
     pub gap_max: Duration,
 }
 
 impl LoopState {
-    /// Returns true if the loop took longer than that.
+    /// Returns true if the loop has not advanced for longer than `gap_max`.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.age > self.gap_max
@@ -60,8 +60,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Watches another loop, which counts as advanced now. `gap_max` is the longest time between two calls of
-    /// [`LoopHandle::advanced`] in a healthy process, including blocking reads and timeouts.
+    /// Watches another loop. The registration counts as its first advance. `gap_max` is the longest time between two
+    /// calls of [`LoopHandle::advanced`] in a healthy process, including blocking reads and timeouts.
     #[must_use = "a loop whose handle is dropped is reported as stalled"]
     pub fn register(&self, name: &'static str, gap_max: Duration) -> LoopHandle {
         let watched = Arc::new(WatchedLoop {
@@ -83,7 +83,7 @@ impl Progress {
         loops.iter().map(|watched| watched.state(now_ms)).collect()
     }
 
-    /// The loops that took longer than their maximum gap.
+    /// The loops that have not advanced for longer than their maximum gap.
     #[must_use]
     pub fn stalled(&self) -> Vec<LoopState> {
         self.loops().into_iter().filter(LoopState::is_stalled).collect()
@@ -92,7 +92,7 @@ impl Progress {
 
 impl WatchedLoop {
     fn state(&self, now_ms: u64) -> LoopState {
-        // Another thread may have advanced the loop since `now_ms` was read.
+        // Saturate, because another thread possibly advanced the loop after `now_ms` was read.
         let age_ms = now_ms.saturating_sub(self.advanced_ms.load(Ordering::Relaxed));
         LoopState {
             name: self.name,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// The environment variable with the program: a path, or a name in PATH.
 const VARIABLE: &str = "TICKFLEET_REDIS_SERVER";
-/// Names to find in PATH, in this order.
+/// Names to search for in PATH, in this order.
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 
 /// No server program was found.
@@ -21,7 +21,8 @@ pub enum ServerNotFound {
     InPath,
 }
 
-/// The program in `TICKFLEET_REDIS_SERVER`, or otherwise the first `redis-server` or `valkey-server` in PATH.
+/// The program that `TICKFLEET_REDIS_SERVER` names. If the variable is not set, the first `redis-server` in PATH,
+/// otherwise the first `valkey-server`.
 ///
 /// # Errors
 /// [`ServerNotFound`] explains how to install one.

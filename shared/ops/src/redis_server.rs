@@ -1,7 +1,7 @@
 //! A private Redis as a child process, for `tickfleet dev` and the tests.
 //!
-//! The child listens on a unix socket in its own folder, or on a port of the loopback interface. It has its own process
-//! group, so that Ctrl-C does not reach it. It ends when this process ends: see `Watchdog`.
+//! The child listens on a unix socket in its own folder, or on a port of the loopback interface. The child has its own
+//! process group, so that Ctrl-C does not reach it. When this process ends, a `Watchdog` ends the child.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
@@ -25,7 +25,7 @@ use super::redis_watchdog::Watchdog;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// The interval between two checks of a server that starts or stops.
 const STEP: Duration = Duration::from_millis(10);
-/// Attempts to find a free port. Another process may take a port before the server does.
+/// Maximum attempts to find a free port. Another process can take a port before the server does.
 const PORT_TRIES: usize = 5;
 /// Maximum number of lines of the server's log in an error.
 const LOG_LINES: usize = 8;
@@ -33,33 +33,34 @@ const LOG_LINES: usize = 8;
 /// The address of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Listen {
-    /// The unix socket `redis.sock` in the server's folder, which only this user may open.
+    /// The unix socket `redis.sock` in the server's folder. Only this user has access to the folder.
     #[default]
     Socket,
-    /// This port of 127.0.0.1. 0 takes a free port, and keeps it over restarts.
+    /// This port of 127.0.0.1. With 0, the server takes a free port, and keeps it over restarts.
     Loopback(u16),
 }
 
 /// Options of a server.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// Folder of the socket, data and log. Created if missing. For a socket, its path must be short (about 90 bytes).
+    /// Folder of the socket, data and log. Created if missing. If the server listens on a socket, the folder's path
+    /// must be short (about 90 bytes).
     pub dir: PathBuf,
     /// The address.
     pub listen: Listen,
-    /// True if it keeps an append-only file in `dir`, and with it its data over a restart.
+    /// True if the server writes an append-only file in `dir`, and so keeps its data over a restart.
     pub appendonly: bool,
     /// Maximum bytes of memory. `None`: no limit.
     pub maxmemory: Option<u64>,
-    /// A configuration file, absolute path. Arguments override it. A sentinel needs a file that it may rewrite.
+    /// Absolute path of a configuration file. Arguments override the file. A sentinel needs a file that it can rewrite.
     pub config: Option<PathBuf>,
-    /// Further arguments, such as `["--io-threads", "2"]`. They override the default ones.
+    /// Further arguments, such as `["--io-threads", "2"]`. They override the default arguments.
     pub extra_args: Vec<String>,
     /// The program. `None`: found with [`find_binary`].
     pub binary: Option<PathBuf>,
-    /// How long it may take to respond. Loading a large append-only file takes time.
+    /// Maximum time from the start of the server to its first response. Loading a large append-only file takes time.
     pub ready_within: Duration,
-    /// How long it may take to save and end after SIGTERM.
+    /// Maximum time from SIGTERM to the end of the server. The server saves its data in this time.
     pub stop_within: Duration,
 }
 
@@ -99,7 +100,7 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
-    /// Another server has its data there.
+    /// Another running server uses the folder.
     #[error("a running Redis uses the folder {0:?}: stop the other Tickfleet, or wait until it has saved")]
     InUse(PathBuf),
     /// The program cannot be started.
@@ -110,7 +111,7 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
-    /// It ended instead of responding.
+    /// The server ended instead of responding.
     #[error("{binary:?} exited at once ({status}); its output:\n{log}")]
     Ended {
         /// The program.
@@ -123,12 +124,12 @@ pub enum ServerError {
     /// The requested port is taken.
     #[error("the port {0} of 127.0.0.1 is taken: choose another one")]
     PortTaken(u16),
-    /// It runs, but does not respond.
+    /// The server runs, but does not respond.
     #[error("{binary:?} did not respond within {waited:?}; its output:\n{log}")]
     Silent {
         /// The program.
         binary: PathBuf,
-        /// How long it was waited for.
+        /// The time after which the wait for a response ended.
         waited: Duration,
         /// The end of its log.
         log: String,
@@ -197,30 +198,30 @@ impl PrivateRedis {
         }
     }
 
-    /// Its socket. `None` if it listens on a port.
+    /// The path of the server's socket. `None` if the server listens on a port.
     #[must_use]
     pub fn socket(&self) -> Option<PathBuf> {
         self.port.is_none().then(|| socket_in(&self.options.dir))
     }
 
-    /// Its process ID.
+    /// The server's process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its folder.
+    /// The server's folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.options.dir
     }
 
-    /// Sends a signal to the server. SIGSTOP makes it hang, SIGCONT ends that.
+    /// Sends a signal to the server. SIGSTOP makes the server hang, and SIGCONT resumes it.
     ///
     /// # Errors
     /// [`ServerError::Control`] if the process has ended.
     pub fn signal(&mut self, signal: Signal) -> Result<(), ServerError> {
-        // Only a child that was not reaped keeps its process ID. Afterwards, the ID may belong to another process.
+        // A child keeps its process ID until it is reaped. Later, the ID can belong to another process.
         if let Some(status) = self.child.try_wait()? {
             return Err(io::Error::other(format!("it has ended ({status})")).into());
         }
@@ -228,10 +229,10 @@ impl PrivateRedis {
         Ok(kill(Pid::from_raw(pid), signal).map_err(io::Error::from)?)
     }
 
-    /// Kills the server, as in a crash: nothing is saved.
+    /// Kills the server without saving, as in a crash.
     ///
     /// # Errors
-    /// [`ServerError::Control`] if the system rejects it.
+    /// [`ServerError::Control`] if the system rejects the signal.
     pub fn kill9(&mut self) -> Result<(), ServerError> {
         self.watchdog = None;
         self.child.kill()?;
@@ -239,10 +240,10 @@ impl PrivateRedis {
         Ok(())
     }
 
-    /// Lets the server save and end, and kills it if it takes longer than `stop_within`.
+    /// Lets the server save and end. If this takes longer than `stop_within`, kills the server.
     ///
     /// # Errors
-    /// [`ServerError::Control`] if the system rejects it.
+    /// [`ServerError::Control`] if the system rejects a signal.
     pub async fn stop(&mut self) -> Result<(), ServerError> {
         if self.child.try_wait()?.is_none() {
             // A stopped process does not handle SIGTERM, so continue it first.
@@ -291,8 +292,8 @@ impl PrivateRedis {
         }
     }
 
-    /// Returns true if the server responds to PING with PONG or requires a login. It responds with LOADING while it
-    /// reads its file.
+    /// Returns true if the server responds to PING with PONG, or requires a login. While the server loads its
+    /// append-only file, it responds with LOADING, which does not count.
     async fn is_responding(&self) -> io::Result<bool> {
         match self.port {
             Some(port) => ping(TcpStream::connect(("127.0.0.1", port)).await?).await,
@@ -320,7 +321,7 @@ fn folder_error(options: &ServerOptions, source: io::Error) -> ServerError {
     ServerError::Folder { dir: options.dir.clone(), source }
 }
 
-/// Creates the folder with access for this user only, and returns its absolute path, because server and clients may
+/// Creates the folder with access for this user only. Returns its absolute path, because server and clients possibly
 /// have different working folders.
 fn own_folder(dir: &Path) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
@@ -328,7 +329,7 @@ fn own_folder(dir: &Path) -> io::Result<PathBuf> {
 }
 
 /// Locks the folder. Two servers in one folder would share a socket and destroy each other's data. The server inherits
-/// the lock as its standard input, so the folder stays locked until both processes have ended, in any order.
+/// the lock as its standard input, so the folder stays locked until both this process and the server have ended.
 fn lock(options: &ServerOptions) -> Result<File, ServerError> {
     let lock = File::create(options.dir.join("redis.lock")).map_err(|source| folder_error(options, source))?;
     match lock.try_lock() {
@@ -346,7 +347,8 @@ fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>, lock: &File)
     let lock = lock.try_clone().map_err(fail)?;
     Command::new(binary)
         .args(arguments(options, port))
-        // The environment may contain secrets, and other processes of this user can read the environment of a server.
+        // Clear the environment: it can contain secrets, and other processes of this user can read a server's
+        // environment.
         .env_clear()
         .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
         .current_dir(&options.dir)
@@ -373,7 +375,7 @@ fn arguments(options: &ServerOptions, port: Option<u16>) -> Vec<String> {
     set("daemonize", "no");
     set("save", "");
     set("appendonly", if options.appendonly { "yes" } else { "no" });
-    // Tickfleet rejects work before memory is full. Evicting keys would lose accepted calls.
+    // Redis must not evict keys, because accepted calls would be lost. Tickfleet rejects work before memory is full.
     set("maxmemory-policy", "noeviction");
     if let Some(bytes) = options.maxmemory {
         set("maxmemory", &bytes.to_string());

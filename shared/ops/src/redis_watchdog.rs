@@ -1,13 +1,14 @@
-//! Ends the private Redis after the parent process has ended in any way.
+//! Ends the private Redis after the parent process has ended, even if the parent was killed.
 //!
-//! `Drop` does not run when a process is killed, and the kernel's `PR_SET_PDEATHSIG` needs unsafe code and reacts to
-//! the end of the *thread* that started the child. Instead, a small shell holds the read end of a pipe, and only this
-//! process has the write end. When this process ends, the shell's `read` returns, and the shell ends the server.
+//! `Drop` does not run when a process is killed. The kernel's `PR_SET_PDEATHSIG` needs unsafe code, and reacts to the
+//! end of the *thread* that started the child. So a small shell holds the read end of a pipe, and only this process has
+//! the write end. When this process ends, the shell's `read` returns, and the shell ends the server.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// Continue the server (it may be stopped), let it save, wait five seconds, kill it. `$1` is its process ID.
+/// Continues the server, because it is possibly stopped. Lets it save, waits up to five seconds, then kills it. `$1` is
+/// the server's process ID.
 const SCRIPT: &str = r#"
 read -r _
 kill -CONT "$1" && kill -TERM "$1" || exit 0
@@ -18,8 +19,8 @@ done
 kill -KILL "$1"
 "#;
 
-/// Dropping it ends the watch. Drop it before the server is reaped: afterwards, the process ID may belong to another
-/// process.
+/// The watch over a server. Dropping it ends the watch. Drop it before the server is reaped, because the process ID of
+/// a reaped server can belong to another process.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     shell: Child,
@@ -31,13 +32,13 @@ impl Watchdog {
     pub(super) fn watch(pid: u32) -> Option<Self> {
         let spawned = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "tickfleet-watchdog", &pid.to_string()])
-            // The environment may contain secrets, and other processes of this user can read the environment of a
-            // shell.
+            // Clear the environment: it can contain secrets, and other processes of this user can read a shell's
+            // environment.
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Its own process group: Ctrl-C or a closed terminal must not end it before the server has ended.
+            // Own process group: Ctrl-C or a closed terminal must not end the shell before the server has ended.
             .process_group(0)
             .spawn();
         match spawned {
@@ -60,8 +61,8 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        // Kill it before the pipe closes: the shell must not mistake the closed pipe for the end of this process.
-        // `kill` fails only if the shell has ended already, and `wait` only if it is already reaped.
+        // Kill the shell before the pipe closes. Otherwise, the shell would mistake the closed pipe for the end of this
+        // process. `kill` fails only if the shell has already ended, and `wait` only if the shell is already reaped.
         let _ = self.shell.kill();
         let _ = self.shell.wait();
     }

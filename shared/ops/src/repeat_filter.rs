@@ -12,12 +12,13 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
 
-/// The interval at which an equal warning or error is logged.
+/// Minimum interval between two equal warnings or errors in the log.
 const EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of remembered lines: far more than there are log statements.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// Passes the first of equal warnings and errors, and then one in each [`EVERY`]. Lines of lower levels always pass.
+/// Passes the first of several equal warnings or errors, and then one in each [`EVERY`]. Lines of lower levels always
+/// pass.
 #[derive(Debug, Default)]
 pub(super) struct RepeatFilter {
     seen: Mutex<HashMap<u64, Instant>>,
@@ -31,7 +32,7 @@ impl RepeatFilter {
         }
         if seen.len() >= REMEMBERED_MAX {
             seen.retain(|_, last| now.duration_since(*last) < EVERY);
-            // All of them are recent. A repeated line is better than unbounded memory.
+            // All remembered lines are recent. Forget them: repeated lines are better than unbounded memory.
             if seen.len() >= REMEMBERED_MAX {
                 seen.clear();
             }

@@ -6,18 +6,18 @@ use futures::{Stream, StreamExt, stream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The two phases. Clones share them.
+/// The two phases. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
-    /// Phase one: lease nothing new, finish running work, and hand back the rest.
+    /// Phase one: lease no new work, finish running work, and release the rest.
     pub draining: CancellationToken,
-    /// Phase two: stop now, and leave running work to the reaper. Always after [`Self::draining`].
+    /// Phase two: stop now, and leave running work to the reaper. [`Self::draining`] is always canceled first.
     pub now: CancellationToken,
 }
 
 impl Shutdown {
-    /// Handles SIGTERM and SIGINT from here on. The first signal starts [`Self::draining`], the second one
-    /// [`Self::now`]; later ones have no effect. Must be called inside a tokio runtime.
+    /// Handles SIGTERM and SIGINT from now on. The first signal starts [`Self::draining`], the second signal starts
+    /// [`Self::now`], and later signals have no effect. Must be called inside a tokio runtime.
     ///
     /// These signals have no default action for PID 1, which would otherwise ignore them.
     ///

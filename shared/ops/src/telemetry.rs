@@ -1,4 +1,4 @@
-//! Logs: one subscriber per process. They go to stderr, because stdout is for a command's result. Exported spans
+//! Logs: one subscriber per process. Log lines go to stderr, because stdout is for a command's result. Exported spans
 //! ([`super::traces`]) use the same subscriber.
 
 use std::io::IsTerminal;
@@ -58,7 +58,7 @@ pub enum TelemetryError {
     /// The level is invalid.
     #[error("log level {level:?}: {why}; expected off, error, warn, info, debug or trace, or TARGET=LEVEL pairs")]
     Level {
-        /// The text found.
+        /// The invalid text.
         level: String,
         /// The problem with it.
         why: String,
@@ -98,7 +98,7 @@ pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), Telemet
         }
         None => process.try_init()?,
     }
-    // Only the call that succeeded gets here.
+    // A second call fails above, so `LEVEL` is not set yet.
     let _ = LEVEL.set(level);
     Ok(())
 }
@@ -109,27 +109,28 @@ where
     S: tracing::Subscriber + for<'a> LookupSpan<'a>,
 {
     let lines = fmt::layer().with_writer(std::io::stderr).json();
-    // Fields at the top level, so that a collector's query uses `turn` instead of `fields.turn`.
+    // Put fields at the top level, so that a collector's query uses `turn` instead of `fields.turn`.
     lines.flatten_event(true).with_current_span(true).with_span_list(false).boxed()
 }
 
-/// Writes the events of `emit` as JSON log lines, even before logging has started. For errors before that.
+/// Writes the events of `emit` as JSON log lines. Use it for errors before logging has started.
 pub fn emit_json(emit: impl FnOnce()) {
     tracing::subscriber::with_default(tracing_subscriber::registry().with(json_lines()), emit);
 }
 
-/// Changes the level of the process' log from now on.
+/// Changes the level of the process' log.
 ///
 /// # Errors
-/// [`TelemetryError::Level`] if the level is invalid, [`TelemetryError::NotStarted`] before [`init`]. The level is then
-/// unchanged.
+/// [`TelemetryError::Level`] if the level is invalid, [`TelemetryError::NotStarted`] before [`init`]. After an error,
+/// the level is unchanged.
 pub fn set_level(level: &str) -> Result<(), TelemetryError> {
     let filter = filter(level)?;
     let handle = LEVEL.get().ok_or(TelemetryError::NotStarted)?;
     handle.reload(filter).map_err(|_| TelemetryError::NotStarted)
 }
 
-/// Returns true if lines are colored: on a terminal, unless the user has disabled it (<https://no-color.org>).
+/// Returns true if log lines are colored: if stderr is a terminal, and `NO_COLOR` is unset or empty
+/// (<https://no-color.org>).
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of terminals, no setting of ours")]
 fn colour_wanted() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
@@ -142,7 +143,7 @@ fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     let directives: Vec<&str> = level.split(',').map(str::trim).collect();
     for directive in &directives {
         let bare = !directive.contains(['=', '[']);
-        // The parser accepts an empty word as a level (error), which is certainly a mistake.
+        // The parser would accept an empty word as the level `error`. An empty word is certainly a mistake.
         if directive.is_empty() || (bare && directive.parse::<LevelFilter>().is_err()) {
             return Err(fail(format!("{directive:?} is not a level")));
         }

@@ -1,8 +1,8 @@
-//! Traces: the trace context of a producer is passed on. If an endpoint is configured, the process also exports its own
-//! spans as OTLP over HTTP.
+//! Traces. The process passes on the trace context of a producer. If an endpoint is configured, the process also
+//! exports its own spans as OTLP over HTTP.
 //!
-//! Without an endpoint this costs nothing: the spans have level debug and the target [`TARGET`]. `tracing` does not
-//! build them unless a log enables that level.
+//! Without an endpoint, spans cost nothing: they have level debug and the target [`TARGET`], and `tracing` builds a
+//! span only if its level is enabled.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,8 @@ static EXPORTING: AtomicBool = AtomicBool::new(false);
 pub struct TraceOptions {
     /// Base URL of the collector (`http://otel-collector:4318`); spans are posted to `/v1/traces` below it.
     pub endpoint: String,
-    /// Share of the traces starting here that are sampled, from 0 to 1. A producer's decision takes precedence.
+    /// Share of the traces that start in this process and are sampled, from 0 to 1. If a producer has started the
+    /// trace, the producer's decision applies.
     pub sample_ratio: f64,
     /// `service.name` of the spans.
     pub service_name: String,
@@ -64,8 +65,8 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Prepares the export; [`super::telemetry::init`] starts it. Must be called inside a tokio runtime. The collector
-    /// may be unavailable: spans that it does not accept are dropped, with a log line.
+    /// Prepares the export; [`super::telemetry::init`] starts it. Must be called inside a tokio runtime. If the
+    /// collector is unavailable or does not accept spans, they are dropped, with a log line.
     ///
     /// # Errors
     /// [`TracesError`] if the endpoint is not a URL, or the client cannot be created.
@@ -92,7 +93,7 @@ impl Traces {
         Ok(Self { provider })
     }
 
-    /// Returns the layer that passes only these spans to the exporter.
+    /// Returns the layer that passes only spans with [`TARGET`] to the exporter.
     pub(super) fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: tracing::Subscriber + for<'a> LookupSpan<'a>,
@@ -102,7 +103,7 @@ impl Traces {
         layer.with_tracked_inactivity(false).with_threads(false).with_location(false).with_filter(ours)
     }
 
-    /// From now on, spans have a context that others can follow.
+    /// Marks the export as started. From now on, spans have a context that other services can continue.
     pub(super) fn started(&self) {
         EXPORTING.store(true, Ordering::Relaxed);
     }
@@ -123,7 +124,7 @@ impl Traces {
 /// The trace context of a request to another service: the headers `traceparent` and `tracestate`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext {
-    /// W3C trace context. Its parent is the current span if spans are exported, and otherwise the producer's.
+    /// W3C trace context. If spans are exported, its parent is the current span, otherwise the producer's span.
     pub traceparent: String,
     /// The vendors' data, unchanged.
     pub tracestate: Option<String>,
@@ -136,7 +137,7 @@ pub fn follow(span: &Span, traceparent: Option<&str>, tracestate: Option<&str>) 
         return;
     }
     if let Some(remote) = traceparent.and_then(|parent| remote(parent, tracestate)) {
-        // Fails only if the span has already begun; it then has a parent.
+        // Fails only if the span has already begun. Such a span already has a parent.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(remote));
     }
 }
@@ -153,15 +154,16 @@ pub fn traceparent(span: &Span) -> Option<String> {
     context.is_valid().then(|| format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id()))
 }
 
-/// The trace context of a request that is sent now, for a turn with this context. `None` if the producer gave no trace
-/// context and spans are not exported.
+/// The trace context of a request that is sent now for a turn. `context` is the turn's context. `None` if the producer
+/// gave no trace context and spans are not exported.
 #[must_use]
 pub fn outgoing(context: &Context) -> Option<TraceContext> {
     let traceparent = traceparent(&Span::current()).or_else(|| context.traceparent.clone())?;
     Some(TraceContext { traceparent, tracestate: context.tracestate.clone() })
 }
 
-/// Parses a span of another process. Its format was checked on arrival. `None` if it is invalid nevertheless.
+/// Parses the trace context of another process. The format was checked on arrival. `None` if the context is invalid
+/// nevertheless.
 fn remote(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.split('-').skip(1);
     let trace = TraceId::from_hex(parts.next()?).ok()?;

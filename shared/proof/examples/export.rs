@@ -1,7 +1,8 @@
-//! Writes an export with the given number of sealed entries to standard output, as a fleet of 100 agents would leave
-//! it. It is the input for measurements of `tickfleet audit verify`, `tickfleet prove` and `tickfleet whatif`:
-//! `cargo run --release -p tickfleet-proof --example export 1000000 > million.jsonl`. A folder as second argument
-//! receives the configuration of that fleet. The example `measure` reads the export without the binary.
+//! Writes an export with the given number of sealed entries to standard output, like the export of a fleet of 100
+//! agents. The output is the input for measurements of `tickfleet audit verify`, `tickfleet prove` and
+//! `tickfleet whatif`: `cargo run --release -p tickfleet-proof --example export 1000000 > million.jsonl`. If the second
+//! argument names a folder, the configuration of that fleet is written to it. The example `measure` reads the export
+//! without the binary.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -36,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let ends_ms = BEGAN_MS + (call / 10 + 1) * 5_000;
         let at_ms = ends_ms - 5_000 + call % 10 * 10;
         let id = EntryId { ms: at_ms + 5, seq: agent };
-        // A limit on each agent's calls per hour counts them too.
+        // A limit on each agent's calls per hour counts the calls too.
         let hour_ms = BEGAN_MS + call / 7_200 * 3_600_000;
         let used = call % 7_200 + 1;
         let limit = format!("Dhourly@acme:agent-{agent},1,{used},7200,{},{hour_ms}", hour_ms + 3_600_000);

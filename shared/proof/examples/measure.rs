@@ -1,6 +1,6 @@
 //! Measures sealing, verifying, proving and what-if of an export: processor time of one core, and peak memory. Each
-//! step runs in its own process: `cargo run --release -p tickfleet-proof --example measure million.jsonl`, with the
-//! output of the example `export`.
+//! step runs in its own process. Pass the output of the example `export`:
+//! `cargo run --release -p tickfleet-proof --example measure million.jsonl`
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ fn measure(path: &str, what: &str) -> Result<(), Box<dyn Error>> {
         _ => decide_anew(lines)?,
     };
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // After the name come the state and numbers. In this list, fields 11 and 12 are user and system time.
+    // The fields after the process' name. Fields 11 and 12 of them are user and system time.
     let numbers: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let of = |at: usize| numbers.get(at).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or_default();
     let seconds = (of(11) + of(12)) / TICKS;
@@ -73,8 +73,8 @@ struct EntryTenant {
     tenant: String,
 }
 
-/// The work of a scheduler for entries, except for requests to Redis: reading the tenant, hashing, and one seal for 500
-/// entries. Without `seals`, entries are only read, and that time is to be subtracted.
+/// A scheduler's work for entries, without requests to Redis: reads the tenant, hashes, and writes one seal for 500
+/// entries. If `seals` is false, entries are only read. Subtract the time of that run.
 fn seal_all(lines: impl Iterator<Item = std::io::Result<String>>, seals: bool) -> MeasureResult {
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let signer = Signer::new("k1", &"07".repeat(32)).map_err(std::io::Error::other)?;

@@ -1,5 +1,5 @@
-//! Anchors: heads of chains, stored beyond the reach of anyone who can write to Redis. A chain that was truncated, or
-//! rewritten from some point on, does not lead to an anchored head.
+//! Anchors: heads of chains that are stored where nobody with write access to Redis can change them. If a chain was
+//! truncated or rewritten, it no longer contains an anchored head.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,9 +27,9 @@ pub struct Anchor {
     pub head: String,
     /// The time of the seal, ms by the shard's clock.
     pub sealed_ms: i64,
-    /// The ID of the key that signed it.
+    /// The ID of the key that signed the seal.
     pub key_id: String,
-    /// The public half of that key.
+    /// The public key with this ID.
     pub public_key: String,
     /// The signature of the head.
     pub signature: String,
@@ -61,8 +61,8 @@ impl Anchor {
         ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
     }
 
-    /// Parses an anchor from a line: the line itself, the text after `anchor=`, or the member `fields.anchor` or
-    /// `anchor` of a JSON log line.
+    /// Parses an anchor from a line. The anchor is the line itself, the text after `anchor=`, or the member
+    /// `fields.anchor` or `anchor` of a JSON log line.
     #[must_use]
     pub fn read(line: &str) -> Option<Self> {
         let line = line.trim();

@@ -1,7 +1,7 @@
 //! The lines of an export: a header, then the entries and seals of each shard in their order, then an end.
 //!
-//! A line contains an entry's text unchanged, for people and programs to read; exactly these bytes were sealed. So an
-//! export may be split, joined and compressed, but not reformatted.
+//! A line contains an entry's text unchanged, because exactly these bytes were sealed. So an export can be split,
+//! joined and compressed, but must not be reformatted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 /// The version of the export format.
 pub const FORMAT: u32 = 1;
 
-/// What an export states about itself. None of it is evidence.
+/// Statements of an export about itself. They are unsigned, so they prove nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Header {
     /// [`FORMAT`].
@@ -33,17 +33,19 @@ pub struct Header {
     /// Public keys by ID.
     #[serde(default)]
     pub keys: BTreeMap<String, String>,
-    /// How long the ID of a turn is remembered after its end, ms. After that, another turn may use it.
+    /// How long the fleet remembers the ID of a turn after the turn's end, ms. Later, another turn can have the same
+    /// ID.
     #[serde(default)]
     pub dedupe_ms: i64,
     /// For each tenant, the time zone and the cap of its days.
     #[serde(default)]
     pub tenants: BTreeMap<String, TenantFacts>,
-    /// If the export follows a log: for each shard, the position up to which earlier parts were exported. This part
-    /// continues there.
+    /// If the export follows a log: for each shard, the position at which the earlier parts end and this part
+    /// continues.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub follows: BTreeMap<u32, String>,
-    /// For each shard whose log had already lost its oldest entries: the time of the first entry that was left, ms.
+    /// For each shard whose log had lost its oldest entries before the export: the time of the oldest remaining entry,
+    /// ms.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub begins: BTreeMap<u32, i64>,
 }
@@ -51,9 +53,9 @@ pub struct Header {
 /// The time zone and the cap of a tenant's days.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TenantFacts {
-    /// The IANA name of its time zone.
+    /// The IANA name of the tenant's time zone.
     pub time_zone: String,
-    /// Maximum calls of all its agents in a day; `None` without a cap.
+    /// Maximum calls of all the tenant's agents in a day; `None` without a cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub day_cap: Option<u64>,
 }
@@ -61,9 +63,9 @@ pub struct TenantFacts {
 /// The end of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct End {
-    /// Entries in it.
+    /// The number of entries in the export.
     pub entries: u64,
-    /// Seals in it.
+    /// The number of seals in the export.
     pub seals: u64,
 }
 
@@ -72,16 +74,16 @@ pub struct End {
 pub struct LostEntries {
     /// The shard.
     pub shard: u32,
-    /// The number of entries. If the log was recreated, it is a lower bound.
+    /// The number of lost entries. If the log was recreated, this is a lower bound.
     pub entries: u64,
-    /// The number of entries ever added to the log up to that point.
+    /// The number of entries ever added to the log up to the end of the loss.
     pub counted: u64,
     /// True if the log was recreated, or has lost its newest entries.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub remade: bool,
     /// The last entry before the loss.
     pub after: String,
-    /// The first entry after the loss; `None` if the log had no more.
+    /// The first entry after the loss; `None` if the log had no later entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }
@@ -106,11 +108,11 @@ pub enum Line<'a> {
 pub struct EntryLine<'a> {
     /// The shard in which it was written.
     pub shard: u32,
-    /// Its ID.
+    /// The entry's ID.
     pub id: Cow<'a, str>,
-    /// The shard's notes about its admission; empty if it wrote none.
+    /// The shard's notes about the admission of the entry's call; empty if the shard wrote none.
     pub admitted: Cow<'a, str>,
-    /// Its text.
+    /// The entry's text.
     pub text: Cow<'a, str>,
 }
 
@@ -119,15 +121,15 @@ pub struct EntryLine<'a> {
 pub struct SealLine<'a> {
     /// The shard in which it was written.
     pub shard: u32,
-    /// Its body.
+    /// The seal's body.
     pub body: &'a str,
-    /// The signature of its head.
+    /// The signature of the seal's head.
     pub signature: Cow<'a, str>,
-    /// Its ID in the stream of seals; `None` if the export does not state it.
+    /// The seal's ID in the stream of seals; `None` if the line does not have it.
     pub id: Option<Cow<'a, str>>,
 }
 
-/// Other members are rejected, because no seal would cover them.
+/// The members of an entry or seal line. Unknown members are rejected, because no seal would cover them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawLine<'a> {
@@ -190,7 +192,7 @@ pub fn end(end: End) -> String {
     format!(r#"{{"end":{{"entries":{},"seals":{}}}}}"#, end.entries, end.seals)
 }
 
-/// An entry as a line. A text that is not JSON on one line is written as a JSON string.
+/// An entry as a line. If the text is not JSON, or spans several lines, it is written as a JSON string.
 #[must_use]
 pub fn entry(shard: u32, id: &str, admitted: &str, text: &str) -> String {
     let mut line = format!(r#"{{"shard":{shard},"id":{}"#, quoted(id));
@@ -216,7 +218,7 @@ pub fn seal(shard: u32, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"body":{body},"signature":{}}}"#, quoted(signature))
 }
 
-/// A seal as a line with its ID in the stream of seals, from which an exporter that follows the log continues.
+/// A seal as a line, with its ID in the stream of seals. An exporter that follows the log continues from this ID.
 #[must_use]
 pub fn followed_seal(shard: u32, id: &str, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"id":{},"body":{body},"signature":{}}}"#, quoted(id), quoted(signature))

@@ -1,12 +1,12 @@
 //! Seals: signed records beside the audit log that make changes of the log detectable.
 //!
-//! A seal covers the entries of one tenant in one shard that were read together. Its *body* is JSON. The SHA-256 of the
-//! exact bytes of the body is the seal's *head*, and the head is signed with Ed25519. The body contains:
+//! A seal covers a batch of entries of one tenant in one shard. The seal's *body* is JSON. The SHA-256 of the exact
+//! bytes of the body is the seal's *head*. The head is signed with Ed25519. The body contains:
 //!
 //! - the head of the previous seal, so that the last head covers all earlier seals
-//! - the IDs of its entries, so that a missing entry can be named
+//! - the IDs of the sealed entries, so that a missing entry can be named
 //! - the first half of each entry's hash, so that an edited entry can be named
-//! - the hash of all these hashes in full, on which the proof rests
+//! - the hash of all entries' full hashes, which is what proves that the entries are unchanged
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub const FORMAT: u32 = 1;
 /// Bytes of an entry's hash in a seal.
 const LEAF_BYTES: usize = 16;
-/// Prefix of the signed bytes, so that a signature of something else with the same key cannot pass as a seal.
+/// Prefix of the signed bytes. With it, a signature that the same key made for another purpose is not valid for a seal.
 const SIGNED: &[u8] = b"tickfleet audit seal\n";
 /// Bytes of a secret key.
 const SEED_BYTES: usize = 32;
@@ -29,13 +29,13 @@ const SEED_BYTES: usize = 32;
 /// A SHA-256.
 pub type Hash = [u8; 32];
 
-/// The ID of a stream entry: the time at which it was written, ms by Redis' clock, and a number within that
-/// millisecond.
+/// The ID of a stream entry: the time at which the entry was written, ms by Redis' clock, and a number that is unique
+/// within that millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct EntryId {
     /// The time, ms.
     pub ms: u64,
-    /// The number.
+    /// The number within the millisecond.
     pub seq: u64,
 }
 
@@ -60,18 +60,18 @@ impl FromStr for EntryId {
     }
 }
 
-/// An entry, as it is sealed.
+/// The ID and hash of an entry: the input of a seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leaf {
-    /// Its ID.
+    /// The entry's ID.
     pub id: EntryId,
-    /// The hash of its ID, admission and text.
+    /// The hash of the entry's ID, admission and text.
     pub hash: Hash,
 }
 
 impl Leaf {
-    /// The leaf of an entry: its ID, the shard's notes about its admission (may be empty), and its text. Each part is
-    /// hashed after its length, so that different entries cannot have the same bytes.
+    /// The leaf of an entry with this ID, admission notes of the shard (possibly empty), and text. The length of each
+    /// part is hashed before the part, so that two different entries never hash the same bytes.
     #[must_use]
     pub fn of(id: EntryId, admitted: &str, text: &str) -> Self {
         let mut context = Context::new(&SHA256);
@@ -82,18 +82,18 @@ impl Leaf {
         Self { id, hash: hash_of(context.finish().as_ref()) }
     }
 
-    /// The part of its hash that is in the seal.
+    /// The part of the entry's hash that the seal contains.
     #[must_use]
     pub fn short(&self) -> &[u8] {
         &self.hash[..LEAF_BYTES]
     }
 }
 
-/// The name of a chain. Each tenant has one in each shard. Entries without a tenant are in the chain with the empty
-/// tenant.
+/// The name of a chain of seals. Each tenant has one chain in each shard. Entries without a tenant are in the chain
+/// whose `tenant` is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainName {
-    /// The fleet: the first part of its keys.
+    /// The fleet: the first part of the fleet's Redis keys.
     pub fleet: String,
     /// The shard's number.
     pub shard: u32,
@@ -111,11 +111,11 @@ impl fmt::Display for ChainName {
 /// The end of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Head {
-    /// The number of its last seal; 0 if it has none.
+    /// The number of the chain's last seal; 0 if the chain has no seals.
     pub number: u64,
-    /// The number of entries in all its seals.
+    /// The number of entries in all seals of the chain.
     pub entries: u64,
-    /// The hash of its last seal's body.
+    /// The hash of the last seal's body.
     pub hash: Hash,
 }
 
@@ -140,16 +140,16 @@ impl FromStr for Head {
     }
 }
 
-/// Entries that a shard's log has lost before they were sealed, up to now.
+/// Entries that a shard's log has lost so far before they were sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Losses {
     /// Entries of the shard, of any tenant, that were trimmed or deleted before they were sealed.
     pub entries: u64,
-    /// How often the log was recreated. The number of entries lost with it is unknown.
+    /// How often the log was recreated. How many entries each recreation lost is unknown.
     pub breaks: u64,
-    /// The loss found in this step, if any.
+    /// The loss found since the previous seal, if any.
     pub gap: Option<Gap>,
-}
+    }
 
 /// A range of entries that were lost before they were sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,17 +178,17 @@ pub struct SealBody {
     pub number: u64,
     /// The head of the previous seal; zeros for the first.
     pub previous: String,
-    /// The number of its first entry in the chain, from 1.
+    /// The position of the seal's first entry in the chain, from 1.
     pub first: u64,
-    /// The number of entries.
+    /// The number of entries in the seal.
     pub count: u64,
-    /// The IDs of its entries, in the format of `ids_of`.
+    /// The IDs of the seal's entries, in the format of `ids_of`.
     pub ids: String,
     /// The first 16 bytes of the hash of each entry, joined.
     pub leaves: String,
-    /// The hash of the joined full hashes of its entries.
+    /// The hash of the joined full hashes of the seal's entries.
     pub root: String,
-    /// The number of entries of the shard that were lost before they were sealed, up to now.
+    /// The number of entries that the shard has lost so far before they were sealed.
     pub lost: u64,
     /// How often the shard's log was recreated.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -213,7 +213,7 @@ impl SealBody {
         ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
     }
 
-    /// The IDs of its entries.
+    /// The IDs of the seal's entries.
     ///
     /// # Errors
     /// [`BadSeal`].
@@ -225,9 +225,13 @@ impl SealBody {
         Ok(ids)
     }
 
-    /// Returns true if an export of this time range, ms, includes the seal: it has an entry in the range, or was sealed
-    /// at or after `from_ms` and its first entry is before `until_ms`. The second case exists because anchors have the
-    /// time of the seal, which is later than that of its entries. A seal without entries is in every export.
+    /// Returns true if an export of this time range, ms, includes the seal. It does in two cases:
+    ///
+    /// - The seal has an entry in the range.
+    /// - It was sealed at or after `from_ms`, and its first entry is before `until_ms`. Anchors have the time of the
+    ///   seal, which is later than the times of its entries.
+    ///
+    /// A seal without entries is in every export.
     #[must_use]
     pub fn is_of_time(&self, from_ms: Option<i64>, until_ms: Option<i64>) -> bool {
         let Ok(ids) = self.entry_ids() else { return false };
@@ -265,11 +269,11 @@ pub struct BadSeal(pub &'static str);
 /// A new seal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// Its body. The exact bytes matter.
+    /// The seal's body. The exact bytes matter.
     pub body: String,
-    /// The signature of its head.
+    /// The signature of the seal's head.
     pub signature: String,
-    /// The end of its chain, including this seal.
+    /// The end of the chain, including this seal.
     pub head: Head,
 }
 
@@ -337,8 +341,8 @@ pub fn decode_hash(text: &str) -> Result<Hash, BadSeal> {
     if bytes.len() == 32 { Ok(hash_of(&bytes)) } else { Err(BadSeal("a hash does not have 32 bytes")) }
 }
 
-/// Encodes IDs compactly: the first in full, each other as `+<ms since the previous>-<number>`, or `-<number>` within
-/// the same millisecond.
+/// Encodes IDs compactly. The first ID is written in full, each later one as `+<ms since the previous>-<number>`. If
+/// the previous ID has the same millisecond, only `-<number>` is written.
 fn ids_of(ids: &[EntryId]) -> String {
     let mut text = String::new();
     let mut last: Option<EntryId> = None;
@@ -400,7 +404,7 @@ impl Signer {
         &self.key_id
     }
 
-    /// The public half, which verifies its signatures.
+    /// The public key, which verifies this signer's signatures.
     #[must_use]
     pub fn public_key(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.pair.public_key().as_ref())
@@ -411,7 +415,7 @@ impl Signer {
     }
 }
 
-/// Returns true if the signature of this head is by the secret half of `public_key`.
+/// Returns true if `signature` was made for this head with the secret key that belongs to `public_key`.
 #[must_use]
 pub fn is_signed(public_key: &str, head: &Hash, signature: &str) -> bool {
     let (Ok(key), Ok(signature)) = (URL_SAFE_NO_PAD.decode(public_key), URL_SAFE_NO_PAD.decode(signature)) else {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The shard's time in ms since the epoch. Clones share the time. It moves only when a test moves it.
+/// The shard's time in ms since the epoch. Clones share the time. Only the test moves the time.
 #[derive(Debug, Clone)]
 pub struct TestClock {
     now_ms: Arc<AtomicI64>,
@@ -23,18 +23,18 @@ impl TestClock {
         Self { now_ms: Arc::new(AtomicI64::new(now_ms)) }
     }
 
-    /// The time it shows, ms since the epoch.
+    /// The time that the clock shows, ms since the epoch.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
         self.now_ms.load(Ordering::SeqCst)
     }
 
-    /// Advances it by `ms`, back if negative, and returns the new time.
+    /// Moves the clock by `ms`, backward if negative, and returns the new time.
     pub fn advance(&self, ms: i64) -> i64 {
         self.now_ms.fetch_add(ms, Ordering::SeqCst) + ms
     }
 
-    /// Sets it to `now_ms`.
+    /// Sets the clock to `now_ms`.
     pub fn set(&self, now_ms: i64) {
         self.now_ms.store(now_ms, Ordering::SeqCst);
     }

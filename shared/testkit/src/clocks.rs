@@ -1,4 +1,4 @@
-//! Wall clocks of real processes, which a test moves while they run.
+//! Wall clocks of real processes. A test can move such a clock while the process runs.
 
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use tickfleet_ops::redis_server::find_binary;
 
 use crate::{RedisOptions, RedisServer};
 
-/// The preloaded library. libfaketime does not work, because Redis' allocator asks for the time before that library is
-/// initialized.
+/// The source of the preloaded library. libfaketime cannot be used, because Redis' allocator reads the time before
+/// libfaketime is initialized.
 const SOURCE: &str = include_str!("clocks.c");
 /// The environment variable with the clock file of a process.
 const VARIABLE: &str = "TICKFLEET_TEST_CLOCK";
 /// The clock file of a server, in its folder.
 const FILE: &str = "clock";
 
-/// Gives programs their own wall clocks, initially the machine's. Monotonic time is unaffected.
+/// Gives programs their own wall clocks, which initially show the machine's time. Monotonic time is unaffected.
 #[derive(Debug)]
 pub struct Clocks {
     dir: TempDir,
@@ -27,7 +27,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Builds the preloaded library. `None`, with a message, if that fails: `cc` is missing, the system does not
+    /// Builds the preloaded library. Prints a message and returns `None` if `cc` is missing, the system does not
     /// support preloading, or Redis is linked statically.
     ///
     /// # Panics
@@ -66,7 +66,7 @@ impl Clocks {
         self.dir.path().join("clocks.so")
     }
 
-    /// Writes a script that executes Redis in its own process.
+    /// Writes a script that replaces itself with a Redis that has such a clock.
     fn write_server(&self) -> std::io::Result<()> {
         let program = find_binary().expect("a Redis server");
         let text = format!(
@@ -85,17 +85,18 @@ impl Clocks {
         let before = time_ms(&server).await;
         move_clock(&file_of(&server), -3_600_500);
         let after = time_ms(&server).await;
-        // The check itself takes a moment.
+        // The second time is a little later than moved, because the check itself takes a moment.
         (before - 3_600_500..before).contains(&after)
     }
 
-    /// Redis, as the program of a server ([`RedisOptions::program`]). The file [`file_of`] the server moves its clock.
+    /// The program for [`RedisOptions::program`]: Redis with its own clock. Move the clock with the file that
+    /// [`file_of`] returns for the server.
     #[must_use]
     pub fn server(&self) -> PathBuf {
         self.server.clone()
     }
 
-    /// Environment variables for another program. This file moves its clock.
+    /// Environment variables that give another program its own clock. Move the clock with `file`.
     #[must_use]
     pub fn variables(&self, file: &Path) -> [(&'static str, String); 2] {
         [("LD_PRELOAD", self.library().display().to_string()), (VARIABLE, file.display().to_string())]
@@ -108,7 +109,8 @@ pub fn file_of(server: &RedisServer) -> PathBuf {
     server.dir().join(FILE)
 }
 
-/// Sets how many ms the clock of the process with this file is ahead of the machine's clock; behind it, if negative.
+/// Sets a process' clock to `ahead_ms` ahead of the machine's clock; if negative, behind it. `file` is the clock file
+/// of the process.
 ///
 /// # Panics
 /// The file does not exist, because its process was not started.

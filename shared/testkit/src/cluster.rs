@@ -13,28 +13,28 @@ use crate::{Network, RedisOptions, RedisServer, TlsFiles};
 
 /// The slots of every cluster.
 const SLOTS: u16 = 16_384;
-/// Silence after which a node is considered dead by a majority of primaries. With less, a busy machine causes failovers
-/// by itself.
+/// Silence after which a majority of primaries considers a node dead. If this were shorter, a busy machine would cause
+/// failovers.
 const NODE_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// The longest wait for an expected event, such as a complete cluster or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The time in which a node has to report what it knows about the others. A paused node does not respond.
+/// Timeout of a request for a node's list of nodes. A paused node does not respond.
 const ANSWER: Duration = Duration::from_secs(1);
 /// The interval between two checks.
 const STEP: Duration = Duration::from_millis(20);
-/// Attempts to find a free port for the cluster bus, if another process takes the port first.
+/// Maximum attempts to find a free port for the cluster bus. Another process can take the port first.
 const PORT_TRIES: usize = 5;
 
-/// The servers, all on ports of 127.0.0.1. They end when it is dropped.
+/// The servers, all on ports of 127.0.0.1. The servers end when the cluster is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The initial primaries, then the first replica of each, and so on. With three primaries and one replica each, the
-    /// replica of server 1 is server 4.
+    /// The initial primaries, then the first replica of each primary, then the second replica of each, and so on. With
+    /// three primaries and one replica each, the replica of server 1 is server 4.
     pub servers: Vec<RedisServer>,
     primaries: usize,
-    /// The ports for clients, if they use TLS.
+    /// The ports for clients that use TLS; empty if the cluster does not use TLS.
     tls_ports: Vec<u16>,
-    /// The network between them, if it can be cut. `announced` has the port through which each server is reached.
+    /// The network between the servers, if it can be cut. `announced` then has the port of each server's proxy.
     network: Option<Network>,
     announced: Vec<u16>,
 }
@@ -49,17 +49,17 @@ struct NodeLine {
 }
 
 impl Cluster {
-    /// Starts this many primaries, which share the slots evenly, with this many replicas each. Waits until every node
-    /// reports a complete cluster. The detection of a dead primary needs at least three primaries.
+    /// Starts `primaries` primaries, which share the slots evenly, and `replicas` replicas for each primary. Waits
+    /// until every node reports a complete cluster. The detection of a dead primary needs at least three primaries.
     ///
     /// # Panics
-    /// One of them does not start, or does not find the others.
+    /// A server does not start, or does not find the others.
     pub async fn start(primaries: usize, replicas: usize) -> Self {
         Self::start_of(primaries, replicas, &RedisOptions::default(), false).await
     }
 
-    /// As [`Self::start`], with further options for each server, and optionally with a network between them that can be
-    /// cut ([`Self::network`]).
+    /// Like [`Self::start`], but with further options for each server. If `is_apart`, the servers communicate over a
+    /// network that can be cut ([`Self::network`]).
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -75,17 +75,17 @@ impl Cluster {
         Self::start_of(primaries, replicas, &RedisOptions::with(extra_args), true).await
     }
 
-    /// The network between the nodes of [`Self::start_apart`].
+    /// The network between the nodes of a cluster that [`Self::start_apart`] started.
     ///
     /// # Panics
-    /// It was started without a network.
+    /// The cluster was started without a network.
     #[must_use]
     pub const fn network(&self) -> &Network {
         self.network.as_ref().expect("a cluster with a network that can be cut")
     }
 
-    /// As [`Self::start`], but the nodes use TLS, with each other and with clients. [`Self::holder`] does not work with
-    /// such a cluster.
+    /// Like [`Self::start`], but the nodes use TLS with each other and with clients. [`Self::holder`] does not work
+    /// with a TLS cluster.
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -131,7 +131,7 @@ impl Cluster {
         cluster.wait_until("all have met", |nodes, _| nodes.len() == cluster.servers.len()).await;
         for index in primaries..cluster.servers.len() {
             let primary = cluster.id((index - primaries) % primaries).await;
-            // Until it knows the primary, the replica rejects the command.
+            // The replica rejects the command until it knows the primary.
             cluster.until_told(index, &["REPLICATE", &primary]).await;
         }
         let replicating = primaries * replicas;
@@ -147,7 +147,7 @@ impl Cluster {
         cluster
     }
 
-    /// The URL of the cluster, with its initial primaries as seeds, whether or not they are still primaries.
+    /// The URL of the cluster. Its seeds are the initial primaries, even if they are no longer primaries.
     #[must_use]
     pub fn url(&self) -> String {
         if !self.tls_ports.is_empty() {
@@ -177,7 +177,7 @@ impl Cluster {
     /// holder.
     ///
     /// # Panics
-    /// The reported node is not one of the servers.
+    /// The reported node is not one of `servers`.
     pub async fn holder(&self, slot: u16) -> Option<usize> {
         let mut says = BTreeMap::new();
         for server in 0..self.servers.len() {
@@ -193,7 +193,7 @@ impl Cluster {
         Some(found.expect("the nodes name a server of theirs"))
     }
 
-    /// Waits until a server other than `before` holds this slot according to most servers, and returns that server.
+    /// Waits until most servers report that a server other than `before` holds this slot. Returns the new holder.
     ///
     /// # Panics
     /// The slot was not taken over in time.
@@ -208,14 +208,15 @@ impl Cluster {
         }
     }
 
-    /// The other server of a pair, in a cluster with one replica per primary, whichever of the two is the primary now.
+    /// The other server of a pair, in a cluster with one replica per primary. A pair is an initial primary and its
+    /// replica, even after a failover.
     #[must_use]
     pub const fn partner(&self, server: usize) -> usize {
         (server + self.primaries) % (2 * self.primaries)
     }
 
-    /// A primary other than `server` and its partner, if one responds: the holder of a slot in the middle of another
-    /// primary's initial range.
+    /// A primary other than `server` and its partner, if one responds. It is the holder of the slot in the middle of
+    /// another primary's initial range.
     pub async fn elsewhere(&self, server: usize) -> Option<usize> {
         let part = SLOTS / u16::try_from(self.primaries).ok()?;
         for next in 1..self.primaries {
@@ -234,7 +235,7 @@ impl Cluster {
     /// Makes the replica `server` take over while all servers run, and waits until it reports itself as the primary.
     ///
     /// # Panics
-    /// It does not take over in time.
+    /// The replica does not take over in time.
     pub async fn fail_over_to(&self, server: usize) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -243,7 +244,7 @@ impl Cluster {
                 return;
             }
             assert!(Instant::now() < deadline, "server {server} did not take over within {PATIENCE:?}");
-            // Rejected while its link is down, or while a failover is in progress.
+            // The server rejects the command while its link to the primary is down, or while a failover is in progress.
             let _: Option<String> = self.command(server, &["CLUSTER", "FAILOVER"]).await;
             sleep(STEP * 10).await;
         }
@@ -255,10 +256,10 @@ impl Cluster {
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
     }
 
-    /// Waits until this server rejects a write of a key with this error code (`CLUSTERDOWN`).
+    /// Waits until this server rejects a write of a key with this error code, such as `CLUSTERDOWN`.
     ///
     /// # Panics
-    /// It does not reject the write in time.
+    /// The server does not reject the write in time.
     pub async fn refuses(&self, server: usize, key: &str, word: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -310,21 +311,21 @@ impl Cluster {
             let said: String = loop {
                 match command.query_async(&mut source).await {
                     Ok(said) => break said,
-                    // On an overloaded machine, primaries may consider each other dead for a moment.
+                    // On an overloaded machine, primaries sometimes consider each other dead for a moment.
                     Err(error) if is_down(&error) && Instant::now() < deadline => sleep(STEP).await,
                     Err(error) => panic!("a key that moves: {error}"),
                 }
             };
-            // `NOKEY`: the key has expired, or was removed.
+            // `NOKEY`: the key has expired or was removed.
             assert!(matches!(said.as_str(), "OK" | "NOKEY"), "{said}");
         }
     }
 
-    /// Assigns a slot to the server that has all of its keys now. Assigns it there first, so that the slot always has
-    /// an owner.
+    /// Assigns a slot to the server `to`, which has all keys of the slot now. Tells `to` first, so that the slot always
+    /// has an owner.
     ///
     /// # Panics
-    /// A server rejects the command because it still has keys of the slot.
+    /// A server rejects the command, because the server `from` still has keys of the slot.
     pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         let target = self.id(to).await;
@@ -333,11 +334,11 @@ impl Cluster {
         }
     }
 
-    /// Moves a whole slot with `MIGRATESLOTS` (Valkey 9), and waits until it has arrived. Returns false if the server
-    /// does not support the command.
+    /// Moves a whole slot with `MIGRATESLOTS` (Valkey 9), and waits until the slot has arrived. Returns false if the
+    /// server does not support the command.
     ///
     /// # Panics
-    /// It does not arrive in time.
+    /// The slot does not arrive in time.
     pub async fn move_whole(&self, slot: u16, from: usize, to: usize) -> bool {
         let slot_text = slot.to_string();
         let target = self.id(to).await;
@@ -352,9 +353,9 @@ impl Cluster {
     /// Waits until this many replicas have all of the primary's current data.
     ///
     /// # Panics
-    /// They do not catch up in time.
+    /// The replicas do not catch up in time.
     pub async fn replicated(&self, primary: usize, replicas: usize) {
-        let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
         while self.following(primary).await < replicas {
             assert!(Instant::now() < deadline, "the replicas of server {primary} do not follow within {PATIENCE:?}");
             sleep(STEP).await;
@@ -398,12 +399,12 @@ impl Cluster {
             let first = primary * count / primaries;
             let last = (primary + 1) * count / primaries - 1;
             self.cluster_command::<()>(primary, &["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
-            // Unique epochs. Otherwise the nodes would first have to resolve the conflict.
+            // Set unique epochs. If two epochs were equal, the nodes would first have to resolve the conflict.
             self.cluster_command::<()>(primary, &["SET-CONFIG-EPOCH", &(primary + 1).to_string()]).await;
         }
     }
 
-    /// Waits until every node fulfills the condition, by its list of nodes and its `CLUSTER INFO`.
+    /// Waits until the condition is true for every node. `is` takes the node's list of nodes and its `CLUSTER INFO`.
     async fn wait_until(&self, what: &str, is: impl Fn(&[NodeLine], &str) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         for server in 0..self.servers.len() {
@@ -463,7 +464,7 @@ impl Cluster {
         self.announced.get(server).map_or_else(|| self.port(server), ToString::to_string)
     }
 
-    /// The nodes that this node knows. `None` if it does not respond.
+    /// The nodes that this server knows. `None` if the server does not respond.
     async fn nodes(&self, server: usize) -> Option<Vec<NodeLine>> {
         let text: String = timeout(ANSWER, self.try_cluster_command(server, &["NODES"])).await.ok()?.ok()?;
         let line = |line: &str| {
@@ -486,8 +487,8 @@ fn slots_of(range: &str) -> Option<RangeInclusive<u16>> {
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// Starts a node, and returns it with its cluster bus port. The default bus port is the port plus 10,000, which can
-/// exceed the valid range for a free port of the system.
+/// Starts a node, and returns it with its cluster bus port. The bus port is chosen explicitly: the default is the port
+/// plus 10,000, which can be beyond the highest valid port.
 async fn node(options: RedisOptions) -> (RedisServer, u16) {
     let mut last = String::new();
     for _ in 0..PORT_TRIES {
@@ -498,7 +499,7 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
         let silence = NODE_TIMEOUT.as_millis().to_string();
         let own = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", &silence];
         let pace = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
-        // A replica takes over however old its data is, and stays with its primary.
+        // A replica can take over even if its data is old, and stays with its primary.
         let lenient = ["--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no"];
         let args = own.iter().chain(&pace).chain(&lenient).map(|arg| (*arg).to_owned());
         let extra_args = args.chain(options.extra_args.iter().cloned()).collect();
@@ -510,8 +511,8 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
     panic!("a test needs a node of a cluster: {last}");
 }
 
-/// As [`node`], behind proxies of the network. Also returns the port and the bus port under which the other nodes know
-/// it.
+/// Starts a node behind proxies of the network. Returns the node, and the port and the bus port under which the other
+/// nodes know it.
 async fn node_apart(network: &mut Network, index: usize, options: RedisOptions) -> (RedisServer, u16, u16) {
     let door: PortProxy = network.door(index).await;
     let bus_door: PortProxy = network.door(index).await;
@@ -533,7 +534,8 @@ fn port_of(server: &RedisServer) -> String {
     server.url().trim_end_matches('/').rsplit(':').next().unwrap_or_default().to_owned()
 }
 
-/// Returns true if the cluster is down for this server, or for a server whose error it forwards.
+/// Returns true if a server rejected a command because the cluster is down, or forwarded such an error of another
+/// server.
 fn is_down(error: &redis::RedisError) -> bool {
     error.code() == Some("CLUSTERDOWN") || error.detail().is_some_and(|detail| detail.contains("CLUSTERDOWN"))
 }

@@ -1,12 +1,12 @@
-//! A check for leaked keys at the end of tests: every key either has a TTL, or matches an exception with a reason.
+//! A check for leaked keys at the end of tests. Every key must have a TTL, or match an exception that states a reason.
 
 use redis::aio::ConnectionLike;
 
 /// Keys scanned per round trip.
 const SCAN_COUNT: usize = 1_000;
 
-/// Fails the test if a key of the whole server has no TTL and matches no exception. An exception is a pattern (`*` any
-/// characters, `?` one character) with the reason why such keys have no TTL.
+/// Fails the test if any key of the server has no TTL and matches no exception. An exception is a pattern (`*` any
+/// characters, `?` one character), with the reason why such keys have no TTL.
 ///
 /// # Panics
 /// Keys leaked (the message lists them), an exception has no reason, or Redis does not respond.
@@ -65,7 +65,7 @@ async fn without_ttl(connection: &mut impl ConnectionLike, keys: Vec<String>) ->
     Ok(keys.into_iter().zip(ttls).filter(|(_, ttl)| *ttl == -1).map(|(key, _)| key).collect())
 }
 
-/// Returns true if `text` matches `pattern`. Greedy: at a mismatch it continues from the last `*`.
+/// Returns true if `text` matches `pattern`. At a mismatch, the search continues from the last `*`.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let mut p = 0;
     let mut t = 0;

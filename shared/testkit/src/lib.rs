@@ -1,7 +1,6 @@
-//! Test tools that production does not contain: Redis servers, clusters and networks, a check for leaked keys, and
-//! clocks.
+//! Tools for tests only: Redis servers, clusters and networks, a check for leaked keys, and clocks.
 //!
-//! If a test has to fail, these functions panic with the reason.
+//! On failure, these functions panic with the reason, so that the test fails.
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod clock;

@@ -1,5 +1,6 @@
 //! A network between servers that a test can partition. Each port has a proxy ("door") in front of it, and each server
-//! calls the others from its own address. It needs no privileges, but a system on which all of 127.0.0.0/8 is local.
+//! calls the others from its own address. The network needs no privileges, but requires that all of 127.0.0.0/8 is
+//! local.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Two servers, the lower one first.
+/// The numbers of two servers, the lower number first.
 type Pair = (usize, usize);
 
 /// The network between the servers. It carries nothing after it is dropped.
@@ -26,11 +27,11 @@ pub struct Network {
 pub(crate) struct PortProxy {
     /// The port that the server announces.
     pub(crate) port: u16,
-    /// The port behind it, once it is known.
+    /// The port behind the proxy, once it is known.
     pub(crate) behind: Arc<OnceLock<u16>>,
 }
 
-/// The address from which this server calls others (`bind-source-addr`).
+/// The address from which this server calls other servers (`bind-source-addr`).
 pub(crate) fn address_of(server: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, u8::try_from(server + 1).expect("a few servers"))
 }
@@ -74,8 +75,8 @@ impl Network {
         PortProxy { port, behind }
     }
 
-    /// Cuts all traffic between these servers and the others. Data in transit arrives after the network is joined
-    /// again, as with TCP. Clients still reach all servers.
+    /// Cuts all traffic between `servers` and the other servers. `of` is the number of all servers. Data in transit
+    /// arrives after [`Self::join`], as with TCP. Clients still reach all servers.
     pub fn isolate(&self, servers: &[usize], of: usize) {
         let others = (0..of).filter(|other| !servers.contains(other));
         let cut = others.flat_map(|other| servers.iter().map(move |server| pair(*server, other)));
@@ -103,7 +104,7 @@ impl Drop for Network {
 
 async fn connect(calling: TcpStream, port: u16, between: Option<Pair>, cuts: watch::Receiver<BTreeSet<Pair>>) {
     let Ok(called) = TcpStream::connect(("127.0.0.1", port)).await else { return };
-    // One-line responses must not wait for more data.
+    // Disable Nagle's algorithm, so that one-line responses do not wait for more data.
     let _ = (calling.set_nodelay(true), called.set_nodelay(true));
     let ((from_calling, to_calling), (from_called, to_called)) = (calling.into_split(), called.into_split());
     tokio::spawn(carry(from_calling, to_called, between, cuts.clone()));

@@ -9,16 +9,17 @@ use tempfile::TempDir;
 
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerError, ServerOptions};
 
-/// Timeout of a test's command, including blocking. The library's default of 500 ms is too short on a busy machine.
+/// Timeout of a test's command, including blocking commands. The library's default of 500 ms is too short on a busy
+/// machine.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Options of a test's server.
 #[derive(Debug, Clone, Default)]
 pub struct RedisOptions {
-    /// Whether it keeps its data over [`RedisServer::restart`] and over [`RedisServer::kill9`]; it fsyncs every write.
+    /// True if the server fsyncs every write, so that it keeps its data over [`RedisServer::restart`] and
+    /// [`RedisServer::kill9`].
     pub appendonly: bool,
-    /// Whether it listens on a free port of 127.0.0.1 instead of a unix socket, so that a proxy can be put in front of
-    /// it.
+    /// True if the server listens on a free port of 127.0.0.1 instead of a unix socket. Proxies need a port.
     pub tcp: bool,
     /// Maximum bytes of memory. `None`: no limit.
     pub maxmemory: Option<u64>,
@@ -36,8 +37,8 @@ impl RedisOptions {
     }
 }
 
-/// A server with its own folder. Both are removed when it is dropped. If the test process is killed, a watchdog ends
-/// the server within seconds; only the folder is left for the system to clean up.
+/// A server with its own folder. Dropping it ends the server and deletes the folder. If the test process is killed, a
+/// watchdog ends the server within seconds, but the folder is left for the system to clean up.
 #[derive(Debug)]
 pub struct RedisServer {
     // Dropped before its folder.
@@ -49,7 +50,7 @@ impl RedisServer {
     /// An empty server that persists nothing, on a unix socket.
     ///
     /// # Panics
-    /// It does not start. The message states the reason, and how to install Redis.
+    /// The server does not start. The message states the reason, and how to install Redis.
     pub async fn start() -> Self {
         Self::start_with(RedisOptions::default()).await
     }
@@ -65,7 +66,7 @@ impl RedisServer {
         }
     }
 
-    /// As [`Self::start_with`], for callers that can retry with other options.
+    /// Like [`Self::start_with`], but returns an error instead of panicking, so that the caller can retry.
     pub(crate) async fn try_start_with(options: RedisOptions) -> Result<Self, ServerError> {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for Redis");
         let mut extra_args: Vec<String> = ["--enable-debug-command", "yes"].map(String::from).into();
@@ -90,7 +91,7 @@ impl RedisServer {
         self.server.url()
     }
 
-    /// The folder of its files.
+    /// The server's folder.
     #[must_use]
     pub fn dir(&self) -> &std::path::Path {
         self.server.dir()
@@ -107,7 +108,8 @@ impl RedisServer {
         }
     }
 
-    /// Kills the server, as in a crash. After [`Self::restart`], only data in an append-only file is left.
+    /// Kills the server, as in a crash. After a later [`Self::restart`], the server only has the data that was in its
+    /// append-only file.
     ///
     /// # Panics
     /// The system rejects the signal.
@@ -126,7 +128,7 @@ impl RedisServer {
     }
 
     /// Disconnects the server's replicas, and does not let them connect again. Pausing a replica would not be enough:
-    /// after the primary is killed, a paused replica still reads the data that has reached it.
+    /// when it resumes, it still reads the data that had reached its connection.
     ///
     /// # Panics
     /// The server does not respond.
@@ -147,7 +149,7 @@ impl RedisServer {
         crate::until_stopped(self.server.pid());
     }
 
-    /// Ends a [`Self::pause`]. The server then runs the commands that it has received meanwhile.
+    /// Ends a [`Self::pause`]. The server then runs the commands that it received during the pause.
     ///
     /// # Panics
     /// The server has ended.

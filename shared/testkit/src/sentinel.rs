@@ -22,16 +22,16 @@ const DOWN_AFTER: Duration = Duration::from_millis(1_000);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The interval between two checks.
 const STEP: Duration = Duration::from_millis(20);
-/// Intervals of the sentinels, ms. Short ones, so that tests do not wait. `TILT-TRIGGER` is long, so that a busy
-/// machine is not mistaken for a moved clock.
+/// Intervals of the sentinels, ms. They are short, so that tests do not wait. Only `TILT-TRIGGER` is long, so that
+/// sentinels do not mistake a busy machine for a moved clock.
 ///
 /// If the primary is down, sentinels read `INFO` from a replica once a second, regardless of `INFO-PERIOD`. They
-/// promote no replica whose `INFO` is older than five times `PING-PERIOD`. If that product were one second, too, a
-/// replica that responds a moment late would be unfit, and the next attempt would follow only after twice
-/// `failover-timeout`.
+/// promote no replica whose `INFO` is older than five times `PING-PERIOD`. So this product must be longer than one
+/// second. Otherwise, a replica that responds a moment late would be unfit, and the next attempt would follow only
+/// after twice `failover-timeout`.
 ///
 /// A sentinel that sees a promoted server makes it a replica again, unless another sentinel announces the promotion
-/// within four times `PUBLISH-PERIOD`. A busy machine needs seconds for that.
+/// within four times `PUBLISH-PERIOD`. On a busy machine, the announcement takes seconds.
 const PACE: [&str; 14] = [
     "INFO-PERIOD",
     "200",
@@ -49,7 +49,7 @@ const PACE: [&str; 14] = [
     "6000",
 ];
 
-/// The servers and the sentinels, all on ports of 127.0.0.1. They end when it is dropped.
+/// The servers and the sentinels, all on ports of 127.0.0.1. They end when the setup is dropped.
 #[derive(Debug)]
 pub struct SentinelSetup {
     /// The initial primary, and its replicas.
@@ -58,7 +58,7 @@ pub struct SentinelSetup {
     speaks_tls: bool,
     /// The ports under which sentinels and clients reach each server.
     ports: Vec<String>,
-    /// The network between all of them, if it can be cut.
+    /// The network between servers and sentinels, if it can be cut.
     network: Option<Network>,
 }
 
@@ -66,22 +66,22 @@ pub struct SentinelSetup {
 struct Sentinel {
     // Dropped before its folder.
     server: PrivateRedis,
-    /// The port under which clients reach it.
+    /// The port under which clients reach the sentinel.
     port: String,
     _dir: TempDir,
 }
 
 impl SentinelSetup {
-    /// Starts a primary with this many replicas, and waits until the sentinels know all of them and each other.
+    /// Starts a primary with this many replicas, and waits until the sentinels know all servers and each other.
     ///
     /// # Panics
-    /// One of them does not start, or does not find the others.
+    /// A server or sentinel does not start, or does not find the others.
     pub async fn start(replicas: usize) -> Self {
         Self::start_of(replicas, &RedisOptions::default(), false).await
     }
 
-    /// As [`Self::start`], with further options for each server, and optionally with a network between servers and
-    /// sentinels that can be cut ([`Self::network`]).
+    /// Like [`Self::start`], but with further options for each server. If `is_apart`, servers and sentinels communicate
+    /// over a network that can be cut ([`Self::network`]).
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -98,10 +98,10 @@ impl SentinelSetup {
     }
 
     /// The network between the servers and sentinels of [`Self::start_apart`]. On the network, the numbers of the
-    /// sentinels follow those of the servers: with two servers, sentinel 0 is number 2.
+    /// sentinels follow the numbers of the servers: with two servers, sentinel 0 has number 2.
     ///
     /// # Panics
-    /// It was started without a network.
+    /// The setup was started without a network.
     #[must_use]
     pub const fn network(&self) -> &Network {
         self.network.as_ref().expect("a trio with a network that can be cut")
@@ -113,8 +113,8 @@ impl SentinelSetup {
         self.servers.len() + SENTINELS
     }
 
-    /// As [`Self::start`], but all use TLS, with each other and with clients. [`Self::primary`] does not work with such
-    /// servers.
+    /// Like [`Self::start`], but servers and sentinels use TLS with each other and with clients. [`Self::primary`] does
+    /// not work with TLS.
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -179,7 +179,7 @@ impl SentinelSetup {
     /// The primary, if a majority of the sentinels agrees on it.
     ///
     /// # Panics
-    /// The reported primary is not one of the servers.
+    /// The reported primary is not one of `servers`.
     pub async fn primary(&self) -> Option<usize> {
         let mut says = BTreeMap::new();
         for sentinel in &self.sentinels {
@@ -193,7 +193,7 @@ impl SentinelSetup {
         Some(found.expect("the sentinels name a server of theirs"))
     }
 
-    /// Waits until a majority of the sentinels names a primary other than `before`, and returns it.
+    /// Waits until a majority of the sentinels names a primary other than `before`, and returns the new primary.
     ///
     /// # Panics
     /// No failover happens in time.
@@ -208,8 +208,8 @@ impl SentinelSetup {
         }
     }
 
-    /// Promotes a replica while all servers run. A sentinel aborts if it finds the replica unfit, for example because
-    /// it has just restarted. The failover is then requested again.
+    /// Promotes a replica while all servers run. A sentinel aborts the failover if it considers the replica unfit, for
+    /// example because the replica has just restarted. The failover is then requested again.
     ///
     /// # Panics
     /// No replica is promoted in time.
@@ -246,10 +246,11 @@ impl SentinelSetup {
         }
     }
 
-    /// Promotes the server `wanted` while all servers run, and waits until a majority of the sentinels names it.
+    /// Promotes the server `wanted` while all servers run, and waits until a majority of the sentinels names it as the
+    /// primary.
     ///
     /// # Panics
-    /// It is not promoted in time.
+    /// The server is not promoted in time.
     pub async fn fail_over_to(&self, wanted: usize) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -269,13 +270,13 @@ impl SentinelSetup {
     /// Kills this sentinel.
     ///
     /// # Panics
-    /// The system refuses.
+    /// The system rejects the signal.
     pub fn kill_sentinel(&mut self, index: usize) {
         self.sentinels[index].server.kill9().expect("kill a sentinel");
     }
 
-    /// Disconnects the replicas of the server `primary` until they are allowed again. Data written to it from now on is
-    /// only on this server.
+    /// Disconnects the replicas of the server `primary`, and rejects their new connections. Data that is written to the
+    /// primary from now on does not reach the replicas.
     ///
     /// # Panics
     /// The primary does not respond.
@@ -303,10 +304,10 @@ impl SentinelSetup {
     /// Waits until this many replicas have all of the current data of the server `primary`.
     ///
     /// # Panics
-    /// They do not catch up in time.
+    /// The replicas do not catch up in time.
     pub async fn replicated(&self, primary: usize, replicas: usize) {
         let mut connection = self.servers[primary].connection().await;
-        // `WAIT` for this write also covers earlier writes of other connections.
+        // If `WAIT` confirms this write, earlier writes of other connections are replicated too.
         let mut pipe = redis::pipe();
         pipe.cmd("SET").arg("replicated").arg("").arg("PX").arg(1).ignore();
         pipe.cmd("WAIT").arg(replicas).arg(0);
@@ -324,8 +325,8 @@ impl SentinelSetup {
 }
 
 impl Sentinel {
-    /// Starts a sentinel that monitors the primary at this port. On a network it has a number, and is reached through a
-    /// proxy.
+    /// Starts a sentinel that monitors the primary at this port. If there is a network, `apart` has the sentinel's
+    /// number and the proxy in front of it.
     async fn start(port: &str, tls: Option<&TlsFiles>, apart: Option<(usize, PortProxy)>) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for a sentinel");
         let config = dir.path().join("sentinel.conf");
@@ -378,7 +379,7 @@ async fn door_of(network: Option<&mut Network>, own: usize) -> Option<PortProxy>
     Some(network?.door(own).await)
 }
 
-/// Sets the port behind the proxy, and returns the port under which others reach it.
+/// Sets `port` as the port behind the proxy, and returns the proxy's port. Returns `port` if there is no proxy.
 fn behind(door: Option<PortProxy>, port: String) -> String {
     let Some(door) = door else { return port };
     door.behind.set(port.parse().expect("a port")).expect("a door of its own");

@@ -1,9 +1,9 @@
-//! A stopped process: after SIGSTOP, some of its threads run a little longer.
+//! Waits until a process is stopped. After SIGSTOP, some of its threads run a little longer.
 
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum number of checks of a process: ten seconds at least.
+/// Maximum number of checks of a process. They take at least ten seconds.
 const CHECKS_MAX: usize = 10_000;
 /// The interval between two checks. The system sends no event when a process has stopped.
 const EVERY: Duration = Duration::from_millis(1);

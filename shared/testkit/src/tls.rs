@@ -1,4 +1,4 @@
-//! Servers that speak TLS, also with each other.
+//! Servers that use TLS with clients and with each other.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ pub struct TlsFiles {
     pub ca: PathBuf,
     /// The servers' certificate; it must name `localhost` and 127.0.0.1.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The certificate's private key.
     pub key: PathBuf,
 }
 
 impl TlsFiles {
-    /// The arguments of a server that also listens for TLS on a free port, and that port.
+    /// The arguments of a server that also listens for TLS on a free port. Returns the arguments and the port.
     pub(crate) async fn arguments(&self) -> (Vec<String>, u16) {
         let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = free.local_addr().expect("its number").port();

@@ -10,7 +10,7 @@ use tickfleet_tools::{ToolFailure, ToolOutput};
 /// A value that must never appear in output. It contains characters that encoders write in several ways.
 pub(crate) const SECRET: &str = "s3cr+t/<&>\"canary-7f3a9c";
 
-/// Bytes of a rejection reply besides its results: IDs, echoes and the error, each of which is bounded.
+/// Maximum bytes of a rejection reply without its results: IDs, echoed fields and the error. Each of these is bounded.
 const REPLY_FRAME_BYTES_MAX: usize = 16 * 1024;
 
 /// Returns `bytes` as text; invalid UTF-8 is replaced.
@@ -18,7 +18,8 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Asserts that the text is JSON. Numbers of any size are valid: our code converts none, and readers may have to round.
+/// Asserts that the text is JSON. Numbers of any size are valid, because our code does not convert them. Readers
+/// sometimes have to round them.
 #[track_caller]
 pub(crate) fn assert_json(text: &str) {
     serde_json::from_str::<IgnoredAny>(text).unwrap_or_else(|error| panic!("{error}: {text}"));
@@ -60,7 +61,7 @@ fn assert_reply(refusal: &RejectedMessage, reply: &str, status: RejectionStatus)
     let bytes_max = limits::REFUSED_REPLY_BYTES_MAX + REPLY_FRAME_BYTES_MAX;
     assert!(reply.len() <= bytes_max, "a reply of {} bytes", reply.len());
     let read: Value = serde_json::from_str(reply).unwrap_or_else(|error| panic!("{error}: {reply}"));
-    // Without a known tenant, no reply is sent.
+    // If the tenant is unknown, no reply is sent.
     if refusal.tenant.is_some() {
         serde_json::from_str::<tickfleet_client::Reply>(reply).unwrap_or_else(|error| panic!("{error}: {reply}"));
     }
@@ -88,7 +89,7 @@ pub(crate) fn assert_outcome(outcome: &Result<ToolOutput, ToolFailure>) {
     }
 }
 
-/// Asserts that a message for a model is bounded, and without a secret.
+/// Asserts that a message for a model is bounded and contains no secret.
 pub(crate) fn assert_message(message: &str) {
     assert!(message.len() <= limits::ERROR_BYTES_MAX, "a message of {} bytes", message.len());
     assert!(!message.contains(SECRET), "a secret in the words: {message}");
@@ -120,7 +121,7 @@ pub(crate) fn assert_no_secret(value: &Value) {
     }
 }
 
-/// Returns how deep values nest.
+/// Returns the nesting depth of a value.
 pub(crate) fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),

@@ -1,5 +1,5 @@
-//! Inputs made of the public data sets that the tests fetch: foreign calls, answers, tools and schemas, each in the
-//! form that a target reads.
+//! Fuzz inputs made from the public data sets that the tests fetch. The calls, answers, tools and schemas of the data
+//! sets are converted to the format that a target reads.
 
 use std::fs;
 use std::path::Path;
@@ -9,24 +9,24 @@ use tickfleet_config::{McpAnnotations, McpDefinition, McpPinned, McpPins};
 use tickfleet_model::Dialect;
 use tickfleet_protocol::{parse_turn, write_turn};
 
-/// The folders of the data sets in cargo's target folder, as the tests name them.
+/// The folders of the data sets in cargo's target folder. The tests use the same names.
 const LEADERBOARD: &str = "bfcl-2026.3.23";
 const DOJO: &str = "agentdojo-0.1.35";
 const OUTPUTS: &str = "canitoolcall-0.1.1";
 const SUITE: &str = "schema-suite-4.23.0";
 
-/// A form of input.
+/// A kind of input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Turns in every dialect, with the calls of the function-calling leaderboard and of AgentDojo.
     Turns,
     /// The same calls, as the list in a dialect's response.
     Calls,
-    /// Raw outputs of models, and the same calls as a plain answer.
+    /// Raw outputs of models, and the calls of `Turns` as a plain answer.
     Answers,
     /// Arguments of calls, and values of the JSON-Schema-Test-Suite.
     Json,
-    /// Schemas of the suite with its values, and of the leaderboard's tools.
+    /// Schemas of the JSON-Schema-Test-Suite with its values, and schemas of the leaderboard's tools.
     Schemas,
     /// Tools as an MCP server lists them, and answers of its tools.
     McpMessages,
@@ -38,7 +38,7 @@ pub enum Source {
     Arguments,
     /// Tools and agents of a configuration.
     Configurations,
-    /// OpenAPI documents whose operations are the tools.
+    /// OpenAPI documents whose operations are the tools of the data sets.
     Documents,
 }
 
@@ -126,7 +126,7 @@ fn values(data: &Path, at_most: usize) -> Vec<String> {
     both.into_iter().flatten().map(|value| value.to_string()).collect()
 }
 
-/// Pairs of a schema of the suite and one of its values.
+/// Pairs of a schema of the JSON-Schema-Test-Suite and one of its values.
 fn suite(data: &Path) -> Vec<(Value, Value)> {
     let mut pairs = Vec::new();
     for draft in ["draft7", "draft2020-12"] {
@@ -151,7 +151,7 @@ fn schemas(data: &Path, at_most: usize) -> Vec<String> {
     pairs.map(|(schema, value)| format!("{schema}\n{value}")).collect()
 }
 
-/// Tools of both sets: `name`, `description` and `input_schema`.
+/// Tools of AgentDojo and the leaderboard: `name`, `description` and `input_schema`.
 fn tools(data: &Path) -> Vec<Value> {
     [lines(data, DOJO, "tools.jsonl"), lines(data, LEADERBOARD, "tools.jsonl")].concat()
 }

@@ -1,10 +1,11 @@
-//! Every parser of foreign input, as a fuzz target: bytes in, and properties that must hold for any bytes.
+//! Every parser of untrusted input, as a fuzz target. A target takes bytes, and checks properties that must hold for
+//! any bytes.
 //!
-//! No target checks only for panics. Accepted input is within the bounds and stays the same when it is written and read
-//! again; a rejection has a known code and a short message; output contains no secret.
+//! Every target checks more than the absence of panics. Accepted input is within the bounds, and stays the same when it
+//! is written and read again. A rejection has a known code and a short message. Output contains no secret.
 //!
-//! Start at [`TARGETS`], the list of targets. Their code is in `targets`, with one module per subject.
-//! `tests/replay.rs` plays them with [`play`] in every run of the tests; `libfuzzer` plays them for hours.
+//! Start at [`TARGETS`], the list of targets. The code of the targets is in `targets`, with one module per subject.
+//! `tests/replay.rs` plays the targets with [`play`] in every run of the tests. `libfuzzer` plays them for hours.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a target fails by panicking")]
 
@@ -27,7 +28,7 @@ pub fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target is named {name}"))
 }
 
-/// Declares that targets run on the main thread of this process, whose stack is large.
+/// Declares that targets run on the main thread of this process. Its stack is large enough for deeply nested input.
 pub fn on_main_thread() {
     tickfleet_config::fuzzing::parse_here();
 }

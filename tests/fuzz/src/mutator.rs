@@ -48,7 +48,7 @@ const PIECES: [&str; 26] = [
     "password=",
 ];
 
-/// Longest input that a mutation makes, bytes.
+/// Maximum length of a mutated input, bytes.
 const BYTES_MAX: usize = 64 * 1024;
 /// Nesting depths that a mutation adds; parsers stop at 64 or 128.
 const NESTING: [usize; 4] = [3, 60, 70, 2_000];
@@ -122,7 +122,7 @@ impl Mutator {
         bytes.splice(begins..begins + digits, number.bytes());
     }
 
-    /// Inserts a piece of the other input, or replaces as many bytes with it.
+    /// Inserts a piece of the other input, or overwrites bytes with it.
     fn splice(&mut self, bytes: &mut Vec<u8>, at: usize, other: &[u8]) {
         let from = self.below(other.len());
         let piece = &other[from..other.len().min(from + 1 + self.below(200))];

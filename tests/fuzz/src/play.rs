@@ -1,5 +1,5 @@
-//! A bounded run of a target, the same on every machine: committed inputs, a sample of foreign data, and mutations of
-//! both.
+//! A bounded run of a target with committed inputs, a sample of third-party data, and mutations of both. The inputs are
+//! the same on every machine.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use crate::Target;
 use crate::corpus;
 use crate::mutator::Mutator;
 
-/// The number of inputs that a run plays from each foreign source.
+/// Maximum number of inputs that a run plays from each source of third-party data.
 const SAMPLE: usize = 60;
 /// The seed of a run's mutations.
 const SEED: u64 = 0x7469_636B_666C_6565;
@@ -19,7 +19,7 @@ const SEED: u64 = 0x7469_636B_666C_6565;
 pub struct InputCounts {
     /// Committed inputs: written by hand, or kept after a failure.
     pub committed: usize,
-    /// Inputs made of foreign data.
+    /// Inputs made from third-party data.
     pub sampled: usize,
     /// Mutations.
     pub mutated: usize,

@@ -5,13 +5,13 @@ use crate::corpus::Source;
 /// A parser under test, or several parsers of the same input.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// The name of its binary in `libfuzzer`, and of its folder of seeds.
+    /// The name of the target's binary in `libfuzzer`, and of its folder of seeds.
     pub name: &'static str,
-    /// The input that it parses, and who wrote it.
+    /// The input that the target parses, and who wrote it.
     pub parses: &'static str,
     /// Plays one input.
     pub run: fn(&[u8]),
-    /// The foreign data sources of its corpus.
+    /// The third-party data sources of the target's corpus.
     pub corpus: &'static [Source],
     /// Words of the grammar, used by the mutator.
     pub words: &'static [&'static str],

@@ -1,5 +1,5 @@
-//! A bounded run of every target: seeds, former failures, a sample of foreign data, and some thousand mutations. The
-//! inputs are always the same. `make fuzz` searches further.
+//! A bounded run of every target with seeds, former failures, a sample of third-party data, and some thousand
+//! mutations. The inputs are always the same. `make fuzz` tries more inputs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

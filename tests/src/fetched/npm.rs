@@ -1,4 +1,4 @@
-//! Node.js and npm for programs that tests start: those of the machine if they are new enough, otherwise fetched ones.
+//! Node.js and npm for programs that tests start. If the machine's versions are too old or missing, others are fetched.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +23,7 @@ impl Node {
     /// Returns the machine's Node.js and npm if they are new enough; otherwise fetches them.
     ///
     /// # Errors
-    /// If it must be fetched and cannot be.
+    /// If Node.js must be fetched, but cannot be.
     pub fn find(skip_variable: &'static str) -> Result<Self> {
         let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
         let version = said("node").and_then(|output| major(&String::from_utf8_lossy(&output.stdout)));
@@ -42,10 +42,10 @@ impl Node {
         Ok(Self { npm: vec![node.clone(), npm], node })
     }
 
-    /// Installs `packages`, pinned, below `prefix`.
+    /// Installs `packages`, which have pinned versions, below `prefix`.
     ///
     /// # Errors
-    /// If the registry does not have them. `hint` names a remedy.
+    /// If the registry does not have the packages. The error contains `hint`.
     pub fn install(&self, prefix: &Path, packages: &[&str], hint: &str) -> Result<()> {
         let mut npm = Command::new(&self.npm[0]);
         npm.args(&self.npm[1..]).args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(prefix).args(packages);
@@ -56,7 +56,7 @@ impl Node {
 /// Runs an installer.
 ///
 /// # Errors
-/// If it fails; the error has its output and `hint`.
+/// If the installer fails. The error has the installer's output and `hint`.
 pub(crate) fn install(command: &mut Command, hint: &str) -> Result<()> {
     let done = command.output().with_context(|| hint.to_owned())?;
     ensure!(done.status.success(), "{}\n{hint}", String::from_utf8_lossy(&done.stderr).trim());

@@ -3,14 +3,14 @@
 
 use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup};
 
-/// Selects the kind of Redis for fleets that bring no server of their own: `single`, `sentinel` or `cluster`.
+/// Selects the kind of Redis for fleets that are started without a server: `single`, `sentinel` or `cluster`.
 const VARIABLE: &str = "TICKFLEET_TEST_REDIS";
 
 /// The server with the keys of the fleet's one shard, and the other servers.
 pub struct FleetRedis {
     /// The server with the keys.
     pub server: RedisServer,
-    /// The URL at which schedulers and workers reach it, if it differs from the server's own.
+    /// The URL at which schedulers and workers reach the server, if it differs from the server's own URL.
     pub url: Option<String>,
     /// The other servers.
     pub around: OtherServers,
@@ -30,7 +30,7 @@ impl FleetRedis {
         Self { server, url: None, around: OtherServers::default() }
     }
 
-    /// Starts the kind that the environment selects; one server by default.
+    /// Starts the kind of Redis that the environment selects. The default is one server.
     #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
     pub async fn wanted(namespace: &str) -> Self {
         match std::env::var(VARIABLE).as_deref() {
@@ -60,7 +60,7 @@ impl FleetRedis {
         }
     }
 
-    /// The URL at which schedulers and workers reach it.
+    /// The URL at which schedulers and workers reach the server.
     pub fn url(&self) -> String {
         self.url.clone().unwrap_or_else(|| self.server.url())
     }

@@ -1,6 +1,6 @@
-//! Keys that may be left in Redis when a fleet has stopped.
+//! Keys that are allowed to be left in Redis when a fleet has stopped.
 
-/// Keys that may last without a TTL, each with its reason.
+/// Patterns of keys that are allowed to have no TTL, each with the reason.
 pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:meta", "the shard's clock, epoch and generations"),
     ("{tickfleet:0}:policy", "the last policies, and one field per scheduler that decides by one"),

@@ -7,10 +7,10 @@ use redis::aio::MultiplexedConnection;
 use tickfleet_store::Role;
 use tickfleet_testkit::RedisServer;
 
-/// If set, every fleet of the tests runs with Redis users of its own.
+/// If set, the schedulers and workers of every test fleet are Redis users with the rights of their roles.
 const VARIABLE: &str = "TICKFLEET_TEST_USERS";
 
-/// Whether fleets run with Redis users of their own.
+/// Whether [`VARIABLE`] is set.
 #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
 pub fn are_wanted() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty())
@@ -36,7 +36,7 @@ pub fn url_in(url: &str, role: &str) -> String {
     }
 }
 
-/// Checks that Redis refused no command: it logs commands that a user may not run.
+/// Checks that Redis rejected no command. Redis logs each command for which a user lacks the right.
 pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
     let log: Vec<BTreeMap<String, redis::Value>> =
         redis::cmd("ACL").arg("LOG").arg(128).query_async(connection).await.unwrap();
@@ -44,7 +44,7 @@ pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
         let text = |field: &str| redis::from_redis_value::<String>(entry[field].clone()).unwrap_or_default();
         let who = text("username");
         let what = text("object");
-        // The client library reports its name and version, and continues without.
+        // The client library tries to report its name and version, and continues if Redis rejects this.
         (what != "client|setinfo")
             .then(|| format!("{who} may not use {what} ({}, {})", text("reason"), text("context")))
     };

@@ -1,5 +1,4 @@
-//! A model that a test scripts: an HTTP server that answers like OpenAI's Chat Completions, and rejects the same
-//! requests.
+//! A scripted model: an HTTP server that responds like OpenAI's Chat Completions, and rejects the same requests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,13 +17,13 @@ use tickfleet_config::{ModelApi, ModelDef, Prices, ProviderDef};
 /// The model's next response.
 #[derive(Debug, Clone)]
 pub enum ModelReply {
-    /// Text: its answer.
+    /// The final answer, as text.
     Words(String),
     /// Calls: names and arguments.
     Calls(Vec<(String, Value)>),
-    /// A status, and the seconds of `Retry-After` (0: no such header).
+    /// An HTTP status, and the seconds of `Retry-After` (0: no such header).
     Status(u16, u64),
-    /// Text, after this time.
+    /// The final answer after a delay.
     Slow(Duration, String),
 }
 
@@ -49,9 +48,9 @@ pub struct ModelRequest {
     pub system: String,
     /// All messages except the system message.
     pub messages: Vec<Value>,
-    /// The names of the tools that the model may call.
+    /// The names of the tools that the model is allowed to call.
     pub tools: BTreeSet<String>,
-    /// Whether it may call no tool in this response.
+    /// True if the model must not call a tool in this response.
     pub last: bool,
 }
 
@@ -61,7 +60,7 @@ impl ModelRequest {
         self.messages.iter().filter(|message| message["role"] == "assistant").count()
     }
 
-    /// Returns the results of its last calls.
+    /// Returns the results of the model's last calls.
     pub fn results(&self) -> Vec<&str> {
         let of = |message: &'_ Value| message["role"] == "tool";
         let behind = self.messages.iter().rev().take_while(|message| of(message)).collect::<Vec<_>>();
@@ -77,13 +76,13 @@ struct Server {
 
 /// The server. It ends with the test.
 pub struct ScriptedModel {
-    /// Its base address, to which clients add their path.
+    /// The server's base URL, to which clients append their path.
     pub base: String,
     server: Arc<Server>,
 }
 
 impl ScriptedModel {
-    /// Starts a server that answers by `script`.
+    /// Starts a server whose responses come from `script`.
     pub async fn start(script: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> Self {
         let server = Arc::new(Server { script: Box::new(script), asked: AtomicUsize::new(0), seen: Mutex::default() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -138,12 +137,12 @@ async fn answer(State(server): State<Arc<Server>>, body: Bytes) -> Response {
     match (server.script)(&asked) {
         ModelReply::Words(words) => said(&words),
         ModelReply::Slow(wait, words) => {
-            // The script requests a slow model.
+            // The script wants a slow response.
             tokio::time::sleep(wait).await;
             said(&words)
         }
         ModelReply::Calls(calls) => {
-            // Providers' IDs are not unique in a conversation.
+            // Repeat IDs on purpose: IDs of real providers are not unique in a conversation.
             let call = |(index, (name, arguments)): (usize, &(String, Value))| {
                 let arguments = arguments.as_str().map_or_else(|| arguments.to_string(), str::to_owned);
                 json!({"id": format!("call-{index}"), "type": "function",
@@ -173,8 +172,8 @@ fn respond(message: &Value, finish: &str) -> Response {
     json!({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}).to_string().into_response()
 }
 
-/// Rejects what Chat Completions rejects with 400: results without their call, calls without their results, invalid
-/// names.
+/// Rejects the requests that Chat Completions rejects with 400: a result without its call, a call without its result,
+/// or an invalid name.
 fn checked(request: &Value) -> Result<(), String> {
     let mut due: BTreeSet<String> = BTreeSet::new();
     for message in request["messages"].as_array().ok_or("messages: expected a list")? {

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// The prefixes of the tokens; each sign-in makes the next pair.
+/// The prefixes of the tokens. Each sign-in creates the next pair of tokens.
 pub const ACCESS: &str = "access-token-1f0e3dad-";
 pub const REFRESH: &str = "refresh-token-98f13708-";
 pub const CLIENT: (&str, &str) = ("client-id", "client-secret-3c59dc04");
@@ -24,9 +24,9 @@ pub enum FaultyResponse {
     Status(u16, Vec<(&'static str, String)>, String),
     /// These bytes, without a content length.
     Stream(Vec<u8>),
-    /// The request is processed, and the answer ends in the middle.
+    /// The request is processed, but the answer is cut off in the middle.
     Cut,
-    /// The request is processed, and no answer is sent. The channel gets a message.
+    /// The request is processed, but no answer is sent. The channel gets a message.
     Silence(mpsc::UnboundedSender<()>),
 }
 
@@ -49,19 +49,19 @@ pub struct Upload {
 
 #[derive(Default)]
 pub struct ReceivedRequests {
-    /// Requests, as `METHOD /path?query`.
+    /// All requests, as `METHOD /path?query`.
     pub asked: Vec<String>,
     pub posts: Vec<Value>,
     pub messages: Vec<Value>,
     pub uploads: BTreeMap<String, Upload>,
     /// Granted sign-ins.
     pub granted: u64,
-    /// Sign-ins with a refresh token that was not the last one. X then revokes the whole sign-in.
+    /// Sign-ins with an outdated refresh token. X then revokes the whole sign-in.
     pub reused: u64,
     /// An access token that is no longer accepted.
     pub revoked: Option<String>,
     pub troubles: HashMap<&'static str, VecDeque<FaultyResponse>>,
-    /// Bytes of media by path, with their content type.
+    /// Content type and bytes of media, by path.
     pub media: HashMap<&'static str, (&'static str, Vec<u8>)>,
 }
 
@@ -125,7 +125,8 @@ impl StandIn {
             || (reads && asked.header("authorization") == format!("Bearer {BEARER}"))
     }
 
-    /// A confidential client: its ID and secret in a header, the rest in a form. A refresh token is valid once.
+    /// Checks a sign-in of a confidential client: its ID and secret are in a header, and the rest is in a form. A
+    /// refresh token is valid only once.
     fn sign_in(&self, asked: &ReceivedRequest) -> Response {
         use base64::Engine as _;
         let pair = base64::engine::general_purpose::STANDARD.encode(format!("{}:{}", CLIENT.0, CLIENT.1));
@@ -254,7 +255,7 @@ impl StandIn {
     }
 }
 
-/// Returns X's progress with an upload. It is done at the last expected status request.
+/// Returns the progress of an upload. The upload is complete at the last expected status request.
 fn looked(asked: &ReceivedRequest, seen: &mut ReceivedRequests) -> Response {
     let id = asked.uri.query().and_then(|q| q.strip_prefix("command=STATUS&media_id=")).unwrap_or_default();
     let Some(upload) = seen.uploads.get_mut(id) else { return problem(404, "no such upload") };
@@ -315,7 +316,7 @@ impl ReceivedRequest {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// Returns the body as a JSON object without other fields.
+    /// Returns the body if it is a JSON object that has no other fields than `fields`.
     fn json(&self, fields: &[&str]) -> Option<Value> {
         let is_json = self.method == "POST" && self.header("content-type") == "application/json";
         let body: Value = serde_json::from_slice(&self.body).ok().filter(|_| is_json)?;

@@ -28,7 +28,7 @@ struct Posted {
     number: usize,
 }
 
-/// Must not run twice.
+/// A tool that must not run twice. Counts its runs.
 fn post(posts: &Arc<AtomicUsize>) -> TypedTool {
     let posts = Arc::clone(posts);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Post| {
@@ -57,7 +57,7 @@ fn counted() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (Arc::default(), Arc::default())
 }
 
-/// One slot: a call that kept it while waiting would wait forever.
+/// A plan with one slot. A call that kept the slot while it waits for an inner call would wait forever.
 fn plan(posts: &Arc<AtomicUsize>, runs: &Arc<AtomicUsize>) -> Plan {
     Plan { slots: 1, tools: vec![post(posts), announce(runs)], ..Plan::default() }
 }
@@ -82,7 +82,7 @@ async fn inner_calls_are_calls_of_the_same_agent_and_hold_no_slot_of_their_outer
     turns.sort();
     assert_eq!(turns, ["t1", "t1.0.call-1", "t1.0.call-2"]);
 
-    // The inner calls as `explain` shows them. If their IDs belong to another agent's turn, none are shown.
+    // Check the inner calls as `explain` shows them. If their IDs belong to another agent's turn, it shows none.
     let name = TurnName::parse("acme:t1").unwrap();
     let inner = inner_calls(&fleet.store, &name, "kelly", 0..1).await.unwrap();
     let shown: Vec<_> = inner.iter().map(|call| (call.id.as_str(), call.tool.as_deref(), call.outcome)).collect();
@@ -185,7 +185,7 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     let mut fleet = Fleet::start(plan).await;
     let first = KillableProcess::start(&fleet, "first");
     fleet.submit_turn(turn()).await;
-    // The worker has posted, and may or may not have received the result.
+    // Wait until the worker has posted. It is random whether the worker has received the result.
     while posts.load(Ordering::SeqCst) == 0 {
         // The tool does not report that it ran, so this polls; the test ends after a minute.
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
@@ -199,7 +199,7 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     drop(second);
 }
 
-/// Keeps records and IDs only for a moment.
+/// Changes a plan so that records and IDs are kept only for a moment.
 fn forgetful(plan: Plan) -> Plan {
     let store = StoreOptions { retain_ms: 300, dedupe_ms: 300, ..plan.store.clone() };
     Plan { store, ..plan }
@@ -232,7 +232,7 @@ async fn an_inner_call_that_has_been_forgotten_is_told_so_and_not_made_again() {
 async fn what_a_lost_try_has_begun_and_is_forgotten_is_not_begun_again() {
     let (posts, runs) = counted();
     let tries = Arc::clone(&runs);
-    // Its first attempt begins a call, but ends before it waits for the result.
+    // The first attempt of this tool begins an inner call, but ends before it waits for the result.
     let lost = TypedTool::new("lost", "Posts.", Effect::Idempotent, move |context: CallContext, _: Value| {
         let first = tries.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
@@ -247,7 +247,7 @@ async fn what_a_lost_try_has_begun_and_is_forgotten_is_not_begun_again() {
     let lost = lost.timeout(Duration::from_secs(3));
     let plan = plan(&posts, &runs);
     let tools = [plan.tools.clone(), vec![lost]].concat();
-    // The wait before the second attempt is longer than the call of the first attempt is kept.
+    // The wait before the second attempt is longer than the time for which the first attempt's inner call is kept.
     let plan = Plan { tools, slots: 2, ladder: Ladder::new(vec![Duration::from_secs(2)]), ..plan };
     let mut fleet = Fleet::start(forgetful(plan)).await;
     let calls = json!([{"name": "lost", "arguments": {}}]);

@@ -1,4 +1,4 @@
-//! Tools with an effect key: only one of several equal calls runs, and the others get its outcome.
+//! Tools with an effect key. Only one of several equal calls runs, and the other calls get its outcome.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ struct Payment {
 struct Bank {
     paid: Arc<AtomicUsize>,
     asked: Arc<AtomicUsize>,
-    /// Each payment takes one permit, and waits until there is one.
+    /// Each payment takes one permit, and waits until a permit is available.
     open: Arc<Semaphore>,
 }
 
@@ -89,7 +89,7 @@ fn turn(id: &str, agent: &str, arguments: &[Value]) -> Value {
     json!({"turn_id": id, "tenant": "acme", "agent": agent, "reply_to": "box", "calls": calls})
 }
 
-/// Returns what these entries prove.
+/// Returns the proof from these audit entries.
 fn proof(audits: &[Value]) -> Proof {
     let mut prover = Prover::new(None, None);
     for (number, audit) in audits.iter().enumerate() {
@@ -107,7 +107,7 @@ async fn waits(fleet: &Fleet, turn: &str) -> String {
         {
             return awaits.to_string();
         }
-        // Redis does not announce it, so this polls; the test ends after a minute.
+        // Redis does not announce the wait, so this polls; the test ends after a minute.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -119,7 +119,7 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     fleet.submit_turn(turn("t1", "kelly", &[json!({"to": "kim", "amount": 5})])).await;
     let first = fleet.reply().await["results"][0].clone();
     assert_eq!((&first["outcome"], &first["repeats"]), (&json!("ok"), &Value::Null), "{first}");
-    // Planned again under another ID, by another agent, with another text; and a different payment in the same turn.
+    // An equal payment with another turn ID, agent and text. The same turn also has a different payment.
     let equal = json!({"to": "kim", "amount": 5.0, "text": "again"});
     fleet.submit_turn(turn("t2", "fran", &[equal, json!({"to": "kim", "amount": 6})])).await;
     let reply = fleet.reply().await;
@@ -129,7 +129,7 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     assert_eq!((&again["repeats"], &again["attempts"]), (&json!("t1/0"), &json!(0)), "{reply}");
     assert_eq!((&other["outcome"], &other["repeats"]), (&json!("ok"), &Value::Null), "{reply}");
     assert_eq!(bank.paid(), 2);
-    // Also within one turn.
+    // Equal payments within one turn.
     let twice = [json!({"to": "ada", "amount": 1}), json!({"to": "ada", "amount": 1e0})];
     fleet.submit_turn(turn("t3", "kelly", &twice)).await;
     let reply = fleet.reply().await;
@@ -138,7 +138,7 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     let audits = fleet.audits().await;
     let repeated: Vec<&Value> = audits.iter().map(|audit| &audit["meta"]["repeats"]).filter(|r| !r.is_null()).collect();
     assert_eq!(repeated, ["t1/0", "t3/0"], "{audits:?}");
-    // The audit log alone shows that no effect happened twice, and would show it otherwise.
+    // The audit log alone shows that no effect happened twice. A forged log shows that a second one would be detected.
     let effect = |proof: &Proof| proof.claims.iter().find(|claim| claim.claim.contains("effect key")).cloned().unwrap();
     let as_made = effect(&proof(&audits));
     assert_eq!((as_made.holds, as_made.checked), (true, 3), "{as_made:?}");
@@ -252,7 +252,7 @@ async fn keys_like(fleet: &Fleet, pattern: &str) -> Vec<String> {
     redis::cmd("KEYS").arg(all).query_async(&mut fleet.server.connection().await).await.unwrap()
 }
 
-/// Removes the worker's results from the ledger, as if they had never been written.
+/// Removes the outcomes from the ledger of effects, as if the worker had never written them.
 async fn forget_the_end(fleet: &Fleet) {
     let keys = keys_like(fleet, "effect:*").await;
     let mut redis = fleet.server.connection().await;
@@ -272,12 +272,12 @@ async fn a_turn_that_was_given_the_same_id_later_is_not_taken_for_the_one_that_h
     let payment = [json!({"to": "kim", "amount": 5})];
     fleet.submit_turn(turn("t1", "kelly", &payment)).await;
     let first = fleet.reply().await;
-    // If the ledger lacks the outcome, the record of the turn has it.
+    // If the ledger lacks the outcome, it is taken from the record of the turn.
     forget_the_end(&fleet).await;
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
     let again = fleet.reply().await;
     assert_eq!(again["results"][0]["output"], first["results"][0]["output"], "{again}");
-    // Then the record is gone, and so is the ID: another turn gets it, whose payment was refused.
+    // Now also delete the turn's record and its ID. Another turn gets this ID, and its payment was refused.
     forget_the_end(&fleet).await;
     let mut redis = fleet.server.connection().await;
     let gone: Vec<String> = [keys_like(&fleet, "done:acme:t1").await, keys_like(&fleet, "id:acme:t1").await].concat();
@@ -319,7 +319,7 @@ async fn a_worker_tells_redis_again_which_claims_its_running_calls_have() {
     bank.has_paid(1).await;
     lose_the_ledger(&mut fleet).await;
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
-    // For one lease after a restart no `once` call begins; by then the worker has reported its claims.
+    // After a restart, no `once` call begins for one lease. In this time, the worker reports its claims.
     assert_eq!(waits(&fleet, "t2").await, "t1");
     bank.open.add_permits(9);
     let one = fleet.reply().await;
@@ -344,7 +344,7 @@ async fn a_worker_tells_redis_again_what_came_of_its_last_claims() {
     fleet.stop().await;
 }
 
-/// Nothing is left of the first turn either: only its worker's report shows the payment.
+/// Redis also loses the first turn, so only its worker's report shows the payment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_lost_all_hears_of_a_payment_before_an_equal_one_begins() {
     let bank = Bank::new(true);

@@ -1,5 +1,5 @@
-//! Facts of sessions: the facts that a call sets and clears allow other calls or deny them. A call that needs a fact
-//! which a running call may set waits for that call.
+//! Facts of sessions: the facts that a call sets and clears allow or deny other calls. If a call needs a fact that a
+//! running call can set, it waits for the running call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub(crate) fn row(facts: FactRow) -> ToolGrant {
     ToolGrant { everyone: true, facts, ..ToolGrant::default() }
 }
 
-/// `quote` and `mail` read, `order` needs a quote and uses it up, `pay` may not follow a mail, `trust` clears that.
-/// `watch` would be denied after a mail, but its condition is in shadow mode.
+/// `quote` and `mail` are reads. `order` needs a quote and uses it up. `pay` is denied after a mail, until `trust`
+/// clears the fact. `watch` would be denied after a mail, but its condition is in shadow mode.
 fn with_facts(policy: &mut Policy) {
     let rows = [
         ("quote", FactRow { sets: vec![change("quoted(/item)")], ..FactRow::default() }),
@@ -67,7 +67,7 @@ fn with_facts(policy: &mut Policy) {
 struct Gate {
     /// One permit for each tool that has reached the gate.
     came: Arc<Semaphore>,
-    /// One permit for each tool that may pass.
+    /// One permit for each tool that is allowed to pass the gate.
     open: Arc<Semaphore>,
 }
 
@@ -82,7 +82,7 @@ impl Gate {
     }
 }
 
-/// A tool that may wait at the gate, and then ends as its argument `end` says.
+/// A tool that waits at the gate if its argument `gate` is true, and then ends as its argument `end` says.
 fn tool(name: &'static str, effect: Effect, gate: &Gate) -> TypedTool {
     let gate = gate.clone();
     TypedTool::new(name, "A tool.", effect, move |_, arguments: Value| {
@@ -212,7 +212,7 @@ async fn what_a_call_forbids_stops_it_until_it_is_cleared_and_shadow_stops_nothi
     assert_eq!((&error["details"]["reason"], &error["details"]["by"]), (&json!("fact_forbidden"), &json!(by)));
     let shadow = &reply["tool_call_audits"][3]["meta"]["shadow"];
     assert_eq!(shadow[0]["rule"], "permissions.watch.facts.forbid.read_untrusted", "{reply:#}");
-    // Another turn of the same agent, also without a session.
+    // Run another turn of the same agent, which also has no session.
     let reply =
         run(&mut fleet, json!({"calls": calls(&[("pay", json!({})), ("trust", json!({})), ("pay", json!({}))])})).await;
     assert_eq!(outcomes(&reply), ["denied", "ok", "ok"], "{reply:#}");
@@ -227,7 +227,7 @@ async fn facts_of_an_agent_hold_whatever_session_its_caller_names() {
     let both = calls(&[("pay", json!({})), ("wire", json!({}))]);
     for (turn, expected) in [
         (json!({"session_id": "s1", "calls": both}), ["denied", "denied"]),
-        // The caller changes the session, and loses the session's facts.
+        // If the caller changes the session, the facts of the old session do not apply.
         (json!({"session_id": "s2", "calls": both}), ["ok", "denied"]),
         (json!({"session_id": "s2", "agent": "fran", "calls": both}), ["ok", "ok"]),
     ] {
@@ -242,7 +242,7 @@ async fn a_call_that_failed_sets_nothing_and_one_that_may_have_happened_only_for
     let mut fleet = Fleet::start(plan(&Gate::new())).await;
     let refused = [("mail", json!({"end": "refuses"})), ("pay", json!({}))];
     assert_eq!(outcomes(&run(&mut fleet, in_session("s1", &refused)).await), ["permanent", "ok"]);
-    // It is unknown whether `trust` took effect, so the fact that it clears stays.
+    // It is unknown whether `trust` took effect, so the fact that `trust` clears stays set.
     let unknown = [("mail", json!({})), ("trust", json!({"end": "breaks"})), ("pay", json!({}))];
     let reply = run(&mut fleet, in_session("s2", &unknown)).await;
     assert_eq!(outcomes(&reply), ["ok", "outcome_unknown", "denied"], "{reply:#}");
@@ -264,14 +264,14 @@ async fn a_call_waits_without_a_slot_for_one_that_is_under_way_and_may_bring_wha
     fleet.submit_turn(turn("t1", &[("quote", json!({"item": 1, "gate": true}))])).await;
     fleet.submit_turn(turn("t2", &[("order", json!({"item": 1}))])).await;
     assert_eq!(waits(&fleet, "t2").await, "t1");
-    // The other of two slots is free, and a call does not wait for a fact that no running call may set.
+    // The second slot is free. A call does not wait for a fact that no running call can set.
     let other = run(&mut fleet, turn("t3", &[("order", json!({"item": 2})), ("pay", json!({}))])).await;
     assert_eq!(outcomes(&other), ["denied", "ok"], "{other:#}");
     gate.open.add_permits(1);
     let one = fleet.reply().await;
     let two = fleet.reply().await;
     assert_eq!((outcomes(&one), outcomes(&two)), (vec!["ok"], vec!["ok"]), "{one:#} {two:#}");
-    // A call also waits for a running call that may set a forbidden fact.
+    // A call also waits for a running call that can set a forbidden fact.
     fleet.submit_turn(turn("t4", &[("mail", json!({"gate": true}))])).await;
     gate.reached().await;
     gate.reached().await;

@@ -1,4 +1,4 @@
-//! Every outcome of a call, by a real run: the result for the agent, and the entry in the audit log.
+//! Every outcome of a call, from real runs. Checks the result for the agent and the entry in the audit log.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn stuck() -> TypedTool {
         .timeout(Duration::from_millis(100))
 }
 
-/// Returns the audit entries of a turn by position; each call must have exactly one.
+/// Returns the audit entries of a turn, in the order of its calls. Each call must have exactly one entry.
 async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     let all = fleet.audits().await;
     let of = |i: usize| all.iter().filter(|a| a["meta"]["call"] == format!("{turn}/{i}")).cloned().collect::<Vec<_>>();
@@ -240,21 +240,21 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
     let agents = vec!["kelly".into(), "fran".into(), "emma".into()];
     let mut fleet = Fleet::start(Plan { caps, agents, slots: 4, workers: 0, ..Plan::default() }).await;
     let nap = |ms: u64| json!({"id": "c", "name": "sleep", "arguments": {"ms": ms}});
-    // In `ready`, without any worker. Both turns are admitted before they expire: the second one uses up its agent's
-    // tick.
+    // This turn expires in `ready`, because there is no worker. Both turns are admitted before they expire. The second
+    // one uses up its agent's tick.
     let deadline = fleet.in_ms(4_000).await;
     fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [nap(1)]})).await;
-    // Partly in `ready`, partly in a throttle queue.
+    // This turn expires partly in `ready` and partly in a throttle queue.
     fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [nap(1), nap(1), nap(1)]})).await;
     let replies = fleet.replies(2).await;
     assert_eq!(outcomes(&replies["ready"]), ["expired"]);
     agree(&fleet, &replies["lane"], &["expired"; 3]).await;
     assert_eq!(replies["lane"]["results"][2]["error"]["code"], "expired");
     fleet.add_worker();
-    // In a throttle queue from the start, because the tick is used up.
+    // This turn is in a throttle queue from the start, because the tick is used up.
     let deadline = fleet.in_ms(300).await;
     fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [nap(1)]})).await;
-    // The first call takes longer than the deadline allows, so the second must not run. The first must begin before it.
+    // The first call begins before the deadline but takes longer, so the second call must not run.
     let deadline = fleet.in_ms(5_000).await;
     let calls = json!([nap(100_000), nap(1)]);
     fleet.submit_turn(json!({"turn_id": "running", "agent": "emma", "deadline": deadline, "calls": calls})).await;
@@ -266,7 +266,8 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
 
 #[tokio::test]
 async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
-    // Long enough for the worker to end meanwhile. The deadline is later, so that the call expires in `ready`.
+    // The wait before the retry is long enough for the worker to end. The deadline is later than the retry, so that the
+    // call expires in `ready`.
     let ladder = tickfleet_model::retry::Ladder::new(vec![Duration::from_secs(4)]);
     let mut fleet = Fleet::start(Plan { ladder, ..Plan::default() }).await;
     let deadline = fleet.in_ms(8_000).await;
@@ -274,7 +275,7 @@ async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
         {"id": "a", "name": "fail", "arguments": {"outcomes": ["transient"]}}, {"id": "b", "name": "echo"},
     ]);
     let turn = fleet.submit_turn(json!({"turn_id": "t", "deadline": deadline, "calls": calls})).await;
-    // When it is parked, the worker is drained, so that no worker takes its retry.
+    // When the turn is parked, drain the worker, so that no worker takes the retry.
     fleet
         .until("it is parked", async |fleet| fleet.unfinished("t").await.is_some_and(|turn| turn.state.is_parked()))
         .await;
@@ -295,7 +296,7 @@ async fn a_cancelled_turn_ends_wherever_it_is() {
     // One call runs, one waits behind it in the same slice, and one is in the throttle queue.
     fleet.submit_turn(json!({"turn_id": "running", "calls": calls})).await;
     fleet.until("it runs", async |fleet| fleet.held().await == 1).await;
-    // Entirely in the throttle queue.
+    // This turn is entirely in the throttle queue.
     fleet.submit_turn(json!({"turn_id": "queued", "calls": [call("echo", json!({}))]})).await;
     fleet.until("it is queued", async |fleet| fleet.unfinished("queued").await.is_some()).await;
     fleet.cancel_turn("queued").await;
@@ -306,7 +307,7 @@ async fn a_cancelled_turn_ends_wherever_it_is() {
     let reply = fleet.reply().await;
     assert_eq!(reply["turn_id"], "running");
     agree(&fleet, &reply, &["cancelled"; 3]).await;
-    // A running `once` call may already have had its effect.
+    // A running `once` call has possibly had its effect already.
     let once = json!({"outcomes": ["hang"]});
     let calls = json!([call("fail_once", once), call("echo", json!({}))]);
     fleet.submit_turn(json!({"turn_id": "once", "agent": "fran", "calls": calls})).await;

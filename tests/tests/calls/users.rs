@@ -1,5 +1,5 @@
-//! Redis users with the rights of one role: they may do what the role needs, and nothing else that Redis can
-//! distinguish.
+//! Redis users with the rights of one role. They are allowed to do what the role needs, and nothing else, as far as
+//! Redis can distinguish it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ async fn a_fleet_works_with_the_rights_of_its_roles_and_nobody_is_refused() {
             ("pay", json!({"to": "kim"})),
             ("fail", json!({"outcomes": ["transient", "ok"]})),
         ],
-        // More calls than a tick allows: throttle queues and timers.
+        // More calls than a tick allows, so that throttle queues and timers are used.
         more,
         vec![("delegate_task", json!({"target_agent": "kelly", "task_description": "Look."}))],
     ] {
@@ -132,7 +132,7 @@ async fn a_producer_submits_and_reads_and_does_nothing_that_is_a_workers() {
         refused("cancel", store.cancel(&slice.name, "why").await);
         refused("read", store.seam().take(&take).await);
     }
-    // A gateway cancels, so it may write what a worker writes, but it may not read the workers' queues.
+    // A gateway cancels turns, so it can write everything that a worker writes. But it cannot read the workers' queues.
     let gateway = Store::open(&fleet.url_of("gateway"), 0, options.clone().into()).unwrap();
     refused("read", gateway.seam().take(&take).await);
     let onlooker = Client::connect(&fleet.url_of("onlooker"), options).await;
@@ -215,7 +215,7 @@ const ATTACKS: [&str; 65] = [
     "ACL SETUSER mine on",
     "SHUTDOWN NOSAVE",
 ];
-/// The same for a gateway, which pauses, cancels and replays.
+/// The same kind of commands for a gateway, which needs the rights to pause, cancel and replay.
 const ATTACKS_OF_GATEWAYS: [&str; 18] = [
     "DEL P:audit",
     "XTRIM P:audit MAXLEN 0",
@@ -315,7 +315,7 @@ async fn guarded(folder: &std::path::Path, users: &str) -> RedisServer {
     RedisServer::start_with(options).await
 }
 
-/// Connects as a user of the guide, to a server that may still load its files.
+/// Connects as a user of the guide. Waits while the server still loads its files.
 async fn connected(url: &str) -> MultiplexedConnection {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < deadline {
@@ -434,7 +434,7 @@ const FORGED: [&[&str]; 6] = [
     &["0", "0", "6", "v ", "", "", "note", "pressure", "1"],
     &["0", "0", "6", "v ", "", "", "note", "policy", "99999"],
     &["0", "0", "6", "v ", "", "", "note", "settings", "99999"],
-    // Lengths that would move the function back to an earlier argument, in an endless loop.
+    // Lengths with which the function would go back to an earlier argument, in an endless loop.
     &["0", "0", "-1"],
     &["1000000000000", "counters", "-2", "0"],
     &["0", "0", "7", "v ", "", "1", "enqueue", "P:turns", "-3", "0"],
@@ -456,7 +456,7 @@ async fn producers_and_exporters_cannot_move_the_clock_of_a_shard_or_refuse_its_
             assert_eq!(error.code(), Some("NOPERM"), "{role} {field:?}");
         }
     }
-    // Forged arguments do not change more, and the function ends.
+    // Forged arguments change nothing that the role must not change, and the function ends.
     let prefix = fleet.store.keys().key("");
     let function = function(&mut fleet.server.connection().await).await;
     for role in ["producer", "exporter"] {

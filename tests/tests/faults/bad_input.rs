@@ -1,5 +1,5 @@
-//! Replies to invalid input, as docs/reference/outcomes.md lists them, in a running fleet: the turn gets the documented
-//! answer, nothing is debited, and the valid turn after it runs normally.
+//! Replies to invalid input in a running fleet. The turn gets the reply that docs/reference/outcomes.md lists, no
+//! counter is debited, and the next valid turn runs normally.
 
 use serde_json::{Value, json};
 use tickfleet_client::Client;
@@ -8,12 +8,12 @@ use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// A turn with one error, and its answer.
+/// A turn with one error, and the expected rejection code.
 struct InvalidTurn {
     what: &'static str,
     message: Vec<u8>,
     code: &'static str,
-    /// Whether its tenant and inbox can be read, so that a reply is possible.
+    /// Whether the turn's tenant and inbox can be read, so that a reply is possible.
     answered: bool,
 }
 
@@ -21,7 +21,8 @@ fn bad(what: &'static str, message: impl Into<Vec<u8>>, code: &'static str, answ
     InvalidTurn { what, message: message.into(), code, answered }
 }
 
-/// A valid turn with one member added or replaced, as text, because JSON libraries refuse to write some of these.
+/// A valid turn with one member added or replaced. The turn is built as text, because JSON libraries cannot write some
+/// of these members.
 fn with(member: &str) -> String {
     let name = member.split(':').next().unwrap();
     let good = [
@@ -47,7 +48,7 @@ fn calls(count: usize) -> String {
     with(&format!(r#""calls":[{}]"#, calls.join(",")))
 }
 
-/// All turns that are rejected for their content alone.
+/// All turns that are rejected because of their content, whatever the configuration.
 fn malformed() -> Vec<InvalidTurn> {
     let deep = format!(r#""session_data":{}1{}"#, "[".repeat(500), "]".repeat(500));
     let huge = format!(r#""session_data":"{}""#, "x".repeat(1_200_000));
@@ -309,8 +310,8 @@ async fn a_turn_that_is_refused_for_now_can_be_sent_again_under_its_id() {
 #[tokio::test]
 async fn an_entry_that_brings_an_odd_id_of_its_own_stops_nobody() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    // The last number of its millisecond; numbers that a double cannot hold; a time far ahead, after which all later
-    // entries are numbered.
+    // An ID with the last number of its millisecond, an ID with numbers that a double cannot hold, and an ID with a
+    // time far ahead. Redis numbers all later entries after the last one.
     for id in ["5-18446744073709551615", "9007199254740993-9007199254740993", "99999999999999999-1"] {
         let entry: String = fleet.ask("XADD", "turns", &[id, "turn", &with(r#""correlation_id":"odd""#)]).await;
         let reply = fleet.reply().await;
@@ -324,7 +325,7 @@ async fn an_entry_that_brings_an_odd_id_of_its_own_stops_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_id_costs_its_own_turn_which_is_refused_once() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    // A foreign value that is not a string: every string command on it fails.
+    // Write a value that is not a string, so that every string command on it fails.
     let () = fleet.ask("HSET", "id:acme:damaged", &["a", "b"]).await;
     let calls = json!([{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]);
     let turn = |id: &str| json!({"turn_id": id, "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": calls});

@@ -1,5 +1,5 @@
-//! The leaderboard again, while its processes are killed at random: every call gets one result, and according to the
-//! ledger of an external service, no effect happened twice.
+//! Runs the leaderboard's turns while processes are killed at random. Every call must get one result, and the ledger of
+//! an external service must show that no effect happened twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,11 +19,12 @@ use tickfleet_tests::inbox::{Inbox, submit_all};
 use tickfleet_tests::ledger::{Entry, Ledger};
 use tokio::time::Instant;
 
-/// Repeats a run's choices: `TICKFLEET_CHAOS_SEED=<number>`. Their effect still depends on timing.
+/// The seed of a run's random choices: `TICKFLEET_CHAOS_SEED=<number>` repeats them. Their effect still depends on
+/// timing.
 const SEED_VARIABLE: &str = "TICKFLEET_CHAOS_SEED";
 /// Processes of each role.
 const NODES: usize = 3;
-/// Kills of each role; more for a longer run: `TICKFLEET_CHAOS_KILLS=<number>`.
+/// The number of kills of each role. `TICKFLEET_CHAOS_KILLS=<number>` sets another number, for a longer run.
 const KILLS: usize = 22;
 const KILLS_VARIABLE: &str = "TICKFLEET_CHAOS_KILLS";
 /// Every second conversation of the leaderboard takes part.
@@ -94,7 +95,7 @@ impl Chaos {
         Self { server, store, inbox, ledger, nodes, course, _folder: folder }
     }
 
-    /// Starts a share of the course with every kill, so that kills never hit an idle fleet.
+    /// Kills processes. With every kill, starts a part of the conversations, so that kills never hit an idle fleet.
     async fn kill_by_and_by(&mut self, kills: usize, rng: &mut StdRng) {
         let share = self.course.conversations().div_ceil(kills);
         for round in 0..kills {
@@ -116,7 +117,7 @@ impl Chaos {
         }
     }
 
-    /// For this long, answers each reply with the next turn of its conversation.
+    /// Reads replies for this long. After each reply, sends the next turn of its conversation.
     async fn pump_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -124,7 +125,7 @@ impl Chaos {
         }
     }
 
-    /// As `pump_for`, for one read; returns the number of replies.
+    /// Reads replies once, and sends the next turns of their conversations. Returns the number of replies.
     async fn pump(&mut self, wait: Duration) -> usize {
         let replies = self.inbox.next(wait).await;
         let count = replies.len();
@@ -183,7 +184,7 @@ impl Chaos {
         assert_eq!(keys, usize::try_from(done).unwrap(), "effects that happened twice");
     }
 
-    /// Returns the keys under which the service knows the calls of a turn.
+    /// Returns the idempotency keys with which the service receives the calls of a turn.
     fn idempotency_keys(&self, id: &str) -> Vec<String> {
         let turn = parse_turn(self.course.sent(id).to_string().as_bytes()).unwrap();
         let digest = content_digest(&turn);
@@ -218,7 +219,7 @@ fn check(data: &Bfcl, turn: &Turn, n: usize, result: &Value, entry: Entry) {
         (true, _, "ok") => {
             let mut expected = arguments.clone();
             if manner == ToolBehavior::Once {
-                // An argument that the schema does not declare is not in the request's template.
+                // The request has only the arguments that the schema declares.
                 let declared = &data.tool(tool).unwrap().schema["properties"];
                 expected.as_object_mut().unwrap().retain(|name, _| !declared[name].is_null());
             }

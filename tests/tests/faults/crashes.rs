@@ -82,7 +82,8 @@ async fn a_begun_call_of_a_turn_that_was_cancelled_when_its_worker_died_is_unkno
     let worker = KillableProcess::start(&fleet, "doomed");
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
-    // No worker holds the slice that could get the cancel. The next worker learns from the slice that its worker died.
+    // No worker holds the slice, so none can receive the cancel. The next worker sees from the slice that its worker
+    // died.
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(&turn).unwrap() };
     fleet.store.cancel(&name, "no longer wanted").await.unwrap();
     let survivor = KillableProcess::start(&fleet, "survivor");
@@ -115,7 +116,7 @@ async fn a_begun_call_that_comes_to_a_worker_without_its_tool_is_unknown_all_the
     fleet.stop().await;
 }
 
-/// A tool that reports that it runs, and then waits until it may return.
+/// A tool that reports that it runs, and then waits for `may_end` before it returns.
 fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc<Notify>) -> TypedTool {
     TypedTool::new("pay", "Pays.", Effect::Once, move |_: CallContext, args: Number| {
         log.lock().unwrap().push(args.n);
@@ -128,7 +129,7 @@ fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc
     })
 }
 
-/// Redis loses everything, and again after the worker has reported its journal.
+/// Redis loses everything. After the worker has reported its journal, Redis loses everything again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_too() {
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -157,12 +158,12 @@ async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_t
     fleet.stop().await;
 }
 
-/// Waits until a worker has reported a first call of the turn `paid` that meets a condition.
+/// Waits until a worker has reported the first call of the turn `paid`, and the report meets a condition.
 async fn until_marked(fleet: &Fleet, is_it: fn(&Mark) -> bool) {
     let key = keys::marks(&TurnName::parse("acme:paid").unwrap());
     fleet
         .until("the call is reported", async |fleet| {
-            // Redis has just been restarted.
+            // Ignore errors, because Redis has just been restarted.
             let marks = fleet.store.record_of::<Marks>(&key).await.ok().flatten();
             marks.is_some_and(|marks| marks.value.calls.get(&0).is_some_and(is_it))
         })
@@ -183,7 +184,8 @@ async fn until_held(fleet: &Fleet, stream: &str) {
     }
 }
 
-/// A process serves several shards, and dies with all of them, so it must be clear which item killed it.
+/// A process serves several shards. If it dies, work of all shards is affected, so it must be clear which item killed
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -202,7 +204,7 @@ async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
 
-    // The loop of another shard processes a suspect.
+    // Take the permit, as the loop of another shard does while it processes a suspect.
     let look = suspects.acquire().await;
     let survivor = KillableProcess::start(&fleet, "survivor");
     until_held(&fleet, "ready:suspect:normal").await;
@@ -238,7 +240,7 @@ async fn a_worker_whose_heartbeat_was_nearly_late_goes_on_when_redis_answers_aga
         ..Plan::default()
     })
     .await;
-    // Calls that are too short to be settled one by one: the worker sends Redis no command for five seconds.
+    // These calls are too short to be settled one by one, so the worker sends no command to Redis for five seconds.
     fleet.submit(&vec![("sleep", json!({"ms": 50})); 100]).await;
     fleet.leased().await;
     fleet.server.pause();
@@ -255,7 +257,7 @@ async fn a_slice_that_was_delivered_to_a_worker_when_it_was_told_to_go_counts_no
     fleet.submit(&[("sleep", json!({"ms": 1_500}))]).await;
     fleet.leased().await;
     let astray = fleet.submit(&[("echo", json!({"text": "astray"}))]).await;
-    // As on a read that was abandoned while Redis answered it.
+    // Simulate a read that was abandoned while Redis responded to it.
     fleet.read_astray().await;
     fleet.drain_worker().await;
     fleet.add_worker();
@@ -276,7 +278,7 @@ async fn a_slice_that_a_living_worker_was_given_and_knows_nothing_of_is_handed_b
         ..Plan::default()
     })
     .await;
-    // The worker's one slot is busy, so that it reads nothing for a while.
+    // Occupy the worker's only slot, so that the worker reads no slices for a while.
     fleet.submit(&[("sleep", json!({"ms": 2_000}))]).await;
     fleet.leased().await;
     let astray = fleet.submit(&[("echo", json!({"text": "astray"}))]).await;

@@ -1,6 +1,6 @@
 //! Damaged data affects only its owner. Each kind of key in the store is damaged for one agent or tenant, while a small
-//! fleet works with limits, facts, effects, approvals and tasks. All others get their replies, and checks name the
-//! damaged key.
+//! fleet works with limits, facts, effects, approvals and tasks. All other agents must get their replies, and checks
+//! must name the damaged key.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 /// A value that no process writes.
 const ODD: &str = "\u{fffd} odd {";
-/// Records that the fleet does not have yet.
+/// Prefixes of records that the fleet does not have at the beginning.
 const RECORDS: [&str; 16] = [
     "consumer:",
     "crash:",
@@ -41,10 +41,10 @@ const RECORDS: [&str; 16] = [
     "passages:",
 ];
 
-/// The longest wait for a turn of another agent; a healthy fleet takes milliseconds.
+/// Maximum wait for a turn of another agent. A healthy fleet needs milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The owner of damaged data, who may be affected.
+/// The owner of damaged data. Only the owner is allowed to be affected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AffectedOwner {
     /// The agent `vic` of tenant `bolt`.
@@ -57,15 +57,15 @@ use AffectedOwner::{Agent, Tenant};
 
 /// A kind of key as named in docs/contribute/store-layout.md, and the damage to it. `*` stands for the rest of a key.
 enum KeyDamage {
-    /// A record: it gets another type, then another text, and each member of its content is changed and removed.
+    /// A record gets another type, then another text. Then each member of its content is changed and removed.
     Record(&'static str, AffectedOwner, &'static [&'static str]),
     /// A set, stream or hash gets another type.
     Type(&'static str, AffectedOwner, &'static [&'static str]),
-    /// Fields of a hash that belong to one agent or tenant are changed and removed: key and field.
+    /// Fields of a hash (key and field) that belong to one agent or tenant are changed and removed.
     Field(&'static str, AffectedOwner, &'static [(&'static str, &'static str)]),
-    /// Invalid members of a set that belongs to all.
+    /// A set of the whole shard gets invalid members.
     Member(&'static str, &'static [&'static str]),
-    /// A key that belongs to the whole shard, or that only people read, so it is not damaged; with the reason.
+    /// A key that is not damaged, with the reason: it belongs to the whole shard, or only people read it.
     Shared(&'static str, &'static str),
 }
 
@@ -167,7 +167,7 @@ const ROWS: &[KeyDamage] = &[
     KeyDamage::Shared("sealing", "the log of all"),
     KeyDamage::Shared("follow:<name>", "of exporters"),
     KeyDamage::Shared("statistics", "of operators"),
-    // Last, because the tenant stays unreadable until it is set again.
+    // This row is last, because the tenant stays unreadable until it is set again.
     KeyDamage::Field("settings", Tenant, &[("parts:settings", "tenant:bolt")]),
 ];
 
@@ -210,7 +210,7 @@ fn limit(name: &str, tool: &str, most: u64, every: Every) -> Limit {
 
 fn policy(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("bolt").unwrap(), TenantPolicy::default());
-    // Turns of all agents also wait for a tick: a tick releases fewer calls than a turn has.
+    // A tick allows fewer calls than a turn has, so that turns of all agents also wait for a tick.
     (policy.defaults.tick_ms, policy.defaults.calls_per_tick, policy.defaults.max_actions_per_day) =
         (100, 5, 1_000_000);
     policy.permissions.approvers = [("eve".to_owned(), ["finance".to_owned()].into())].into();
@@ -298,13 +298,13 @@ async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, Str
         if began.elapsed() > PATIENCE {
             return Err(format!("{name} has no reply"));
         }
-        // Redis does not announce it, so this polls.
+        // Redis does not announce the end of a turn, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// A fleet in which `vic` of bolt has one of everything: a turn that waits for a limit, one that waits for an approval,
-/// one that a worker holds, a task of an external runtime, and the data of finished calls.
+/// A fleet in which the agent `vic` of tenant `bolt` has every kind of data: a turn that waits for a limit, a turn that
+/// waits for an approval, a turn that a worker holds, a task of an external runtime, and the data of finished calls.
 async fn busy() -> Fleet {
     let fleet = Fleet::start(plan()).await;
     fleet.say(json!({"tenant": "bolt", "target_agent": "far", "task_id": "job", "task_description": "It waits.", "budget": 50})).await;
@@ -329,7 +329,7 @@ async fn busy() -> Fleet {
     fleet
 }
 
-/// Returns the keys of a pattern, without the prefix.
+/// Returns the keys that match a pattern, without the shard's prefix.
 async fn keys(fleet: &Fleet, pattern: &str) -> Vec<String> {
     if !pattern.contains('*') {
         return vec![pattern.to_owned()];
@@ -339,7 +339,7 @@ async fn keys(fleet: &Fleet, pattern: &str) -> Vec<String> {
     found.into_iter().filter_map(|key| Some(key.strip_prefix(&prefix)?.to_owned())).collect()
 }
 
-/// One thing that is damaged.
+/// One change that damages a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Damage {
     /// A key gets another type: a list if it is a string or a missing record, otherwise a string.
@@ -356,7 +356,7 @@ enum Damage {
 
 /// The value before the damage.
 enum OriginalValue {
-    /// A key, as Redis dumps it.
+    /// The key's content as returned by Redis' `DUMP`.
     Key(String, Option<Vec<u8>>),
     Field(String, &'static str, Option<Vec<u8>>),
     /// The damage stays, because no work depends on it.
@@ -411,7 +411,7 @@ impl Damage {
                 }
             }
             Self::Content { member, is_missing, .. } => {
-                // The record may have ended meanwhile.
+                // Do nothing if the turn has ended and its record is gone.
                 let Some((header, mut content)) = content(fleet, key).await else { return };
                 if *is_missing {
                     content.remove(member);
@@ -449,15 +449,15 @@ impl OriginalValue {
             Self::Field(key, field, None) => redis::cmd("HDEL").arg(full(&key)).arg(field).to_owned(),
             Self::Stays => return,
         };
-        // By now, the record may have another type, or have ended.
+        // Ignore an error: the key possibly has another type by now, or its turn has ended.
         drop(command.query_async::<redis::Value>(&mut redis).await);
     }
 }
 
-/// Returns what goes wrong for other agents during the damage, and whether a check fails to name it.
+/// Returns what goes wrong for other agents during the damage. Includes a check that does not name the damaged key.
 async fn wrong(fleet: &Fleet, damage: &Damage, hurts: AffectedOwner, number: usize) -> Vec<String> {
     let mut wrong = Vec::new();
-    // The damaged data is used: by a turn of its agent that uses most of it, and by a turn under its task.
+    // Use the damaged data: with turns of its agent, which use most of it, and with a turn under its task.
     submit(fleet, "bolt", "vic", &format!("vic-{number}"), calls("vic")).await;
     submit(fleet, "bolt", "vic", "next", calls("next")).await;
     let under = json!({"turn_id": format!("far-{number}"), "tenant": "bolt", "agent": "far", "task_id": "job", "reply_to": "far", "calls": [{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]});
@@ -517,7 +517,7 @@ async fn damaged(rows: Vec<&KeyDamage>) -> (usize, Vec<String>) {
     (number, found)
 }
 
-/// Returns the damages of a row with its present keys.
+/// Returns the damages of a row, one for each matching key that exists now.
 async fn damages(fleet: &Fleet, row: &KeyDamage) -> Vec<Damage> {
     let mut all = Vec::new();
     match row {

@@ -1,5 +1,5 @@
-//! If a `once` tool requires a durable begin, its call runs only after that, so the begin survives a loss of data in
-//! Redis.
+//! If a `once` tool requires a durable begin, its call runs only after the begin is confirmed as durable. So the begin
+//! survives a loss of data in Redis.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,13 +21,13 @@ use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{ToolError, TypedTool};
 use tokio::time::{Instant, sleep, timeout};
 
-/// The time that the next worker waits after a failover.
+/// A short lease, because after a failover the next worker waits for a lease.
 const SHORT_LEASE_MS: i64 = 1_000;
 
 /// The payments, in order.
 type PaymentLog = Arc<Mutex<Vec<String>>>;
 
-/// A payment, whose tool then returns or not.
+/// A tool that makes a payment. If `answers` is false, it does not return afterward.
 fn pay(paid: &PaymentLog, answers: bool) -> TypedTool {
     let paid = Arc::clone(paid);
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, args: Value| {
@@ -90,7 +90,7 @@ const RETRIED: &str = "tickfleet_retries_total{reason=\"not_durable\"}";
 async fn a_call_whose_begin_no_replica_confirms_does_not_run_and_says_so() {
     let (paid, (primary, mut replica)) = (PaymentLog::default(), pair().await);
     let mut fleet = Fleet::start_on(primary, plan(&paid, true, Durability::Replica)).await;
-    // If the machine stalls for half a second, a confirmation fails, and uses up an attempt.
+    // If the machine stalls for half a second, a confirmation fails, which uses up an attempt.
     fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
     assert_eq!(result(&fleet.reply().await).0, "ok");
     let unconfirmed = counted(&fleet.metrics, UNCONFIRMED);
@@ -109,7 +109,7 @@ async fn a_call_whose_begin_no_replica_confirms_does_not_run_and_says_so() {
     assert_eq!(counted(&fleet.metrics, UNCONFIRMED) - unconfirmed, 4);
     assert_eq!(counted(&fleet.metrics, RETRIED) - retried, 3);
 
-    // Nothing of the call is left: neither its begin nor its claim of the payment keeps an equal call from running.
+    // Nothing is left of the call. Neither its begin nor its claim of the payment prevents an equal call from running.
     replica.resume();
     until_confirmed(&fleet.server).await;
     fleet.submit(&[("pay", json!({"to": "fran"}))]).await;
@@ -199,8 +199,8 @@ struct FailedOver {
     outcome: String,
 }
 
-/// The replica knows the turn. If it `lags`, it knows nothing that happens then: a worker begins the payment. Primary
-/// and worker die together, and another worker continues with what the replica knows.
+/// A worker begins a payment, and then the worker and the primary are killed. Another worker continues with the data of
+/// the replica. The replica has the turn. If it `lags`, it has no later data, such as the begin of the payment.
 async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let paid = PaymentLog::default();
     let trio = &mut SentinelSetup::start(1).await;
@@ -226,7 +226,7 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
         trio.cut_replicas(0).await;
     }
     let worker = KillableProcess::worker_on(&url, Arc::clone(&first), &active, &metrics, "first");
-    // Without a confirmation, the payment is not made.
+    // If the begin is not confirmed, the payment is not made.
     let is_in_vain = lags && durable == Durability::Replica;
     until(async || if is_in_vain { counted(&metrics, UNCONFIRMED) > 0 } else { !paid.lock().unwrap().is_empty() })
         .await;
@@ -234,7 +234,7 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let before = paid.lock().unwrap().len();
     trio.servers[0].kill9();
     assert_eq!(trio.another_primary(0).await, 1);
-    // The next primary gets a replica: otherwise, nothing would be confirmed there either.
+    // Give the next primary a replica. Without one, it could not confirm a begin either.
     trio.servers[0].restart().await;
     trio.replicated(1, 1).await;
     let worker = KillableProcess::worker_on(&url, second, &active, &metrics, "second");
@@ -288,7 +288,8 @@ async fn a_failover_to_a_lagging_replica_makes_a_payment_twice_only_where_nobody
     assert_eq!(following, told(1, 1, "outcome_unknown"), "what it knows is not run again");
 }
 
-/// Returns how many of 200 turns that Redis confirmed are lost after its process was killed, with these settings.
+/// Submits 200 turns to a Redis with these settings, and kills the process after it confirmed them. Returns the number
+/// of lost turns.
 async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
     const TURNS: usize = 200;
     let appendonly = if settings.is_empty() { &["--appendonly", "no"][..] } else { &[] };
@@ -320,7 +321,7 @@ async fn what_a_killed_redis_has_lost_is_what_the_page_says_of_its_settings() {
     let aof = |fsync: &'static str| ["--appendonly", "yes", "--appendfsync", fsync];
     assert_eq!(lost(&[], None).await, 200, "neither an append-only file nor snapshots");
     assert_eq!(lost(&[], Some(150)).await, 50, "a snapshot after 150");
-    // The system keeps what the process has written: only a crash of the machine loses it.
+    // The operating system keeps the data that the process has written. Only a crash of the machine would lose it.
     for fsync in ["no", "everysec", "always"] {
         assert_eq!(lost(&aof(fsync), None).await, 0, "appendfsync {fsync}");
     }

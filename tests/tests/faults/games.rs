@@ -1,5 +1,6 @@
-//! Games: real schedulers, workers and an external runtime, on stores in memory that fail like real ones, with two
-//! shards, turns and tasks, cancels, run-time settings and reloads. Time is virtual, and a seed decides all events.
+//! Randomized games. Real schedulers, workers and an external runtime run on in-memory stores that fail like real ones.
+//! A game has two shards, turns, tasks, cancels, run-time settings and reloads. Time is virtual, and a seed decides all
+//! events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -31,14 +32,14 @@ use tokio::time::{Instant, sleep};
 const LEASE_MS: i64 = 2_000;
 /// The longest history that a store keeps for [`FaultyStore::lose`], ms.
 const HISTORY_MS: i64 = 2_000;
-/// Agents that make turns; agents that take tasks, `sam` with a handler and `ext` with an external runtime.
+/// Agents that make turns. `TAKERS` are agents that take tasks: `sam` has a handler, and `ext` an external runtime.
 const AGENTS: [&str; 3] = ["kelly", "fran", "ben"];
 const TAKERS: [&str; 2] = ["sam", "ext"];
 /// Tenants in two shards, and one that is set at run time.
 const TENANTS: [&str; 3] = ["acme", "blue", "late"];
 const SHARDS: u32 = 2;
 
-/// The runtime's clock, which tests pause.
+/// The virtual clock of the async runtime.
 #[derive(Debug)]
 struct VirtualClock(Instant);
 
@@ -70,7 +71,7 @@ fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
         let runs = Arc::clone(&runs);
         async move {
             *runs.lock().unwrap().entry(context.call.to_string()).or_default() += 1;
-            // The duration of the call, which is virtual.
+            // Takes the duration of the call in virtual time.
             sleep(Duration::from_millis(args["ms"].as_u64().unwrap_or_default())).await;
             if args["fails"].as_u64().unwrap_or_default() >= u64::from(context.attempt) {
                 return Err(ToolError::Transient("not yet".into()));
@@ -96,14 +97,14 @@ async fn outside(connection: FaultyStore, tenant: &'static str, mut dice: Dice) 
     let take = TakeRequest { consumer: "runtime".into(), queues: vec![queue], count: 4, wait_ms: 500 };
     loop {
         let Ok(taken) = connection.take(&take).await else {
-            // The store refused the command: a pause, as a client makes it.
+            // The store rejected the command. Pause before the next attempt, as a client does.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
         for entry in taken {
             // The runtime abandons one of four tasks.
             if dice.below(4) > 0 {
-                // The duration of the work, which is virtual.
+                // Takes the duration of the work in virtual time.
                 sleep(Duration::from_millis(dice.below(400))).await;
                 finish(&connection, &entry.fields, &entry.entry, &mut dice).await;
             }
@@ -118,7 +119,7 @@ async fn finish(connection: &FaultyStore, fields: &Fields, lease: &EntryId, dice
     let said = json!({"op": "finish", "tenant": tenant, "task_id": id, "lease": lease.as_str(), "output": "done"});
     let mut transaction = Transaction::new(Version::new(format!("r{:x}", dice.below(u64::MAX))));
     transaction.write(Write::Enqueue(StreamKey::new("tasks"), vec![("task".into(), said.to_string().into())]));
-    // If the message is lost, the task loses its lease.
+    // Ignore an error: if the message is lost, the task's lease ends.
     drop(connection.commit(&[transaction]).await);
 }
 
@@ -131,7 +132,7 @@ struct Process {
 }
 
 impl Process {
-    /// Ends at once. Tasks that it has started may still run, as on a machine that is cut off.
+    /// Ends the process at once. Tool calls that it started possibly continue, as on a machine without network.
     fn kill(self) {
         self.connections.iter().for_each(FaultyStore::sever);
         self.running.iter().for_each(JoinHandle::abort);
@@ -154,9 +155,9 @@ struct Game {
     tasks: Vec<Task>,
     /// Turns that were canceled at some time.
     canceled: BTreeSet<usize>,
-    /// Whether a tool was ever switched off.
+    /// Whether a tool was ever disabled.
     is_switched: bool,
-    /// Whether the tenant `late` was set.
+    /// Whether the tenant `late` was created.
     has_late: bool,
     runtimes: Vec<JoinHandle<()>>,
 }
@@ -310,11 +311,12 @@ impl Game {
                 switch_tool(self.client.stores(), "write", on, operator).await.unwrap();
                 self.is_switched = true;
             }
-            // If the store lost the tenant, its turns would be rejected.
+            // Not in games in which the store loses writes: if it lost the tenant, the tenant's turns would be
+            // rejected.
             1 if !loses => {
                 let late = TenantId::new("late").unwrap();
                 set_tenant(self.client.store(&late), &late, &TenantPolicy::default(), operator).await.unwrap();
-                // Schedulers read a new tenant with a heartbeat.
+                // Wait for a heartbeat, with which schedulers read a new tenant.
                 sleep(Duration::from_millis(LEASE_MS.unsigned_abs())).await;
                 self.has_late = true;
             }
@@ -344,7 +346,7 @@ impl Game {
         }
     }
 
-    /// Submits a turn, possibly again. True if the turn was accepted, now or before.
+    /// Submits a turn, possibly again. Returns true if the turn was accepted now or in an earlier submit.
     async fn resubmit(&self, number: usize) -> bool {
         match self.client.submit(self.turns[number].clone()).await {
             Ok(_) => true,
@@ -402,8 +404,8 @@ impl Game {
         replies
     }
 
-    /// Removes all faults, and waits until every turn and task has its reply. May resubmit turns and tasks that the
-    /// store has lost.
+    /// Removes all faults, and waits until every turn and task has its reply. If `resubmits`, submits turns and tasks
+    /// again that the store has lost.
     async fn finish(&mut self, resubmits: bool) -> BTreeMap<String, Vec<Value>> {
         self.set_faults(&Faults::default());
         self.faulty.iter().for_each(|faulty| faulty.set_memory_short(false));
@@ -466,7 +468,7 @@ impl Game {
             let taker = TAKERS[number % TAKERS.len()];
             match of_task[0]["results"][0]["outcome"].as_str().unwrap() {
                 "ok" => *seen.entry(format!("task of {taker}")).or_default() += 1,
-                // Each runtime that took the task, or to which the response was lost, has lost its lease.
+                // Every runtime that leased the task abandoned it, or did not receive it because the response was lost.
                 "outcome_unknown" if taker == "ext" => *seen.entry("task given up".into()).or_default() += 1,
                 other => panic!("a task of {taker} ended as {other}: {}", of_task[0]),
             }
@@ -474,8 +476,8 @@ impl Game {
     }
 }
 
-/// Plays one game. Either processes are killed, or the store loses its last writes, never both: if only a lost store
-/// and a killed process knew something, it is lost.
+/// Plays one game. Either processes are killed, or the store loses its last writes, but not both. If both happened,
+/// data that only the killed process and the lost writes had would be lost.
 async fn play(seed: u64, loses: bool, seen: &mut BTreeMap<String, usize>) {
     let mut game = Game::start(seed).await;
     for _ in 0..120 {

@@ -1,5 +1,5 @@
-//! Processes that are stopped and killed while something in Redis is malformed, deleted or lost: this affects at most
-//! its owner, and every turn is answered once.
+//! Processes are stopped and killed while data in Redis is malformed, deleted or lost. This affects at most the owner
+//! of the data, and every turn gets exactly one reply.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn submit(fleet: &Fleet, prefix: &str, count: usize) {
     }
 }
 
-/// Waits for one reply to each of this many turns, and checks that there are no others.
+/// Waits for one reply to each of this many turns, and checks that there are no other replies.
 async fn answered(fleet: &mut Fleet, count: usize) {
     let replies = fleet.replies(count).await;
     for (turn, reply) in &replies {
@@ -63,7 +63,7 @@ async fn what_a_killed_scheduler_and_a_killed_worker_held_comes_back_whatever_ma
     submit(&fleet, "slice", 3).await;
     fleet.until("slices wait", async |fleet| fleet.ask::<u64>("XLEN", "ready:normal", &[]).await >= 3).await;
     dying.0.pause();
-    // Entries of a foreign writer, before and after our own.
+    // Write entries that are not ours before and after our own entries.
     fleet.foreign("ready:normal", &[("m", "{}"), ("c", "{}"), ("x", "odd"), ("p", "odd")]).await;
     let fields = wide();
     let mut odd: Vec<(&str, &str)> = fields.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
@@ -114,7 +114,7 @@ async fn a_deleted_external_stream_stops_no_retry_and_a_repair_ends_its_task() {
     assert_eq!(fleet.lease_task("archy", "outside").await.id(), lost);
     let _: u64 = fleet.ask("DEL", "external:acme:archy", &[]).await;
     let _worker = node(&fleet, Role::Worker, 0);
-    // From now on, the task's timer comes first.
+    // Wait until the task's timer is due before all other timers.
     fleet
         .until("the task's timer is due", async |fleet| {
             let due: Option<f64> = fleet.ask("ZSCORE", "timers", &[&format!("turn:acme:{lost}")]).await;
@@ -124,7 +124,7 @@ async fn a_deleted_external_stream_stops_no_retry_and_a_repair_ends_its_task() {
         .await;
     fleet.submit_turn(json!({"turn_id": "t", "calls": [flaky()]})).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
-    // Its message is lost with the stream.
+    // The task's message is lost with the stream.
     assert_eq!(fleet.store.check(true).await.unwrap().faults.len(), 1);
     let reply = fleet.reply().await;
     assert_eq!((reply["task_id"].as_str(), outcomes(&reply)), (Some(&*lost), vec!["internal"]), "{reply}");
@@ -152,7 +152,7 @@ async fn a_deleted_queue_costs_its_slices_and_a_repair_ends_their_turns() {
         assert!(matches!(fault.kind, FaultKind::Found(Fault::SliceLost)) && fault.repaired, "{fault:?}");
     }
     for (turn, reply) in fleet.replies(20).await {
-        // Its calls are lost with the slice, so their outcome is unknown.
+        // The turn's calls are lost with the slice, so their outcome is unknown.
         assert_eq!(outcomes(&reply), ["internal"], "{turn}: {reply}");
     }
     assert_eq!(fleet.store.check(false).await.unwrap().faults, []);
@@ -184,7 +184,7 @@ async fn turns_that_a_scheduler_was_given_and_never_got_are_admitted_once() {
     submit(&fleet, "first", 1).await;
     answered(&mut fleet, 1).await;
     let name = fleet.reader_of("turns").await;
-    // As if Redis delivered entries on an abandoned connection: the scheduler lives, but never received them.
+    // Simulate that Redis delivered entries on an abandoned connection: the scheduler lives, but did not receive them.
     living.pause();
     submit(&fleet, "late", 30).await;
     fleet.read_as("turns", &name).await;
@@ -200,7 +200,7 @@ async fn turns_of_a_deleted_scheduler_are_admitted_once() {
     submit(&fleet, "first", 1).await;
     answered(&mut fleet, 1).await;
     let name = fleet.reader_of("turns").await;
-    // Its consumer is deleted with all pending entries while it is paused; another scheduler continues.
+    // While the scheduler is paused, delete its consumer with all pending entries. Another scheduler continues.
     living.pause();
     submit(&fleet, "orphan", 30).await;
     fleet.read_as("turns", &name).await;

@@ -1,5 +1,5 @@
-//! Payments with unknown outcome, because responses and requests get lost and workers die: each is planned twice and
-//! made at most once, and the tool that finds payments settles the unknown outcomes.
+//! Payments whose outcome becomes unknown, because responses and requests are lost and workers die. Each payment is
+//! planned twice and made at most once. The tool that finds payments resolves the unknown outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tickfleet_tests::inbox::submit_all;
 use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// The payments that were made, by recipient; outside the fleet.
+/// The payments that were made, by recipient. This record is outside the fleet.
 type Bank = Arc<Mutex<BTreeMap<u64, Vec<String>>>>;
 
 fn pay(bank: &Bank) -> TypedTool {
@@ -26,14 +26,14 @@ fn pay(bank: &Bank) -> TypedTool {
         async move {
             // Long enough for a kill before the payment, and after it.
             tokio::time::sleep(Duration::from_millis(4)).await;
-            // A request that is lost, the first time.
+            // Some requests are lost the first time.
             if to.is_multiple_of(11) && context.call.turn.as_str().ends_with('a') {
                 return Err(ToolError::internal("the connection was lost"));
             }
             bank.lock().unwrap().entry(to).or_default().push(context.idempotency_key.clone());
-            // As above.
+            // Long enough for a kill after the payment.
             tokio::time::sleep(Duration::from_millis(4)).await;
-            // A response that is lost.
+            // Some responses are lost.
             if to.is_multiple_of(7) {
                 return Err(ToolError::internal("the connection was lost"));
             }
@@ -87,7 +87,7 @@ fn plan(bank: &Bank) -> Plan {
 #[derive(Debug, Default)]
 struct OutcomeCounts {
     outcomes: BTreeMap<String, usize>,
-    /// Outcomes that the other tool settled.
+    /// The number of unknown outcomes that `find_payment` resolved.
     reconciled: usize,
 }
 
@@ -146,11 +146,12 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
     fleet.stop().await;
 }
 
-/// The number of queries for each payment, by recipient. Its request is lost, or arrives only after the first query.
+/// The number of queries for each payment, by recipient. The payment's request is lost, or arrives only after the first
+/// query.
 type QueryCounts = Arc<Mutex<BTreeMap<u64, usize>>>;
 
-/// Finds a payment with an even number from the second query on, because its request has arrived by then; never another
-/// one.
+/// A tool that finds payments to even numbers from the second query on, because their requests arrive after the first
+/// query. It finds no other payments.
 fn find_late(asked: &QueryCounts) -> TypedTool {
     let asked = Arc::clone(asked);
     TypedTool::new("find_payment", "Finds a payment.", Effect::Read, move |_, arguments: Value| {
@@ -169,7 +170,7 @@ fn find_late(asked: &QueryCounts) -> TypedTool {
 async fn that_a_payment_did_not_happen_is_believed_only_when_its_request_can_no_longer_be_on_its_way() {
     let bank = Bank::default();
     let asked = QueryCounts::default();
-    // No worker dies here; the default lease is long enough that a stalled machine does not look like a death.
+    // No worker dies in this test. The default lease is long enough that a stalled machine does not end it.
     let store = StoreOptions::default();
     let tools = vec![pay(&bank), find_late(&asked)];
     let fleet = Fleet::start(Plan { workers: 1, tools, store, ..plan(&bank) }).await;

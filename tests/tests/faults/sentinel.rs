@@ -1,4 +1,5 @@
-//! A fleet whose Redis is named by Sentinels: it continues with the next primary, whatever happened to the last one.
+//! A fleet that finds its Redis through Sentinels. It continues with the next primary, whatever happened to the
+//! previous one.
 
 mod parted;
 
@@ -33,7 +34,8 @@ use super::cluster::run_and_epoch;
 
 /// Turns of each kind.
 const TURNS: usize = 12;
-/// The time in which Sentinels detect a dead server (1 s) and agree, and a fleet finds the next one, on a busy machine.
+/// Maximum time for a failover on a busy machine: Sentinels detect a dead server (1 s) and agree, and the fleet finds
+/// the next primary.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize, JsonSchema)]
@@ -47,7 +49,7 @@ struct Ran {
     attempt: u32,
 }
 
-/// A tool `act` (once) that counts each run, and returns while a gate is open.
+/// A `once` tool `act` that counts each run, and returns only while the gate is open.
 struct Gate {
     runs: Arc<Mutex<BTreeMap<String, usize>>>,
     open: watch::Sender<bool>,
@@ -86,7 +88,7 @@ impl Fleet {
         Self::start_on(trio, url, Durability::None).await
     }
 
-    /// A fleet that knows the trio by this URL.
+    /// A fleet that finds the servers of `trio` through this URL.
     async fn start_on(trio: SentinelSetup, url: String, durable: Durability) -> Self {
         let gate = Gate { runs: Arc::default(), open: watch::Sender::new(true) };
         let caps = DefaultCaps { tick_ms: 200, calls_per_tick: 1_000, ..DefaultCaps::default() };
@@ -114,7 +116,7 @@ impl Fleet {
         Self { trio, gate, client, store, metrics, parts: vec![(working, worker), (scheduling, scheduler)] }
     }
 
-    /// Submits turns `<prefix>0…`, each until it is accepted. A repeated ID is accepted only once.
+    /// Submits turns `<prefix>0…`. Repeats each submit until it is accepted. An ID is accepted only once.
     async fn submit(&self, prefix: &str) {
         for i in 0..TURNS {
             let id = format!("{prefix}{i}");
@@ -128,7 +130,7 @@ impl Fleet {
                     Err(SubmitError::Store(error)) if Instant::now() < deadline => drop(error),
                     Err(error) => panic!("{id}: {error}"),
                 }
-                // While there is no primary; the deadline above bounds this.
+                // Retry while there is no primary; the deadline above bounds this.
                 sleep(Duration::from_millis(50)).await;
             }
         }
@@ -172,7 +174,7 @@ impl Fleet {
     }
 
     /// Promotes this server, and waits until the producer's own connection leads to it. Returns the number of
-    /// promotions: on a busy machine, Sentinels may revert a failover.
+    /// promotions, because Sentinels on a busy machine sometimes revert a failover.
     async fn until_led_to(&self, server: usize) -> u64 {
         let mut deadline = Instant::now() + RECOVERS_WITHIN;
         let mut failovers = 0;
@@ -223,7 +225,7 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
     let before = fleet.epoch(0).await;
     assert_eq!(fleet.moves(), 0);
 
-    // All these calls run when the primary is killed, and the replica knows the calls that have begun.
+    // When the primary is killed, all these calls run, and the replica has the records of their begin.
     fleet.gate.open.send_replace(false);
     fleet.submit("under-way").await;
     timeout(PATIENCE, async {
@@ -260,14 +262,14 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
     // The old primary returns as a replica, and serves the fleet again when it is promoted.
     fleet.trio.servers[0].restart().await;
     fleet.trio.replicated(1, 1).await;
-    // Until all clients know the new primary, the other server accepts writes that it will lose.
+    // Wait until all clients know the new primary. Before that, the other server accepts writes that it will lose.
     let failovers = fleet.until_led_to(0).await;
     fleet.submit("back").await;
     let replies = fleet.until_replied(0, 4 * TURNS).await;
     assert!(replies.values().all(|replies| replies.len() == 1), "{replies:?}");
     let epochs = fleet.epoch(0).await.1 - after.1;
-    // Sentinels may have switched back and forth, and the fleet may have missed a primary of a moment. Without that, it
-    // is one epoch.
+    // The expected number of epochs is one. It is higher if Sentinels switched back and forth, and lower than the
+    // number of switches if the fleet did not notice a primary that existed only for a moment.
     assert!((1..=(2 * failovers).max(2) - 1).contains(&epochs), "{epochs} epochs, {failovers} failovers");
     fleet.stop().await;
 }
@@ -275,7 +277,7 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
 #[tokio::test]
 async fn connections_of_all_kinds_lead_to_the_primary_that_was_promoted() {
     let mut trio = SentinelSetup::start(1).await;
-    // One of three Sentinels is enough, whichever it is.
+    // Any one of the three Sentinels is enough.
     trio.kill_sentinel(0);
     let store = Store::open(&trio.url(), 0, Arc::new(StoreOptions::default())).unwrap();
     let pool = Pool::open(&trio.url(), 2).unwrap();
@@ -321,7 +323,7 @@ async fn sentinel_that_names(port: watch::Receiver<String>) -> u16 {
                     let port = port.borrow().clone();
                     let answer = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
                     let named = if text.contains("GET-MASTER-ADDR") { answer.as_str() } else { "" };
-                    // It may not show its configuration.
+                    // The stub rejects requests for its configuration.
                     let refused = "-NOPERM\r\n".repeat(text.matches("$6\r\nMASTER\r\n").count());
                     stream.write_all(format!("{own}{named}{refused}").as_bytes()).await.unwrap();
                 }
@@ -362,8 +364,8 @@ async fn a_primary_that_was_replaced_and_does_not_know_it_is_left_within_seconds
 
     names.send_replace(port_of(&new));
     let deadline = Instant::now() + RECOVERS_WITHIN;
-    // Meanwhile only the reader sends commands, and the old primary answers them. The reader creates its queue where it
-    // reads.
+    // Only the reader sends commands in this loop, first to the old primary. The reader creates its queue on the server
+    // from which it reads, so a key on the new primary shows that the reader has moved.
     while redis::cmd("DBSIZE").query_async::<usize>(&mut new.connection().await).await.unwrap() == 0 {
         assert!(Instant::now() < deadline, "the old primary is still read");
         assert!(store.seam().take(&take).await.unwrap().is_empty());
@@ -388,7 +390,7 @@ async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
     .await;
     let port = port_of(&replica);
     let lagging = lagging_sentinel(&port_of(&replica)).await;
-    // Accepts connections, and never answers.
+    // This listener accepts connections, but never responds.
     let holds = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = holds.local_addr().unwrap().port();
     let url = format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{silent},127.0.0.1:{lagging},127.0.0.1:{port}/fleet");
@@ -403,7 +405,7 @@ async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
         "127.0.0.1:1: ".to_owned(),
         format!("127.0.0.1:{silent}: no answer within 1s"),
         format!("127.0.0.1:{lagging}: names 127.0.0.1:{port}: it reports the role slave"),
-        // Not a Sentinel.
+        // This address is not a Sentinel.
         format!("127.0.0.1:{port}: "),
     ] {
         assert!(said.contains(&expected), "{expected}\n{said}");

@@ -67,8 +67,8 @@ impl Gate {
     }
 }
 
-/// High caps, and a lease so short that tests need not wait long for its end. It is not shorter, because on a busy
-/// machine a whole fleet on one thread may stall for a second.
+/// High caps, and a short lease, so that tests do not wait long for its end. The lease is not shorter, because on a
+/// busy machine a whole fleet on one thread can stall for a second.
 fn plan(gate: &Gate) -> Plan {
     Plan {
         caps: DefaultCaps {
@@ -105,8 +105,8 @@ async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
     ids
 }
 
-/// Waits for one reply to each turn. The `act` call is `ok` and ran once, or it is `outcome_unknown` and ran at most
-/// once.
+/// Waits for one reply to each turn. Checks the `act` call: if it is `ok`, it ran once, and if it is `outcome_unknown`,
+/// it ran at most once.
 async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
     let replies = fleet.replies(ids.len()).await;
     for id in ids {
@@ -125,11 +125,11 @@ async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
 async fn a_draining_worker_hands_back_what_it_cannot_finish_and_nothing_is_lost() {
     let gate = Gate::new(false);
     let plan = plan(&gate);
-    // Nothing here waits for the end of a lease, and a lost lease would start calls again.
+    // Use a long lease: this test does not wait for its end, and a lost lease would start calls again.
     let store = StoreOptions { lease_ms: 20_000, ending_lease_ms: 20_000, ..plan.store.clone() };
     let mut fleet = Fleet::start(Plan { slots: 4, store, ..plan }).await;
     for i in 0..8 {
-        // Four run at once, and four more wait for them.
+        // Four turns run at once, and four more turns wait for slots.
         let (name, mark) = if i == 0 { ("act", "act".to_owned()) } else { ("look", format!("look{i}")) };
         fleet
             .submit_turn(json!({"turn_id": mark, "calls": [call(name, &mark), call("look", &format!("{mark}.then"))]}))
@@ -203,7 +203,8 @@ async fn redis_is_killed_while_results_are_settled() {
     fleet.stop().await;
 }
 
-/// Redis does not respond for about a lease (the worker's lease is old, but may still be valid), or for much longer.
+/// Redis does not respond for `pause`: either for about a lease, so that the worker's lease is possibly still valid, or
+/// for much longer.
 async fn paused_for(pause: Duration) {
     let gate = Gate::new(false);
     let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;
@@ -211,7 +212,7 @@ async fn paused_for(pause: Duration) {
     fleet.until("calls run", async |_| gate.all_runs() >= 12).await;
     fleet.server.pause();
     gate.open.send_replace(true);
-    // The test is about the length of this pause.
+    // Redis does not respond during this sleep.
     tokio::time::sleep(pause).await;
     fleet.server.resume();
     each_is_answered_once(&mut fleet, &gate, &ids).await;
@@ -240,7 +241,7 @@ async fn redis_is_flushed_and_the_fleet_works_again() {
     fleet
         .until("the loss is noticed", async |fleet| !fleet.metrics.render().contains("tickfleet_state_lost_total 0"))
         .await;
-    // Turns after the flush run normally. Turns in Redis are lost, and get no reply.
+    // Turns after the flush run normally. Turns that were in Redis before the flush are lost, and get no reply.
     fleet.until("the inbound stream is there", async |fleet| fleet.ask::<u64>("EXISTS", "turns", &[]).await == 1).await;
     let ids = submit(&fleet, "new", 4).await;
     each_is_answered_once(&mut fleet, &gate, &ids).await;
@@ -309,7 +310,7 @@ async fn while_memory_is_full_what_is_in_is_answered_and_nothing_new_comes_in() 
     let mut fleet = Fleet::start(plan(&gate)).await;
     let before = submit(&fleet, "before", 3).await;
     fleet.until("they run", async |_| gate.all_runs() == 3).await;
-    // Redis uses 90 % of its limit: producers in other languages still write, and their turns run.
+    // Redis uses 90 % of its limit. Producers that write to Redis directly still can, and their turns run.
     bound_memory(&fleet, 111).await;
     pressure(&fleet, "1").await;
     let during = submit(&fleet, "during", 3).await;
@@ -320,7 +321,8 @@ async fn while_memory_is_full_what_is_in_is_answered_and_nothing_new_comes_in() 
     let client = tickfleet_client::Client::connect(&fleet.server.url(), fleet.plan().store.clone()).await.unwrap();
     let refused = client.submit(turn.unwrap()).await;
     assert!(matches!(refused, Err(tickfleet_client::SubmitError::Pressure)), "{refused:?}");
-    // Beyond 100 %: a `once` call begins, throttle queues are released, retries are dispatched, results are settled.
+    // Redis uses more than 100 % of its limit. A `once` call still begins, throttle queues are released, retries are
+    // dispatched, and results are settled.
     let capped = submit(&fleet, "last", 3).await;
     bound_memory(&fleet, 95).await;
     gate.open.send_replace(true);
@@ -375,7 +377,7 @@ async fn redis_permits_nothing_for_a_while_and_no_turn_is_refused_and_no_result_
     acl("-evalsha").await;
     gate.open.send_replace(true);
     fleet.submit_turn(json!({"turn_id": "meanwhile", "calls": [call("look", "meanwhile")]})).await;
-    // Long enough for every process to be refused a few times, and far shorter than the lease.
+    // Long enough for Redis to reject commands of every process a few times, and far shorter than the lease.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     acl("+evalsha").await;
     let replies = fleet.replies(10).await;

@@ -1,4 +1,4 @@
-//! Agents with a model: the loop, its waits and bounds, and its reports of failures.
+//! Agents with a model: the agent loop, its waits and bounds, and its reports of failures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn llm(system: &str) -> TaskHandlerDef {
     }))
 }
 
-/// atlas leads, kelly publishes; the model runs both.
+/// A plan with two agents that run on the model: atlas delegates, and kelly publishes.
 fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
     let handlers = [("atlas", llm("You are atlas.")), ("kelly", llm("You are kelly."))];
     Plan {
@@ -77,7 +77,7 @@ fn task(id: &str, agent: &str, description: &str) -> Value {
     json!({"task_id": id, "tenant": "acme", "target_agent": agent, "task_description": description, "reply_to": "box"})
 }
 
-/// Returns the one result of a task's reply.
+/// Returns the only result of a task's reply.
 fn result(reply: &Value) -> &Value {
     let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
     result
@@ -140,7 +140,7 @@ async fn an_agent_delegates_waits_without_a_slot_and_goes_on_with_the_answer() {
         _ => ModelReply::words("Posted number one."),
     })
     .await;
-    // With one slot, an agent that kept it while waiting would wait forever.
+    // Use one slot. An agent that kept the slot while it waits would wait forever.
     let mut fleet = Fleet::start(Plan { slots: 1, ..plan(&model, vec![post(&posts)]) }).await;
     enqueue(&fleet, task("job-1", "atlas", "Have the news posted.")).await;
     let replies: BTreeMap<String, Value> = fleet.replies(1).await;
@@ -179,7 +179,7 @@ async fn a_model_that_only_calls_is_asked_for_an_answer_in_the_end_and_one_in_ci
 async fn calls_that_come_with_the_last_answer_are_dropped_and_one_without_words_is_asked_for_again() {
     let tries = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |asked: &ModelRequest| {
-        // The model makes a call although it may not.
+        // The model makes a call although it must not.
         match asked.last && tries.fetch_add(1, Ordering::SeqCst) > 0 {
             true => ModelReply::words("I give up."),
             false => ModelReply::call("echo", json!({"text": asked.answers().to_string()})),
@@ -249,7 +249,7 @@ async fn a_task_that_finds_its_model_resting_waits_and_uses_up_no_try() {
         _ => ModelReply::words("At last."),
     })
     .await;
-    // One attempt per step: a task that used it up while the model is paused would end here.
+    // Allow one attempt per step. A task that used up its attempt while the model is paused would end here.
     let ladder = tickfleet_model::retry::Ladder::new([].into());
     let mut fleet = Fleet::start(Plan { ladder, ..plan(&model, vec![]) }).await;
     enqueue(&fleet, task("first", "kelly", "Go on.")).await;
@@ -309,8 +309,8 @@ async fn an_agent_can_read_what_models_have_used_today() {
     enqueue(&fleet, task("job-1", "kelly", "What did we use?")).await;
     let reply = fleet.reply().await;
     let told: Value = serde_json::from_str(result(&reply)["output"]["answer"].as_str().unwrap()).unwrap();
-    // The use of the first of its two answers: 100 input tokens at 1 per million, and 10 output tokens at 2 per
-    // million.
+    // The usage of the first of the task's two model answers: 100 input tokens at 1 per million, and 10 output tokens
+    // at 2 per million.
     let usage = &told["usage"];
     assert_eq!((&usage["tokens"], &usage["money"]), (&json!({"used": 110}), &json!({"used": 120})), "{told}");
     fleet.stop().await;

@@ -1,4 +1,4 @@
-//! Delegated tasks: each ends with one record and one reply, whichever handler it has.
+//! Delegated tasks: each ends with one record and one reply, for every kind of handler.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -30,8 +30,8 @@ struct Done {
     attempt: u32,
 }
 
-/// A handler for descriptions `ok <n>`: it succeeds from attempt n on, and fails with a transient error before. With
-/// `never`, it does not return.
+/// A handler that obeys the task's description. With `ok <n>`, attempts before the n-th fail with a transient error,
+/// and later attempts succeed. With `never`, the handler does not return.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Fails for a while.", Effect::Idempotent, |context: CallContext, work: Work| async move {
         let ok_from: u32 = match work.description.split(' ').nth(1).and_then(|n| n.parse().ok()) {
@@ -84,7 +84,7 @@ fn guarded(name: &'static str) -> TypedTool {
     TypedTool::new(name, "Needs a capability.", Effect::Read, run).requires(name)
 }
 
-/// archy may read files and send mail; kelly may only read files; tina may not delegate.
+/// archy can read files and send mail. kelly can only read files. tina cannot delegate.
 fn capabilities(policy: &mut Policy) {
     let delegate = policy.permissions.matrix.get_mut("delegate_task").unwrap();
     delegate.deny_agents.insert(AgentId::new("tina").unwrap());
@@ -102,7 +102,7 @@ fn delegate(target: &str, description: &str) -> Value {
     json!({"id": "c", "name": "delegate_task", "arguments": {"target_agent": target, "task_description": description}})
 }
 
-/// Returns the one result of a task's reply.
+/// Returns the only result of a task's reply.
 fn result(reply: &Value) -> &Value {
     let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
     assert_eq!((&result["tool"], &reply["status"]), (&json!("delegate_task"), &json!("done")), "{reply}");
@@ -119,7 +119,7 @@ async fn an_agent_delegates_goes_on_and_the_answer_comes_as_a_reply_of_its_own()
     let job = confirmed["job_id"].as_str().unwrap();
     let reply = &replies[job];
     assert_eq!((&reply["agent"], &reply["correlation_id"]), (&json!("fran"), &json!("r-1")));
-    // The reply may arrive before the turn's own reply, so it names the call that it answers.
+    // The task's reply can arrive before the turn's reply, so it names the call that delegated the task.
     assert_eq!(
         (&reply["delegator"], &reply["delegated_by"]),
         (&json!("kelly"), &json!(format!("{turn}/0"))),
@@ -195,7 +195,7 @@ async fn a_task_that_may_not_be_delegated_is_rejected_before_an_agent_sees_it() 
         fleet.until("its dead letter", async |fleet| fleet.dead().await.len() == index + 1).await;
     }
     fleet.no_more_replies().await;
-    // If an agent delegates the same tasks, its error messages help it to correct them.
+    // If an agent delegates the same invalid tasks, the error messages help the agent to correct them.
     let calls = [delegate("nobody", "x"), delegate("terry", "x"), delegate("kelly", "x"), delegate("fran", " ")];
     fleet.submit_turn(json!({"calls": calls})).await;
     let reply = fleet.reply().await;
@@ -248,7 +248,7 @@ async fn a_task_that_was_cancelled_before_it_came_ends_when_it_comes_and_no_hand
         assert!(message.contains("(reason: api_key=[REDACTED])") && message.contains("not executed"), "{message}");
     }
     assert_eq!(fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await, 0);
-    // A cancel for an unknown tenant becomes a dead letter, and leaves no mark.
+    // A cancel for an unknown tenant becomes a dead letter, and leaves no `early` key.
     fleet.say(json!({"op": "cancel", "tenant": "nobody", "task_id": "x"})).await;
     fleet.until("its dead letter", async |fleet| fleet.dead().await.len() == 1).await;
     assert_eq!(fleet.ask::<u64>("EXISTS", "early:nobody", &[]).await, 0);
@@ -293,7 +293,7 @@ async fn service(first: u16) -> (String, Arc<Mutex<Vec<String>>>) {
     (base, seen)
 }
 
-/// fran's tasks go to that service.
+/// A plan in which fran's tasks are sent to this service.
 fn over_http(base: &str, effect: Effect, not_executed: &[u16]) -> Plan {
     let http = json!({
         "method": "POST", "base_url": base, "path": "/tasks/{{task_id}}", "allow_private": ["127.0.0.1"],
@@ -356,7 +356,7 @@ async fn a_delegator_grants_no_more_than_it_has() {
     let mut fleet = Fleet::start(plan(60_000)).await;
     fleet.delegate("archy", json!({"task_id": "top", "budget": 8, "delegator": "kelly"})).await;
     let top = fleet.lease_task("archy", "r1").await;
-    // kelly may only read files, so archy may not do more for kelly, although it could by itself.
+    // kelly can only read files. So archy cannot do more in a task of kelly, although archy has more rights.
     let calls =
         json!([{"name": "read_files"}, {"name": "send_mail"}, delegate("kelly", "back"), delegate("link", "on")]);
     fleet.submit_turn(json!({"turn_id": "work", "agent": "archy", "task_id": "top", "calls": calls})).await;
@@ -364,14 +364,14 @@ async fn a_delegator_grants_no_more_than_it_has() {
     assert_eq!(outcomes(&reply), ["ok", "denied", "permanent", "ok"], "{reply:#}");
     let cycle = reply["results"][2]["error"]["message"].as_str().unwrap();
     assert!(cycle.contains("kelly → archy"), "{cycle}");
-    // The child gets half of the parent's budget. After four calls, nothing is left for another.
+    // The child gets half of the parent's budget. After four calls, the parent's budget is used up.
     let child = fleet.lease_task("link", "r2").await;
     assert_eq!((&child.task["budget"], &child.task["parent_task_id"]), (&json!(4), &json!("top")));
     fleet
         .submit_turn(json!({"turn_id": "more", "agent": "archy", "task_id": "top", "calls": [{"name": "echo"}]}))
         .await;
     assert_eq!(fleet.reply().await["results"][0]["error"]["code"], "task_budget_reached");
-    // A task that a service delegates under a task is bound by that task in the same way.
+    // If a service delegates a task with a parent task, the parent's limits apply in the same way.
     fleet.delegate("kelly", json!({"parent_task_id": child.id(), "budget": 1})).await;
     assert_eq!(fleet.reply().await["error"]["code"], "delegation_cycle");
     fleet.delegate("fran", json!({"parent_task_id": child.id(), "budget": 5})).await;

@@ -1,4 +1,4 @@
-//! Caps with many agents and replicas, checked by the calls that became ready to run, not by the counters that decided.
+//! Caps with many agents and replicas. The checks use the calls that became ready to run, not the fleet's own counters.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const TICK_MS: i64 = 3_000;
 const CALLS_PER_TICK: u32 = 10;
 /// Two and a half full windows.
 const CALLS_PER_DAY: u32 = 25;
-/// The number of calls in each of an agent's turns in a wave; in total twice what a window admits.
+/// The number of calls in each of an agent's turns in a wave. In total, they are twice as many as a window admits.
 const TURNS: [usize; 3] = [3, 13, 4];
 /// One wave per tick.
 const WAVES: usize = 2;
@@ -41,7 +41,7 @@ struct Stamp {
     stamp: u64,
 }
 
-/// A tool that returns a number which grows from call to call over all workers.
+/// A tool that returns a number. The number grows with every call on any worker.
 fn stamp() -> TypedTool {
     let next = Arc::new(AtomicU64::new(0));
     TypedTool::new("stamp", "Stamps.", Effect::Read, move |_: CallContext, _: Nothing| {
@@ -65,8 +65,8 @@ fn wave(wave: usize) -> Vec<Value> {
     turns.map(message).collect()
 }
 
-/// Starts a fleet whose ready streams show every admission. No entry is removed from them, and an entry's ID has the
-/// shard's time at which the commit debited: otherwise Redis would number entries by its own clock.
+/// Starts a fleet whose ready streams show every admission. Entries are never removed from the streams. An entry's ID
+/// is the shard's time at which the commit debited the caps, instead of a time by Redis' own clock.
 pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
     let schedulers = plan.schedulers;
     let workers = plan.workers;
@@ -198,7 +198,7 @@ async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
             let slice = Slice::read(queue.clone(), entry, &fields).unwrap();
             let first = slice.turn.position;
             for n in first..first + slice.calls.len() {
-                // A redelivered slice has another entry; its calls were admitted once.
+                // A redelivered slice has a second entry, but its calls were admitted only once.
                 if seen.insert((slice.name.clone(), n)) {
                     admitted.entry(slice.turn.head.agent.clone()).or_default().push(ms);
                 }

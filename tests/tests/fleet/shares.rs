@@ -1,5 +1,5 @@
-//! Limits of the workers' slots, with real schedulers and workers: tenants that share the slots, and a tool that has a
-//! part of them, by explicit limits and by default. Checked by the order in which calls run.
+//! Limits on the workers' slots, with real schedulers and workers. Tenants share the slots, and a tool has only a part
+//! of them, by explicit limits and by default. The order in which calls run shows whether the limits work.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -69,7 +69,7 @@ fn two_tenants(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("globex").unwrap(), globex);
 }
 
-/// Two tenants share the slots; `acme` has three times the weight.
+/// Two tenants share the slots. `acme` has three times the weight of the other tenant.
 fn sharing(policy: &mut Policy) {
     two_tenants(policy);
     policy.limits = Arc::new(vec![limit(LimitKey::Tenant, LimitBound::Share(1))]);
@@ -77,7 +77,7 @@ fn sharing(policy: &mut Policy) {
     acme.limits.insert("slots".into(), "3".into());
 }
 
-/// Returns the limits of a configuration with only these variables.
+/// Returns the limits of a configuration that only has these environment variables.
 fn limits_with(variables: &[(&str, &str)]) -> Arc<Vec<Limit>> {
     let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     load(&Sources { environment, others_carry_out: true, ..Sources::default() }).unwrap().policy.limits
@@ -97,7 +97,7 @@ async fn start(begun: &BegunTenants, policy: fn(&mut Policy)) -> Fleet {
     fleet
 }
 
-/// Waits until every scheduler knows the number of slots, if there is a limit that may depend on it.
+/// Waits until every scheduler knows the number of slots. Does not wait if the policy has no limits.
 async fn until_slots_are_counted(fleet: &Fleet) {
     if fleet.active.load().policy.limits.is_empty() {
         return;
@@ -105,7 +105,7 @@ async fn until_slots_are_counted(fleet: &Fleet) {
     fleet
         .until("the worker is counted", async |fleet| fleet.store.fleet_load().await.unwrap().slots == SLOTS as u64)
         .await;
-    // Schedulers count once a second, and a first count may have begun before.
+    // Schedulers count slots once a second. Wait for two counts, because the first one possibly began too early.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
 }
 
@@ -122,7 +122,7 @@ async fn until_begun(begun: &BegunTenants, count: usize) {
     }
 }
 
-/// Waits until all these calls have begun and ended.
+/// Waits until this many calls have begun, and all have ended.
 async fn until_over(fleet: &Fleet, begun: &BegunTenants, calls: usize) {
     until_begun(begun, calls).await;
     for (limit, tenant) in ["slots", "fair_share"].into_iter().flat_map(|limit| [(limit, "acme"), (limit, "globex")]) {
@@ -151,8 +151,8 @@ async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usiz
     }
 }
 
-/// Maximum calls of the flood before the other tenant's call: the calls that already occupied slots, and the calls that
-/// began while the turn was on its way.
+/// Maximum calls of the flood that begin before the other tenant's call. Some of them already occupy the slots, and the
+/// others begin while the turn is being admitted.
 const BEFORE_MAX: usize = FLOOD / 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,13 +170,13 @@ async fn a_flood_of_one_tenant_does_not_stand_before_another_s_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_default_a_flood_stands_before_no_other_tenant_s_calls() {
     const CALLS: usize = 9;
-    /// 150 times as many as the other tenant sends.
+    /// 150 times as many turns as the other tenant submits.
     const FLOOD: usize = super::shares::FLOOD / 2 * 3;
     let begun = BegunTenants::default();
     let fleet = start(&begun, by_default).await;
     submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
     until_begun(&begun, SLOTS).await;
-    // Entries that schedulers have not read yet come before the turns of all tenants.
+    // Wait, because inbound entries that schedulers have not read yet are admitted before later turns of any tenant.
     fleet.until("the flood is taken in", async |fleet| fleet.ask::<u64>("XLEN", "turns", &[]).await == 0).await;
     let mut before = Vec::new();
     for _ in 0..CALLS {
@@ -201,7 +201,7 @@ async fn what_waits_for_a_share_of_the_slots_asks_for_workers() {
     let tenants = ["acme", "globex"].map(|tenant| TenantId::new(tenant).unwrap());
     let backlog = async || fleet.store.backlog(&tenants, &["fair_share"]).await.unwrap();
     while backlog().await.running < SLOTS as u64 || backlog().await.inbound > 0 {
-        // Only Redis shows it, so this polls.
+        // Only Redis shows the backlog, so this polls.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_ne!(fleet.ask::<u64>("ZCARD", "throttle:fair_share@acme", &[]).await, 0, "most wait on the lane");
@@ -255,7 +255,7 @@ async fn tenants_that_wait_have_the_slots_by_weight() {
     let calls = begun.lock().unwrap()[FLOOD / 3..FLOOD].to_vec();
     let acme = count(&calls, "acme");
     let globex = count(&calls, "globex");
-    // Three to one, within ten percent.
+    // The ratio must be three to one, within ten percent.
     let part = acme * 1_000 / (acme + globex);
     eprintln!("of 1,000 calls, {part} were those of the tenant with three quarters of the weight");
     assert!((675..=825).contains(&part), "{acme} to {globex}");
@@ -291,7 +291,7 @@ async fn until_none_hangs(fleet: &Fleet, hanging: &AtomicUsize, calls: usize) {
     }
     for (limit, counter) in [("tool_slots", "hangs"), ("fair_share", "acme")] {
         while fleet.used(limit, counter).await.unwrap_or(0) > 0 {
-            // As above.
+            // No event reports the permits, so this polls.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -327,7 +327,7 @@ async fn by_default_one_tool_of_one_tenant_has_all_slots() {
     let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy: by_default, ..Plan::default() }).await;
     until_slots_are_counted(&fleet).await;
     submit_all(&fleet.server, fleet.store.keys(), &hung_turns(4 * SLOTS)).await;
-    // All slots are busy with this tool; the other calls wait.
+    // Wait until this tool occupies all slots. The other calls wait.
     while hanging.load(Ordering::SeqCst) < SLOTS {
         // Only the calls' counter shows it, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -353,8 +353,8 @@ fn probe(begins: UnboundedSender<u32>) -> TypedTool {
     })
 }
 
-/// Returns the times between submitting a turn of `globex` and the begin of its call, sorted, ms, with or without a
-/// flood of `acme`.
+/// Returns the times from the submit of a turn of `globex` to the begin of its call, sorted, ms. `flood` is the number
+/// of turns that `acme` submits first.
 async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
     const PROBES: u32 = 200;
     let begun = BegunTenants::default();
@@ -367,7 +367,7 @@ async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
         submit_all(&fleet.server, fleet.store.keys(), part).await;
     }
     if flood > 0 {
-        // The fleet runs at full pace: slots are counted, and all are busy.
+        // Wait until the fleet runs at full load: the slots are counted, and all are busy.
         until_begun(&begun, 1_000).await;
     }
     let mut waits = Vec::new();

@@ -1,5 +1,5 @@
 //! The tools of Telegram and X with their declarations in config/tools.yaml, against a stub of the two services. Only
-//! addresses and tokens come from the test, through the environment. `business` tests what the services themselves
+//! addresses and tokens come from the test, through the environment. `business` tests requests that the services
 //! reject.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ const BOT_TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
 const USER_TOKEN: &str = "user-token-8f14e45fceea167a";
 const BEARER_TOKEN: &str = "bearer-token-c9f0f895fb98ab91";
 
-/// Requests to the services, and their next answers. Without a set answer, a request succeeds.
+/// Requests to the services, and the next answers of the services. If no answer is set, a request succeeds.
 #[derive(Default)]
 struct Services {
     asked: Mutex<Vec<SocialRequest>>,
@@ -178,7 +178,7 @@ async fn the_declared_tools_have_the_arguments_of_the_business() {
     assert_eq!(spec("send_telegram_message"), ("message chat_id".into(), json!(["message"])));
     assert_eq!(spec("search_x"), ("query max_results".into(), json!(["query"])));
     assert_eq!(spec("get_team_members"), ("role_filter status_filter".into(), json!([])));
-    // Without a chat, the message goes to the team's own.
+    // If the call names no chat, the message is sent to the team's chat.
     let to_team = json!({"message": "Hi.", "chat_id": null});
     let reply = run(&mut fleet, "kelly", &[("send_telegram_message", json!({"message": "Hi."}))]).await;
     assert_eq!(outcomes(&reply), ["ok"], "{reply:#}");
@@ -205,7 +205,7 @@ async fn without_a_chat_of_its_own_a_team_has_to_name_one() {
 #[tokio::test]
 async fn each_answer_of_a_service_has_the_outcome_that_its_effect_demands() {
     let (mut fleet, services) = fleet(true).await;
-    // After a 429, provably nothing was sent: even a `once` tool is retried, after the time that the service requests.
+    // A 429 proves that nothing was sent. So even a `once` tool is retried, after the time that the service requests.
     services.answer(
         429,
         json!({"ok": false, "description": "Too Many Requests: retry after 1", "parameters": {"retry_after": 1}}),
@@ -221,7 +221,7 @@ async fn each_answer_of_a_service_has_the_outcome_that_its_effect_demands() {
     assert_eq!(outcomes(&reply), ["permanent"]);
     let said = reply["results"][0]["error"]["message"].as_str().unwrap();
     assert!(said.contains("bot was kicked"), "{said}");
-    // After a 500, the message may have been sent: the fleet does not retry by itself.
+    // After a 500, the message was possibly sent, so the fleet does not retry by itself.
     services.asked();
     services.answer(500, json!({"ok": false, "description": "Internal Server Error"}));
     services.answer(503, json!({"title": "Service Unavailable"}));

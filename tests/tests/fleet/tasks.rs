@@ -27,7 +27,7 @@ fn llm(system: &str, answer_schema: Option<Value>) -> TaskHandlerDef {
     }))
 }
 
-/// atlas leads, kelly works; the model runs both.
+/// A plan with two agents that run on the model: atlas delegates, and kelly works.
 fn plan(model: &ScriptedModel) -> Plan {
     let handlers = [("atlas", llm("You are atlas.", None)), ("kelly", llm("You are kelly.", None))];
     Plan {
@@ -55,7 +55,7 @@ async fn enqueue(fleet: &Fleet, id: &str, agent: &str, description: &str) {
     fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
 }
 
-/// Returns the one result of a task's reply.
+/// Returns the only result of a task's reply.
 fn result(reply: &Value) -> &Value {
     let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
     result
@@ -76,7 +76,8 @@ fn delegate(to: &str, wait: bool) -> ModelReply {
 #[tokio::test]
 async fn what_a_child_leaves_of_its_budget_is_its_parents_again() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match (asked.system.as_str(), asked.answers()) {
-        // Each child gets half of the task's budget. Without what the children leave, the third would be rejected.
+        // Each child gets half of the task's remaining budget, and returns what it does not use. Without the returned
+        // budget, the third child would be rejected.
         ("You are atlas.", 0..=4) => delegate("kelly", true),
         ("You are atlas.", _) => ModelReply::words(asked.results()[0]),
         _ => ModelReply::words("done"),
@@ -124,7 +125,7 @@ async fn a_task_is_watched_from_its_acceptance_to_its_answer_and_from_any_positi
         told.push(words(&progress.event));
     }
     assert_eq!(told, expected[4..]);
-    // From any position on, all later events are reported; the start of calls may be reported once more.
+    // A watcher that starts at any position reports all later events. It possibly reports the start of calls again.
     let news = |told: &[String]| -> Vec<String> {
         let is_news = |word: &&String| !word.starts_with("execute") && !word.starts_with("accepted");
         told.iter().filter(is_news).cloned().collect()
@@ -180,7 +181,7 @@ fn standing(state: TaskState) -> TaskFilter {
     TaskFilter { state: Some(state), limit: 10, ..TaskFilter::default() }
 }
 
-/// Returns the matching tasks, read in pages of one, with another tenant whose name comes first.
+/// Returns the matching tasks, read in pages of one. The list also covers another tenant, whose name comes first.
 async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<String> {
     let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
     let one = TaskFilter { limit: 1, ..filter.clone() };
@@ -190,7 +191,7 @@ async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<S
         let page = task_page(client, &tenants, &one, from.as_ref()).await.unwrap();
         found.extend(page.tasks.into_iter().map(|task| task.id.to_string()));
         let Some(next) = page.next else { return found };
-        // A cursor can be written and parsed.
+        // Write and parse the cursor, as clients do.
         from = Some(next.to_string().parse().unwrap());
     }
 }
@@ -232,7 +233,7 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     assert_eq!(cancelled.children[0].task.as_str(), child.as_str());
     assert_eq!(cancelled.children[0].turns.len(), 1);
     assert_eq!(result(&fleet.reply().await)["outcome"], "cancelled");
-    // The result of a task that a model delegates goes to the model only.
+    // If a model delegates a task, only the model receives the task's result.
     let mut watch = client.watch(&TurnName::task(&tenant, &child));
     let mut last = None;
     while let Some(progress) = watch.next().await.unwrap() {
@@ -242,7 +243,7 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     let ended = TaskFilter { agent: AgentId::new("kelly").ok(), ..standing(TaskState::Ended) };
     let listed = client.tasks(&tenant, &ended).await.unwrap();
     assert_eq!((listed.len(), listed[0].outcome.as_deref()), (1, Some("cancelled")));
-    // No work continues below the task.
+    // Check that no subtask or turn of the task continues.
     loop {
         let left = fleet.store.turn_view(&name(&format!("{child}.step-1"))).await.unwrap();
         if !matches!(left, tickfleet_store::TurnView::Live(_)) {
@@ -281,7 +282,7 @@ async fn an_agent_looks_after_the_tasks_that_it_gave_and_after_no_others() {
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["outcome"], "permanent", "{reply}");
     fleet.submit_turn(call("atlas", "cancel_task")).await;
-    // The task's own reply may arrive before the turn's.
+    // The reply of the task can arrive before the reply of the turn.
     let replies: BTreeMap<String, Value> = fleet.replies(2).await;
     assert_eq!(result(&replies[&job])["outcome"], "cancelled", "{replies:?}");
     let ending = replies.values().find(|reply| reply["turn_id"].is_string()).unwrap();
@@ -322,7 +323,7 @@ async fn a_session_goes_on_over_several_sends_and_the_model_reads_what_was_said(
     let other = open(&AgentId::new("atlas").unwrap());
     assert!(matches!(other.send("x").await, Err(SessionError::Others(_))));
     assert!(matches!(open(&kelly).send(" ").await, Err(SessionError::Length { .. })));
-    // A task that only has an ID like that of a session does not belong to it either.
+    // A task whose ID only looks like the ID of an exchange in the session does not belong to the session.
     enqueue(&fleet, "ses-talk-9", "kelly", "three").await;
     let mut watch = client(&fleet).watch(&name("ses-talk-9"));
     while let Some(progress) = watch.next().await.unwrap() {
@@ -358,7 +359,8 @@ async fn a_message_from_agent_to_agent_is_read_once_with_the_next_step() {
         let says = |message: &&Value| message["content"].as_str().is_some_and(|text| text.contains("The price is 7."));
         asked.messages.iter().filter(says).count()
     };
-    // The message is in the first step, and in that task's history from then on; the next task does not get it again.
+    // The message is in the first step of a task, and then in this task's history. The next task does not receive it
+    // again.
     let counts: Vec<usize> = model.seen().iter().map(told).collect();
     assert_eq!(counts, [1, 1, 0, 0]);
     let first = &model.seen()[0];

@@ -1,4 +1,5 @@
-//! The cost of a turn in Redis, in instructions: unlike microseconds, they are the same on a busy machine.
+//! The cost of a turn in Redis, in instructions. Unlike the time, the number of instructions does not depend on the
+//! load of the machine.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -34,11 +35,11 @@ use tickfleet_store::{Store, StoreOptions, TurnName};
 use tickfleet_testkit::connect;
 
 const DAY_MS: i64 = 86_400_000;
-/// The turns are spread over this many agents, so that none of them reaches its cap.
+/// The turns are spread over this many agents, so that no agent reaches its cap.
 const AGENTS: usize = 3_000;
-/// The capacity of a limit: more than is ever used.
+/// The maximum of a limit. It is more than is ever used.
 const PLACES: u64 = 100_000;
-/// Entries that one step of a sealer reads.
+/// Number of entries that one step of a sealer reads.
 const SEALED_AT_ONCE: usize = 500;
 /// How long a fact is kept, ms.
 const FACT_KEPT_MS: i64 = DAY_MS;
@@ -57,7 +58,7 @@ struct MeasuredRedis {
     has_facts: bool,
 }
 
-/// More slots than are ever used.
+/// Reports more slots than are ever used.
 struct Enough;
 
 impl SlotBounds for Enough {
@@ -105,7 +106,7 @@ impl Sealing {
         Self { signer, head: Head::default(), after: String::new() }
     }
 
-    /// Seals all entries, in as many steps as a scheduler would; returns the number of entries.
+    /// Seals all entries, in the same steps as a scheduler. Returns the number of entries.
     async fn seal_all(&mut self, store: &Store) -> usize {
         let mut count = 0;
         let chain = ChainName { fleet: "bench".into(), shard: 0, tenant: "bench".into() };
@@ -131,7 +132,7 @@ impl Sealing {
         }
     }
 
-    /// Writes these seals of the entries up to `upto`; without any, it takes the lease.
+    /// Writes these seals of the entries up to `upto`. If `seals` is empty, only acquires the sealer's lease.
     async fn extend(&self, store: &Store, upto: &str, seals: Vec<Seal>) {
         let extend = ExtendSeals {
             candidate: Candidate { process: ConsumerId::new("s1").unwrap(), lease_ms: 10_000 },
@@ -170,7 +171,8 @@ fn caps() -> Vec<Limit> {
     ]
 }
 
-/// The limits that `make bench ARGS="--limits 20"` adds to every call: a counter of its agent, and two that all calls share.
+/// The limits that `make bench ARGS="--limits 20"` adds to every call: a counter of the call's agent, and two counters
+/// that all calls share.
 fn three() -> Vec<Limit> {
     let of =
         |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
@@ -227,7 +229,7 @@ impl MeasuredRedis {
         Self { server, dir: dir.to_owned(), store, connection, number: 0, dumps: 0, active, has_facts }
     }
 
-    /// Runs turns of one call, from the submit to the reply, in batches.
+    /// Runs turns with one call each, from the submit to the reply, in batches.
     async fn play(&mut self, batch: usize, rounds: usize) {
         for _ in 0..rounds {
             let mut submit = redis::pipe();
@@ -285,7 +287,7 @@ impl MeasuredRedis {
         }
     }
 
-    /// Begins the calls if they depend on facts, and settles them, like a worker.
+    /// Settles the calls like a worker. If they depend on facts, begins them first.
     async fn carry_out(&self, mut slices: Vec<Slice>) {
         let mut view = View::default();
         let bounds = self.store.bounds();
@@ -318,14 +320,14 @@ impl MeasuredRedis {
         }
     }
 
-    /// Returns the instructions of Redis for one of these turns.
+    /// Runs turns, and returns the average number of Redis' instructions for one turn.
     async fn cost(&mut self, batch: usize, rounds: usize) -> u64 {
         self.control("-z");
         self.play(batch, rounds).await;
         self.counted() / (batch * rounds) as u64
     }
 
-    /// Returns the instructions of Redis for each sealed entry, with at least this many entries.
+    /// Seals at least this many entries, and returns the average number of Redis' instructions for one entry.
     async fn cost_of_sealing(&mut self, entries: usize) -> u64 {
         let mut sealing = Sealing::new();
         sealing.seal_all(&self.store).await;
@@ -367,7 +369,8 @@ fn session(slice: &Slice) -> SessionName {
     SessionName::new(&slice.name.tenant, &FactRow::default().session(&head.agent, None, &head.context))
 }
 
-/// The begin of a call in its agent's session: one fact must not be set there, and the call's end sets another.
+/// The begin of a call in its agent's session. One fact must not be set in the session, and the call's end sets another
+/// fact.
 fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
     let condition = Condition { fact: "read_untrusted".into(), required: false, shadow: false };
     let change = MayChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };

@@ -50,7 +50,7 @@ struct Endpoint(SocketAddr);
 
 impl Endpoint {
     async fn of(fleet: &Fleet) -> Self {
-        // The same shard twice: counts must add up over shards, ages must not.
+        // Use the same shard twice, because counts must add up over shards, but ages must not.
         let stores = [fleet.store.clone(), fleet.store.clone()];
         let scrape = Arc::new(Scrape::new(&stores, &fleet.active, &fleet.metrics));
         let store = fleet.store.clone();
@@ -108,7 +108,7 @@ async fn submit(fleet: &Fleet, agent: &str, call: (&str, Value)) -> String {
     fleet.submit_turn(turn).await
 }
 
-/// A fleet with waiting work in every state, and the turns that will not end by themselves.
+/// A fleet with waiting work in every state. Also returns the turns that do not end by themselves.
 async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<String>) {
     let fleet = Fleet::start(Plan {
         slots: 2,
@@ -130,7 +130,7 @@ async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<S
     endpoint.shows(&[("backlog{state=\"running\"}", 4.0), ("slots_busy", 2.0)]).await;
     for n in 0..7_u32 {
         let turn = submit(&fleet, "queue", ("echo", json!({"text": n.to_string()}))).await;
-        // Three are within the cap.
+        // The first three turns are within the cap.
         left.extend((n >= 3).then_some(turn));
     }
     fleet.xadd("turns", "turn", b"{").await;
@@ -215,7 +215,8 @@ async fn what_a_fleet_does_is_counted_once_and_promtool_finds_no_fault() {
             ("turns_refused_total{reason=\"unknown_agent\"}", 1.0),
             ("turns_admitted_total{decision=\"rejected\"}", 1.0),
             ("dead_total{reason=\"unknown_agent\"}", 1.0),
-            // Three calls at once, two from the throttle queue, and the call that failed first: a retry is not debited.
+            // Three calls that were admitted at once, two calls from the throttle queue, and the call that failed
+            // first. Its retry is not debited.
             ("calls_admitted_total", 6.0),
             ("retries_total{reason=\"transient\"}", 1.0),
             ("promoted_total", 1.0),

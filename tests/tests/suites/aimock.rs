@@ -1,5 +1,5 @@
-//! Agents with another vendor's stub of providers, npm's `@copilotkit/aimock`: all four request formats; then a stub
-//! that rejects requests, returns invalid JSON, and closes connections in the middle.
+//! Agents with another vendor's stub of model providers, npm's `@copilotkit/aimock`. One test covers all four request
+//! formats. In another one, the stub rejects requests, returns invalid JSON, and closes connections in the middle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -47,8 +47,8 @@ impl Drop for Aimock {
 }
 
 impl Aimock {
-    /// Starts a stub in which each of `tasks` makes a post with a call, and then says so. Returns `None` if it is
-    /// skipped.
+    /// Starts a stub whose model makes one post for each of `tasks`, and then reports the post. Returns `None` if the
+    /// test is skipped.
     async fn start(tasks: &[String], more: &[&str]) -> Option<Self> {
         let (node, script) = installed().unwrap()?;
         let fixtures = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ impl Aimock {
         let until = tokio::time::Instant::now() + PATIENCE;
         while tokio::net::TcpStream::connect(("127.0.0.1", port.parse::<u16>().unwrap())).await.is_err() {
             assert!(tokio::time::Instant::now() < until, "it does not listen");
-            // It does not announce that it listens, so this polls.
+            // The stub does not announce that it listens, so this polls.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Some(mock)
@@ -107,8 +107,8 @@ impl Aimock {
     }
 }
 
-/// Installs it if it is missing. Returns `None` if [`SKIP_VARIABLE`] is `1`. Processes that run at the same time wait
-/// for each other.
+/// Installs the stub if it is missing. Returns `None` if [`SKIP_VARIABLE`] is `1`. Processes that call this at the same
+/// time wait for each other.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 fn installed() -> Result<Option<(Node, PathBuf)>> {
     if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
@@ -117,7 +117,7 @@ fn installed() -> Result<Option<(Node, PathBuf)>> {
     }
     let dir = target_dir().join("aimock");
     fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-    // The lock ends with the file, so also if this process dies.
+    // The lock ends when the file is closed, so also if this process dies.
     let lock = File::create(dir.join("lock"))?;
     lock.lock()?;
     let node = Node::find(SKIP_VARIABLE)?;
@@ -204,8 +204,7 @@ async fn agents_work_on_another_makers_stand_in_in_all_four_forms() {
 #[tokio::test]
 async fn a_provider_that_turns_away_hangs_up_and_babbles_costs_requests_and_never_a_post() {
     let tasks = tasks(TASKS);
-    // At these rates, five failures in a row are rare; they would open the provider's circuit breaker for half a
-    // minute.
+    // Five failures in a row would open the provider's circuit breaker for half a minute. At these rates, this is rare.
     let kinds = ["ratelimit", "malformed", "disconnect", "drop"].map(|kind| [format!("--chaos-{kind}"), "0.05".into()]);
     let rates: Vec<&str> = kinds.iter().flatten().map(String::as_str).collect();
     let Some(mock) = Aimock::start(&tasks, &rates).await else { return };
@@ -225,7 +224,7 @@ async fn a_provider_that_turns_away_hangs_up_and_babbles_costs_requests_and_neve
         if answered.contains(task) {
             assert!(told.contains(task), "{task} was answered as posted");
         } else {
-            // Four attempts of one step failed; its message has the reason.
+            // Four attempts of one step failed. The error message has the reason.
             assert_eq!(result["outcome"], "transient", "{reply}");
         }
     }

@@ -33,7 +33,7 @@ impl Everything {
         let mut start = Command::new(command);
         start.args(args).env("PORT", port.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
         let server = http(&format!("http://127.0.0.1:{port}/mcp"));
-        // Created at once, so that the child ends with it in any case.
+        // Create this value immediately, so that the child ends even if the test fails.
         let started = Self { child: start.spawn().unwrap(), port, server };
         for _ in 0..2_400 {
             if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
@@ -60,8 +60,8 @@ impl Drop for Everything {
     }
 }
 
-/// Returns a port that was just free, below the range of automatic ports, so that no other process gets it before it is
-/// used, or between a server and its successor.
+/// Returns a free port below the range of automatic ports. So no other process gets the port before the test uses it,
+/// or between a server and its replacement.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Each process starts its search at another port.
@@ -157,7 +157,7 @@ async fn everything_answers_over_both_transports(fleet: &mut Fleet) {
     }
 }
 
-/// Checks the other servers, which work in the folder `root`.
+/// Checks the file, memory, time and git servers. They work in the folder `root`.
 async fn the_others_answer(fleet: &mut Fleet, root: &str) {
     let path = format!("{root}/notes.txt");
     let write = json!({"path": path, "content": "one\ntwo\n"});
@@ -223,7 +223,7 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
     for number in 0..5 {
         fleet.until_begun(&format!("sending-{number}")).await;
     }
-    // The requests are sent within milliseconds of that, which the test cannot observe; they take 8 s.
+    // The requests are sent within milliseconds, which the test cannot observe, and take 8 s.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     web.kill();
     let mut web = Everything::start(&reference, web.port).await;
@@ -239,7 +239,7 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
     }
     fleet.no_more_replies().await;
 
-    // The server is replaced by one with another description of one tool: only that tool is no longer called.
+    // Replace the server by one with another description of one tool. Only this tool is no longer called.
     web.kill();
     let file = "dist/tools/echo.js";
     let said = "Echoes back the input string";

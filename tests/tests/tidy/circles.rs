@@ -1,6 +1,6 @@
-//! Files that import each other in a loop: neither can be understood or changed without the other.
+//! Finds files that import each other in a loop. Such files cannot be understood or changed separately.
 //!
-//! A module and its submodules count as one: re-exports of a module from its submodules are not a loop.
+//! A module and its submodules count as one, so re-exports of a module from its submodules are not a loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +67,8 @@ fn expand(prefix: &str, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Resolves a path relative to the module `here`; the caller removes names of functions and types.
+/// Resolves a path relative to the module `here`. The result can end in the name of a function or type, which the
+/// caller removes.
 fn absolute(here: &Module, path: &str) -> Module {
     let mut module = here.clone();
     for (at, name) in path.split("::").enumerate() {

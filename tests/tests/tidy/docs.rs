@@ -1,4 +1,4 @@
-//! Links in the documentation that lead nowhere.
+//! Finds dead links in the documentation.
 
 use std::path::Path;
 
@@ -23,8 +23,8 @@ pub fn dead_links(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns pages and headings that texts of the program, the chart and the clients name, but that do not exist. Output
-/// of the program must also name the heading, because a page alone is long.
+/// Returns pages and headings that do not exist, but that texts of the program, the chart or the clients name. Output
+/// of the program must also name the heading, because pages are long.
 pub fn dead_pointers(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     let is_rust = path.ends_with(".rs");
     let of_tests = path.starts_with("tests/") || path.contains("/tests/");
@@ -86,7 +86,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
         for part in line.split('`').step_by(2) {
             found.extend(part.split("](").skip(1).filter_map(|rest| Some((number, rest.split([')', ' ']).next()?))));
         }
-        // If a link's text is code, the line is split there: the part with the target then begins with `](`.
+        // If a link's text is code, the line is split at the code. The part with the target then begins with `](`.
         if let Some((_, target)) = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
             found.push((number, target.split(' ').next().unwrap_or_default()));
         }
@@ -110,8 +110,8 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Whether a Markdown file is a page of the site. Files of the chart, of the site itself and snippets are not pages,
-/// nor are decision records, because their index lists them.
+/// Whether a Markdown file is a page of the site. Files of the chart, files of the site itself and snippets are not
+/// pages. Decision records do not count as pages either, because their index lists them.
 fn is_a_page(path: &str) -> bool {
     let record = path.strip_prefix("docs/adr/").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()));
     !record

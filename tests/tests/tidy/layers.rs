@@ -1,10 +1,11 @@
-//! Dependencies between crates. Cargo rejects circles, and a crate cannot name what it does not depend on. This file
-//! has what Cargo cannot check: the crates of the project that a crate may depend on, and the parts of `std` that pure
-//! crates may not name.
+//! Dependencies between crates. Cargo rejects cycles, and a crate cannot use a crate that it does not depend on. This
+//! file checks rules that Cargo does not know: the project's crates that a crate is allowed to depend on, and the parts
+//! of `std` that pure crates must not use.
 
 use super::source::{Source, find_words, line_of};
 
-/// Folder of a crate → crates of the project that it may depend on. The tests and the example program may use all.
+/// For each crate's folder, the project's crates that the crate is allowed to depend on. The tests and the example
+/// program are allowed to use all crates.
 const CRATES: [(&str, &[&str]); 27] = [
     ("shared/model", &[]),
     ("shared/core", &["model"]),
@@ -29,7 +30,7 @@ const CRATES: [(&str, &[&str]); 27] = [
     ("worker/tools/shell", &["model", "config", "sandbox", "tools"]),
     ("worker/tools/knowledge", &["model", "store", "outbound", "tools"]),
     ("worker/tools/python", &["model", "config", "sandbox", "tools"]),
-    // The worker knows no kind of tool: the code that sets up a process passes in the available kinds.
+    // The worker does not depend on any kind of tool. The code that sets up a process passes in the available kinds.
     ("worker", &["core", "model", "protocol", "rules", "store", "config", "ops", "client", "engine", "tools"]),
     ("cli/gateway", &["core", "model", "protocol", "store", "ops", "client"]),
     ("cli/bench", &["model", "store", "ops", "proof", "gateway", "outbound"]),
@@ -62,10 +63,10 @@ const CRATES: [(&str, &[&str]); 27] = [
     ),
 ];
 
-/// Dependencies that a program which only submits turns must not need to build.
+/// Heavy dependencies. A program that only submits turns must not need to build them.
 const HEAVY: [&str; 6] = ["axum", "prometheus", "opentelemetry", "reqwest", "jsonschema", "rmcp"];
 
-/// Names that pure crates may not use, with the reason. Manifests are also checked for the crates among them.
+/// Names that pure crates must not use, with the reason. Names of crates must not be in their manifests either.
 const IMPURE: [(&str, &str); 15] = [
     ("redis", "Redis"),
     ("deadpool", "Redis"),
@@ -84,7 +85,7 @@ const IMPURE: [(&str, &str); 15] = [
     ("rand", "chance"),
 ];
 
-/// Crate → folders or files whose production code may name it.
+/// For each of these crates, the folders or files whose production code is allowed to use it.
 const CONFINED: [(&str, &[&str]); 4] = [
     ("redis", &["shared/store/src/", "shared/store/examples/", "shared/testkit/src/", "cli/bench/src/"]),
     ("deadpool", &["shared/store/src/"]),
@@ -165,7 +166,8 @@ pub fn names_backoff(source: &Source) -> bool {
     !lines_naming_crate(source, "backoff").is_empty()
 }
 
-/// Lines with `name::…` or `use name;` in which `name` begins a path: `self::name` is one of our modules.
+/// Lines with `name::…` or `use name;` in which `name` begins a path. `self::name` does not count, because it is one of
+/// our modules.
 fn lines_naming_crate(source: &Source, name: &str) -> Vec<usize> {
     let code = &source.production;
     let begins = |at: &usize| {

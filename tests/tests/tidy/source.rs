@@ -1,13 +1,13 @@
-//! The files of the project, and Rust text that is easy to search: comments and literals are blanked, tests are cut
-//! out.
+//! The files of the project. In Rust text, comments, literals and tests are blanked, so that the text is easy to
+//! search.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Folders without files of the project.
+/// Folders that contain no files of the project.
 const SKIPPED: [&str; 7] = [".git", "target", ".demo", ".tickfleet", ".cache", "node_modules", "dist"];
 
-/// All text files of the project: path from the root → text.
+/// All text files of the project, by path from the root.
 pub struct Tree {
     pub root: PathBuf,
     texts: BTreeMap<String, String>,
@@ -37,7 +37,7 @@ impl Tree {
         self.texts().filter(move |(path, _)| path.rsplit_once('.').is_some_and(|(_, found)| found == extension))
     }
 
-    /// Returns the manifests of the project's crates: folder → text.
+    /// Returns folder and manifest text of each of the project's crates.
     pub fn manifests(&self) -> impl Iterator<Item = (&str, &str)> {
         self.texts().filter_map(|(path, text)| Some((path.strip_suffix("/Cargo.toml")?, text)))
     }
@@ -65,7 +65,7 @@ pub struct Source {
     pub path: String,
     /// The original text.
     pub text: String,
-    /// The text with comments and the contents of literals blanked, with the same lines.
+    /// The text without comments and the contents of literals. They are blanked, so line numbers stay the same.
     pub code: String,
     /// [`Self::code`] without items under `#[cfg(test)]`; blank for a file of tests.
     pub production: String,
@@ -101,7 +101,8 @@ pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usiz
     })
 }
 
-/// Returns the offset just after the bracket that closes the one at `open`, or the end of the text if none does.
+/// Returns the offset just after the bracket that closes the bracket at `open`. If no bracket closes it, returns the
+/// end of the text.
 pub fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, c) in code[open..].char_indices() {
@@ -136,7 +137,7 @@ fn without_tests(code: &str) -> String {
     left + rest
 }
 
-/// Returns the end of the item at `from`: its block's closing brace, or the `;` before any block.
+/// Returns the end of the item at `from`: its `;`, or the closing brace of its block if the block comes first.
 fn item_end(code: &str, from: usize) -> usize {
     let mut at = from;
     while let Some(found) = code[at..].find(['{', ';', '(', '[']) {

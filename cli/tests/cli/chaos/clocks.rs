@@ -7,14 +7,14 @@ use tickfleet_testkit::{file_of, move_clock};
 use super::ChaosFleet;
 use super::target::RedisKind;
 
-/// Clock steps, ms: a machine that was not synchronized, a wrong time zone, a wrong day, and a moment.
+/// Clock steps, ms: as after a correction of seconds, with a wrong time zone, and with a wrong day.
 const STEPS_MS: [i64; 6] = [-25 * HOUR_MS, -HOUR_MS, -20_000, 20_000, HOUR_MS, 25 * HOUR_MS];
-/// Clock steps of a cluster's nodes, ms. A node whose clock was set back does not vote again about a primary, because
-/// its last vote seems recent. If another of the three nodes is dead, no replica takes over until the clock has caught
-/// up. So clocks here only step ahead, or back by less than the time between votes. Shard time still steps back when a
-/// primary whose clock was ahead is replaced.
+/// Clock steps of a cluster's nodes, ms. If a node's clock is set back, the node does not vote again about a primary,
+/// because its last vote seems recent. If another of the three nodes is dead, no replica takes over until the clock has
+/// caught up. So nodes' clocks only step ahead, or back by less than the time between votes. Redis' clock still steps
+/// back for a shard when a primary whose clock was ahead is replaced.
 const STEPS_OF_NODES_MS: [i64; 4] = [20_000, HOUR_MS, 5 * HOUR_MS, -2_000];
-/// A node's clock is at most this far ahead: records that must be kept are kept for longer.
+/// Maximum time by which a node's clock is ahead, ms. Records that must be kept are kept for longer than this.
 const AHEAD_MS_MAX: i64 = 48 * HOUR_MS;
 const HOUR_MS: i64 = 3_600_000;
 
@@ -35,7 +35,7 @@ impl ChaosFleet {
         self.target.followed().await;
     }
 
-    /// Steps the clock of a process, or sets it right if it was stepped.
+    /// Steps the clock of a process. If the clock was already stepped, corrects it instead.
     pub fn step_process(&mut self) {
         let node = self.dice.below(self.nodes.len());
         self.step(self.nodes[node].clock.clone());

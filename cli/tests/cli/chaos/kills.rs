@@ -1,5 +1,5 @@
-//! Kills primaries, or stops them until they are replaced, one after the other, and measures when the fleet's
-//! throughput is back.
+//! Kills primaries one after the other, or stops them until they are replaced. Measures the time until the fleet's
+//! throughput has recovered.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::parts::ToolServer;
 use super::{ChaosFleet, PATIENCE};
 
-/// The span in which runs are counted. Producers submit every three seconds, so it has two of their rounds.
+/// The span in which runs are counted. Producers submit every three seconds, so a span contains two rounds of submits.
 const SPAN: Duration = Duration::from_secs(6);
 /// The percentage of the usual throughput that counts as recovered.
 const AGAIN: usize = 95;
@@ -27,7 +27,7 @@ fn runs_from(times: &[Instant], from: Instant) -> usize {
     times.iter().filter(|at| **at >= from && **at < from + SPAN).count()
 }
 
-/// The first time since `from` at which throughput is back to `usual`. `None` if it is not yet.
+/// The first time since `from` at which the throughput has recovered to `usual`. `None` if it has not recovered yet.
 fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant> {
     let enough = |at: Instant| runs_from(times, at) * 100 >= usual * AGAIN;
     if enough(from) {
@@ -39,7 +39,7 @@ fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant
 impl ChaosFleet {
     /// Loses `count` primaries.
     pub async fn lose_primaries(&mut self, count: u64, ledger: &ToolServer) -> Vec<Recovery> {
-        // The load reaches its pace.
+        // Wait until the load has reached its pace.
         sleep(SPAN).await;
         let began = Instant::now();
         // Measures the usual throughput.

@@ -1,6 +1,6 @@
-//! The fleet as people run it, under random faults: two schedulers and three workers of the real binary, producers, a
-//! tools' server, and as Redis either one server, a primary with a replica and three Sentinels, or a cluster of three
-//! primaries with replicas. `make chaos` sets the duration, the target and the seed.
+//! A fleet of real processes under random faults: two schedulers and three workers of the real binary, producers and a
+//! tools' server. Redis is one server, a primary with a replica and three Sentinels, or a cluster of three primaries
+//! with replicas. `make chaos` sets the duration, the target and the seed.
 
 mod clocks;
 mod configured;
@@ -35,7 +35,7 @@ use target::{ChaosTarget, RedisKind};
 use verdict::{ChaosVerdict, Evidence};
 use witness::Witness;
 
-/// Agents that exceed their cap now and then. The agents `daily` and `probe` come in addition.
+/// The number of agents that exceed their cap now and then. The agents `daily` and `probe` are not included.
 const AGENTS: usize = 6;
 /// The roles of the processes. Schedulers come first.
 const ROLES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
@@ -44,7 +44,7 @@ const PAST_THE_LEASE: Duration = Duration::from_millis(3_500);
 /// The time limit for accepted work after the last fault, and for the recovery from a fault.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Unread replies in an inbox. Replies are only read at the end, which may be hours away.
+/// Maximum unread replies in an inbox. Replies are only read at the end of the run, possibly after hours.
 const INBOX_UNREAD_MAX: u64 = 1_000_000;
 
 /// Random numbers from a seed (splitmix64).
@@ -60,7 +60,7 @@ impl Dice {
     }
 }
 
-/// Submits one turn until it is accepted. Repeated submits of an ID are accepted once.
+/// Submits one turn repeatedly until it is accepted. The fleet accepts an ID only once.
 async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u64) -> String {
     let id = format!("{agent}-{turn}");
     let call = |call: u64| {
@@ -79,7 +79,7 @@ async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u6
             Ok(_) => return id,
             Err(error) => assert!(Instant::now() < until, "{id} is not accepted: {error}"),
         }
-        // While Redis is away; bounded above.
+        // Retry while Redis is unavailable; bounded above.
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -110,13 +110,13 @@ struct ChaosFleet {
     clocks_of_processes: tempfile::TempDir,
     /// How far each moved clock is ahead, ms.
     ahead: BTreeMap<PathBuf, i64>,
-    /// Times at which a shard's clock may have changed. Its windows may begin again then.
+    /// Times at which a shard's clock possibly changed. After such a change, a window can begin again.
     jumps: Vec<Instant>,
     dice: Dice,
     client: Client,
     probes: u64,
     accepted: Vec<String>,
-    /// The times until work continued after each kind of fault, ms.
+    /// For each kind of fault, the times until work continued, ms.
     recovered: BTreeMap<&'static str, Vec<u128>>,
 }
 
@@ -164,7 +164,7 @@ impl ChaosFleet {
             "stop Redis" => {
                 let primary = self.target.primary().await;
                 self.target.server(primary).pause();
-                // Shorter than the time after which Sentinels declare it dead.
+                // Shorter than the time after which Sentinels consider the primary dead.
                 sleep(Duration::from_millis(800)).await;
                 self.target.server(primary).resume();
             }
@@ -197,13 +197,13 @@ impl ChaosFleet {
         };
         let RedisKind::One(_, proxy) = &self.target.kind else { return };
         proxy.set(wire);
-        // The wire stays bad for this long.
+        // The connection stays faulty for this long.
         sleep(PAST_THE_LEASE).await;
         proxy.set(ProxyState::Open);
     }
 
-    /// Deletes a group, which the fleet recreates; a list that only metrics use; or timers, which an operator must
-    /// repair.
+    /// Deletes one of three keys: a consumer group, which the fleet recreates; a list that only metrics use; or the
+    /// timers, which an operator must repair.
     async fn delete(&mut self) {
         let [timers, ready, parked] = ["timers", "ready:normal", "parked"].map(|name| self.target.key(name));
         match self.dice.below(3) {
@@ -239,12 +239,12 @@ impl ChaosFleet {
                 left = self.target.faults();
             }
             let fault = left.swap_remove(self.dice.below(left.len()));
-            // If the fault changes the primary, the clock may change with it.
+            // If the fault changes the primary, the shard's clock possibly changes.
             self.may_jump(fault);
             self.play(fault).await;
             self.may_jump(fault);
             self.probe(fault).await;
-            // A quiet time of random length between two faults.
+            // Wait for a random time without faults.
             sleep(Duration::from_millis(300 + self.dice.below(1_200) as u64)).await;
         }
     }
@@ -255,7 +255,7 @@ impl ChaosFleet {
         }
     }
 
-    /// Runs a turn of an agent that is never at its cap, and measures the time from submit to reply.
+    /// Runs a turn of an agent that never reaches its cap, and measures the time from submit to reply.
     async fn probe(&mut self, fault: &'static str) {
         let began = Instant::now();
         // Finds the next turn number in the shard that the fault aims at.
@@ -271,7 +271,7 @@ impl ChaosFleet {
                 break;
             }
             assert!(began.elapsed() < PATIENCE, "after {fault:?} nothing goes on");
-            // A late failover may have lost the turn.
+            // Submit again, because a late failover possibly lost the turn.
             if self.target.forgets() && began.elapsed() > PATIENCE / 8 {
                 submit(&self.client, &tenant, "probe", self.probes, 1).await;
             }
@@ -296,7 +296,7 @@ struct ChaosResult {
     recoveries: Vec<Recovery>,
 }
 
-/// Plays faults for a time, or loses `losses` primaries, and judges the result.
+/// Plays faults for the configured time, or, if `losses` is set, loses this many primaries. Then checks the result.
 async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let seconds = number("TICKFLEET_CHAOS_SECONDS", 45);
     let seed = number("TICKFLEET_CHAOS_SEED", 1);
@@ -315,7 +315,7 @@ async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let recoveries = match losses {
         Some(losses) => world.lose_primaries(losses, &ledger).await,
         None => {
-            // A fault that cannot be played ends the storm. The events until then are still judged.
+            // A fault that cannot be played ends the storm. The events before it are still checked.
             let storm = world.storm(Instant::now() + Duration::from_secs(seconds));
             broken = AssertUnwindSafe(storm).catch_unwind().await.err();
             Vec::new()
@@ -370,11 +370,13 @@ async fn one_redis_loses_nothing_and_doubles_nothing_whatever_happens() {
     assert_eq!(played.verdict, ChaosVerdict::default());
 }
 
-/// Checks the guarantees that hold even if a primary is lost with writes that its replica lacks: every accepted turn is
-/// answered once after it is sent again, no call that waits for a replica runs twice, and no window exceeds its cap.
+/// Checks the guarantees that hold even if a primary is lost with writes that its replica lacks. Every accepted turn
+/// has one reply, if lost turns are submitted again. No call that waits for a replica runs twice. No window exceeds its
+/// cap.
 fn assert_survived(played: &ChaosResult) {
     let ChaosResult { verdict, sent_again, .. } = played;
-    // A day's counter may lose writes that the replica lacks, so as many calls may be admitted again.
+    // A day's counter can lose writes that the replica lacks. So the calls of turns that were submitted again can
+    // exceed the cap.
     let day_exceeded = verdict.day_exceeded.saturating_sub(*sent_again);
     let rest = ChaosVerdict { day_exceeded, ..verdict.clone() };
     assert_eq!(rest, ChaosVerdict::default());

@@ -1,4 +1,4 @@
-//! The processes of the fleet, with the clock of each.
+//! The processes of the fleet, each with its own clock.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use super::{ChaosFleet, PAST_THE_LEASE, ROLES};
 use crate::support::process::{Process, chosen_build};
 
-/// A role, with the process that has it at the moment.
+/// A role, with its current process.
 pub struct Node {
     pub process: Process,
     /// The file that moves the process' clock, if clocks can be moved.
@@ -51,7 +51,7 @@ impl ChaosFleet {
     pub async fn stop_for(&mut self, role: &str) {
         let node = self.any(role);
         self.nodes[node].process.signal(Signal::SIGSTOP);
-        // Longer than its lease, as on an overloaded machine.
+        // Stop the process for longer than its lease, as on an overloaded machine.
         tokio::time::sleep(PAST_THE_LEASE).await;
         self.nodes[node].process.signal(Signal::SIGCONT);
     }

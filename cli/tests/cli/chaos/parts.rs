@@ -20,7 +20,7 @@ pub struct ToolServer {
 }
 
 impl ToolServer {
-    /// Starts the server. Also returns its address.
+    /// Starts the server. Returns the server and its address.
     pub async fn start() -> (Self, String) {
         let ledger = Self::default();
         let router = Router::new().fallback(Self::enter).with_state(ledger.clone());
@@ -54,7 +54,7 @@ impl ToolServer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyState {
     Open,
-    /// Connections end, and no new one succeeds.
+    /// Connections end, and new connections fail.
     Cut,
     /// Each read is delayed by 150 ms.
     Slow,
@@ -106,12 +106,12 @@ async fn carry(
         };
         let now = *wire.borrow();
         if now == ProxyState::HalfOpen {
-            // Data in flight when the wire broke is lost.
+            // Data in transit when the connection broke is lost.
             drop(wire.wait_for(|wire| *wire != ProxyState::HalfOpen).await);
             return;
         }
         if now == ProxyState::Slow {
-            // The delay is the fault that is played.
+            // This delay is the simulated fault.
             tokio::time::sleep(Duration::from_millis(150)).await;
         }
         if read == 0 || to.write_all(&buffer[..read]).await.is_err() {

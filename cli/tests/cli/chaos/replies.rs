@@ -45,8 +45,8 @@ async fn replies_of(target: &mut ChaosTarget, found: &mut Vec<String>) {
     }
 }
 
-/// Submits turns without a reply again, as their producer would. If there are replicas, writes that the last primary
-/// had not replicated are lost. A repeated submit of an ID is accepted once.
+/// Submits turns that have no reply again, as their producer would. If there are replicas, writes that the last primary
+/// had not replicated are lost. The fleet accepts an ID only once.
 async fn send_again(client: &Client, homes: &[ShardTenant], missing: &[String]) {
     for id in missing {
         let (agent, turn) = id.rsplit_once('-').unwrap();
@@ -56,7 +56,7 @@ async fn send_again(client: &Client, homes: &[ShardTenant], missing: &[String]) 
     }
 }
 
-/// Waits until every accepted turn has its reply. Returns the number of turns that were sent again meanwhile.
+/// Waits until every accepted turn has its reply. Returns the number of turns that were sent again during the wait.
 pub async fn all_replies(world: &mut ChaosFleet, evidence: &mut Evidence) -> usize {
     let mut sent_again = 0;
     let mut again = Instant::now() + PATIENCE / 4;

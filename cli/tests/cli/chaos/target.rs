@@ -1,4 +1,4 @@
-//! The kinds of Redis that a fleet may use, and the faults of each kind. A new kind is a new variant of [`RedisKind`].
+//! The kinds of Redis that a fleet can use, and the faults of each kind. A new kind is a new variant of [`RedisKind`].
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::parts::Proxy;
 use super::{PAST_THE_LEASE, PATIENCE};
 
-/// Faults of all targets. Faults of some targets follow.
+/// Faults of all targets. The next constants have faults of some targets.
 const FAULTS: [&str; 11] = [
     "kill a worker",
     "kill a scheduler",
@@ -37,10 +37,11 @@ const OF_CLOCKS: [&str; 2] = ["step Redis' clock", "step a process' clock"];
 const OF_NETWORKS_OF_SENTINELS: [&str; 1] = ["a primary and a sentinel cut from the others"];
 /// The number of shards on a cluster.
 const SHARDS: u32 = 4;
-/// Options for the witness' append-only files. Writes are in them even if the process dies; they need not be on disk.
+/// Options for the append-only files that the witness reads. The files keep writes if the process dies. A crash of the
+/// machine is not tested, so no fsync is needed.
 const WITNESSED: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
 
-/// The faults that the environment variable names, separated by commas. All if it is empty.
+/// Returns the faults that the environment variable names, separated by commas. If it is empty, returns all faults.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand says which faults")]
 fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
     let named = std::env::var("TICKFLEET_CHAOS_FAULTS").unwrap_or_default();
@@ -143,7 +144,7 @@ impl ChaosTarget {
         if let RedisKind::Cluster(_) = self.kind { SHARDS } else { 1 }
     }
 
-    /// Returns true if acknowledged writes may be lost with a primary.
+    /// Returns true if a lost primary can lose acknowledged writes.
     pub fn forgets(&self) -> bool {
         !matches!(self.kind, RedisKind::One(..))
     }
@@ -210,7 +211,8 @@ impl ChaosTarget {
         }
     }
 
-    /// Runs a command on the primary, past the proxy. `None` if it fails, as a server under faults may.
+    /// Runs a command directly on the primary, without the proxy. `None` if the command fails, which is expected under
+    /// faults.
     pub async fn ask(&mut self, words: &[&str]) -> Option<redis::Value> {
         let primary = self.primary().await;
         let mut connection = self.server(primary).connection().await;
@@ -230,18 +232,18 @@ impl ChaosTarget {
         }
     }
 
-    /// Kills the primary and starts it again. With `lags`, first cuts off its replica for that time, so that writes are
-    /// lost.
+    /// Kills the primary and starts it again. If `lags` is set, first disconnects the replica for this time, so that
+    /// writes are lost.
     pub async fn kill(&mut self, lags: Option<Duration>) {
         let primary = self.primary().await;
         if let Some(lags) = lags {
             self.server(primary).cut_replicas().await;
-            // Writes of this time do not reach the replica.
+            // Writes during this sleep do not reach the replica.
             sleep(lags).await;
         }
         self.server(primary).kill9();
         if let RedisKind::One(server, _) = &mut self.kind {
-            // The server is away for a moment.
+            // The server is unavailable during this sleep.
             sleep(Duration::from_millis(300)).await;
             server.restart().await;
             return;
@@ -251,8 +253,8 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Stops the primary until its replica has taken over. When the primary continues, it executes the commands
-    /// received meanwhile, and does not know yet that it has been replaced.
+    /// Stops the primary until its replica has taken over. When the primary continues, it executes the commands that it
+    /// received while it was stopped, and does not know yet that it has been replaced.
     pub async fn stop_until_replaced(&mut self) {
         let primary = self.primary().await;
         self.server(primary).pause();
@@ -262,7 +264,7 @@ impl ChaosTarget {
     }
 
     /// Cuts the network between the nodes for longer than their timeouts, and joins it again. Clients still reach all
-    /// nodes. Clients of an isolated primary use it until it rejects their writes.
+    /// nodes. Clients of an isolated primary continue to use it until it rejects their writes.
     pub async fn part(&mut self, how: &str) {
         let primary = self.primary().await;
         let partner = self.partner(primary);
@@ -283,7 +285,8 @@ impl ChaosTarget {
             ("a primary and its replica that clients alone reach" | "all nodes apart", RedisKind::Cluster(_)) => {
                 self.refuses(primary).await;
             }
-            // Meanwhile, no `once` call is confirmed and the primary stays, so there is no signal to wait for.
+            // While the network is cut, no `once` call is confirmed and the primary stays, so there is no signal to
+            // wait for.
             _ => sleep(PAST_THE_LEASE).await,
         }
         if let Some((network, _)) = self.network() {
@@ -301,11 +304,12 @@ impl ChaosTarget {
         }
     }
 
-    /// Waits until an isolated primary rejects writes, if it ever does.
+    /// Waits until an isolated primary rejects writes. Behind Sentinels, it does not reject them, so waits past the
+    /// lease.
     async fn refuses(&self, primary: usize) {
         let RedisKind::Cluster(cluster) = &self.kind else {
-            // Behind Sentinels, it accepts writes until it learns of the new primary. Until then, there are two
-            // primaries.
+            // Behind Sentinels, the isolated primary accepts writes until it learns of the new primary. During this
+            // sleep, there are two primaries.
             sleep(PAST_THE_LEASE).await;
             return;
         };
@@ -314,7 +318,7 @@ impl ChaosTarget {
         eprintln!("server {primary} refuses writes {} ms later", began.elapsed().as_millis());
     }
 
-    /// Fails over cleanly, while all nodes live.
+    /// Fails over while all nodes run, so that no writes are lost.
     pub async fn fail_over(&mut self) {
         let before = self.primary().await;
         let partner = self.partner(before);
@@ -340,7 +344,7 @@ impl ChaosTarget {
             }
             for part in keys.chunks(keys.len().div_ceil(8)) {
                 cluster.move_keys(part, from, to).await;
-                // The load must meet each state in between.
+                // Wait, so that turns arrive in each state of the move.
                 sleep(Duration::from_millis(40)).await;
             }
         }
@@ -349,7 +353,7 @@ impl ChaosTarget {
         cluster.another_holder(slot, from).await;
     }
 
-    /// Waits until the current primary has an online replica. The primary may change once more meanwhile.
+    /// Waits until the current primary has an online replica. The primary can change once more during the wait.
     pub async fn followed(&mut self) {
         if let RedisKind::One(..) = self.kind {
             return;

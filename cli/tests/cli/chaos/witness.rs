@@ -1,6 +1,6 @@
-//! The witness of caps: the append-only files of all servers, even of servers that were replaced. Each file gets a
-//! second name as soon as it exists. A server that becomes a replica deletes its own files, and with them writes that
-//! no other server received.
+//! The witness of caps: keeps the append-only files of all servers, even of servers that were replaced. Each file gets
+//! a hard link as soon as it exists. Without the link, a server that becomes a replica would delete its files, and with
+//! them writes that no other server received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use super::verdict::AdmittedCall;
 
-/// The time between two checks for new files. A file exists for some seconds at least.
+/// The interval between two checks for new files. A file exists for at least some seconds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The growth of each file, by the file's second name: each length, with the interval in which the file reached it.
+/// The growth of each file, by the path of its link: each length, with the interval in which the file reached it.
 type Growth = Arc<Mutex<BTreeMap<PathBuf, Vec<(u64, Interval)>>>>;
-/// Times since the witness started.
+/// Two times, relative to the start of the witness.
 type Interval = (Duration, Duration);
 
 /// Keeps the files until it is dropped.
@@ -57,7 +57,7 @@ impl Witness {
         moments.iter().map(|at| at.duration_since(self.began)).collect()
     }
 
-    /// All admissions. An entry counts once, even if several servers have it.
+    /// All admissions. An entry counts once, even if the files of several servers contain it.
     pub fn admitted(&self) -> Vec<AdmittedCall> {
         let end = self.began.elapsed();
         let grown = self.growth.lock().unwrap();
@@ -69,7 +69,7 @@ impl Witness {
             seen.read(commands(&bytes).into_iter().map(|(words, upto)| {
                 let upto = u64::try_from(bytes.len() - upto).unwrap();
                 let look = lengths.partition_point(|(length, _)| *length < upto);
-                // An entry after the last check may have any time.
+                // An entry that appeared after the last check can have any time.
                 (words, lengths.get(look).map_or((Duration::ZERO, end), |(_, at)| *at))
             }));
         }
@@ -77,8 +77,9 @@ impl Witness {
     }
 }
 
-/// Records which files have grown. `between` has the times of the last check and of this one. The new commands were
-/// executed after the previous growth, and possibly long ago: a stopped server writes them when it continues.
+/// Records which files have grown. `between` has the times of the previous check and of this check. The new commands
+/// were executed at some time after the file's previous growth, possibly long ago: a stopped server writes them when it
+/// continues.
 fn measure(kept: &Path, growth: &mut BTreeMap<PathBuf, Vec<(u64, Interval)>>, between: Interval) {
     for file in fs::read_dir(kept).into_iter().flatten().flatten() {
         let Ok(length) = file.metadata().map(|found| found.len()) else { continue };
@@ -100,7 +101,7 @@ impl Drop for Witness {
     }
 }
 
-/// Links each new file of commands under a second name, which is unique to the file.
+/// Creates a link to each new file of commands. The name of the link is unique to the file.
 fn keep(server: usize, folder: &Path, into: &Path) {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(files) = fs::read_dir(folder.join("appendonlydir")) else { return };
@@ -109,7 +110,8 @@ fn keep(server: usize, folder: &Path, into: &Path) {
         let Some(found) = file.metadata().ok().filter(|_| is_of_commands) else { continue };
         let name = into.join(format!("{server}-{}", found.ino()));
         if !name.exists() {
-            // The link fails if the file has gone, which means that it was empty, or if it is linked already.
+            // The link fails in two cases: the file was already linked, or it was deleted, which means that it was
+            // empty.
             let _ = fs::hard_link(file.path(), name);
         }
     }
@@ -118,27 +120,28 @@ fn keep(server: usize, folder: &Path, into: &Path) {
 /// A call: its turn and position.
 type Call = (String, u64);
 
-/// The time at which a call was dispatched: in the entry's ID and in shard time, ms.
+/// The time at which a call was dispatched, ms: the time in the entry's ID, and shard time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct DispatchTime {
     shard_ms: u64,
     at_ms: u64,
 }
 
-/// The contents of the files: when each call was admitted, and when it was dispatched.
+/// The admissions and dispatches of calls, as found in the files.
 #[derive(Default)]
 struct DispatchRecord {
-    /// Entries whose stamp has a window, which means that they debit a cap. If the writes of an admission were lost, a
-    /// call is admitted again.
+    /// Entries whose stamp has a window, which means that they debit a cap. If the writes of an admission were lost,
+    /// the call is admitted again and has several entries here.
     admitted: BTreeSet<(Call, DispatchTime)>,
     /// The first entry of each call, of any kind.
     first: BTreeMap<Call, DispatchTime>,
-    /// The earliest check that found the entry in a file, because replicas have it later; and the primary.
+    /// For each entry, the earliest interval in which it appeared in a file, because replicas receive it later. Also
+    /// the primary.
     looks: BTreeMap<(Call, DispatchTime), (Interval, PrimaryId)>,
 }
 
-/// The ID of a shard's primary, if the file has it before the entry. A replica's file may lack it; the primary's file
-/// has it.
+/// The ID of a shard's primary, if the file has the ID before the entry. A replica's file possibly lacks it, but the
+/// primary's file has it.
 type PrimaryId = Option<Vec<u8>>;
 
 /// The state of a shard, as read from a file so far.
@@ -149,7 +152,7 @@ struct Shard {
 }
 
 impl DispatchRecord {
-    /// Reads the commands of a file. Each comes with the interval in which it appeared.
+    /// Reads the commands of a file, each with the interval in which it appeared.
     fn read(&mut self, commands: impl IntoIterator<Item = (CommandWords, Interval)>) {
         // If a script writes more than once, its commands are between MULTI and EXEC.
         let mut sent = Vec::new();
@@ -205,8 +208,8 @@ fn shard_of(key: &[u8]) -> &[u8] {
 }
 
 impl Shard {
-    /// Reads changed fields of the shard's state. The script writes the shard's time first, unless it is unchanged. It
-    /// writes the state if it changed; the second word is the primary.
+    /// Reads changed fields of the shard's state. If the shard's time has changed, a script writes it first. If the
+    /// state has changed, the script writes it, and its second word is the primary.
     fn hear(&mut self, fields: &[Vec<u8>]) {
         for pair in fields.chunks_exact(2) {
             match pair[0].as_slice() {
@@ -268,8 +271,8 @@ fn is_entry_id(word: &[u8]) -> bool {
 /// The words of a command.
 type CommandWords = Vec<Vec<u8>>;
 
-/// The commands of a file, each with the number of bytes after it. Ignores lines that begin with `#`, and a truncated
-/// last command.
+/// The commands of a file, each with the number of bytes that follow it. Ignores lines that begin with `#`, and a
+/// truncated last command.
 fn commands(mut bytes: &[u8]) -> Vec<(CommandWords, usize)> {
     fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;

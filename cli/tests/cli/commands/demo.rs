@@ -1,4 +1,4 @@
-//! `tickfleet demo`: counts what happens in the day that it plays.
+//! `tickfleet demo`: checks the counts in the report of the day that it plays.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -58,7 +58,7 @@ fn watched(args: &[&str]) -> Value {
     assert!(asked(address, key, "/v1/operate/me").contains("\"view\""));
     let stays = told.find(|line| line.contains("its console stays")).unwrap();
     assert!(stays.ends_with(&link), "{stays}");
-    // The last turn of the third act, which has another configuration but the same address and key.
+    // Request the last turn of the third act. This act has another configuration, but the same address and key.
     let story = asked(address, key, "/v1/operate/explain?id=atlas-ux:desk-10");
     assert!(story.starts_with("HTTP/1.1 200") && story.contains("get_quote"), "{story}");
     kill(Pid::from_raw(demo.id().try_into().unwrap()), Signal::SIGINT).unwrap();
@@ -77,8 +77,8 @@ fn asked(address: &str, key: &str, path: &str) -> String {
     answer
 }
 
-/// Checks that every promise holds, and that the counts fit this machine: one call less without support for the
-/// sandbox, two less without Python.
+/// Checks that every promise holds, and that the counts fit this machine. If the machine does not support the sandbox,
+/// one call is missing. If it lacks Python, two are missing.
 fn plays_its_day(report: &Value) {
     assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
     let sandbox = report["left_out"].get("shell");
@@ -106,18 +106,20 @@ fn plays_its_day(report: &Value) {
     has_every_kind(report);
 }
 
-/// Checks that three agents that a model runs finish a task, also if the worker is killed. Each post is published once.
+/// Checks that three agents that a model runs finish a task, even if the worker is killed, and that each post is
+/// published once.
 fn second_act(report: &Value) {
     let rounds = report["second_act"]["rounds"].as_array().unwrap();
     let told: Vec<_> = rounds.iter().map(|round| json!([round["outcome"], round["posted"], round["killed"]])).collect();
     assert_eq!(told, [json!(["ok", 1, false]), json!(["ok", 1, true])], "{rounds:?}");
-    // atlas asks the model three times, archy and kelly twice. After the kill, a lost response is requested once more.
+    // atlas sends three requests to the model, and archy and kelly two each. After the kill, a request whose response
+    // was lost is repeated.
     assert_eq!(rounds[0]["asked"], 7);
     assert!((7..=8).contains(&rounds[1]["asked"].as_u64().unwrap()), "{rounds:?}");
 }
 
-/// Checks the payments, which are governed by facts, rules, approvals, effect keys and the loop breaker. A read is
-/// cached. The records prove all that, and what-if reports the decisions of another policy.
+/// Checks the payments, which are governed by facts, rules, approvals, effect keys and the loop breaker. Also checks a
+/// cached read, the proof from the records, and the differences that what-if reports for another policy.
 fn third_act(report: &Value) {
     let desk = &report["third_act"];
     let turns = desk["turns"].as_array().unwrap();
@@ -178,7 +180,7 @@ fn has_every_kind(report: &Value) {
     // The misspelled tool has no kind.
     let none = ["send_telegram_mesage"];
     assert_eq!(of(None), none);
-    // A function that refuses says what to do instead.
+    // If a function rejects a call, its message says what to do instead.
     let told: Vec<_> = calls.iter().filter(|call| call["kind"] == "python").map(|call| &call["told"]).collect();
     let advice = json!("No figures for 2026-11. Closed months: 2026-08, 2026-09, 2026-10.");
     assert!(told.is_empty() || json!(told) == json!([advice, null]), "{told:?}");

@@ -8,9 +8,9 @@ use crate::support::process::Process;
 #[tokio::test]
 async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
     let redis = RedisServer::start().await;
-    // A window that does not end between two polls.
+    // Use a long window, so that it does not end between two polls.
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "10m")]);
-    // Three windows' worth of calls, so that the last calls wait whenever the first window began.
+    // Submit as many calls as three windows allow, so that the last calls wait, whenever the first window began.
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 25).flatten().collect();
     fleet.run(&submit(&[&calls[..], &["--turn-id", "long"]].concat())).exits(0).says("demo:long");
     let story = loop {
@@ -131,7 +131,7 @@ fn a_tool_host_that_is_missing_is_logged_at_once_and_as_json() {
     assert!(ends.to_string().contains("no tool host listens at"), "{ends}");
 }
 
-/// If an upgrade loses the configuration files, the sample policy must not silently replace one's own.
+/// If an upgrade loses the configuration files, the sample policy must not silently replace the operator's policy.
 #[tokio::test]
 async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own_are_a_warning() {
     let redis = RedisServer::start_with(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;
@@ -164,7 +164,7 @@ async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own
     std::fs::write(folder.path().join("tenants.yaml"), "tenants: {}\n").unwrap();
     assert!(policy(&doctor().exits(1).json())["says"].as_str().unwrap().ends_with("tenants.yaml names none"));
 
-    // Without tenants, a process rejects turns. It is ready, with a warning.
+    // Without tenants, a process rejects turns. The process is ready, but its response contains a warning.
     let scheduler = Process::start("scheduler", folder.path(), &url);
     let ready = scheduler.answer("/readyz");
     assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("warning: no tenants configured"), "{ready}");

@@ -136,7 +136,7 @@ async fn what_is_no_document_is_named_with_the_reason_and_the_rest_is_imported()
     place.run(&["kb", "import", "docs/good.md", "--tenant", "nobody"]).exits(1).prints_error("unknown tenant");
 }
 
-/// A fake endpoint for embeddings that answers this number of requests, and then hangs.
+/// A stub of an embeddings endpoint. It responds to this number of requests, and then hangs.
 async fn endpoint(answers: usize) -> (String, Arc<Notify>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let stuck = Arc::new(Notify::new());
@@ -180,7 +180,7 @@ async fn an_import_that_is_killed_leaves_every_document_whole_and_the_next_one_e
     const ANSWERED: usize = 15;
     let mut place = KnowledgeFixture::new().await;
     let write = |place: &KnowledgeFixture, version: &str| {
-        // Three passages each, because sections are never joined.
+        // Each document has three passages, because sections are never joined.
         let section = |number| format!("## Part {number}\n\n{version} of the text.\n\n");
         let text: String = (0..3).map(section).collect();
         (0..DOCUMENTS).for_each(|number| place.write(&format!("docs/{number:02}.md"), &text));
@@ -202,7 +202,7 @@ async fn an_import_that_is_killed_leaves_every_document_whole_and_the_next_one_e
     assert_eq!(documents.len(), DOCUMENTS);
     let whole = |version: &str| documents.values().filter(|passages| **passages == [version; 3]).count();
     assert_eq!((whole("v1"), whole("v2")), (DOCUMENTS - ANSWERED, ANSWERED));
-    // The next import handles the remaining documents, and only those.
+    // The next import handles only the remaining documents.
     place.variables[1].1 = endpoint(usize::MAX).await.0;
     let report = place.import(&["docs"]).exits(0).json();
     assert_eq!(counts(&report), [0, 25, 15, 0, 0]);
@@ -257,14 +257,14 @@ async fn agents_recall_what_they_noted_did_and_worked_on_and_nobody_elses() {
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let kelly = ("demo", "kelly");
     let atlas = ("demo", "atlas");
-    // Noted once, even if the turn is submitted twice.
+    // The note is stored once, even if the turn is submitted twice.
     let note = json!({"text": "The zeppelin post goes out on Friday.", "tags": ["plans"]});
     for _ in 0..2 {
         call(&fleet, "demo", "kelly", "remember", &note, &["--turn-id", "note-1"]);
     }
     let noted = fleet.run(&["memory", "list", "--tenant", "demo", "--agent", "kelly", "--json"]).exits(0).json();
     assert_eq!(noted.as_array().unwrap().len(), 1);
-    // A call, and a task for kelly. The task fails without a model, and she recalls it all the same.
+    // Kelly makes a call and gets a task. The task fails without a model, but kelly can recall it.
     call(&fleet, "demo", "kelly", "echo", &json!({"text": "a zeppelin over the lake"}), &[]);
     fleet.run(&["delegate", "--tenant", "demo", "--to", "kelly", "Describe the zeppelin hangar.", "--wait"]).exits(1);
     let found = recalled(&fleet, kelly, &json!({"query": "zeppelin"}));
@@ -276,7 +276,7 @@ async fn agents_recall_what_they_noted_did_and_worked_on_and_nobody_elses() {
     let calls = recalled(&fleet, kelly, &json!({"query": "zeppelin", "sources": ["audit"]}));
     assert_eq!(calls.len(), 1, "looking up is not found: {calls:#?}");
     assert!(calls[0].1.contains("over the lake") && calls[0].0 == "audit");
-    // Other agents do not recall any of it.
+    // Other agents do not recall these memories.
     assert_eq!(recalled(&fleet, atlas, &json!({"query": "zeppelin"})), []);
     assert_eq!(recalled(&fleet, ("atlas-ux", "kelly"), &json!({"query": "zeppelin"})), []);
     // The schema validates the arguments that it declares.

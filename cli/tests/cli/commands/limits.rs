@@ -1,4 +1,4 @@
-//! `limits`: the listing of a running fleet, with the bounds, and the effect of a reset.
+//! `limits`: the list for a running fleet, with the bounds, and the effect of a reset.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::process::pause;
 
-/// A counter in Redis, without a throttle queue.
+/// The bytes of a counter as stored in Redis, without a throttle queue.
 fn packed(used: f64, ends_ms: i64, began_ms: i64) -> Vec<u8> {
     [used, ends_ms as f64, began_ms as f64, 0.0].iter().flat_map(|number| number.to_le_bytes()).collect()
 }
@@ -93,8 +93,8 @@ const LIMITS: &str = "
   sleeps: {match: {tools: [sleep]}, per: [tool], max: 9, every: 1h}
 ";
 
-/// Uses one of fran's two calls and both of kelly's, so that kelly's third turn waits. Returns the listing at that
-/// time.
+/// Uses one of fran's two calls and both of kelly's calls, so that kelly's third turn waits. Returns the list while the
+/// turn waits.
 fn with_a_turn_that_waits(place: &LimitsFixture) -> Value {
     place.echo("fran", 1, &["--wait"]).exits(0);
     place.echo("kelly", 2, &["--wait"]).exits(0);
@@ -127,7 +127,8 @@ async fn the_fullest_counters_are_listed_and_those_of_one_tenant_or_agent() {
     let said = place.run(&["limits", "--top", "1"]).exits(0);
     said.says("1 of 2 counters.").says("No calls counted recently.");
 
-    // Only counters that can limit fran's calls: none of another agent, and no limit on tenants of another plan.
+    // The list has only counters that can limit fran's calls. It has no counters of other agents, and no limits on
+    // tenants of other plans.
     let of_fran = place.run(&["limits", "--tenant", "demo", "--agent", "fran", "--json"]).exits(0).json();
     assert_eq!(counters(&of_fran, "echoes"), ["demo:fran"]);
     assert!(!of_fran.to_string().contains("of_gold"), "{of_fran:#}");
@@ -259,7 +260,8 @@ async fn of_a_limit_with_many_counters_a_bounded_number_is_looked_at_and_that_is
 
 const SUMS: &str = "{tickfleet:1}:counters:sums";
 
-/// Two shards without a fleet: a counter of the fleet in both, and sums of users in one of them. Also returns the time.
+/// Two shards without a running fleet. A counter of the whole fleet is in both, and sums of users are in one of them.
+/// Also returns the current time.
 async fn of_two_shards() -> (LimitsFixture, i64) {
     let limits = "  all: {max: 10, every: 1h}\n  sums: {per: [user], sum: {argument: /n, max: 5}, every: 1h}\n";
     let mut place = LimitsFixture::new(limits).await;

@@ -1,4 +1,4 @@
-//! `doctor --repair`: each fault is created by hand in Redis, found, and repaired. A working fleet has none.
+//! `doctor --repair`: each fault is created by hand in Redis, found, and repaired. A working fleet has no faults.
 
 mod busy;
 
@@ -17,12 +17,13 @@ use self::busy::BackgroundLoad;
 use crate::support::binary::{CommandOutput, tickfleet};
 use crate::support::process::{Process, pause};
 
-/// Longer than any wait here.
+/// A time that is later than the end of any test, ms.
 const FAR: &str = "9999999999999";
-/// The minimum time for which a busy fleet is checked; and the maximum, if calls have not ended in all ways before.
+/// The minimum time for which a busy fleet is checked. The check continues until calls have ended in all expected ways,
+/// at most for `BUSY_MAX`.
 const BUSY: Duration = Duration::from_secs(12);
 const BUSY_MAX: Duration = Duration::from_secs(90);
-/// Some of the ways in which calls of that fleet must end.
+/// Some of the ways in which calls of the busy fleet must end.
 const ENDS: [&str; 9] = [
     "sleep ok",
     "sleep expired",
@@ -67,7 +68,8 @@ impl RepairFixture {
         Process::start(role, self.dir.path(), &self.redis.url())
     }
 
-    /// The store of the shard, for checks as in `doctor`. Many checks run in the time of one run of the binary.
+    /// The store of the shard, for the checks of `doctor`. Checks through the store are much faster than runs of the
+    /// binary.
     fn store(&self) -> Store {
         Store::open(&self.redis.url(), 0, Arc::new(StoreOptions::default())).unwrap()
     }
@@ -123,7 +125,7 @@ impl RepairFixture {
         calls.map(|entry| format!("{} {}", said(&entry["entity_id"]), said(&entry["meta"]["outcome"]))).collect()
     }
 
-    /// The expected ends that no call has had yet.
+    /// The expected ways of ending in which no call has ended yet.
     async fn missing_ends(&self) -> Vec<&'static str> {
         let ended = self.ended().await;
         ENDS.into_iter().filter(|end| !ended.contains(*end)).collect()
@@ -195,7 +197,7 @@ async fn all_faults_are_repaired_together_and_what_is_only_reported_changes_noth
     }
 }
 
-/// A queue lost its slices. The repair ends their turn, because its calls cannot run any more.
+/// A queue lost its slices. The repair ends the turn of these slices, because its calls can no longer run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_whose_slice_is_lost_ends_after_a_repair() {
     let place = RepairFixture::new().await;

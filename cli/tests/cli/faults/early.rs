@@ -29,7 +29,7 @@ fn name(id: &TurnId) -> TurnName {
     TurnName { tenant: TenantId::new("demo").unwrap(), turn: id.clone() }
 }
 
-/// The results of `count` turns, one each. Waits for each up to a minute.
+/// The results of `count` turns, which have one call each. Waits up to a minute for each result.
 async fn results(client: &Client, count: usize) -> Vec<Value> {
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("early").unwrap());
     let mut found = Vec::new();
@@ -52,7 +52,7 @@ async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile
     let client = Client::connect(&url, StoreOptions::default()).await.unwrap();
     let mut fleet = vec![Process::start("worker", dir, &url), Process::start("scheduler", dir, &url)];
 
-    // The producer cancels and submits at the same time, and the cancel is faster.
+    // The producer cancels and submits at the same time, and the cancel arrives first.
     for i in 0..10 {
         let id = TurnId::new(format!("fast-{i}")).unwrap();
         assert_eq!(client.cancel(&name(&id), "no longer wanted").await.unwrap(), CancelResult::Waiting);
@@ -64,10 +64,10 @@ async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile
         let id = (i % 2 == 0).then(|| format!("slow-{i}"));
         let id = client.submit(turn(id.as_deref())).await.unwrap().turn_id;
         let cancelled = client.cancel(&name(&id), "no longer wanted").await.unwrap();
-        // Turns that the scheduler read before it was stopped are not decided before it continues.
+        // If the scheduler read the turn before it was stopped, the turn stays undecided while it is stopped.
         assert_eq!(cancelled, CancelResult::Waiting, "{id}");
     }
-    // The scheduler dies with these turns. The next one knows only what Redis has.
+    // The scheduler dies while it holds these turns. The next scheduler has only the data in Redis.
     fleet[1].signal(Signal::SIGKILL);
     fleet.push(Process::start("scheduler", dir, &url));
 
@@ -76,7 +76,7 @@ async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile
         let message = result["error"]["message"].as_str().unwrap();
         assert!(message.contains("(reason: no longer wanted)") && message.contains("not executed"), "{message}");
     }
-    // Operators and auditors see the same.
+    // `explain` and the audit log show the same.
     let story = tickfleet(&["explain", "demo:fast-3", "--redis-url", &url, "--json"]).json();
     assert_eq!((&story["calls_admitted"], &story["ended_because"]), (&json!(0), &json!("cancelled")), "{story}");
     assert_eq!(story["cancel_asked"], "no longer wanted");

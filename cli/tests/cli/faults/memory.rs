@@ -1,5 +1,5 @@
-//! The fleet's own backlog fills Redis' memory, with real processes. Accepted work is answered, and commands that drain
-//! the backlog are never rejected.
+//! The backlog of a fleet of real processes fills Redis' memory. Every accepted turn gets a reply, and commands that
+//! reduce the backlog are never rejected.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,9 +60,9 @@ async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     panic!("not within two minutes: {what}");
 }
 
-/// Reads and removes replies until all of these turns are answered. A tenant's unfinished turns may use a quarter of
-/// the memory. If schedulers admit faster than workers finish, turns beyond that are rejected because the tenant's
-/// queue is full.
+/// Reads and removes replies until all of these turns have a reply. A tenant's unfinished turns can use at most a
+/// quarter of the memory. If schedulers admit turns faster than workers finish them, further turns are rejected because
+/// the tenant's queue is full.
 async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
     let client = Client::connect(url, StoreOptions::default()).await.unwrap();
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("box").unwrap());
@@ -88,7 +88,7 @@ async fn a_backlog_that_fills_the_memory_before_a_scheduler_starts_is_answered_t
     let url = server.url();
     let mut redis = server.connection().await;
     let mut ids = BTreeSet::new();
-    // Submits until Redis itself rejects more: the worst that any producer can do.
+    // Submit until Redis itself rejects writes. No producer can do anything worse.
     loop {
         let id = format!("t{}", ids.len());
         if xadd(&mut redis, &["turn", &turn(&id, 4_096)]).await.is_err() {
@@ -113,22 +113,22 @@ async fn a_backlog_that_fills_the_memory_before_a_scheduler_starts_is_answered_t
     assert_eq!([scheduler.stop(), worker.stop()], [Some(0), Some(0)]);
 }
 
-/// Dispatches as many slices as may be out while memory is short, without a worker. Then submits turns whose readers
-/// have died twice before, which must wait.
+/// Without a worker, dispatches the maximum number of slices while memory is short. Then submits turns whose readers
+/// have already died twice. These turns must wait.
 async fn suspects_wait(server: &RedisServer, dir: &Path) -> (Process, BTreeSet<String>) {
     let mut redis = server.connection().await;
     let mut ids: BTreeSet<String> = (0..256).map(|i| format!("t{i}")).collect();
     for id in &ids {
         xadd(&mut redis, &["turn", &turn(id, 1_000)]).await.unwrap();
     }
-    // Redis uses 90 % of its memory, so that further commands make little difference.
+    // Make Redis use 90 % of its memory. A large filler is part of it, so that further commands make little difference.
     let filler = redis::cmd("SETRANGE").arg("filler").arg(32 << 20).arg("x").to_owned();
     let _: u64 = filler.query_async(&mut redis).await.unwrap();
     let max = memory(&mut redis).await / 90 * 100;
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(max).query_async(&mut redis).await.unwrap();
     let scheduler = Process::start("scheduler", dir, &server.url());
     until("they are out", async || key::<u64>(&mut redis, &["XLEN", "ready:normal"]).await >= 256).await;
-    // In one transaction, so that they are read together.
+    // Write all entries in one transaction, so that they are read together.
     let mut pipe = redis::pipe();
     pipe.atomic();
     for i in 0..20 {
@@ -162,7 +162,7 @@ async fn a_scheduler_that_is_killed_while_it_waits_for_memory_counts_no_crash_ag
     let dir = config();
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
-    // A suspect was marked and handled, and now it waits: a crash would no longer count against it.
+    // A suspect was marked and handled, and now waits. A crash from now on does not count against it.
     let never = "tickfleet_redis_commands_total{verb=\"suspect\"} 0";
     until("it was named", async || !scheduler.metrics().lines().any(|line| line == never)).await;
     until("nothing is named", async || key::<u64>(&mut redis, &["HLEN", "suspects"]).await == 0).await;
@@ -178,7 +178,8 @@ async fn a_scheduler_that_stops_while_it_waits_for_memory_is_quick_and_returns_w
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
     scheduler.signal(Signal::SIGTERM);
-    // With a wait of half a second for each of the twenty entries, the return would take ten seconds and time out.
+    // The entries are returned together. If each of the twenty entries waited for half a second, the return would take
+    // ten seconds and time out.
     let returned = scheduler.says("returning undecided inbound entries");
     assert_eq!(returned["entries"], 20);
     assert_eq!(scheduler.stop(), Some(0));

@@ -1,5 +1,4 @@
-//! Thirty questions such as "why did this not run, who or what decided, and when can it run?", and how `explain`
-//! answers.
+//! Thirty questions such as "Why did this not run?" or "When can it run?", and the answers of `explain`.
 
 use std::path::Path;
 
@@ -9,7 +8,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::process::Process;
 
-/// A fleet in which every limit is soon reached.
+/// A fleet with low limits, so that tests reach them quickly.
 struct LimitedFleet {
     fleet: DevFleet,
     dir: String,
@@ -92,7 +91,7 @@ impl LimitedFleet {
             if told.iter().all(|told| said.contains(told)) {
                 return;
             }
-            // The explanation of a turn that has ended does not change any more.
+            // If the turn has ended, its explanation no longer changes, so repeating would not help.
             assert!(!said.contains("has ended\n") || !said.contains("Audit:"), "{id}: no {told:?} in\n{said}");
         }
     }
@@ -110,7 +109,7 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
     let echo = |value: i64| ("echo", json!({"value": value}));
     let long = ("sleep", json!({"ms": 25_000}));
 
-    // 1 Why does the second call wait, and when is it eligible? The tick is used up; it ends after an hour at most.
+    // 1 Why does the second call wait, and when can it run? The tick is used up. It ends after at most an hour.
     asked.submit("demo", "slow", "tick", &calls(&[echo(1), echo(1)]));
     asked.answers("demo:tick", &["It waits: the agent's tick is used up (1 of 1 calls). The next call is eligible"]);
     // 2 Why does the turn behind it wait?
@@ -127,11 +126,11 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
     asked.answers("small:first", &["has ended"]);
     asked.submit("small", "calm", "second", &calls(&[echo(1)]));
     asked.answers("small:second", &["the day's calls are used up (on_day_cap: reject)", "It resets at"]);
-    // 5 A limit delays it. Which counter, and until when?
+    // 5 A limit delays the call. Which counter, and until when?
     let works = ("fail", json!({"outcomes": ["ok"]}));
     asked.submit("demo", "calm", "limit", &calls(&[works.clone(), works.clone()]));
     asked.answers("demo:limit", &["the limit sleeps is used up", "1 used by demo:calm", "The next call is eligible"]);
-    // 6 A limit rejects it.
+    // 6 A limit rejects the call.
     asked.submit("demo", "held", "strict", &calls(&[works.clone(), works.clone()]));
     asked.answers("demo:strict", &["The limit strict", "There is room again at"]);
     // 7 Another call has the permit.
@@ -139,7 +138,7 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
     asked.answers("demo:place", &["runs"]);
     asked.submit("demo", "held", "noplace", &calls(std::slice::from_ref(&long)));
     asked.answers("demo:noplace", &["all slots of the limit one_at_once are taken"]);
-    // 8 Which call runs, since when, and for how long may it run?
+    // 8 Which call runs, since when, and what is its timeout?
     asked.answers("demo:place", &[" runs it since", "at call /0 (sleep) or later; a try may take 30.0 s"]);
 }
 
@@ -166,7 +165,7 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
     asked.answers("demo:wrong", &wrong);
     // 14 An operator has disabled the tool.
     asked.run(&["tools", "disable", "post"]).exits(0);
-    // Workers learn of it with their next heartbeat.
+    // Repeat, because workers learn of the change with their next heartbeat.
     for number in 0.. {
         let id = format!("gone-{number}");
         // The arguments differ each time, so that the loop breaker does not deny the call.
@@ -179,7 +178,7 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
             break;
         }
     }
-    // 15 Why is it retried later, and after which failure?
+    // 15 After which failure is the call retried, and when?
     asked.submit("demo", "kelly", "again", &calls(&[("fail", json!({"outcomes": ["transient", "transient", "ok"]}))]));
     asked.answers("demo:again", &["try 1 of call /0 failed:", "Retried after"]);
     // 16 Until when does the loop breaker deny the call?
@@ -191,14 +190,14 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
 async fn and_of_those_who_ended_or_held_it_up() {
     let asked = LimitedFleet::start().await;
     let echo = ("echo", json!({"value": 1}));
-    // 17 Who has paused it, why, and how does it continue?
+    // 17 Who paused the agent, why, and how can it continue?
     asked.run(&["pause", "demo", "calm", "--reason", "she posts too much", "--by", "anna"]).exits(0);
     asked.submit("demo", "calm", "paused", &calls(std::slice::from_ref(&echo)));
     asked.answers("demo:paused", &["paused by anna since", "she posts too much. tickfleet resume ends the pause"]);
-    // 18 Who canceled it?
+    // 18 Who canceled the turn?
     asked.run(&["turns", "cancel", "demo:paused", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
     asked.answers("demo:paused", &["Cancelled: ben: no longer wanted", "cancelled"]);
-    // 19 Its deadline passed first.
+    // 19 The turn's deadline passed before it could run.
     let soon = json!({"calls": [{"name": "echo", "arguments": {"value": 1}}]});
     let args = [
         "--config",
@@ -216,7 +215,7 @@ async fn and_of_those_who_ended_or_held_it_up() {
     ];
     asked.fleet.run_with(&args, &soon.to_string()).exits(0);
     asked.answers("demo:late", &["the deadline came first"]);
-    // 20 It was rejected.
+    // 20 The turn was rejected.
     let unknown = ["submit", "--tenant", "demo", "--agent", "nobody", "--turn-id", "refused", "--call", "echo"];
     asked.run(&unknown).exits(0);
     asked.answers("demo:refused", &["Rejected:"]);
@@ -227,7 +226,7 @@ async fn and_of_those_who_ended_or_held_it_up() {
     let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
     ask(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "early"]).exits(0);
     ask(&["explain", "demo:early"]).exits(0).says("no scheduler is alive");
-    // 22 It is ready, but no worker is running.
+    // 22 The turn is ready, but no worker is running.
     let scheduler = Process::start("scheduler", folder.path(), &url);
     while !ask(&["explain", "demo:early"]).stdout.contains("No worker is alive") {}
     assert_eq!(scheduler.stop(), Some(0));
@@ -242,16 +241,16 @@ async fn and_of_the_ledger_of_effects() {
     let long = [("sleep", json!({"ms": 25_000}))];
     asked.submit("demo", "kelly", "first", &calls(&long));
     asked.answers("demo:first", &[" runs it"]);
-    // 23 Why does it not run, and which call does it wait for? An equal call is running.
+    // 23 Why does the call not run, and which call does it wait for? An equal call is running.
     asked.submit("demo", "free", "equal", &calls(&long));
     asked.answers("demo:equal", &["a call of first is running, and its outcome decides about this call"]);
-    // 24 Why did it not run, and what is known? It got the outcome of the equal call.
+    // 24 Why did the call not run, and what is its outcome? It got the outcome of the equal call.
     asked.run(&["turns", "cancel", "demo:first", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
     let told = ["Call /0 got the outcome of the equal call first/0: it did not run again", "outcome_unknown"];
     asked.answers("demo:equal", &told);
     asked.answers("demo:first", &["Cancelled: ben: no longer wanted", "outcome_unknown"]);
-    // 25 And a later call, in another turn? It gets the same outcome, because it is unknown whether the call took
-    // effect.
+    // 25 What happens to a later equal call in another turn? It gets the same outcome, because it is unknown whether
+    // the first call took effect.
     asked.submit("demo", "free", "planned_again", &calls(&long));
     asked.answers("demo:planned_again", &told);
 }
@@ -272,7 +271,7 @@ approvers: {ann: {roles: [finance]}, ben: {roles: [legal]}}
 async fn and_of_approvals_and_facts() {
     let asked = LimitedFleet::with("", GOVERNED).await;
     let echo = |value: i64| ("echo", json!({"value": value}));
-    // 26 Why does it not run, who may decide, and until when?
+    // 26 Why does the call not run, who can decide, and until when?
     asked.submit("demo", "kelly", "large", &calls(&[echo(700)]));
     let waits = ["waits for an approval", "by permissions.echo.rules.large (amount 700 exceeds 500)"];
     asked.answers("demo:large", &[waits[0], waits[1], "Approvers: 1 of finance. Expires ", " (in 59 min"]);
@@ -280,15 +279,15 @@ async fn and_of_approvals_and_facts() {
         let found = asked.run(&["approvals", "list", "--json"]).exits(0).json();
         format!("demo:{}", found[0]["id"].as_str().unwrap())
     };
-    // 27 Who approved it?
+    // 27 Who approved the call?
     asked.run(&["approvals", "approve", &approval(), "--by", "ann"]).exits(0);
     asked.answers("demo:large", &["has ended", "ann approved call /0 (apr-"]);
-    // 28 Who denied it, and why?
+    // 28 Who denied the call, and why?
     asked.submit("demo", "kelly", "denied", &calls(&[echo(900)]));
     asked.answers("demo:denied", &["waits for an approval"]);
     asked.run(&["approvals", "deny", &approval(), "--by", "ann", "--reason", "not this month"]).exits(0);
     asked.answers("demo:denied", &["ann denied call /0 (apr-", "denied it: not this month. It was not executed."]);
-    // 29 Which earlier call stopped it, when was that, and what helps?
+    // 29 Which earlier call set the fact that stopped this call, when, and what helps?
     asked.submit("demo", "free", "read", &calls(&[("fail", json!({"outcomes": ["ok"]})), echo(1)]));
     let forbidden = [
         "The condition on facts permissions.echo.facts.forbid.read_untrusted stopped call /1",
@@ -296,7 +295,7 @@ async fn and_of_approvals_and_facts() {
         "Ask a person to look.",
     ];
     asked.answers("demo:read", &forbidden);
-    // 30 What does it require that has not happened yet?
+    // 30 Which required fact is missing, and which call sets it?
     asked.submit("demo", "calm", "early", &calls(&[("sleep", json!({"ms": 1}))]));
     let missing = [
         "permissions.sleep.facts.require.looked stopped call /0",

@@ -97,7 +97,7 @@ fn entries(lines: &[String]) -> Vec<String> {
     lines.iter().filter_map(id).collect()
 }
 
-/// Waits until the files have at least `count` entries, and seals that cover as many.
+/// Waits until the files have at least `count` entries, and seals that cover at least `count` entries.
 fn until_whole(path: &Path, count: usize) {
     let sealed = |line: &String| match Line::read(line) {
         Some(Line::Seal(seal)) => serde_json::from_str::<serde_json::Value>(seal.body).unwrap()["count"].as_u64(),
@@ -113,7 +113,7 @@ fn until_whole(path: &Path, count: usize) {
     }
 }
 
-/// Checks that entries which are trimmed while no exporter runs are reported in the files, the log and the metrics.
+/// Checks the loss of entries that are trimmed while no exporter runs: the files, the log and the metrics report it.
 async fn trimmed_is_told(log: &mut Log, path: &Path, to: &str, bounds: &[&str]) {
     let there = log.written;
     log.write(50).await;
@@ -154,7 +154,7 @@ async fn files_have_every_entry_once_and_verify_whenever_their_writer_was_killed
         exporter.signal(Signal::SIGKILL);
         drop(exporter);
     }
-    // The exporter died in the middle of a line.
+    // Simulate that the exporter died in the middle of a line.
     let torn = fs::read(&path).unwrap_or_default();
     fs::write(&path, [&torn[..], br#"{"shard":0,"id":"17"#].concat()).unwrap();
     let exporter = log.follow(&to, &bounds, None);
@@ -173,11 +173,12 @@ async fn files_have_every_entry_once_and_verify_whenever_their_writer_was_killed
     let verify = |parts: &[&str]| tickfleet(&[&["audit", "verify", "--json", "--key", &public], parts].concat());
     let verdict = verify(&named).exits(0).json();
     assert_eq!((&verdict["sealed"], &verdict["unsealed"]), (&ids.len().into(), &0.into()), "{verdict}");
-    // The doctor reports the same, and detects changed entries.
+    // The doctor reports the same result, and detects changed entries.
     let doctor = || tickfleet(&[&["doctor"][..], &with].concat()).stdout;
     let told = doctor();
     assert!(told.contains("are unchanged") && !told.contains("was CHANGED"), "{told}");
-    // After older files were removed, the others verify only with `--goes-on`, and no file in between may be missing.
+    // After older files were removed, the other files verify only with `--goes-on`. If a file in between is missing,
+    // the verification fails.
     verify(&[&["--goes-on"], &named[2..]].concat()).exits(0);
     verify(&["--goes-on", named[0], named[3]]).exits(1);
 
@@ -220,7 +221,7 @@ async fn what_standard_output_has_twice_after_a_kill_has_one_id() {
         log.write(100).await;
         if round < 2 {
             exporter.signal(Signal::SIGKILL);
-            // Deletes the lease of the dead exporter instead of waiting for its end.
+            // Delete the lease of the dead exporter instead of waiting until the lease ends.
             let _: u64 = log.command(&["DEL", "{tickfleet:0}:follower:stdout"]).await;
         } else {
             let last = log.ids().await.pop().unwrap();
@@ -276,7 +277,7 @@ impl Collector {
         }
         self.taken.lock().unwrap().extend(records);
         if number == 3 {
-            // Accepted, but the sender gets no response.
+            // The records were accepted, but the sender gets no response.
             self.asked.notify_one();
             std::future::pending::<()>().await;
         }

@@ -1,4 +1,4 @@
-//! Guards besides caps and permission: the cache for reads, and the loop breaker.
+//! The cache for reads, and the loop breaker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts on a free port. Returns the base URL.
+    /// Starts the service on a free port. Returns the base URL.
     async fn start(&self) -> String {
         let quotes = self.clone();
         let failing = self.clone();
@@ -124,20 +124,20 @@ async fn equal_reads_get_one_answer_for_a_while_and_everything_else_is_decided_e
     assert_eq!((&again["output"], &again["attempts"]), (&first["output"], &json!(0)), "{again}");
     assert_eq!(again["cached"]["call"], first["call"], "{again}");
     assert!(again["cached"]["age_ms"].is_u64(), "{again}");
-    // The user may change the result, so the user is part of the cache key. The format of the arguments is not.
+    // The result can depend on the user, so the user is part of the cache key. The format of the arguments is not.
     let kim = json!({"id": "kim"});
     let for_kim = asked(r#"{"symbol": "ACME", "day": 1}"#, kim.clone());
     assert_eq!((&for_kim["output"]["number"], &for_kim["cached"]), (&json!(2), &Value::Null), "{for_kim}");
     let for_kim = asked(r#"{"day": 1.0, "symbol": "ACME"}"#, kim);
     assert_eq!(for_kim["output"]["number"], 2, "{for_kim}");
     assert_eq!(asked(r#"{"symbol": "ACME", "day": 1}"#, json!({"id": "ada"}))["output"]["number"], 3);
-    // Other tenants do not share the entry, and other agents do not if the tool caches per agent.
+    // Other tenants do not share the cache entry. If the tool caches per agent, other agents do not share it either.
     let elsewhere = json!({"calls": [{"name": "quote", "arguments": {"symbol": "ACME"}}]});
     assert_eq!(governed.call("other", "kelly", &elsewhere)["output"]["number"], 4);
     let own =
         ["kelly", "fran", "fran"].map(|agent| governed.look(agent, "own_quote", "ACME")["output"]["number"].clone());
     assert_eq!(own, [5, 6, 6].map(Value::from));
-    // Permission and caps are checked each time.
+    // Permission and caps are checked for each call, even if its result is cached.
     assert_eq!(governed.look("fran", "quote", "ACME")["outcome"], "denied");
     let capped = ["ok", "daily_cap_reached"].map(|outcome| (governed.look("few", "quote", "ACME"), outcome));
     capped.iter().for_each(|(result, outcome)| assert_eq!(result["outcome"], *outcome, "{result}"));
@@ -148,7 +148,7 @@ async fn equal_reads_get_one_answer_for_a_while_and_everything_else_is_decided_e
         assert_eq!(governed.look("kelly", "kept", "none")["outcome"], "permanent");
         assert_eq!(service.asked(), asked);
     }
-    // The entry expires.
+    // The cache entry expires.
     let number = || governed.look("kelly", "short_quote", "ACME")["output"]["number"].as_u64().unwrap();
     let before = number();
     while number() == before {}
@@ -206,7 +206,7 @@ async fn an_agent_that_goes_in_circles_is_told_so_and_then_refused_for_a_while()
     let others = ["1", "2", "3", "4"].into_iter().flat_map(|symbol| [moving(symbol), json!({"name": "list_tools"})]);
     let others = all("kelly", others.collect());
     assert!(others.iter().all(|call| call["outcome"] == "ok" && call["note"].is_null()), "{others:#?}");
-    // A call that is always invalid gets a note, too.
+    // A repeated invalid call also gets a note.
     let wrong = all("kelly", vec![json!({"name": "nope"}); 3]);
     assert!(wrong[2]["note"].is_string() && wrong[1]["note"].is_null(), "{wrong:#?}");
     let args = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "again", "--wait"];

@@ -15,8 +15,8 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "500ms")]);
     fleet.run(&["pause"]).exits(0).says("No pauses.");
-    // An unknown name is rejected with the nearest known name, and pauses nothing. Only the configuration in force has
-    // the names, so these commands run with the fleet's configuration.
+    // An unknown name is rejected, nothing is paused, and the error suggests the nearest known name. The names come
+    // from the active configuration, so these commands run with the fleet's configuration.
     let run = |args: &[&str]| CommandOutput::of(fleet.command(args).env("TICKFLEET_CAPS_TICK", "500ms"), "");
     for (verb, name, told) in [
         ("pause", &["demo", "kely"][..], "unknown agent \"kely\". Nearest: kelly"),
@@ -38,7 +38,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
         .says("calls of agent kelly of demo are paused");
     fleet.run(&[&["pause", "demo", "kelly"], &WHY[..]].concat()).exits(0).says("was paused already");
     submit(&fleet, "kelly", "waits", "echo").exits(0);
-    // Other agents continue. Several ticks pass meanwhile.
+    // Other agents continue, over several ticks.
     for n in 0..3 {
         let id = format!("other-{n}");
         fleet
@@ -60,7 +60,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     assert_eq!((&story["state"], &story["waits"]["rule"]), (&"lane".into(), &"paused".into()), "{story}");
     assert_eq!(story["waits"]["pause"]["by"], "anna", "{story}");
     fleet.run(&["pause"]).exits(0).says("kelly").says("agreed with Ben");
-    // The tenant is paused, too. One of the two pauses is enough to stop calls.
+    // Also pause the tenant. Either of the two pauses is enough to stop calls.
     fleet.run(&[&["pause", "demo"], &WHY[..]].concat()).exits(0).says("calls of tenant demo are paused");
     submit(&fleet, "fran", "waits-too", "echo").exits(0);
     fleet.run(&[&["resume", "demo", "kelly"], &WHY[..]].concat()).exits(0);
@@ -137,7 +137,7 @@ async fn calls_to_a_paused_tool_wait_over_a_restart_of_everything_until_it_is_re
     paused(&["demo", "kelly", "--tool", "echo"]).exits(2);
     let fleet = DevFleet::start_with(&["--redis-url", &url], &[("TICKFLEET_WORKER_LEASE", "2s")]);
     submit(&fleet, "kelly", "waits", "echo").exits(0);
-    // Pauses of another tenant or another tool do not matter.
+    // Pauses of another tenant or another tool do not affect these calls.
     let others = ["submit", "--tenant", "demo", "--agent", "fran", "--call", "sleep {\"ms\":1}", "--wait"];
     fleet.run(&others).exits(0);
     let story = loop {

@@ -38,7 +38,7 @@ impl Receiver {
         let header = |name: &str| headers[name].to_str().unwrap().to_owned();
         let id: String = header("webhook-id");
         let body: Value = serde_json::from_str(&body).unwrap();
-        // Receivers reject a timestamp that is more than five minutes off their own clock.
+        // Receivers reject a timestamp that differs from their own clock by more than five minutes.
         let off = header("webhook-timestamp").parse::<i64>().unwrap() - wall_ms() / 1_000;
         assert!(off.abs() < 300, "{off} s off");
         let seen = {
@@ -47,15 +47,15 @@ impl Receiver {
             posts.iter().filter(|(known, ..)| *known == id).count()
         };
         match (body["data"]["call"].as_str().unwrap(), seen) {
-            // Never accepted.
+            // This event is never accepted.
             ("bad/0", _) => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
             ("late/0", 1) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
-            // Accepted, but the sender gets no response.
+            // This event is accepted, but the sender gets no response.
             ("held/0", 1) => {
                 self.held.notify_one();
                 std::future::pending().await
             }
-            // Never responds.
+            // The receiver never responds to this event.
             ("slow/0", _) => std::future::pending().await,
             _ => StatusCode::NO_CONTENT.into_response(),
         }
@@ -140,7 +140,7 @@ async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one
         (&first["data"]["arguments"]["amount"], &first["data"]["approval"]),
         (&700.into(), &"demo:apr-1".into())
     );
-    // Delivered events are recorded. The event that was never accepted is not.
+    // Delivered events are recorded as delivered. Only the event that was never accepted is pending.
     assert_eq!(pending(&redis).await, 1);
 }
 
@@ -174,11 +174,11 @@ async fn what_happens_after_a_clock_was_two_days_ahead_is_told_with_the_time_tha
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let place = format!("file:{}", secret.display());
     let with = ["approvals", "notify", "--to", &to, "--secret", &place, "--allow-private", "127.0.0.1"];
-    // Redis' clock was ahead and has stepped back. Shard time stays ahead.
+    // Simulate that Redis' clock was ahead and has stepped back, which leaves shard time ahead.
     let mut ahead = redis::cmd("HSET");
     ahead.arg("{tickfleet:0}:meta").arg(&["offset_ms", &ahead_ms.to_string()]);
     ahead.query_async::<u64>(&mut redis.connection().await).await.unwrap();
-    // One event happened before the clock was ahead, one after it.
+    // One event was written before the clock was ahead, and one while it was ahead.
     tell(&redis, "before/0", "asked").await;
     tell_at(&redis, "since/0", "asked", wall_ms() + ahead_ms).await;
     let teller = Process::start_command(&with, folder.path(), &url, None);

@@ -1,4 +1,4 @@
-//! What-if: decides the recorded traffic of a fleet again, by the same policy and by others.
+//! What-if: evaluates the recorded traffic of a fleet again, under the same policy and under other policies.
 
 use std::path::Path;
 use std::time::Duration;
@@ -61,8 +61,8 @@ fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> Strin
     dir.to_str().unwrap().to_owned()
 }
 
-/// Submits mixed traffic: calls that pass, that rules and permission deny, that people approve, that wait for ticks and
-/// for a limit, and that a limit rejects.
+/// Submits mixed traffic. Some calls pass, rules or permission deny some, people approve some, ticks or a limit delay
+/// some, and a limit rejects some.
 fn play(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, calls: &[(&str, Value)], wait: bool| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -102,7 +102,7 @@ fn whatif(policy: &str, export: &str) -> CommandOutput {
     tickfleet(&["whatif", "--policy", policy, "--audit", export, "--json"])
 }
 
-/// Exports the log, and repeats that until it has `calls` calls.
+/// Exports the log, and repeats the export until it has `calls` calls.
 fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
     let began = Instant::now();
     loop {
@@ -156,8 +156,8 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
     let other = |name: &str, changes: &[(&str, &str, &str)]| {
         let said = whatif(&configure(folder.path(), name, changes), &export);
         let mut found = differ(&said);
-        // A call that goes out at another time changes the times of calls that shared its tick. Which calls these are
-        // depends on the speed of the machine.
+        // If a call is dispatched at another time, calls that shared its tick are also dispatched at other times. Which
+        // calls shared a tick depends on the speed of the machine.
         found.retain(|(.., by)| by != "max_calls_per_tick");
         (found, said)
     };
@@ -170,8 +170,8 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
     assert_eq!(found, expected(&[("f3/0", "let_go", "limits.three")]), "{}", said.stdout);
     let (found, said) = other("fewer", &[("limits.yaml", "max: 3", "max: 2")]);
     assert_eq!(found, expected(&[("f2/0", "capped", "limits.three")]), "{}", said.stdout);
-    // Depending on the speed of the machine, the tick also delayed ben's calls. Then the limit is not decidable. The
-    // log names the limit that delayed a call only if the call was checked again while it waited.
+    // On some machines, the tick also delayed ben's calls. Then the limit is not decidable. The log names the limit
+    // that delayed a call only if the call was evaluated again while it waited.
     let sooner = ["a limit", "limits.two"].map(|by| expected(&[("same/2", "sooner", by)]));
     let delayed = [expected(&["same/2", "same/3"].map(|call| (call, "delayed", "limits.two")))];
     for (name, from, to, decided) in
@@ -182,12 +182,12 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
             || said.json()["summary"]["not_decidable"].to_string().contains("a limit and a cap both delayed");
         assert!(decided.contains(&found) || found.is_empty() && is_undecided(), "{name}: {}", said.stdout);
     }
-    // Turns that only the tick delayed are decidable.
+    // Turns that were delayed only by the tick are decidable.
     let ticks =
         configure(folder.path(), "ticks", &[("tickfleet.yaml", "max_calls_per_tick: 3", "max_calls_per_tick: 30")]);
     let said = whatif(&ticks, &export);
     let found = differ(&said);
-    // A call that goes out sooner frees the calls behind it, and calls that a limit delayed, too.
+    // If a call is dispatched sooner, the calls behind it and calls that a limit delayed are dispatched sooner too.
     let sooner = found.iter().all(|(_, kind, by)| {
         kind == "sooner" && (by == "max_calls_per_tick" || by.contains("earlier") || by.contains("limit"))
     });
@@ -239,7 +239,7 @@ fn play_places(fleet: &DevFleet, config: &str) {
     let echo = || ("echo", json!({"value": 1}));
     let delegate = ["delegate", "--config", config, "--tenant", "demo", "--to", "archy", "--task-id", "job"];
     fleet.run(&[&delegate[..], &["--budget", "2", "Do"]].concat());
-    // The pause makes all three eligible at the same time, on slow machines, too.
+    // Submit during a pause, so that all three calls become eligible at the same time, even on slow machines.
     fleet.run(&["pause", "demo", "--config", config, "--reason", "they are to meet", "--by", "ann"]).exits(0);
     for number in 0..3 {
         submit("ben", &format!("b{number}"), json!({}), &[slow()]);
@@ -279,12 +279,12 @@ async fn parts_of_the_slots_places_and_budgets_of_tasks_are_decided_as_they_were
         let said = whatif(&configure_places(folder.path(), name, &PLACES.replace(from, to)), &export);
         (differ(&said), said)
     };
-    // Two permits were too few for three calls, and eight are enough. But the pause held the calls in their agent's
-    // throttle queue, as a tick does, and a limit that delays in addition is not decidable.
+    // Two permits were too few for three calls, and eight are enough. But the pause kept the calls in their agent's
+    // throttle queue, as a tick does. If a limit delays calls in addition, the result is not decidable.
     let (found, said) = other("more", "25%", "100%");
     let undecided = said.json()["summary"]["not_decidable"].to_string();
     assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}{}", said.stdout, log());
-    // A call that a limit rejects leaves its place in the task's budget to the next call.
+    // A call that a limit rejects uses none of the task's budget, so the next call can use it.
     let (found, said) = other("never", "max: 9", "max: 0");
     let of_task = [("under/1", "capped", "limits.never"), ("under/2", "let_go", "task_budget")];
     assert_eq!(found, expected(&of_task), "{}", said.stdout);
@@ -349,8 +349,8 @@ async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_tha
     let by = "permissions.echo.facts.forbid.tainted";
     assert_eq!(other("stays", ", facts: {clears: [tainted]}", ""), expected(&[("t4/0", "denied", by)]));
     assert_eq!(other("none", ", facts: {forbid: [tainted]}", ""), expected(&[("t1/2", "allowed", by)]));
-    // As a fact of the agent, it forbids the calls in all sessions of the agent. Sam's call clears only the fact of a
-    // session.
+    // If the fact belongs to the agent, it forbids the calls in all sessions of the agent. Sam's call clears only the
+    // fact of a session.
     let of_agent = FACTS
         .replace("{sets: [tainted]}", "{sets: [tainted], of: agent}")
         .replace("{forbid: [tainted]}", "{forbid: [tainted], of: agent}");
@@ -358,8 +358,8 @@ async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_tha
     assert_eq!(found, expected(&[("t2/0", "denied", by), ("t4/0", "denied", by)]));
 }
 
-/// The entry of a call whose worker was lost does not say whether guards and approvers let it pass. Such a call counts
-/// as not decidable, not as a difference.
+/// If the worker of a call was lost, the call's entry does not show whether the guards passed it and people approved
+/// it. Such a call counts as not decidable, not as a difference.
 #[test]
 fn how_far_a_call_had_come_whose_holders_were_lost_is_told_as_not_known() {
     let folder = tempfile::tempdir().unwrap();
@@ -384,6 +384,6 @@ fn how_far_a_call_had_come_whose_holders_were_lost_is_told_as_not_known() {
         let is_told = unknown.keys().any(|why| why.starts_with("its worker was lost"));
         assert!(is_told && summary["differences"] == 0, "{outcome}: {summary}");
     }
-    // A call that ran had passed, and the rule `small` denies it.
+    // The entry shows that this call ran, so it had passed the guards. The rule `small` would deny it.
     assert_eq!(told("internal", true)["by_rule"]["permissions.echo.rules.small"], 1);
 }

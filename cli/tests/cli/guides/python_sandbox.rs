@@ -16,7 +16,7 @@ use crate::support::python::interpreter;
 
 use super::python_tools::{folder, write};
 
-/// The maximum wait. Usually it takes a moment.
+/// The maximum wait. Waits usually take a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const TOOLS: &str = r#"
@@ -61,7 +61,7 @@ def grow() -> int:
 "#;
 const NAMES: [&str; 5] = ["look", "connect", "note", "leave_behind", "grow"];
 
-/// A Python that unprivileged users may run: if the tests run as root, the sandbox uses such a user.
+/// A Python that unprivileged users can run. If the tests run as root, the sandbox uses an unprivileged user.
 fn python() -> PathBuf {
     let mut tell = Command::new(interpreter());
     let found = tell.args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output().unwrap();
@@ -125,7 +125,7 @@ fn results(fleet: &DevFleet, calls: &[&str]) -> Vec<Value> {
     fleet.run(&submit).json()["results"].as_array().unwrap().clone()
 }
 
-/// The number of processes whose command line has this ending.
+/// The number of processes whose command line ends with this text.
 fn running(ending: &str) -> usize {
     let listed = Command::new("ps").args(["-eo", "args"]).output().unwrap();
     String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.ends_with(ending)).count()
@@ -191,8 +191,8 @@ fn a_confined_interpreter_that_takes_all_memory_is_ended_and_the_next_call_runs(
     let Some(folder) = confined("basic", "") else { return };
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
     let results = results(&fleet, &["grow {}", "note {\"text\": \"after\"}"]);
-    // Python raises an error because it gets no more memory, or the sandbox ends it. The machine's memory is never
-    // exhausted.
+    // Either Python raises an error because it gets no more memory, or the sandbox ends the process. The machine's
+    // memory is never exhausted.
     assert!(["internal", "outcome_unknown"].contains(&results[0]["outcome"].as_str().unwrap()), "{results:?}");
     assert_eq!(results[1]["outcome"], "ok", "{results:?}");
     assert_eq!(fleet.stop(), Some(0));

@@ -12,7 +12,7 @@ use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::REPOSITORY;
 use crate::support::python::interpreter;
 
-/// The maximum wait. Usually it takes some seconds.
+/// The maximum wait. Waits usually take some seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A folder with a short path, because paths of sockets must be short.

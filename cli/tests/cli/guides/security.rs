@@ -15,7 +15,7 @@ use crate::support::certificates::certificates;
 use crate::support::documents::{REPOSITORY, blocks};
 use crate::support::process::Process;
 
-/// The maximum wait. On a quiet machine, it takes less than a second.
+/// The maximum wait. On an idle machine, waits take less than a second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Pages with lines for an ACL file.
@@ -45,7 +45,7 @@ impl RedisWithUsers {
         let mut connection = redis.connection().await;
         let users = users();
         assert!(users.len() >= 5, "the guide's users: {users:?}");
-        // `default` comes last, because this connection uses it to create the others.
+        // `default` comes last, because this connection uses it to create the other users.
         let (default, others): (Vec<_>, Vec<_>) = users.into_iter().partition(|user| user[0] == "default");
         for user in others.iter().chain(&default) {
             let () = redis::cmd("ACL").arg("SETUSER").arg(user).query_async(&mut connection).await.unwrap();
@@ -73,8 +73,8 @@ async fn ask(connection: &mut MultiplexedConnection, command: &str) -> Result<re
     answer.map_err(|error: redis::RedisError| error.code().map_or_else(|| error.to_string(), str::to_owned))
 }
 
-/// Repeats a blocking read until it finds something, for at most [`PATIENCE`]. If `group_comes`, the group may not
-/// exist at first.
+/// Repeats a blocking read until it returns entries, for at most [`PATIENCE`]. If `group_comes`, also waits for the
+/// consumer group to be created.
 async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes: bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -104,7 +104,7 @@ fn words(command: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
     let redis = RedisWithUsers::start().await;
-    // Without a password, nothing works.
+    // Without a password, every command is rejected.
     tickfleet(&["doctor", "--redis-url", &redis.redis.url()]).exits(1).prints_error("Authentication required");
     let folder = tempfile::tempdir().unwrap();
     let limits = "limits: {mails: {match: {tools: [echo]}, per: [agent], max: 100, every: 1h}}\n";
@@ -176,7 +176,7 @@ async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
     ask(&mut chat, turn).await.unwrap();
     let reply = read(&mut chat, "XREAD BLOCK 5000 STREAMS {tickfleet:0}:replies:demo:chat-service 0", false).await;
     assert!(reply.contains("done"), "{reply}");
-    // Commands by which readers confirm replies and producers check the fleet.
+    // Commands with which readers confirm replies, and with which producers check the fleet.
     for may in [
         "SET {tickfleet:0}:read:demo:chat-service 1-1 EX 600",
         "XDEL {tickfleet:0}:replies:demo:chat-service 1-1",
@@ -242,7 +242,7 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
     let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"];
     let mut command = fleet.command(&turn);
     CommandOutput::of(command.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(0).says("ok");
-    // With its own CA for Redis, the CAs for tools (SSL_CERT_FILE) do not matter.
+    // If Redis has its own CA, the CAs for tools (SSL_CERT_FILE) are not used for it.
     let mut command = fleet.command(&turn);
     command.env("TICKFLEET_REDIS_TLS_CA", &ca).env("SSL_CERT_FILE", "/dev/null");
     CommandOutput::of(&mut command, "").exits(0).says("ok");
@@ -268,7 +268,7 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
         (&[("TICKFLEET_REDIS_TLS_CA", ca.as_str())], "not valid for name", wrong_name),
     ] {
         let scheduler = Process::start_with("scheduler", conf.path(), &other_name, variables);
-        // On a machine that pauses, a handshake may take longer than a probe waits.
+        // Repeat the probe: on a machine that stalls, a handshake can take longer than a probe waits.
         let began = Instant::now();
         let mut ready = scheduler.answer("/readyz");
         while !ready.contains(cause) && began.elapsed() < PATIENCE {
@@ -332,6 +332,6 @@ async fn a_turn_that_a_backup_holds_is_carried_out_after_it_was_restored() {
     let extra_args = ["--dir", folder.path().to_str().unwrap()].map(String::from).into();
     let restored = RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await;
     let fleet = DevFleet::start(&["--redis-url", &restored.url()]);
-    // The ID is known, so nothing is submitted twice, and the reply is that of the turn in the backup.
+    // The ID is known, so the turn is not submitted again. The reply is the one in the backup.
     fleet.run(&[&turn[..], &["--wait"]].concat()).exits(0).says("kept/0").says("ok");
 }

@@ -1,15 +1,18 @@
-//! Plays the pages of the site: each command of a `console` block runs as shown, and must print what is shown.
+//! Plays the pages of the site. Each command of a `console` block runs as shown, and must print the output that is
+//! shown.
 //!
-//! A page that begins with `<!-- fleet: shop -->` gets a fleet with the configuration docs/snippets/shop, and the
-//! service that its tools call: `service.py` of that folder, or the shop's. A page without that comment gets the
-//! built-in configuration. A page that names FLEET_KEY also gets a gateway: FLEET_URL has its address, and FLEET_KEY a
-//! key for all agents of the tenant acme. If the page's first command creates what the fleet needs, a key for seals or
-//! pinned tools, it runs before the fleet starts, and SEAL_KEY has the key. The file `env` of the folder has further
-//! variables, and `.venv` the package for Python if the folder's tools need it.
-//!
-//! A page with the line `<!-- runs: agents -->` runs the programs in docs/snippets/agents, with `python3` or `node`:
-//! they find the frameworks, the packages of the clients and a stand-in for the model. Python tools of the fleet find
-//! the package.
+//! - If a page begins with `<!-- fleet: shop -->`, its fleet has the configuration docs/snippets/shop. The service that
+//!   the tools call is `service.py` of that folder, or the shop's if the folder has none. Without the comment, the
+//!   fleet has the built-in configuration.
+//! - If a page names FLEET_KEY, it also gets a gateway. FLEET_URL has the gateway's address, and FLEET_KEY has a key
+//!   for all agents of the tenant acme.
+//! - If the page's first command creates a key for seals or pins tools, it runs before the fleet starts. SEAL_KEY then
+//!   has the key.
+//! - The file `env` of the folder has further variables. `.venv` has the package for Python if the folder's tools need
+//!   it.
+//! - A page with the line `<!-- runs: agents -->` runs the programs in docs/snippets/agents with `python3` or `node`.
+//!   The programs find the frameworks, the packages of the clients and a stub of the model. Python tools of the fleet
+//!   find the package.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,10 +31,10 @@ use crate::support::documents::{DocumentedCommand, REPOSITORY, agrees, shown, wi
 use crate::support::node::Node;
 use crate::support::python::{installed, interpreter};
 
-/// The maximum time for which a command is repeated until its output is as shown: its effect may take a moment.
+/// Maximum time for which a command is repeated until its output is as shown. Some effects take a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Commands that change nothing, so that they may run again.
+/// Commands that change nothing, so that the test can repeat them.
 const READS: [&str; 13] = [
     "tickfleet explain",
     "tickfleet approvals list",
@@ -108,7 +111,7 @@ pages! {
     knowledge: "docs/build/knowledge.md",
 }
 
-/// Pages whose commands need another program: `typed_tools` plays this one.
+/// Pages whose commands need another program. `typed_tools` plays this page.
 const PLAYED_ELSEWHERE: [&str; 1] = ["docs/build/tools-rust.md"];
 
 /// For authors: plays the page that `PAGE` names, such as `docs/govern/limits.md`.
@@ -137,11 +140,11 @@ fn every_page_with_commands_is_played() {
     assert_eq!(found, PAGES.iter().chain(&PLAYED_ELSEWHERE).map(|&page| page.to_owned()).collect());
 }
 
-/// A stand-in for a service or a model, on a port of its own.
+/// A stub of a service or a model, on its own port.
 pub struct Service(Child);
 
 impl Service {
-    /// Starts `service.py` of one of the snippet folders, or the shop's if it has none, and returns its address.
+    /// Starts `service.py` of a snippet folder, or the shop's if the folder has none. Returns the service's address.
     pub fn start(snippets: &Path, name: &str) -> (Self, String) {
         let own = snippets.join(name).join("service.py");
         Self::run(&if own.exists() { own } else { snippets.join("shop/service.py") })
@@ -160,7 +163,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Fails only if it has ended.
+        // Fails only if the process has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -174,7 +177,7 @@ fn configuration(text: &str) -> Option<&str> {
 /// The environment of the programs of a page: see the head of this file.
 struct PageEnvironment {
     model: Service,
-    /// `None` if tests do without Node.js.
+    /// `None` if tests with Node.js are skipped.
     node: Option<Node>,
     /// Folders for the PATH, before all others.
     folders: Vec<PathBuf>,
@@ -191,7 +194,7 @@ impl PageEnvironment {
         let mut variables = vec![
             ("OPENAI_BASE_URL", format!("{url}/v1")),
             ("OPENAI_API_KEY", "stand-in".to_owned()),
-            // Traces would go to OpenAI.
+            // Without this, traces would be sent to OpenAI.
             ("OPENAI_AGENTS_DISABLE_TRACING", "1".to_owned()),
             ("PYTHONPATH", format!("{REPOSITORY}/python/src")),
             ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
@@ -210,7 +213,7 @@ impl PageEnvironment {
         Some(Self { model, node, folders, variables })
     }
 
-    /// Returns true if this machine has what a command needs.
+    /// Returns true if this machine has the program that a command needs.
     fn can_run(&self, command: &str) -> bool {
         !command.starts_with("node ") || self.node.is_some()
     }
@@ -231,8 +234,7 @@ pub fn snippets() -> TempDir {
     folder
 }
 
-/// Runs the first command of a page if it creates what the fleet needs: a key for seals, or pinned tools. Returns
-/// whether it did.
+/// Runs the first command of a page if the command creates a key for seals or pins tools. Returns true if it ran.
 fn prepared(first: &DocumentedCommand, folder: &Path, variables: &[(&str, &str)]) -> bool {
     if !["audit key --new seal.key", "mcp pin"].iter().any(|verb| first.command.contains(verb)) {
         return false;
@@ -245,8 +247,8 @@ fn prepared(first: &DocumentedCommand, folder: &Path, variables: &[(&str, &str)]
     true
 }
 
-/// The variables of a configuration. Also creates what its tools need: the package for Python, and workspaces that the
-/// users of sandboxed commands can reach.
+/// The variables of a configuration. Also prepares the tools: installs the package for Python, and creates workspaces
+/// that the users of sandboxed commands can reach.
 fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
     let read = |file: &str| fs::read_to_string(snippets.join(name).join(file)).unwrap_or_default();
     let pairs = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -276,7 +278,7 @@ fn borrowed(variables: &[(String, String)]) -> Vec<(&str, &str)> {
     variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// Waits until a scheduler and a worker run: before that, `submit` says that none has.
+/// Waits until a scheduler and a worker run. Before that, `submit` would print a warning that none is running.
 fn until_ready(fleet: &DevFleet, folder: &Path, variables: &[(&str, &str)]) {
     let began = Instant::now();
     loop {
@@ -343,7 +345,7 @@ async fn play(page: &str) {
         }
         let command = ids.real(&shown.command);
         let run = || {
-            // Both streams in the order in which a terminal shows them.
+            // Join stdout and stderr, in the order in which a terminal shows them.
             let mut shell = fleet.shell(&format!("exec 2>&1; {prelude}{command}"));
             shell.envs(given.iter().copied());
             let said = CommandOutput::of(with_binary(&mut shell).current_dir(folder.path()), "");
@@ -372,12 +374,12 @@ fn path_with(folder: &Path) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
 }
 
-/// The IDs that a page shows, each with the ID that this run has in its place.
+/// The IDs that a page shows, each with the corresponding ID of this run.
 #[derive(Default)]
 struct Ids(BTreeMap<String, String>);
 
 impl Ids {
-    /// The IDs in a text that differ from run to run: of approvals, and of turns without an ID from their producer.
+    /// The IDs in a text that differ from run to run: IDs of approvals, and of turns whose producer gave no ID.
     fn found(text: &str) -> Vec<String> {
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
         let varies = |word: &&str| {

@@ -1,4 +1,4 @@
-//! Typed tools in a program of one's own: the page itself, registration at run time, and results that violate the
+//! Typed tools in a user's own program: the page itself, registration at run time, and results that violate the
 //! declared output of a tool.
 
 use std::fs;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::{REPOSITORY, agrees, blocks, shown, with_binary};
 
-/// The maximum wait. Usually it takes a second.
+/// The maximum wait. Waits usually take a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAGE: &str = "docs/build/tools-rust.md";
 
@@ -20,7 +20,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(REPOSITORY).join(path)).unwrap()
 }
 
-/// The program of the page. It is a member of the workspace with a test of its own, so it is built together with the
+/// The program of the page. It is a member of the workspace and has its own test, so it is built together with the
 /// binary.
 fn own_fleet() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_tickfleet")).with_file_name("own-fleet");
@@ -51,7 +51,7 @@ fn configured() -> tempfile::TempDir {
 fn the_page_shows_the_manifest_that_is_built() {
     let text = read(PAGE);
     let manifest = blocks(&text, "toml").remove(0).1.join("\n");
-    // The path of the checkout differs.
+    // The two manifests differ only in the path of the checkout.
     assert_eq!(manifest.replace("../tickfleet/cli", "../../cli") + "\n", read("docs/own-fleet/Cargo.toml"));
 }
 
@@ -121,7 +121,7 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
     ];
     let quote = [&quote[..], &["--wait", "--json"]].concat();
     assert_eq!(fleet.run(&quote).exits(0).json()["results"][0]["output"]["price_cents"], 690);
-    // The agent keeps one tool and loses the other. After that reload, the registered tool is still there.
+    // Reload a configuration in which the agent keeps one tool and loses the other. The registered tool is still there.
     write(folder.path(), "conf/permissions.yaml", "permissions: {count_trucks: {roles: [support]}}\n");
     let denied = || fleet.run(&quote).json()["results"][0]["outcome"] == "denied";
     let began = Instant::now();
@@ -131,7 +131,8 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
     trucks(&fleet, "ok");
     assert_eq!(fleet.stop(), Some(0));
 
-    // Without permission to register, the row names an unknown tool. Without the row, the tool is not registered.
+    // If registration is not permitted, the permission row names an unknown tool. If there is no row, the tool is not
+    // registered.
     fs::remove_file(folder.path().join("conf/tickfleet.yaml")).unwrap();
     let check = ["config", "check", "--config", "conf"];
     let check = || {

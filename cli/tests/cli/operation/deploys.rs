@@ -1,5 +1,5 @@
-//! Real processes under load: a restart of each process in turn disturbs no turn, and ten times the load that the fleet
-//! can handle fills no memory.
+//! Real processes under load. Restarting the processes one after the other loses and retries no turn. Ten times the
+//! load that the fleet can handle does not fill the memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ const AGENTS: u64 = 20;
 const PROCESSES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
 /// A long lease, so that no process loses it on an overloaded machine.
 const PATIENT: [(&str, &str); 2] = [("TICKFLEET_WORKER_LEASE", "30s"), ("TICKFLEET_WORKER_DRAIN", "30s")];
-/// The longest wait for a reply. On a quiet machine, replies come within a second.
+/// Maximum wait for a reply. On an idle machine, replies come within a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A number from the environment, for runs by hand.
@@ -56,10 +56,10 @@ async fn client(redis: &RedisServer, options: StoreOptions) -> (Client, TenantId
 /// Replies by turn ID, with the time at which each came, s. The number in an ID is the submit time by Redis' clock.
 type TimedReplies = BTreeMap<String, (Reply, f64)>;
 
-/// The next reply. While turns are still submitted, `None` if none comes soon.
+/// The next reply. While turns are still submitted, returns `None` if no reply comes within half a second.
 async fn next(replies: &mut Replies, is_over: &AtomicBool) -> Option<Reply> {
     let was_over = is_over.load(Ordering::Relaxed);
-    // While turns are submitted, all of them may be answered already, so the wait must be short.
+    // While turns are submitted, all turns so far possibly have replies already, so the wait must be short.
     let patience = if was_over { PATIENCE } else { Duration::from_millis(500) };
     let reply = replies.next(patience).await.unwrap();
     assert!(reply.is_some() || !was_over, "no reply within {PATIENCE:?}, and some are owed");
@@ -96,7 +96,7 @@ async fn under_full_load_every_process_is_restarted_in_turn_and_no_turn_is_lost_
 }
 
 /// Restarts every scheduler and worker with SIGTERM, one after the other, while `rate` turns are submitted each second.
-/// Before that, nothing is restarted for the time `quiet`.
+/// For the time `quiet` before the restarts, turns are submitted without restarts.
 async fn roll(rate: u64, rounds: u64, quiet: Duration) {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
@@ -117,7 +117,7 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
             client.submit(turn(submitted.load(Ordering::Relaxed), 2, 20)).await.unwrap();
             submitted.fetch_add(1, Ordering::Relaxed);
         }
-        // Set by the producer after the last submit, because a reply to that turn is owed, too.
+        // Set this only after the last submit, because the last turn must also get a reply.
         is_over.store(true, Ordering::Relaxed);
     };
     let consume = async {
@@ -153,7 +153,7 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
     said("every process restarted", &mut of(false).collect::<Vec<_>>());
 }
 
-/// Ends each process with SIGTERM, and then starts another in its place.
+/// Ends each process with SIGTERM, and then starts a new process in its place.
 fn restarted(
     mut fleet: Vec<(&'static str, Process)>,
     rounds: u64,
@@ -181,13 +181,14 @@ async fn untroubled(redis: &RedisServer) {
     }
 }
 
-/// Parses the record of a finished turn: a line of JSON after the frame that all records have. The reply follows it.
+/// Parses the record of a finished turn. Its first line has the header that all records have, and then JSON. The reply
+/// follows on the next line.
 fn finished(record: &str) -> Value {
     let line = record.lines().next().unwrap();
     serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()
 }
 
-/// For each turn, the time at which it was answered, s, and its latency by Redis' clock, ms.
+/// For each turn, the time of its reply, s, and its latency by Redis' clock, ms.
 async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f64)> {
     let mut connection = redis.connection().await;
     let mut times = Vec::new();
@@ -220,7 +221,7 @@ struct SubmitCounts {
     full: AtomicU64,
 }
 
-/// Submits ten times the 40 turns of 100 ms that four slots can finish in a second.
+/// Submits 400 turns of 100 ms each second. This is ten times as many as four slots can finish.
 async fn offer(client: &Client, during: Duration, heard: &SubmitCounts, is_over: &AtomicBool) {
     let mut ticks = tokio::time::interval(Duration::from_millis(25));
     let until = Instant::now() + during;
@@ -294,7 +295,7 @@ struct OverloadResult {
 async fn overload(during: Duration) -> OverloadResult {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
-    // Small bounds: data that is usually kept for hours would grow for hours.
+    // Use small bounds: data that is usually kept for hours would grow for hours.
     configure(
         dir.path(),
         "caps: {tick: 1s, max_calls_per_tick: 1000, max_actions_per_day: 100000000}\n\

@@ -1,4 +1,4 @@
-//! Drained workers take no new work: they finish the slices that they hold, and other workers do the rest.
+//! Drained workers take no new work. They finish the slices that they hold, and other workers take the other work.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::support::process::{Process, pause};
 
 /// Two shards. A worker is one process that serves both.
 const SHARDS: (&str, &str) = ("TICKFLEET_REDIS_SHARDS", "2");
-/// The number of attempts before a check fails: two minutes at least.
+/// Maximum attempts of a check. They take at least two minutes.
 const LOOKS: usize = 2_400;
 /// The metric that counts the slices that a worker has begun.
 const BEGUN: &str = "tickfleet_schedule_to_start_seconds_count ";
@@ -70,15 +70,15 @@ impl DrainFixture {
         panic!("the worker of {host} did not come to be so within two minutes: {seen:#}")
     }
 
-    /// Drains or resumes a worker, and waits until the worker has learned of it.
+    /// Drains or resumes a worker, and waits until the worker has applied the change.
     fn change(&self, what: &str, host: &str) {
         let name = self.until(host, |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
         self.run(&["workers", what, &name, "--reason", "a new kernel", "--by", "anna"]).exits(0).says(&name);
         self.until(host, |one| one["heard"] == true && one["drained"].is_object() == (what == "drain"));
     }
 
-    /// Waits until the pending read of a drained worker has ended, because the worker still takes slices from that
-    /// read.
+    /// Waits until the pending read of a drained worker has ended, because the worker still takes slices that this read
+    /// returns.
     async fn asks_no_more() {
         let lease_ms = StoreOptions::default().lease_ms.unsigned_abs();
         // The end of a read gives no signal.
@@ -115,7 +115,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     assert_eq!(holds["shards"], 2, "{holds}");
     place.change("drain", "quiet");
     DrainFixture::asks_no_more().await;
-    // Another worker does the rest, in both shards. The drained worker continues the slice that it holds.
+    // Another worker takes new work in both shards. The drained worker continues the slice that it holds.
     let other = place.start("worker", "other");
     for n in 0..2 {
         for tenant in ["demo", "acme"] {
@@ -137,7 +137,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     quiet.signal(Signal::SIGCONT);
     place.until("quiet", |one| one["alive"] == true && one["heard"] == true && one["drained"].is_object());
     DrainFixture::asks_no_more().await;
-    // Without another worker, everything waits, and `explain` gives the reason.
+    // If there is no other worker, new work waits, and `explain` shows the reason.
     assert_eq!(other.stop(), Some(0));
     place.submit("demo", "waits", "echo", &[]);
     place.explained("demo:waits", "drained by an operator");
@@ -150,7 +150,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
         .prints_error("unknown worker");
     let audit = place.run(&["audit", "search", "--text", "a new kernel", "--json"]).exits(0).stdout;
     assert!(audit.contains("DRAIN_WORKER") && audit.contains("RESUME_WORKER"), "{audit}");
-    // The drain ends with the worker, so that another process with its name takes work.
+    // The drain ends when the worker ends, so a new process with the same name takes work.
     place.change("drain", "quiet");
     assert_eq!(quiet.stop(), Some(0));
     assert_eq!(place.run(&["workers", "list", "--json"]).exits(0).json().as_array().unwrap().len(), 0);
@@ -177,7 +177,8 @@ async fn who_resumes_a_worker_while_redis_is_started_anew_is_not_overruled_by_it
     let quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
     let name = place.until("quiet", |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
-    // Redis keeps the drain, but it is a new process when the drain is lifted. The worker learns of both at once.
+    // Redis keeps the drain over a restart. After the restart, the drain is lifted while the worker is stopped. When
+    // the worker continues, it notices the restart and the end of the drain at the same time.
     quiet.signal(Signal::SIGSTOP);
     place.redis.kill9();
     place.redis.restart().await;

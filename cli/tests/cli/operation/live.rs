@@ -1,4 +1,4 @@
-//! Live configuration: real schedulers and workers, while their configuration folder changes.
+//! Live configuration: the configuration folder of real schedulers and workers changes while they run.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +19,7 @@ fn ask(url: &str, args: &[&str]) -> Value {
     tickfleet(&[args, &["--redis-url", url, "--json"]].concat()).json()
 }
 
-/// Waits until `is` holds, for two minutes at least.
+/// Waits until `is` returns true. Fails after two minutes or more.
 fn until(is: impl Fn() -> bool) {
     for _ in 0..2_400 {
         if is() {
@@ -62,7 +62,7 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
     assert!(worker.metrics().contains("tickfleet_config_reloads_total{result=\"rejected\"} 1"));
     assert_eq!(outcome(&url, "echo"), "ok");
 
-    // An incomplete change is rejected: the row names a tool that is declared a moment later.
+    // An incomplete change is rejected: the permission row names a tool that is only declared a moment later.
     write(dir, "permissions.yaml", "permissions: {look_up: {everyone: true}}");
     worker.until("configuration not reloaded; the previous one stays in force", |line| {
         line["problems"].as_str().unwrap().contains("look_up")
@@ -104,7 +104,7 @@ async fn a_swapped_config_map_lowers_caps_changes_the_log_level_and_names_what_n
     let dir = tempfile::tempdir().unwrap();
     let url = redis.url();
     let dir = dir.path();
-    // As the kubelet mounts a ConfigMap: links through `..data`, which is swapped.
+    // Change the files as the kubelet updates a mounted ConfigMap: they are links through `..data`, which is swapped.
     let settings = |version: &str, text: &str| {
         fs::create_dir(dir.join(version)).unwrap();
         write(&dir.join(version), "tickfleet.yaml", text);
@@ -148,17 +148,17 @@ async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
     let newer = generation(&second);
     assert!(newer > older);
     first.says(stands_by);
-    // A restart with the old configuration does not put it in force.
+    // A scheduler that restarts with the old configuration does not make it active.
     assert_eq!(first.stop(), Some(0));
     let first = Process::start("scheduler", old.path(), &url);
     first.says(stands_by);
     assert_eq!(first.count("policy in force"), 0);
 
-    // A rollback: the last replica with the newer policy stops.
+    // Roll back: stop the last replica with the newer policy.
     assert_eq!(second.stop(), Some(0));
     let mut last = generation(&first);
     assert!(last > newer);
-    // A scheduler whose configuration returns to an earlier one while it runs gets a new generation, too.
+    // If a running scheduler's configuration changes back to an earlier one, it also gets a new generation.
     for cap in ["30", "10"] {
         write(old.path(), "tickfleet.yaml", &format!("caps: {{max_actions_per_day: {cap}}}"));
         let line = first.until("policy in force", |line| line["generation"].as_u64().unwrap() > last);
@@ -184,7 +184,7 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
     let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
     let in_force = fleet[0].says("policy in force")["policy"].clone();
     assert_eq!(outcome(&url, "echo"), "ok");
-    // A row is removed, and an invalid tool is declared.
+    // Remove a permission row, and declare an invalid tool.
     for (times, broken) in [NO_SCHEMA, PRIVATE].into_iter().enumerate() {
         write(dir, "permissions.yaml", "permissions: {sleep: {everyone: true}}");
         write(dir, "tools.yaml", broken);
@@ -196,7 +196,7 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
                 (0, in_force.clone())
             );
         }
-        // `config check` and the start of any role report the same.
+        // `config check` and the start of any role report the same problem.
         let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
         for command in [&["config", "check"][..], &["scheduler"], &["worker"]] {
             let said = tickfleet(&[command, &config].concat());
@@ -225,7 +225,7 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
     write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}");
     let worker = Process::start("worker", dir, &url);
     assert_eq!(outcome(&url, "echo"), "denied");
-    // Commands that only read apply it, too.
+    // Read-only commands also apply the revocation.
     tickfleet(&[&["tools"], &config[..]].concat()).exits(0).says("none: disabled");
     tickfleet(&[&["tools", "try", "echo", "--agent", "kelly", "{}"], &config[..]].concat()).exits(1).says("denied");
     tickfleet(&["tools", "enable", "echo", "--redis-url", &url]).exits(0);

@@ -16,11 +16,11 @@ use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
 const PATH: &str = "/v1/agents/kelly/mcp";
-/// The number of attempts before a check fails: two minutes at least.
+/// Maximum attempts of a check. They take at least two minutes.
 const LOOKS: usize = 2_400;
 const HEAD: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
-/// Sends a request of a revision that has a handshake.
+/// Sends a request in a protocol revision with a handshake.
 fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> HttpResponse {
     ask_for("kelly", gateway, key, method, params)
 }
@@ -30,7 +30,7 @@ fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Val
     gateway.ask_with(key, "POST", &format!("/v1/agents/{agent}/mcp"), &head, &request(method, params))
 }
 
-/// Sends a request of 2026-07-28 by a client that supports tasks.
+/// Sends a request in the protocol revision 2026-07-28, as a client that supports tasks.
 fn ask_stateless(gateway: &Gateway, key: &str, method: &str, params: Value) -> Value {
     let answer = ask_stateless_for("kelly", gateway, key, method, params);
     assert_eq!(answer.status, 200, "{method}: {answer:?}");
@@ -56,7 +56,7 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!({"name": name, "arguments": arguments})
 }
 
-/// Polls an agent's list of tools, until a worker that has just started has written it.
+/// Polls an agent's list of tools until a worker has written it. A worker writes it some time after its start.
 fn listed(mut ask: impl FnMut() -> Value) -> Value {
     for _ in 0..LOOKS {
         let answer = ask();
@@ -119,7 +119,7 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
     assert_eq!(welcome["result"]["protocolVersion"], "2025-11-25", "{welcome}");
     assert_eq!(welcome["result"]["serverInfo"]["name"], "tickfleet");
 
-    // The list has exactly the tools that the agent may call.
+    // The list has exactly the tools that the agent is allowed to call.
     let list = listed(|| ask(&gateway, &key, "tools/list", &json!({})).json());
     assert!(names(&list).contains(&"echo") && names(&list).contains(&"post_to_x"), "{list}");
     let frans = listed(|| ask_for("fran", &gateway, &fran, "tools/list", &json!({})).json());
@@ -136,7 +136,7 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
     let unknown = ask(&gateway, &key, "tools/call", &call("no_such_tool", &json!({}))).json();
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
 
-    // A call that is sent twice with an ID of the client runs once.
+    // A call that is sent twice with the same client-generated ID runs once.
     let mut mine = call("echo", &json!({"text": "once"}));
     mine["_meta"] = json!({"tickfleet/turn_id": "order-17"});
     for _ in 0..2 {
@@ -178,7 +178,7 @@ async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
     let begun = ask_stateless(&one, &key, "tools/call", call("sleep", &json!({"ms": 4_000})));
     assert_eq!((&begun["resultType"], &begun["status"]), (&json!("task"), &json!("working")), "{begun}");
     let task = json!({"taskId": begun["taskId"]});
-    // The gateway that accepted the task is killed. Another gateway has its result.
+    // Kill the gateway that accepted the task. Another gateway returns the task's result.
     drop(one);
     let ended = until_ended(&two, &key, &task);
     assert_eq!((&ended["status"], &ended["result"]["isError"]), (&json!("completed"), &json!(false)), "{ended}");

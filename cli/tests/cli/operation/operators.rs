@@ -1,4 +1,4 @@
-//! Operator commands through the gateway: who may view, act and approve, and what the fleet then does.
+//! Operator commands through the gateway: which keys can view, act and approve, and the effects on the fleet.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::gateway::{Gateway, HttpResponse, add_key};
 use crate::support::binary::{CommandOutput, DevFleet};
 use crate::support::process::pause;
 
-/// The number of attempts before a check fails: two minutes at least.
+/// Maximum attempts of a check. They take at least two minutes.
 const LOOKS: usize = 2_400;
 
 const PERMISSIONS: &str = "permissions:
@@ -34,7 +34,7 @@ pub(super) struct Keys {
     pub(super) operator: String,
     approver: String,
     pub(super) service: String,
-    /// May view and operate, but only the tenant `acme`.
+    /// A key that can view and operate, but only in the tenant `acme`.
     pub(super) acme: String,
 }
 
@@ -84,7 +84,7 @@ impl OperatorFleet {
         self.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", id, "--call", call]).exits(0);
     }
 
-    /// The response at this path for a key that may view everything.
+    /// The response at this path for a key that can view everything.
     pub(super) fn sees(&self, path: &str) -> Value {
         let seen = self.gateway.get(&self.keys.viewer, &format!("/v1/operate/{path}"));
         assert_eq!(seen.status, 200, "{path}: {seen:?}");
@@ -116,7 +116,7 @@ impl OperatorFleet {
         of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
     }
 
-    /// The dead letter of a turn that was rejected again.
+    /// The new dead letter of a turn that was replayed and rejected again.
     fn refused_again(&self, id: &str, before: &str) -> String {
         let of = |seen: &Value| {
             let mut dead = seen["dead"].as_array()?.iter();
@@ -137,7 +137,7 @@ pub(super) fn count(seen: &Value, name: &str) -> usize {
     seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}")).len()
 }
 
-/// Every operator command: method, path, body, and whether viewer, operator and approver may use it.
+/// Every operator command: method, path, body, and whether viewer, operator and approver are allowed to use it.
 pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
     const LOOKS: [bool; 3] = [true; 3];
     let path = |path: &str| format!("/v1/operate/{path}");
@@ -165,7 +165,7 @@ pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static
         verbs.push(("POST", path(verb), body, [false, true, false]));
     }
     for verb in ["approve", "deny"] {
-        // These two come after `cancel`, so they end in a conflict.
+        // These two commands come after `cancel`, so they end in a conflict.
         verbs.push((
             "POST",
             path(&format!("approvals/{approval}/{verb}")),
@@ -185,7 +185,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     let letter = served.refused("lost");
     let worker = served.sees("workers")["workers"][0]["name"].as_str().unwrap().to_owned();
     let verbs = verbs(&approval, &letter, &worker);
-    // First come the keys without permission, so that nothing has changed yet.
+    // Try the keys without permission first, while nothing has changed yet.
     for (method, path, body, roles) in &verbs {
         let keys = [viewer, operator, approver].into_iter().zip(roles).filter(|(_, may)| !**may).map(|(key, _)| key);
         for key in keys.chain([service]) {
@@ -223,7 +223,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     }
     let me = served.gateway.get(approver, "/v1/operate/me").json();
     assert_eq!((&me["approver"], &me["verbs"]), (&json!("ann"), &json!(["view", "approve"])), "{me}");
-    // Operators of all tenants may not use the API of agents. Invalid queries are rejected.
+    // Operators of all tenants cannot use the API of agents. Invalid queries are rejected.
     let body = json!({"agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(served.gateway.ask(operator, "POST", "/v1/turns", &body).code(), "forbidden");
     let wrong = "dead?limit=0 dead?from=x dead?kind=x dead/x stats?by=x stats?days=0 turns?limit=0 turns?from=x \
@@ -250,7 +250,7 @@ async fn the_console_is_served_with_the_program_and_lets_a_browser_load_nothing_
         assert!(page.head.contains(head), "no {head}: {}", page.head);
     }
     assert!(!page.head.contains("set-cookie") && !page.head.contains("unsafe"), "{}", page.head);
-    // The files that the page names exist, and no others.
+    // The files that the page names exist. Other files do not.
     let named: Vec<&str> =
         page.body.split('"').filter(|word| word.ends_with(".js") || word.ends_with(".css")).collect();
     assert!(named.len() >= 2, "{named:?}");
@@ -339,7 +339,7 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     let bare = served.sees(&format!("approvals/{}", approval["id"].as_str().unwrap()));
     assert_eq!(bare["tenant"], "demo", "looked for at all tenants");
     let path = format!("approvals/{name}/approve");
-    // An outdated page sends narrowed arguments that differ from those of the approval.
+    // An outdated page sends narrowed arguments that differ from the arguments of the approval.
     let stale = served.does(key, &path, &json!({"reason": "", "narrowed": {"/code": "x"}}));
     assert_eq!((stale.status, stale.code().as_str()), (409, "conflict"), "{stale:?}");
     assert_eq!(served.does(key, &path, &json!({"set": {"/text": "other"}})).status, 400, "nothing may be changed");
@@ -353,12 +353,12 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     let name = format!("demo:{}", served.asked("second")["id"].as_str().unwrap());
     let deny = format!("approvals/{name}/deny");
     assert_eq!(served.does(key, &deny, &json!({"reason": " "})).status, 400, "a denial says why");
-    // If the approver is removed from the file, or if the file is unreadable, the approver may not decide.
+    // If the file is unreadable, or no longer has the approver, the approver cannot decide.
     let file = Path::new(&served.conf()).join("permissions.yaml");
     for (text, status) in [("permissions: [", 503), (PERMISSIONS, 403)] {
         std::fs::write(&file, text).unwrap();
         assert_eq!(served.does(key, &deny, &json!({"reason": "no"})).status, status, "{text}");
-        // Viewing still works, so that people can find the mistake.
+        // Viewing still works, so that people can find the mistake in the file.
         assert_eq!(served.sees("explain?id=demo:second")["story"]["waits"]["rule"], "approval", "{text}");
     }
     std::fs::write(&file, [PERMISSIONS, APPROVERS].concat()).unwrap();

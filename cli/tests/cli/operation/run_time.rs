@@ -1,5 +1,5 @@
-//! Tenants that are set while the fleet runs: schedulers that restart, several shards, and declarations that are lost
-//! or damaged in Redis.
+//! Tenants that are set while the fleet runs, with restarts of schedulers, with several shards, and with declarations
+//! that Redis loses or that are damaged.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, command};
 use crate::support::process::{Process, pause};
 
-/// A lease so long that no heartbeat refreshes the settings of a process that has just started.
+/// A long lease, so that processes read their settings at the start and not with a later heartbeat.
 const LONG_LEASE: &[(&str, &str)] = &[("TICKFLEET_WORKER_LEASE", "40s"), ("TICKFLEET_WORKER_DRAIN", "10s")];
 
 /// A fleet's folder and Redis, and the environment of its processes and clients.
@@ -120,7 +120,7 @@ async fn what_is_set_for_a_tenant_counts_for_the_next_turn() {
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
     // Neither change waits for a heartbeat, which is ten seconds away.
     place.run(&["tenant", "set", "demo", "--max-actions-per-day", "3"]).exits(0);
-    // The cap counts the calls after it was set.
+    // The cap counts only calls after it was set.
     let reply = place.submit("demo", 4, &["--wait"]);
     assert_eq!(outcomes(&results(&reply)), counted(&[("daily_cap_reached", 1), ("ok", 3)]), "{reply:#}");
     place.run(&["tenant", "set", "guest", "--max-actions-per-day", "3"]).exits(0);
@@ -178,7 +178,7 @@ async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
     for tenant in tenants {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
-    // A declaration in a shard that is not the tenant's own does not count.
+    // A declaration in another shard than the tenant's shard is ignored.
     place
         .redis(&["HSET", "{tickfleet:1}:tenants", &first, r#"{"plan":"","features":[],"agents":[],"users":[]}"#])
         .await;
@@ -214,8 +214,8 @@ async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
     assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 2), ("ok", 2)]));
     place.run(&["tenant", "show", "other"]).exits(0).says("run time");
 
-    // If all processes were stopped, none has a copy of the broken declaration. Nothing is decided for this tenant, and
-    // the other tenant is not affected.
+    // After all processes have stopped, no process has a valid copy of the broken declaration. No turns of this tenant
+    // are admitted, and the other tenant is not affected.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     place.redis(&["HSET", "{tickfleet:0}:parts:settings", "tenant:demo", "{broken"]).await;
     let fleet = [place.start("scheduler"), place.start("worker")];

@@ -47,7 +47,8 @@ async fn the_fleet_follows_its_load() {
     }
     let (loaded, capped) = outcome.most_workers();
     assert!((8..=12).contains(&loaded) && capped == 1, "{}", outcome.summary());
-    // The load itself goes up, down, up, down: three changes of direction. One slow moment of the machine adds two.
+    // The load goes up, down, up and down, which is three changes of direction. If the machine is slow for a moment,
+    // there are two more.
     assert!(outcome.turns_of_direction() <= 5, "{}", outcome.summary());
     assert!(outcome.absorbed().iter().all(Option::is_some), "{}", outcome.summary());
     assert_eq!(outcome.left, outcome.told);
@@ -66,12 +67,12 @@ async fn turns_and_agents_cost_what_the_document_says() {
 
 /// The number of agents in a large fleet.
 const AGENTS: usize = 30_000;
-/// The maximum memory of these agents in a process, bytes. Some 14 MB were measured. Their text, their parsed trees or
-/// a second copy that stayed alive would exceed this.
+/// The maximum memory of these agents in a process, bytes. About 14 MB were measured. If a process kept the agents'
+/// text, parsed trees or a second copy, it would exceed this.
 const AGENTS_COST_MAX: u64 = 40 << 20;
 
-/// Starts a process with `agents` agents. Returns its resident memory, bytes, once that is at most `enough`, or after
-/// two minutes: memory for reading is released soon.
+/// Starts a process with `agents` agents. Waits until its resident memory is at most `enough` bytes, for at most two
+/// minutes, because memory for reading is released soon. Returns the resident memory, bytes.
 async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
@@ -97,7 +98,7 @@ async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     seen()
 }
 
-/// With `TICKFLEET_TEST_BINARY` and `--no-capture`, it prints the figures of that build.
+/// With `TICKFLEET_TEST_BINARY` and `--no-capture`, this test prints the figures of that build.
 #[tokio::test]
 async fn many_agents_cost_a_process_little_more_than_what_decides_about_them() {
     for role in ["scheduler", "worker"] {

@@ -29,7 +29,7 @@ struct StandIn {
 }
 
 impl StandIn {
-    /// Starts on a free port. Returns the base URL.
+    /// Starts the server on a free port. Returns the base URL.
     async fn start(&self) -> String {
         let collector = self.clone();
         let service = self.clone();
@@ -133,7 +133,8 @@ async fn the_spans_of_a_turn_and_the_requests_of_its_tools_belong_to_the_produce
     assert_eq!(stand_in.header(0, "tracestate").as_deref(), Some("vendor=x"));
     assert!(stand_in.services.lock().unwrap().iter().all(|name| name.contains("\"tickfleet\"")));
 
-    // The producer chose not to sample: nothing is exported, and the service receives that flag.
+    // The producer chose not to sample this trace. So no spans of it are exported, and the service receives the same
+    // flag.
     assert!(!spans.iter().any(|span| hex(&span.trace_id) == "ab".repeat(16)));
     let sent = stand_in.header(1, "traceparent").unwrap();
     assert!(sent.starts_with(&format!("00-{}-", "ab".repeat(16))) && sent.ends_with("-00"), "{sent}");

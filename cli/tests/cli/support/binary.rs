@@ -1,4 +1,4 @@
-//! Runs the binary, and keeps a fleet of it running.
+//! Runs the binary, and starts `tickfleet dev` as a fleet for tests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -61,7 +61,7 @@ pub struct CommandOutput {
 impl CommandOutput {
     pub fn of(command: &mut Command, stdin: &str) -> Self {
         let mut child = command.spawn().unwrap();
-        // The write fails if the binary reads no stdin and has ended already.
+        // The write fails if the binary does not read stdin and has already ended.
         let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
         let output = child.wait_with_output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -101,7 +101,8 @@ pub fn reached(run: impl Fn() -> CommandOutput) -> CommandOutput {
     }
 }
 
-/// Repeats a command until it succeeds and prints this text. For effects of other processes, which give no signal.
+/// Repeats a command until it succeeds and prints this text. Use it for effects of other processes, which give no
+/// signal.
 pub fn until_printed(text: &str, run: impl Fn() -> CommandOutput) {
     until_all_printed(&[text], run);
 }
@@ -122,17 +123,17 @@ pub fn until_all_printed(texts: &[&str], run: impl Fn() -> CommandOutput) {
     }
 }
 
-/// A running `tickfleet dev`. Dropping it kills it, and its private Redis ends with it.
+/// A running `tickfleet dev`. Dropping it kills the process, and the process' private Redis ends too.
 pub struct DevFleet {
     child: Child,
-    /// The variables that it prints to export in another terminal, and the given Redis URL.
+    /// The variables that the process prints for export in another terminal, and the given Redis URL.
     exports: Vec<(String, String)>,
-    /// The lines that it has printed at the start.
+    /// The lines that the process printed at its start.
     pub welcome: Vec<String>,
 }
 
 impl DevFleet {
-    /// Starts it, and waits until it prints that it runs.
+    /// Starts `tickfleet dev`, and waits until it prints that it runs.
     pub fn start(args: &[&str]) -> Self {
         Self::start_in(Path::new("."), args, &[])
     }
@@ -142,7 +143,7 @@ impl DevFleet {
         Self::start_in(Path::new("."), args, variables)
     }
 
-    /// Starts it in this folder, with more environment variables.
+    /// Starts `tickfleet dev` in this folder, with more environment variables.
     pub fn start_in(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         Self::start_program(Path::new(env!("CARGO_BIN_EXE_tickfleet")), folder, args, variables)
     }
@@ -160,7 +161,7 @@ impl DevFleet {
         }
     }
 
-    /// Starts it, and waits until it prints that it runs. Returns the exit code if it ends instead.
+    /// Starts the program, and waits until it prints that it runs. If it ends instead, returns the exit code.
     fn try_to_start(
         program: &Path,
         folder: &Path,
@@ -188,7 +189,7 @@ impl DevFleet {
         Err(child.wait().unwrap().code())
     }
 
-    /// Runs `dev` with arguments with which it cannot start.
+    /// Runs `dev` with arguments that `dev` must reject.
     pub fn refused(args: &[&str]) -> CommandOutput {
         CommandOutput::of(command(&[&["dev"], args].concat()).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0"), "")
     }
@@ -219,7 +220,7 @@ impl DevFleet {
         CommandOutput::of(&mut self.command(args), stdin)
     }
 
-    /// Stops it with SIGTERM. Returns its exit code.
+    /// Stops the process with SIGTERM. Returns its exit code.
     pub fn stop(mut self) -> Option<i32> {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
         let mut rest = String::new();
@@ -238,7 +239,7 @@ impl Drop for DevFleet {
 
 const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 
-/// The arguments of a submit by kelly of demo, with `more`.
+/// The arguments of a submit by agent kelly of tenant demo, followed by `more`.
 pub fn submit<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&TURN, more].concat()
 }

@@ -53,7 +53,7 @@ pub fn shown(text: &str) -> Vec<DocumentedCommand> {
     found
 }
 
-/// A line without the parts that differ from run to run: numbers, digests, and the blanks that depend on their length.
+/// Masks the parts of a line that differ from run to run: numbers, digests, and blanks that depend on their length.
 fn masked(line: &str) -> String {
     let word = |word: &str| {
         // A consumer: its kind, its host's name, and a unique suffix.
@@ -92,7 +92,8 @@ fn masked(line: &str) -> String {
     plain.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Masked lines without consecutive duplicates: how often a window begins depends on the moment.
+/// Masked lines without consecutive duplicates. The number of equal lines varies, for example with the number of
+/// windows that begin.
 fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut lines: Vec<String> = lines.map(masked).collect();
     lines.dedup();

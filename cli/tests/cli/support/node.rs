@@ -23,11 +23,11 @@ pub struct Node {
 
 /// Node.js with npm.
 pub struct Runtime {
-    /// The folder to which it was fetched. `None` for the machine's own.
+    /// The folder to which Node.js was fetched. `None` if the machine's own Node.js is used.
     fetched: Option<PathBuf>,
 }
 
-/// Returns true if tests that need Node.js are skipped, and prints that.
+/// Returns true if tests that need Node.js are skipped. Prints a message in this case.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 pub fn is_skipped() -> bool {
     let skipped = env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1");
@@ -38,7 +38,7 @@ pub fn is_skipped() -> bool {
 }
 
 impl Runtime {
-    /// The machine's own Node.js, if it has this version or a later one. Otherwise one that is fetched into `home`.
+    /// The machine's own Node.js if its major version is at least `major_min`. Otherwise, fetches one into `home`.
     pub fn find(home: &Path, major_min: u32) -> Self {
         Self { fetched: (!is_installed(major_min)).then(|| fetch(home, major_min)) }
     }
@@ -95,12 +95,12 @@ impl Node {
         self.runtime.node()
     }
 
-    /// The folder of a fetched `node`. `None` for the machine's own.
+    /// The folder of a fetched `node`. `None` if the machine's own Node.js is used.
     pub fn folder(&self) -> Option<PathBuf> {
         self.runtime.fetched.as_ref().map(|home| home.join("bin"))
     }
 
-    /// Installs exactly the pinned packages. The package's own script `prepare` builds it.
+    /// Installs exactly the pinned packages. The package's script `prepare` builds the package.
     fn build(&self, from: &Path) {
         fs::create_dir_all(&self.package).unwrap();
         for part in PARTS {

@@ -17,19 +17,19 @@ use crate::support::binary::{command, command_of};
 pub struct Process {
     child: Child,
     log: tempfile::NamedTempFile,
-    /// The address of its probes and metrics.
+    /// The address of the process' probes and metrics.
     health: String,
 }
 
 /// The log message of a gateway that is ready.
 const GATEWAY: &str = "gateway ready";
-/// The number of attempts before a wait for a log line fails: two minutes at least.
+/// Maximum attempts to find a log line. They take at least two minutes.
 const LOOKS: usize = 2_400;
 /// The longest wait for a response of a process.
 const ANSWER: Duration = Duration::from_secs(60);
 
 impl Process {
-    /// Starts it, and waits until it logs that it has started.
+    /// Starts the process, and waits until it logs that it has started.
     pub fn start(role: &str, config: &Path, url: &str) -> Self {
         Self::start_with(role, config, url, &[])
     }
@@ -39,7 +39,7 @@ impl Process {
         Self::start_build(chosen_build().as_deref(), role, config, url, variables)
     }
 
-    /// Like [`Process::start_with`], with another build. `None` for the tests' own.
+    /// Like [`Process::start_with`], with another build. `None` selects the tests' own build.
     pub fn start_build(
         program: Option<&Path>,
         role: &str,
@@ -51,13 +51,13 @@ impl Process {
         Self::spawn(program.map_or_else(|| command(&args), |build| command_of(build, &args)), variables)
     }
 
-    /// Another command that keeps running and logs `started`. Its output goes to `out`.
+    /// Starts another long-running command, which logs `started`. The command's output goes to `out`.
     pub fn start_command(args: &[&str], config: &Path, url: &str, out: Option<File>) -> Self {
         let args = [args, &["--config", config.to_str().unwrap(), "--redis-url", url]].concat();
         Self::spawn_to(command(&args), &[], out.map_or_else(Stdio::null, Stdio::from), "started")
     }
 
-    /// A gateway with these keys. Also returns the port of its API.
+    /// Starts a gateway with these keys. Returns the process and the port of its API.
     pub fn start_gateway(keys: &Path, config: &Path, url: &str) -> (Self, u16) {
         Self::start_gateway_with(keys, config, url, &[], &[])
     }
@@ -123,7 +123,8 @@ impl Process {
         self.lines().iter().filter(|line| line["message"] == message).count()
     }
 
-    /// Waits until it has reloaded its configuration at least `times` times. Returns the last log line about that.
+    /// Waits until the process has reloaded its configuration at least `times` times. Returns the last log line about a
+    /// reload.
     pub fn reloaded(&self, times: usize) -> Value {
         for _ in 0..LOOKS {
             if self.count("configuration reloaded") >= times {
@@ -146,7 +147,7 @@ impl Process {
         }
     }
 
-    /// The port of its probes and metrics.
+    /// The port of the process' probes and metrics.
     pub fn port(&self) -> u16 {
         self.health.rsplit(':').next().unwrap().parse().unwrap()
     }

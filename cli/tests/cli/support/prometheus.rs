@@ -26,18 +26,18 @@ pub struct Target {
     pub port: u16,
 }
 
-/// The server. Dropping it kills it.
+/// The server. Dropping it kills the process.
 pub struct Prometheus {
     child: Child,
     port: u16,
     dir: TempDir,
 }
 
-/// A port of 127.0.0.1 that was free just now. It is below the range from which the system assigns ports, so it stays
-/// free until it is used.
+/// A port of 127.0.0.1 that is free. It is below the range from which the system assigns ports, so no other process
+/// gets it before the test uses it.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Processes begin at different ports.
+    // Each process starts its search at another port.
     let first = 10_000 + u16::try_from(std::process::id() * 7 % 20_000).unwrap();
     loop {
         let port = first + NEXT.fetch_add(1, Ordering::SeqCst);
@@ -48,8 +48,8 @@ pub fn free_port() -> u16 {
 }
 
 impl Prometheus {
-    /// Starts it with the rule files in the folder `rules`, and waits until it responds. All scraped series get this
-    /// label `namespace`.
+    /// Starts Prometheus with the rule files in the folder `rules`, and waits until it responds. All scraped series get
+    /// this label `namespace`.
     pub async fn start(namespace: &str, targets: &[Target], rules: &Path) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-prometheus-").tempdir().unwrap();
         let configuration = configuration(namespace, targets, &rules.canonicalize().unwrap());
@@ -99,7 +99,7 @@ impl Prometheus {
     /// Waits until `condition` holds.
     ///
     /// # Panics
-    /// If it does not hold after `patience`.
+    /// If the condition is not true within `patience`.
     pub async fn until(&self, patience: Duration, what: &str, condition: impl AsyncFn(&Self) -> bool) {
         let deadline = Instant::now() + patience;
         while !condition(self).await {
@@ -129,7 +129,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Uses HTTP 1.0, in which the end of the connection is the end of the response.
+/// Sends a GET and returns the whole response. Uses HTTP 1.0, in which the end of the connection ends the response.
 async fn ask(port: u16, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: prometheus\r\n\r\n").as_bytes()).await?;

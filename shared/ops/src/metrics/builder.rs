@@ -8,8 +8,8 @@ use prometheus::{
 use super::catalogue::{ExportedBy, LabelValues, MetricDef, MetricKind, PREFIX};
 use super::labels::OTHER;
 
-/// The role of a process. A process exports only the metrics of its role, so that an absent metric means an absent
-/// role.
+/// The role of a process. A process exports only the metrics of its role, so that an absent metric shows that the role
+/// is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProcessRole {
     /// Schedulers only.
@@ -19,9 +19,9 @@ pub enum ProcessRole {
     /// Both in one process.
     #[default]
     Both,
-    /// Neither: it exports the audit log, or sends notifications.
+    /// A process that exports the audit log, or sends notifications.
     Exporter,
-    /// Neither: it is a gateway.
+    /// A gateway.
     Gateway,
 }
 
@@ -38,7 +38,7 @@ impl MetricBuilder {
         Ok(builder)
     }
 
-    /// Registers the metric if the process exports it. Other metrics can still be recorded.
+    /// Registers the metric if the process exports it. A metric that is not registered can still be recorded.
     fn add<M: Collector + Clone + 'static>(&self, def: &MetricDef, metric: Result<M, Error>) -> Result<M, Error> {
         let metric = metric?;
         if exported(self.role, def.by) {
@@ -51,8 +51,8 @@ impl MetricBuilder {
         self.add(def, IntCounter::with_opts(options(def)))
     }
 
-    /// Counters with every known label value. A counter that starts with its first event hides that event from `rate`
-    /// and `increase`.
+    /// Counters with every known label value, starting at 0. If a series started with its first event, `rate` and
+    /// `increase` would not count this event.
     pub(super) fn counters(&self, def: &MetricDef) -> Result<IntCounterVec, Error> {
         let counters = self.add(def, IntCounterVec::new(options(def), &labels(def)))?;
         for values in known_values(def) {

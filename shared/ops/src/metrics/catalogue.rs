@@ -1,5 +1,5 @@
 //! All metrics by name: their meaning, their labels with values, and the processes that export them. The page
-//! `docs/reference/metrics.md` is generated from this table, and a process registers only metrics in it.
+//! `docs/reference/metrics.md` is generated from this table. A process registers only metrics of this table.
 
 use super::labels::{self, RELOADS, STREAMS, VERBS};
 
@@ -21,7 +21,7 @@ pub(super) const TURN_SECONDS: [f64; 13] =
 /// Buckets of one round of the tick, seconds: from nothing due to an overloaded shard.
 pub(super) const TICK_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0];
 
-/// Buckets of one request to Redis, seconds. Only a few, because there is one histogram per verb.
+/// Buckets of one request to Redis, seconds. There are only a few, because each verb has its own histogram.
 pub(super) const REDIS_SECONDS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0];
 
 /// The processes that export a metric.
@@ -47,14 +47,14 @@ pub(super) enum MetricKind {
 pub(super) enum LabelValues {
     /// Words in the code.
     Words(fn() -> Vec<&'static str>),
-    /// Values from outside, with a description of their bound.
+    /// Values from outside the code. The text describes how their number is bounded.
     Bounded(#[cfg_attr(not(test), allow(dead_code, reason = "for the page, which a test writes"))] &'static str),
 }
 
 /// The definition of a metric.
 #[derive(Clone, Copy)]
 pub(super) struct MetricDef {
-    /// Its name, without [`PREFIX`].
+    /// The metric's name, without [`PREFIX`].
     pub(super) name: &'static str,
     pub(super) kind: MetricKind,
     pub(super) by: ExportedBy,
@@ -297,7 +297,7 @@ catalogue! {
         "Time at which the configuration in force was loaded, seconds since the epoch.";
 }
 
-/// The metrics of the process that the library adds: name and type.
+/// The `process_*` metrics that the Prometheus library adds: name and type.
 #[cfg(test)]
 pub(super) const PROCESS: [(&str, &str); 7] = [
     ("process_cpu_seconds_total", "counter"),

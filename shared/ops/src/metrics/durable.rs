@@ -22,7 +22,7 @@ impl DurableMetrics {
 }
 
 impl Metrics {
-    /// A call with a durable begin was confirmed or not, after `took`.
+    /// The wait for the confirmation of a durable begin ended after `took`, with or without confirmation.
     pub fn begun_durably(&self, durability: Durability, is_confirmed: bool, took: Duration) {
         let outcome = if is_confirmed { "confirmed" } else { "unconfirmed" };
         self.redis.durable.begins.with_label_values(&[durability.as_str(), outcome]).inc();

@@ -54,7 +54,7 @@ impl Metrics {
         self.governance.export.exported.inc_by(entries);
     }
 
-    /// This many entries of the audit log were gone before they were exported.
+    /// This many entries of the audit log were lost before they were exported.
     pub fn gone_unexported(&self, entries: u64) {
         self.governance.export.gone.inc_by(entries);
     }

@@ -28,7 +28,7 @@ impl fmt::Debug for GatewayMetrics {
     }
 }
 
-/// An open stream of events. Dropping it marks the end.
+/// An open stream of events. Dropping it marks the end of the stream.
 #[derive(Debug)]
 pub struct OpenStream(IntGauge);
 
@@ -65,7 +65,7 @@ impl GatewayMetrics {
         self.seconds.with_label_values(&[request]).observe(took.as_secs_f64());
     }
 
-    /// A request got a response with this status. Counts it if the status is a rejection.
+    /// A request got a response with this status. Counts the request as rejected if the status is a rejection.
     pub fn refused(&self, status: u16) {
         let [key, forbidden, too_large, busy, unavailable, ..] = labels::REFUSALS;
         let reason = match status {
@@ -111,7 +111,8 @@ impl GatewayMetrics {
         self.mcp_calls.with_label_values(&[known.unwrap_or(error)]).inc();
     }
 
-    /// Reads the number of requests that wait for a reply from `waiting`, whenever the metrics are read.
+    /// Registers `waiting`, which is called whenever the metrics are read. It returns the number of requests that wait
+    /// for a reply.
     pub fn watch_waiting(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
         *self.waiting_now.lock() = Some(Box::new(waiting));
     }

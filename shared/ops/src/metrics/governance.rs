@@ -63,7 +63,7 @@ impl Metrics {
         self.governance.sealed.inc_by(entries);
     }
 
-    /// This many entries of the audit log were gone before they were sealed.
+    /// This many entries of the audit log were lost before they were sealed.
     pub fn gone_unsealed(&self, entries: u64) {
         self.governance.unsealed.inc_by(entries);
     }
@@ -83,7 +83,7 @@ impl Metrics {
         self.governance.limits_reached.with_label_values(&[limit, action.as_str()]).inc_by(count);
     }
 
-    /// As [`Self::limit_reached`], once for each name.
+    /// Calls [`Self::limit_reached`] once for each name, with a count of 1.
     pub fn limits_reached(&self, limits: &[String], action: LimitAction) {
         limits.iter().for_each(|limit| self.limit_reached(limit, action, 1));
     }
@@ -98,12 +98,12 @@ impl Metrics {
         self.governance.loops.with_label_values(&[action.as_str()]).inc();
     }
 
-    /// A call waits for another call of its session whose end may change its facts.
+    /// A call waits for another call of its session, because the other call's end can change facts that it depends on.
     pub fn waited_for_facts(&self) {
         self.governance.fact_waits.inc();
     }
 
-    /// Reconciliation found out whether a call took effect. `None` if it is still unknown.
+    /// Reconciliation checked whether a call took effect. `None` if this is still unknown.
     pub fn reconciled(&self, happened: Option<bool>) {
         let verdict = match happened {
             Some(true) => "happened",
@@ -123,8 +123,8 @@ impl Metrics {
         self.governance.approvals.with_label_values(&[event.as_str()]).inc();
     }
 
-    /// An attempt of a call of `tool`, which exists, took this long. `failed` is the word of its error. Recorded under
-    /// the OpenTelemetry name, if enabled.
+    /// An attempt of a call of `tool` took this long. The tool must exist. `failed` is the error type, if the attempt
+    /// failed. Recorded under the OpenTelemetry name, if enabled.
     pub fn tool_tried(&self, tool: &str, took: Duration, failed: Option<&str>) {
         self.governance.tool_seconds.observe(&self.tools.label(tool, Outcome::Ok), took, failed);
     }

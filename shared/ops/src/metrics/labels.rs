@@ -10,20 +10,20 @@ pub(crate) fn refusals() -> Vec<&'static str> {
     Refusal::ALL.map(Refusal::as_str).to_vec()
 }
 
-/// The decision of admission about a turn.
+/// The result of a turn's admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// At least its first slice was dispatched at once.
+    /// The turn's first slice, or more, was dispatched at once.
     Dispatched,
-    /// It waits in its agent's throttle queue.
+    /// The turn waits in its agent's throttle queue.
     Laned,
-    /// It ended at once: the day's or the task's budget was used up, or its deadline had passed.
+    /// The turn ended at once: the budget of the day or task was used up, or the turn's deadline had passed.
     Capped,
-    /// It was admitted before.
+    /// The turn was already admitted earlier.
     Duplicate,
-    /// Its ID belongs to different content.
+    /// The turn has the ID of an earlier turn with different content.
     Conflict,
-    /// It was malformed, or its tenant or agent is unknown.
+    /// The turn was malformed, or its tenant or agent is unknown.
     Rejected,
 }
 
@@ -46,14 +46,14 @@ impl Decision {
     }
 }
 
-/// The effect of a limit on a turn that it has no room for.
+/// The effect of a limit on a turn, if the limit has no room for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LimitAction {
     /// The turn waits for room.
     Wait,
     /// Calls of the turn ended with a result that names the limit.
     Reject,
-    /// None: the limit only counts.
+    /// No effect: the limit is in shadow mode and only counts.
     Shadow,
 }
 
@@ -77,9 +77,9 @@ impl LimitAction {
 pub enum RuleAction {
     /// The call ended with a result that names the rule.
     Deny,
-    /// As `Deny`, because the rule could not be evaluated.
+    /// The call ended as with `Deny`, because the rule could not be evaluated.
     Undecided,
-    /// None: the rule only counts.
+    /// No effect: the rule is in shadow mode and only counts.
     Shadow,
 }
 
@@ -106,11 +106,11 @@ impl RuleAction {
 pub enum ApprovalEvent {
     /// People were asked.
     Asked,
-    /// They approved it, and the call continued.
+    /// People approved the call, and it continued.
     Approved,
-    /// A person denied it.
+    /// A person denied the call.
     Denied,
-    /// It was not decided in time.
+    /// Nobody decided about the call in time.
     Expired,
     /// An approver's change of the arguments is invalid.
     Narrowed,
@@ -141,7 +141,7 @@ impl ApprovalEvent {
 pub enum CachedRead {
     /// The result was in the cache.
     Hit,
-    /// The call was run.
+    /// The result was not in the cache, so the call ran.
     Miss,
 }
 
@@ -162,11 +162,11 @@ impl CachedRead {
 /// The result of a notification about an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotificationResult {
-    /// The receiver accepted it.
+    /// The receiver accepted the notification.
     Taken,
-    /// It failed, and is retried.
+    /// The notification failed, and is retried.
     Failed,
-    /// It was dropped.
+    /// The notification was dropped.
     GivenUp,
 }
 
@@ -185,7 +185,7 @@ impl NotificationResult {
     }
 }
 
-/// The effect of a streak of equal calls that is too long.
+/// The effect of a streak of equal calls that exceeds its maximum length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoopAction {
     /// The agent was warned.
@@ -211,15 +211,15 @@ impl LoopAction {
 /// An event of a tool's circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BreakerEvent {
-    /// It opened: the tool is not called.
+    /// The breaker opened: the tool is not called.
     Opened,
     /// A call was not sent, and waits.
     Waited,
-    /// It is half-open: one call probes the tool.
+    /// The breaker is half-open: one call probes the tool.
     Tried,
     /// The probe succeeded, and the tool is called again.
     Closed,
-    /// A call reached its longest wait, and ended without another attempt.
+    /// A call waited for the maximum time, and ended without another attempt.
     GaveUp,
 }
 
@@ -240,15 +240,15 @@ impl BreakerEvent {
     }
 }
 
-/// A place in which work waits or runs.
+/// A stage in which work waits or runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkStage {
-    /// In the inbound streams: not read yet, or read and not decided yet.
+    /// In the inbound streams: not read yet, or read but not admitted yet.
     Inbound,
     /// In the ready streams, until a worker takes it.
     Ready,
-    /// In the streams of suspects, because an earlier holder died. It waits for a worker whose slot pool for suspects
-    /// is free.
+    /// In the streams of suspects, because an earlier holder died. The work waits for a worker that has a free slot in
+    /// its slot pool for suspects.
     Suspect,
     /// In a throttle queue, until a later tick or day.
     ParkedCapped,
@@ -263,7 +263,7 @@ pub enum WorkStage {
 }
 
 impl WorkStage {
-    /// All places.
+    /// All stages.
     pub const ALL: [Self; 8] = [
         Self::Inbound,
         Self::Ready,
@@ -307,7 +307,7 @@ pub(super) const RETRIES: [&str; 5] = ["timeout", "transient", "not_durable", "t
 pub(super) const DURABLE: [&str; 2] = ["local", "replica"];
 pub(super) const CONFIRMED: [&str; 2] = ["confirmed", "unconfirmed"];
 
-/// Outcomes of requests to models: success, and the words of the failures.
+/// Outcomes of requests to models: `ok`, and the kinds of failures.
 pub(super) const MODEL_OUTCOMES: [&str; 14] = [
     "ok",
     "rate_limited",
@@ -396,7 +396,7 @@ pub(super) fn known(list: &[&'static str], word: &str) -> &'static str {
     list.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
 }
 
-/// Reasons for which a message is rejected, or an entry is dead.
+/// Reasons for which a message is rejected, or an entry is moved to the dead stream.
 pub(super) fn rejections() -> Vec<&'static str> {
     RejectionCode::WORDS.into_iter().chain([OTHER]).collect()
 }

@@ -1,4 +1,5 @@
-//! Gauges that are read together with the metrics, over the parts of a process: one worker or scheduler per shard.
+//! Gauges whose values are read whenever the metrics are read. They combine the parts of a process: one worker or
+//! scheduler per shard.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,11 +17,11 @@ const MCP_SERVERS_MAX: usize = 64;
 /// The state of one MCP server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpServer {
-    /// Its name in `mcp.yaml`.
+    /// The server's name in `mcp.yaml`.
     pub name: String,
-    /// True if calls can be sent to it.
+    /// True if calls can be sent to the server.
     pub up: bool,
-    /// Tools that are not called because they differ from their pin.
+    /// Number of tools that are not called because they differ from their pin.
     pub quarantined: usize,
 }
 
@@ -82,7 +83,7 @@ impl SlotProbes {
     }
 }
 
-/// How long a lag is kept: longer than the usual interval between two scrapes. Otherwise a short lag would never be
+/// How long a lag is kept. This is longer than the usual interval between two scrapes, so that a short lag is also
 /// scraped.
 pub(super) const LAG_MEMORY: Duration = Duration::from_secs(30);
 

@@ -27,7 +27,7 @@ impl ModelMetrics {
 
 /// Models.
 impl Metrics {
-    /// A request to a model ended with this outcome: `ok`, or the word of a failure.
+    /// A request to a model ended with this outcome: `ok`, or a kind of failure.
     pub fn model_asked(&self, model: &str, outcome: &str) {
         self.models.requests.with_label_values(&[model, labels::known(&labels::MODEL_OUTCOMES, outcome)]).inc();
     }

@@ -1,5 +1,5 @@
-//! Metrics of Redis: whether it responds, the values that it reports at a scrape, and the primaries that Sentinels or
-//! cluster nodes name, with the number of their changes.
+//! Metrics of Redis: whether Redis responds, the values that it reports at a scrape, and failovers. A failover is a
+//! change of the primary that Sentinels or cluster nodes name.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -60,17 +60,17 @@ pub(super) struct RedisConnectionMetrics {
     missing: GaugeVec,
     pub(super) durable: DurableMetrics,
     turned_away: IntCounterVec,
-    /// By the name of the primary that is looked up: in a cluster, one for each slot of a shard.
+    /// By the name under which a primary is looked up. In a cluster, there is one name for each slot of a shard.
     state: Mutex<HashMap<String, PrimaryState>>,
 }
 
-/// The last result of the process' connections.
+/// The last result of a lookup by the process' connections.
 #[derive(Debug, Default)]
 struct PrimaryState {
-    /// The last primary, host and port. It is kept while no primary is found, so that only a different primary counts
-    /// as a move.
+    /// Host and port of the last primary. The value is kept while no primary is found, so that only a different primary
+    /// counts as a move.
     last: Option<String>,
-    /// Since when no primary is found.
+    /// The time since which no primary is found.
     missing_since: Option<Instant>,
 }
 
@@ -87,7 +87,7 @@ impl RedisConnectionMetrics {
         })
     }
 
-    /// Sets the gauges that grow without an event.
+    /// Sets the gauges that grow with time. Called whenever the metrics are read.
     pub(super) fn read(&self) {
         let missing = |state: &PrimaryState| state.missing_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
         // Without Sentinels or a cluster, no primary is looked up, and the gauge is absent.
@@ -104,7 +104,7 @@ impl Metrics {
         self.redis.up.set(i64::from(up));
     }
 
-    /// Sets why Redis responded to the scrape with a rejection. `None` if it did not reject it.
+    /// Sets why Redis rejected the request of the scrape. `None` if Redis did not reject it.
     pub fn redis_refuses(&self, refusal: Option<Refusal>) {
         for reason in Refusal::ALL {
             let value = f64::from(u8::from(refusal == Some(reason)));
@@ -112,8 +112,8 @@ impl Metrics {
         }
     }
 
-    /// A connection looked up the primary of `what`, and found it at `found`, or found none. The connections of a
-    /// process notice a failover one by one; it is counted once.
+    /// A connection looked up the primary of `what`. `found` is its address, or `None` if no primary was found. The
+    /// connections of a process notice a failover one by one, but the failover is counted once.
     pub fn primary_sought(&self, what: &str, found: Option<&str>) {
         let mut states = self.redis.state.lock();
         let state = states.entry(what.to_owned()).or_default();
@@ -127,7 +127,7 @@ impl Metrics {
         }
     }
 
-    /// A server responded that it is not the right server, or not ready.
+    /// A server responded that another server is responsible, or that it is not ready.
     pub fn redis_turned_away(&self, answer: &str) {
         self.redis.turned_away.with_label_values(&[answer]).inc();
     }

@@ -20,8 +20,8 @@ impl SandboxMetrics {
 
 /// Sandboxes.
 impl Metrics {
-    /// Sets which sandbox levels the machine supports, and how many tools are rejected because it lacks their level.
-    /// Without tools that need a sandbox, `levels` is empty.
+    /// Sets which sandbox levels the machine supports, and how many tools are rejected because the machine lacks their
+    /// level. If no tool needs a sandbox, `levels` is empty.
     pub fn sandbox_found(&self, levels: impl IntoIterator<Item = (String, bool)>, refused: usize) {
         self.sandbox.levels.reset();
         for (level, held) in levels {

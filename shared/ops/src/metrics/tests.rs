@@ -7,14 +7,14 @@ use prometheus::proto::MetricType;
 use super::catalogue::{ALL, LabelValues, MetricKind, PREFIX, PROCESS};
 use super::*;
 
-/// Forbidden names of labels: they have an unbounded number of values, or Prometheus sets them.
+/// Forbidden label names: such labels would have an unbounded number of values, or Prometheus sets them itself.
 const FORBIDDEN_LABELS: [&str; 16] = [
     "tenant", "agent", "turn", "task", "call", "pod", "slice", "consumer", "worker", "id", "instance", "job", "inbox",
     "reply_to", "shard", "le",
 ];
 
-/// Maximum number of series of a process that is both scheduler and worker, with 500 tools and every outcome for each,
-/// as stated on the page of metrics. The number of agents does not matter.
+/// Maximum number of series of a process that is both scheduler and worker, with 500 tools and every outcome for each
+/// tool. The page of metrics states this number. It does not depend on the number of agents.
 const SERIES_MAX: usize = 500 * 40 + 2_500;
 
 /// The samples of a scrape.
@@ -231,7 +231,7 @@ fn one_configuration_is_shown_at_a_time() {
     assert!(!text.contains("tickfleet_config_last_reload_success_timestamp_seconds 0\n"), "{text}");
 }
 
-/// A process in which everything has happened, so that every metric has a series.
+/// The metrics of a process in which every event has happened, so that every metric has a series.
 fn busy(part: ProcessRole) -> Metrics {
     let metrics = Metrics::of(part).unwrap();
     for verb in labels::VERBS.iter() {
@@ -308,7 +308,8 @@ fn types_labels_and_help_are_those_of_the_catalogue() {
     }
 }
 
-/// Returns the rule that a name breaks: it ends with a base unit, and only counters end with `_total`.
+/// Returns the naming rule that a metric's name breaks, if any. A name ends with a base unit, and only counters end
+/// with `_total`.
 fn misnamed(name: &str, kind: MetricKind) -> Option<&'static str> {
     let has_any = |parts: &[&str]| name.split('_').any(|part| parts.contains(&part));
     if !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') || name.starts_with('_') {

@@ -11,11 +11,11 @@ use tickfleet_model::Outcome;
 /// Maximum number of values of the label `tool`: more tools than a fleet is likely to configure.
 const TOOLS_MAX: usize = 500;
 
-/// Maximum number of values of the label `rule`. A configuration may have more rules, but a rule needs a label only
-/// after a call has violated it.
+/// Maximum number of values of the label `rule`. A configuration can have more rules, but a rule needs a label only
+/// after a call has violated the rule.
 const RULES_MAX: usize = 200;
 
-/// The names that have become labels: the first `MAX`.
+/// The first `MAX` names. Only these names become labels.
 #[derive(Debug, Default)]
 struct FirstNames<const MAX: usize> {
     seen: RwLock<HashSet<Arc<str>>>,
@@ -45,7 +45,7 @@ impl<const MAX: usize> FirstNames<MAX> {
 pub(super) struct RuleLabels(FirstNames<RULES_MAX>);
 
 impl RuleLabels {
-    /// The label for a rule: its name, or `other`.
+    /// The label for a rule: the rule's name, or `other` if the maximum is reached.
     pub(super) fn label(&self, rule: &str) -> Arc<str> {
         self.0.take(rule)
     }
@@ -56,7 +56,7 @@ impl RuleLabels {
 pub(super) struct ToolLabels(FirstNames<TOOLS_MAX>);
 
 impl ToolLabels {
-    /// The label for a call of `tool` that ended as `outcome`: its name, or `other`.
+    /// The label for a call of `tool` that ended with `outcome`: the tool's name, or `other`.
     ///
     /// A new name becomes a label only with an outcome that proves that the tool exists. Otherwise, an agent that
     /// invents names would use up the bound, and real tools would be counted as `other`.

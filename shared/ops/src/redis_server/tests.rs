@@ -34,10 +34,10 @@ async fn a_server_that_hangs_is_stopped_all_the_same() {
 async fn the_server_ends_when_its_parent_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = PrivateRedis::start(ServerOptions::new(folder.path())).await.unwrap();
-    // The system closes this end of the pipe when the process ends; here the test closes it.
+    // Close this end of the pipe. The system does the same when a process ends.
     server.watchdog.as_mut().unwrap().close_pipe();
     while server.child.try_wait().unwrap().is_none() {
-        // The end of the process can only be signaled by reaping it, so poll.
+        // Poll: reaping the child is the only way to notice its end.
         sleep(STEP).await;
     }
 }

@@ -1,14 +1,14 @@
-//! No effect twice: of the calls that claimed an effect, at most one took effect while the claim was valid.
+//! Checks that no effect happened twice: while a claim was valid, at most one of the calls that claimed the effect ran.
 
 use std::collections::HashMap;
 
 use super::Claim;
 use super::entry::CallEntry;
 
-/// Outcomes after which the call may have taken effect.
+/// Outcomes after which the call possibly took effect.
 const MAY_HAVE_HAPPENED: [&str; 3] = ["ok", "outcome_unknown", "internal"];
-/// An entry's time is taken later than that of the claim. So the end of a window is not checked: a tenth of it, but at
-/// most this long, ms.
+/// Maximum part at the end of a claim's window that is not checked, ms. An entry's time is later than the time of its
+/// claim, so the last tenth of the window, but at most this long, is not checked.
 const NOT_JUDGED_MS_MAX: i64 = 60_000;
 
 struct EffectRun {
@@ -28,7 +28,7 @@ pub(super) struct Effects {
 impl Effects {
     pub(super) fn add(&mut self, call: &CallEntry) {
         if call.repeats.is_some() {
-            // It did not run: it got the result of an equal call.
+            // The call did not run. It got the result of an equal call.
             self.repeated += 1;
             return;
         }

@@ -22,19 +22,19 @@ pub(super) struct CallEntry {
     pub(super) turn: String,
     /// The tool.
     pub(super) tool: String,
-    /// When it ended, ms by the shard's clock.
+    /// When the call ended, ms by the shard's clock.
     pub(super) ended_ms: i64,
-    /// The duration of its last attempt, ms.
+    /// The duration of the last attempt, ms.
     pub(super) duration_ms: i64,
-    /// Its outcome.
+    /// The call's outcome.
     pub(super) outcome: String,
-    /// The call whose outcome it got, if it did not run itself.
+    /// If the call did not run itself: the equal call whose outcome it got.
     pub(super) repeats: Option<String>,
-    /// The effect that it had claimed.
+    /// The effect that the call had claimed.
     pub(super) effect: Option<EffectFacts>,
-    /// When it was admitted and by which counters, if known.
+    /// When the call was admitted and which counters the admission debited, if known.
     pub(super) admission: Option<AdmissionNote>,
-    /// The admission as text, with the notes that follow it.
+    /// The admission as text, with the notes after it.
     pub(super) admitted: String,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct CallEntry {
 pub(super) enum EntryRead {
     /// The entry of a call.
     Call(Box<CallEntry>),
-    /// An operator reset an unreadable counter, `limit@counter`.
+    /// An operator reset a counter that was unreadable, named `limit@counter`.
     Remade(String),
     /// Any other entry.
     Other,
@@ -51,7 +51,7 @@ pub(super) enum EntryRead {
 /// An effect that a call had claimed.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct EffectFacts {
-    /// A hash of what makes two calls equal.
+    /// A hash of the values by which two calls are compared.
     pub(super) key: String,
     /// How long the claim is valid after the end of the call, ms.
     pub(super) window_ms: i64,
@@ -109,13 +109,13 @@ impl EntryRead {
 }
 
 impl CallEntry {
-    /// The admission without the notes behind it. It is the same for all calls of a slice; the notes depend on the
-    /// version that wrote them.
+    /// The admission without the notes after it. The admission is the same for all calls of a slice. The notes differ
+    /// between versions of the fleet.
     pub(super) fn admission_text(&self) -> &str {
         self.admitted.split(';').next().unwrap_or_default()
     }
 
-    /// Takes it from an entry; `None` if the entry is not of a call.
+    /// Reads a call from an entry; `None` if the entry does not describe a call.
     fn of(id: EntryId, admitted: &str, raw: RawEntry<'_>) -> Option<Self> {
         if raw.action != "TOOL_CALL" {
             return None;

@@ -1,6 +1,6 @@
-//! No window of a limit overran: checked from the counters that each admission debited. A counter only grows within its
-//! window, so each admission has its own range of counts there. If an operator resets a window, it begins again, and
-//! the debits state its new beginning.
+//! Checks that no window of a limit overran, from the counters that each admission debited. A counter only grows within
+//! its window, so each admission has its own range of counts in the window. If an operator resets a window, the window
+//! begins again, and later debits state its new beginning.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,7 +13,8 @@ const WHY_UNCHECKED: &str = "their debits are not in the log: they were never ad
                              an older version decided them, there were too many, or an unreadable counter \
                              was reset";
 
-/// Tolerance for the beginning of a window, ms: resets within one millisecond may have successive beginnings.
+/// Tolerance for the beginning of a window, ms. If several resets are in one millisecond, their windows have successive
+/// beginnings.
 const RESET_MS: i64 = 10;
 
 /// The debit of a counter by one admission.
@@ -25,17 +26,17 @@ struct LimitDebit {
     max: u64,
 }
 
-/// A counter's windows, by end and beginning.
+/// The debits in each of a counter's windows, by end and beginning of the window.
 type Counter = BTreeMap<(i64, i64), Vec<LimitDebit>>;
 
 /// The counters of all limits.
 #[derive(Default)]
 pub(super) struct Limits {
-    /// By shard, and by `limit@counter`.
+    /// By shard and `limit@counter`.
     counters: BTreeMap<(u32, String), Counter>,
-    /// Unreadable counters that an operator reset: their windows began twice.
+    /// Unreadable counters that an operator reset. Their windows began twice.
     remade: HashSet<(u32, String)>,
-    /// The admissions that were counted.
+    /// The admissions that were already counted.
     seen: HashSet<NameHash>,
     unchecked: u64,
 }
@@ -49,7 +50,7 @@ impl Limits {
         };
         let notes = DebitNotes::read(&call.admitted);
         self.unchecked += u64::from(!notes.are_told || notes.is_cut);
-        // All calls of an admission have the same notes, except that an older version writes none.
+        // All calls of an admission have the same notes, unless an older version wrote the entry without notes.
         if notes.debits.is_empty() || !self.seen.insert(name_hash(&[&call.tenant, &call.turn, call.admission_text()])) {
             return;
         }
@@ -90,7 +91,7 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
             continue;
         }
         claim.checked += 1;
-        // A reset begins another window with the same end. From then on, this window is not debited.
+        // A reset begins another window with the same end. After the reset, the earlier window is not debited.
         let until_ms = begins.get(at + 1).filter(|next| next.0 == end).map_or(end, |next| next.1);
         let is_outside = |debited: &&LimitDebit| debited.at_ms < began - RESET_MS || debited.at_ms > until_ms;
         if let Some(other) = inside.iter().find(is_outside) {
@@ -114,7 +115,7 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
     }
 }
 
-/// Checks each admission alone.
+/// Checks each admission of a window on its own.
 fn each(name: &str, end: i64, inside: &[LimitDebit], claim: &mut Claim) {
     for LimitDebit { turn, at_ms, used, max, .. } in inside {
         if used > max {
@@ -126,7 +127,7 @@ fn each(name: &str, end: i64, inside: &[LimitDebit], claim: &mut Claim) {
     }
 }
 
-/// Checks that admissions do not overlap: each has its own range of counts, from the use before it to the use with it.
+/// Checks that admissions do not overlap. The range of an admission is from the use before it to the use after it.
 fn overlaps(name: &str, inside: &mut [LimitDebit], claim: &mut Claim) {
     inside.sort_by_key(|debited| (debited.used, debited.at_ms));
     for pair in inside.windows(2) {

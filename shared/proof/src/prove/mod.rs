@@ -1,9 +1,9 @@
-//! Proves from the entries of an export that the fleet kept its guarantees. The export is the only input, and its
-//! entries are checked against each other: each states when its call was admitted, which counters that debited, and
-//! what they allowed then. These must agree with each other and with the number of calls.
+//! Proves from the entries of an export that the fleet kept its guarantees. The export is the only input. Each entry
+//! states when its call was admitted, which counters the admission debited, and what the counters allowed at that time.
+//! These statements must agree with each other and with the number of calls.
 //!
-//! If an entry lacks what a check needs, the call is counted as not checked. [`verify`](crate::verify) checks that the
-//! fleet wrote these entries.
+//! If an entry lacks what a check needs, the call is counted as not checked. Whether the fleet wrote these entries is
+//! checked by [`verify`](crate::verify).
 
 mod effects;
 mod entry;
@@ -22,7 +22,7 @@ use entry::{CallEntry, EntryRead};
 use limits::Limits;
 use windows::Windows;
 
-/// Maximum violations that are kept for a claim. Any more are only counted.
+/// Maximum violations that are kept for a claim. Further violations are only counted.
 const VIOLATIONS_MAX: usize = 1_000;
 
 const WHY_REUSED: &str = "their ids were reused after their records had expired, as the export says";
@@ -36,9 +36,9 @@ pub struct Proof {
     pub calls: u64,
     /// Other entries, such as actions of operators. They are counted whether or not they are in the time range.
     pub others: u64,
-    /// When the first of the calls ended, ms.
+    /// The earliest end of a call, ms.
     pub first_ms: Option<i64>,
-    /// When the last of the calls ended, ms.
+    /// The latest end of a call, ms.
     pub last_ms: Option<i64>,
     /// The claims.
     pub claims: Vec<Claim>,
@@ -53,7 +53,7 @@ pub struct Proof {
 pub struct Claim {
     /// The claim, as a sentence.
     pub claim: &'static str,
-    /// True if it is not violated.
+    /// True if no violation of the claim was found.
     pub holds: bool,
     /// How many calls, windows or keys were checked.
     pub checked: u64,
@@ -61,7 +61,7 @@ pub struct Claim {
     pub unit: &'static str,
     /// Calls whose entries lack what the check needs.
     pub unchecked: u64,
-    /// Why they lack it.
+    /// Why these entries lack it.
     pub why_unchecked: &'static str,
     /// The violations.
     pub violations: Vec<String>,
@@ -93,16 +93,16 @@ impl Claim {
     }
 }
 
-/// A result of a call, to detect a second one.
+/// A result of a call. It is kept to detect a second result of the same call.
 struct SeenResult {
     id: EntryId,
     ended_ms: i64,
 }
 
-/// A truncated hash in place of names that are only compared. The names themselves would take most of the memory.
+/// A truncated hash. It replaces names that are only compared, because the names would take most of the memory.
 type NameHash = [u8; 16];
 
-/// The beginning of a hash of these parts, each preceded by its length.
+/// The beginning of a hash of these parts. The length of each part is hashed before the part.
 fn name_hash(parts: &[&str]) -> NameHash {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -129,7 +129,7 @@ pub struct Prover {
     windows: Windows,
     limits: Limits,
     effects: Effects,
-    /// The entries of each shard that were read: parts of an export may overlap.
+    /// For each shard, the entries that were already read, because parts of an export can overlap.
     taken: BTreeMap<u32, HashSet<EntryId>>,
 }
 
@@ -160,8 +160,8 @@ impl Prover {
         match Line::read(line) {
             Some(Line::Header(header)) => self.take_header(*header),
             Some(Line::Entry(entry)) => {
-                // An entry in two parts of an export is still one entry, not two results. A line without a valid entry
-                // ID is from no log.
+                // An entry that is in two parts of an export is one result, not two. A line without a valid entry ID
+                // does not come from a log.
                 let Ok(id) = entry.id.parse::<EntryId>() else {
                     self.unread += 1;
                     return;
@@ -177,8 +177,8 @@ impl Prover {
         }
     }
 
-    /// The last header counts. Tenants that it does not list, because its part is of another tenant, keep what earlier
-    /// headers stated.
+    /// Keeps the last header. If a part has only one tenant's entries, its header does not list the others. For these
+    /// tenants, the statements of earlier headers are kept.
     fn take_header(&mut self, header: Header) {
         let mut tenants = std::mem::take(&mut self.header.tenants);
         tenants.extend(header.tenants);
@@ -213,7 +213,7 @@ impl Prover {
         self.results.checked += 1;
         let result = SeenResult { id: call.id, ended_ms: call.ended_ms };
         let Some(before) = self.seen.insert(name_hash(&[&call.tenant, &call.call]), result) else { return };
-        // An ID that is no longer remembered may be used again, by another turn.
+        // If the fleet no longer remembers an ID, another turn can use it.
         if self.header.dedupe_ms > 0 && call.ended_ms - before.ended_ms >= self.header.dedupe_ms {
             self.results.unchecked += 1;
             return;
@@ -274,8 +274,8 @@ impl Prover {
         }
     }
 
-    /// The statements that are taken from the export's header. A reader who knows the fleet's configuration can compare
-    /// them with it.
+    /// The statements that are taken from the export's header. A reader can compare them with the fleet's
+    /// configuration.
     fn as_said(&self) -> Vec<String> {
         let known = match self.header.dedupe_ms {
             0 => "An id is never reused for another turn.".to_owned(),

@@ -73,7 +73,7 @@ fn a_day_that_overran_is_found_and_another_day_is_another_day() {
     let proof =
         prove(&[lines::header(&header), entry(1, "a/0", &late(1_000, 1), ""), entry(2, "b/0", &late(60_000, 2), "")]);
     assert_eq!(violated(&proof), ["No day of a tenant overran its cap."]);
-    // A later export of another tenant does not change that.
+    // A later export of another tenant does not change the cap.
     let of = |tenant: &str, day_cap: Option<u64>| {
         let facts = lines::TenantFacts { time_zone: "Europe/Vienna".into(), day_cap };
         let tenants = BTreeMap::from([(tenant.to_owned(), facts)]);
@@ -83,7 +83,7 @@ fn a_day_that_overran_is_found_and_another_day_is_another_day() {
     let proof = prove(&[&[of("acme", Some(1))], &calls[..], &[of("b", None)]].concat());
     assert_eq!(violated(&proof), ["No day of a tenant overran its cap."]);
     assert!(proof.as_said.iter().any(|said| said.contains("Days of acme are in the time zone Europe/Vienna")));
-    // A later header of the same tenant does.
+    // A later header of the same tenant changes the cap.
     let proof = prove(&[&[of("acme", Some(1))], &calls[..], &[of("acme", Some(2))]].concat());
     assert!(proof.holds, "{:?}", proof.claims);
 }

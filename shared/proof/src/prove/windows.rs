@@ -1,5 +1,6 @@
-//! No window overran: checked from the admission of each call. A counter only grows within its window, and windows do
-//! not overlap, so each call has its own number in a window. Two admissions with the same number are a violation.
+//! Checks that no tick or day overran its cap, from the admission of each call. A counter only grows within its window,
+//! and windows do not overlap, so each call has its own number in a window. Two admissions with the same number are a
+//! violation.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -17,7 +18,7 @@ const WHY_UNCHECKED: &str = "their admission is not in the log: they were never 
 struct AdmittedSlice {
     turn: Box<str>,
     note: AdmissionNote,
-    /// The number of its calls that have ended.
+    /// The number of the admission's calls that have ended.
     ended: u64,
 }
 
@@ -140,13 +141,13 @@ fn check_days(name: &str, admissions: &[AdmittedSlice], zone: Tz, claim: &mut Cl
     }
 }
 
-/// The number of ended calls in a window, and the largest cap in it.
+/// The number of ended calls in a window, and the largest cap of its admissions.
 fn sum(inside: &[&AdmittedSlice], cap: impl Fn(&AdmissionNote) -> u32) -> (u64, u64) {
     let calls = inside.iter().map(|a| a.ended).sum();
     (calls, inside.iter().map(|a| u64::from(cap(&a.note))).max().unwrap_or_default())
 }
 
-/// Checks that admissions do not overlap: each has its own range of numbers, from the use before it to the use with it.
+/// Checks that admissions do not overlap. The range of an admission is from the use before it to the use after it.
 fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a AdmittedSlice, u32)>, claim: &mut Claim) {
     let mut spans: Vec<(u32, u32, &str)> =
         inside.map(|(a, used)| (used.saturating_sub(a.note.calls), used, &*a.turn)).collect();

@@ -1,4 +1,4 @@
-//! Checks the chains against heads that were kept elsewhere.
+//! Checks the chains against anchors: heads of chains in external storage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use crate::anchor::Anchor;
 use crate::seal::{ChainName, decode_hash, encode};
 
 impl Verifier {
-    /// Checks the chains against anchors. If the fleet of the export is unknown, because it is not given and there is
-    /// no signed seal, no anchor counts as another fleet's.
+    /// Checks the chains against anchors. The fleet of the export is unknown if the caller did not name it and there is
+    /// no signed seal. Then every anchor is checked, whatever its fleet.
     pub(super) fn check_anchors(
         &mut self,
         seals: &BTreeMap<ChainName, Vec<FoundSeal>>,
@@ -37,8 +37,8 @@ impl Verifier {
         if foreign > 0 {
             self.verdict.told.push(format!("{foreign} anchors are of another fleet and are ignored."));
         }
-        // At least one anchor must be of the export's fleet. Otherwise, an export that was rewritten under another
-        // fleet's name would contradict none of them.
+        // At least one anchor must be of the export's fleet. Without this check, an export that was rewritten under
+        // another fleet's name would contradict no anchor.
         let fits = fleets.is_empty() || anchors.iter().any(|anchor| fleets.contains(&anchor.fleet));
         if !fits && !anchors.is_empty() && !seals.is_empty() {
             self.note(Finding::new(FindingKind::HeaderWrong, "all anchors are of another fleet than its seals"));
@@ -118,7 +118,8 @@ impl Verifier {
         }
     }
 
-    /// Seals before the first one here were trimmed or cut off. If they must be in the export, they were cut off.
+    /// Checks for missing seals before the first seal in the export. If the anchors show that these seals must be in
+    /// the export, they were cut off. Otherwise, they were possibly trimmed.
     fn check_beginning(&mut self, name: &ChainName, begins: &FoundSeal, anchors: &[&Anchor]) {
         let first = begins.body.number;
         let before = anchors.iter().filter(|anchor| anchor.number < first).max_by_key(|anchor| anchor.number);

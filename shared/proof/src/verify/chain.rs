@@ -15,7 +15,8 @@ impl Verifier {
         }
     }
 
-    /// Checks the seals of a chain by number: each follows from the previous one, and its entries are as sealed.
+    /// Checks the seals of a chain in the order of their numbers. Each seal must contain the head of the previous seal,
+    /// and its entries must be unchanged.
     pub(super) fn check_chain(&mut self, name: &ChainName, chain: &[&FoundSeal]) {
         let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return };
         for pair in chain.windows(2) {
@@ -72,7 +73,7 @@ impl Verifier {
         self.note(Finding { line: Some(seal.line), ..Finding::of_seal(FindingKind::Forked, body, problem) });
     }
 
-    /// Entries that were trimmed before they were sealed are not a fault of the export, but must be reported.
+    /// Reports entries that were lost before they were sealed. They are not a fault of the export.
     fn report_losses(&mut self, name: &ChainName, before: &FoundSeal, seal: &FoundSeal) {
         let lost = seal.body.lost - before.body.lost;
         let broken = seal.body.breaks != before.body.breaks;
@@ -90,7 +91,7 @@ impl Verifier {
         ));
     }
 
-    /// Checks the entries of a seal: each is present, and as it was sealed.
+    /// Checks that each entry of a seal is present and unchanged.
     fn check_entries(&mut self, seal: &FoundSeal) {
         let body = &seal.body;
         let broken =
@@ -115,16 +116,16 @@ impl Verifier {
         }
     }
 
-    /// Returns true if an entry may be missing because the log was trimmed. A log is trimmed entry by entry, and a seal
-    /// is kept as long as one of its entries may be. So the entry must be from before the time from which the log must
-    /// be complete, and older than every entry of its shard here.
+    /// Returns true if trimming of the log can explain that an entry is missing. A log is trimmed entry by entry,
+    /// oldest first. So the entry must be from before the time from which the log must be complete, and older than
+    /// every entry of its shard in the export.
     fn may_be_trimmed(&self, shard: u32, id: EntryId) -> bool {
         let ms = i64::try_from(id.ms).unwrap_or(i64::MAX);
         self.expected.anchors_from_ms.is_some_and(|from| ms < from)
             && self.first.get(&shard).is_none_or(|first| id < *first)
     }
 
-    /// Returns the entry's hash if it is as sealed.
+    /// Returns the entry's hash if the entry is unchanged.
     fn check_entry(&mut self, shard: u32, id: EntryId, named: &[u8], seal: &FoundSeal) -> Option<Hash> {
         let number = seal.body.number;
         let of = |finding: Finding| Finding { tenant: Some(seal.body.tenant.clone()), seal: Some(number), ..finding };

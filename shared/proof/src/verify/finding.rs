@@ -12,13 +12,13 @@ use crate::seal::{ChainName, EntryId, SealBody};
 pub enum FindingKind {
     /// The line is not a line of an export.
     Unreadable,
-    /// The first line contradicts the seals, or the seals or anchors are of another fleet than expected.
+    /// The first line contradicts the seals, or the seals or anchors belong to another fleet than expected.
     HeaderWrong,
     /// An entry differs from what was sealed.
     Edited,
     /// A sealed entry is missing.
     Missing,
-    /// An entry was never sealed although later entries were, or is in the export twice.
+    /// An entry is not sealed although later entries are, or an entry is in the export twice.
     Inserted,
     /// Lines are not in the order in which they were written.
     Reordered,
@@ -26,11 +26,11 @@ pub enum FindingKind {
     SealBroken,
     /// A seal is missing between two others.
     SealMissing,
-    /// Two seals have the same number or entry, or a seal does not follow from the previous one.
+    /// Two seals have the same number or entry, or a seal does not contain the head of the previous seal.
     Forked,
-    /// An anchor lists later seals than the last one in the export.
+    /// An anchor is of a later seal than the last seal in the export.
     Truncated,
-    /// An anchor lists another seal with this number: the chain was rewritten.
+    /// An anchor has another seal with the same number: the chain was rewritten.
     Rewritten,
 }
 
@@ -71,7 +71,7 @@ pub struct Finding {
     /// The ID of the entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The entry next to it.
+    /// If the entry is out of order: the entry before it in the export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
     /// The line of the export, from 1.

@@ -14,7 +14,8 @@ pub(super) struct Part {
 }
 
 impl Verifier {
-    /// Takes the header of a part. The first header counts. The entries that it continues after are not in this export.
+    /// Takes the header of a part. The first header can state that the export continues after entries that it does not
+    /// contain. Each later header must continue where the previous part ends.
     pub(super) fn take_header(&mut self, header: Header) {
         let entry = |text: &String| text.split(' ').next()?.parse::<EntryId>().ok();
         let follows = header.follows.iter().filter_map(|(shard, text)| Some((*shard, entry(text)?)));
@@ -32,8 +33,8 @@ impl Verifier {
         }
     }
 
-    /// In a followed log, each part continues where the previous one ends. A gap is a finding even if no seal here
-    /// covers it: the seals may be in later parts that are missing here too.
+    /// Reports a gap between two parts. In a followed log, each part continues where the previous one ends. A gap is a
+    /// finding even if no seal in the export covers it, because the seals can be in later parts that are missing too.
     fn hold_together(&mut self, shard: u32, behind: EntryId) {
         let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
         let Some(last) = known.filter(|last| *last < behind) else { return };
@@ -41,7 +42,7 @@ impl Verifier {
         self.note(Finding { line: Some(self.lines), ..Finding::of_entry(FindingKind::Missing, shard, behind, what) });
     }
 
-    /// A part with another tenant's seal is not restricted to one tenant.
+    /// Reports a seal of another tenant than the only tenant that the part's header states.
     pub(super) fn compare_with_part(&mut self, body: &SealBody) {
         let Some(part) = self.parts.last_mut().filter(|part| !part.lies) else { return };
         let Some(tenant) = part.tenant.as_ref().filter(|tenant| **tenant != body.tenant) else { return };
@@ -52,7 +53,7 @@ impl Verifier {
         self.note(Finding::at_line(FindingKind::HeaderWrong, line, &what));
     }
 
-    /// The fleets of the export: the expected one, or the fleets of its signed seals.
+    /// The fleets of the export: the expected fleet if the caller named it, otherwise the fleets of all signed seals.
     pub(super) fn fleets(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) -> BTreeSet<String> {
         let Some(fleet) = self.expected.fleet.clone() else {
             let signed = seals.values().flatten().filter(|seal| seal.signed);
@@ -65,7 +66,7 @@ impl Verifier {
         BTreeSet::from([fleet])
     }
 
-    /// The header must name the expected fleet, or the fleet of the seals.
+    /// Checks that each header names the expected fleet, or the fleet of the seals.
     pub(super) fn check_parts(&mut self, fleets: &BTreeSet<String>) {
         if fleets.is_empty() {
             return;

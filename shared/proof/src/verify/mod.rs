@@ -1,5 +1,5 @@
-//! Verifies an export: checks its entries against its seals, the seals against each other and their signatures, and all
-//! of them against anchors. Reports what is intact, and the location of each problem.
+//! Verifies an export. Checks the entries against the seals, the seals against each other and their signatures, and
+//! the chains against anchors. Reports what is intact, and the location of each problem.
 
 mod anchored;
 mod chain;
@@ -18,29 +18,30 @@ use header::Part;
 
 pub use finding::{Finding, FindingKind};
 
-/// Maximum findings that are kept. Any more are only counted.
+/// Maximum findings that are kept. Further findings are only counted.
 const FINDINGS_MAX: usize = 10_000;
 
-/// Facts about an export that its verifier knows. The export's first line has such statements too, but unsigned. Only
-/// the facts here can excuse missing entries.
+/// Facts about an export that the person who verifies it knows. The export's first line states such facts too, but it
+/// is unsigned. So only the facts here can excuse missing entries.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
-    /// The fleet of the export. Seals of another fleet are a finding, and anchors of another fleet are ignored. Without
-    /// it, the signed seals name the fleet.
+    /// The fleet of the export. Seals of another fleet are a finding, and anchors of another fleet are ignored. If
+    /// `None`, the fleet is taken from the signed seals.
     pub fleet: Option<String>,
-    /// The only tenant of the export. Anchored chains of other tenants are not expected.
+    /// The tenant, if the export has only one. Anchored chains of other tenants are then not expected.
     pub tenant: Option<String>,
-    /// True if the export continues after parts that are not here. Sealed entries from before its stated beginning are
-    /// then not missing.
+    /// True if earlier parts of the export exist but are not verified here. Sealed entries from before the export's
+    /// stated beginning then do not count as missing.
     pub goes_on: bool,
-    /// Everything sealed from this time on must be in the export, ms. Anything sealed or written before may be missing.
+    /// Everything that was sealed at or after this time, ms, must be in the export. Earlier seals and entries do not
+    /// have to be.
     pub anchors_from_ms: Option<i64>,
 }
 
 /// The result of verifying.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ExportVerdict {
-    /// True if `findings` is empty: the sealed entries are unchanged.
+    /// True if `findings` is empty. The sealed entries are then unchanged.
     pub intact: bool,
     /// Entries in the export.
     pub entries: u64,
@@ -56,7 +57,7 @@ pub struct ExportVerdict {
     pub findings: Vec<Finding>,
     /// The number of findings that are not in `findings`.
     pub more_findings: u64,
-    /// Facts that are not problems, but that the reader must know.
+    /// Notes for the reader about facts that are not problems.
     pub told: Vec<String>,
 }
 
@@ -67,21 +68,21 @@ pub struct ChainVerdict {
     pub shard: u32,
     /// The tenant; empty for entries without a tenant.
     pub tenant: String,
-    /// The number of its first seal here.
+    /// The number of the chain's first seal in the export.
     pub first_seal: u64,
-    /// The number of its last seal here.
+    /// The number of the chain's last seal in the export.
     pub last_seal: u64,
-    /// Entries of the chain before the first seal here.
+    /// Entries of the chain before the first seal in the export.
     pub entries_before: u64,
-    /// Entries of the seals in this export.
+    /// Entries that the chain's seals in the export cover.
     pub entries: u64,
     /// Entries of the shard that were lost before they were sealed, up to the last seal.
     pub lost: u64,
-    /// The last anchored seal before the first one here.
+    /// The last anchored seal before the first seal in the export.
     pub anchored_before: Option<u64>,
-    /// The last seal here that an anchor confirms.
+    /// The last seal in the export that an anchor confirms.
     pub anchored: Option<u64>,
-    /// The time of its last seal, ms by the shard's clock.
+    /// The time of the chain's last seal, ms by the shard's clock.
     pub sealed_ms: i64,
 }
 
@@ -98,7 +99,7 @@ struct FoundSeal {
     line: u64,
     body: SealBody,
     head: Hash,
-    /// True if its signature is valid, by a key that may sign.
+    /// True if the signature is valid. The key must be trusted or, if the verifier trusts no keys, be in the header.
     signed: bool,
 }
 
@@ -122,19 +123,19 @@ pub struct Verifier {
     first: BTreeMap<u32, EntryId>,
     seals: BTreeMap<ChainName, Vec<FoundSeal>>,
     by_untrusted: BTreeMap<String, u64>,
-    /// The entry after which a followed log continues here, by shard.
+    /// For each shard, the last entry of the earlier part, after which this export continues.
     before: BTreeMap<u32, EntryId>,
-    /// The number of sealed entries up to there that are missing here.
+    /// The number of sealed entries up to the positions in `before` that are missing in the export.
     earlier: u64,
-    /// The number of missing sealed entries that may have been trimmed.
+    /// The number of missing sealed entries that were possibly trimmed.
     trimmed: u64,
     verdict: ExportVerdict,
     lines: u64,
 }
 
 impl Verifier {
-    /// A verifier that trusts these public keys, by ID. Without any, it uses the keys in the export's header, and
-    /// reports so.
+    /// A verifier that trusts these public keys, by ID. If `trusted` is empty, the verifier uses the keys in the
+    /// export's header, and reports that it did.
     #[must_use]
     pub fn new(trusted: BTreeMap<String, String>) -> Self {
         Self {
@@ -157,7 +158,7 @@ impl Verifier {
         }
     }
 
-    /// Sets another function that checks signatures, such as one with a cache.
+    /// Replaces the function that checks signatures, for example by one with a cache.
     #[must_use]
     pub fn checking_by(mut self, is_signed: SignatureCheck) -> Self {
         self.is_signed = is_signed;
@@ -187,7 +188,7 @@ impl Verifier {
         }
     }
 
-    /// The header of the export, once its first line was read.
+    /// The header of the export; `None` before the first line is read.
     #[must_use]
     pub const fn header(&self) -> Option<&Header> {
         self.header.as_ref()
@@ -220,7 +221,7 @@ impl Verifier {
         };
         let leaf = Leaf::of(id, &entry.admitted, &entry.text);
         if self.before.get(&shard).is_some_and(|before| id <= *before) {
-            // The part does not begin where it states, so nothing is excused.
+            // The part does not begin at the position that it states, so missing entries are not excused.
             self.before.remove(&shard);
         }
         if let Some(before) = self.entries.get(&(shard, id)) {
@@ -276,8 +277,7 @@ impl Verifier {
         false
     }
 
-    /// Returns the result. Anchors that were sealed after `until_ms` are ignored, because they are younger than the
-    /// export.
+    /// Returns the result. Anchors of seals that are later than `until_ms` are ignored, because the export is older.
     #[must_use]
     pub fn finish(mut self, anchors: &[Anchor], until_ms: Option<i64>) -> ExportVerdict {
         let seals = std::mem::take(&mut self.seals);
@@ -296,8 +296,8 @@ impl Verifier {
         self.verdict
     }
 
-    /// Counts entries that no seal covers. After the last seal, they are just not sealed yet; before it, they were
-    /// inserted.
+    /// Counts entries that no seal covers. Entries after the last seal are not sealed yet. Entries before the last seal
+    /// were inserted.
     fn check_unsealed(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) {
         let mut last: BTreeMap<u32, EntryId> = BTreeMap::new();
         for (name, chain) in seals {
@@ -321,7 +321,7 @@ impl Verifier {
         inserted.into_iter().for_each(|finding| self.note(finding));
     }
 
-    /// Reports facts that are not problems, but that the reader must know.
+    /// Adds notes for the reader about facts that are not problems.
     fn collect_notes(&mut self) {
         let mut notes = Vec::new();
         if self.verdict.seals == 0 {

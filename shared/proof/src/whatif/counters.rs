@@ -1,4 +1,4 @@
-//! The counters as they would be under the policy, and their debits by a turn's next calls.
+//! The counters with the values that they would have under the policy, and their debits by a turn's next calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use tickfleet_model::{AgentId, AgentPolicy, Call, Caps, Context, Limit, Policy, 
 use super::turns::{Turn, TurnContext};
 use super::{DAY, TASK, TICK};
 
-/// If there are this many counters, the ones with ended windows are dropped.
+/// If there are this many counters, all counters whose windows have ended are dropped.
 const KEPT_MIN: usize = 100_000;
 
-/// The policy, with the facts about the fleet that its counters depend on.
+/// The policy, with the facts about the fleet on which the policy's counters depend.
 #[derive(Debug, Clone, Copy)]
 pub struct Fleet<'a> {
     /// The policy.
@@ -30,7 +30,7 @@ pub struct Fleet<'a> {
     pub agent_stagger: fn(&TenantId, &AgentId, i64) -> i64,
     /// The offset of a counter's windows, ms. Takes limit, counter and the length of a window, ms.
     pub counter_stagger: fn(&str, &str, i64) -> i64,
-    /// The number of worker slots, for decisions without it in the log.
+    /// The number of worker slots, for decisions whose log entries lack it.
     pub slots: Option<u64>,
     /// True if the log has only one tenant's calls.
     pub one_tenant: bool,
@@ -49,10 +49,10 @@ pub(super) struct TurnCaller<'a> {
 pub(super) struct CounterLedger {
     /// Counters with windows, by `<shard> <limit>@<counter>`.
     pub(super) counters: HashMap<String, CounterState>,
-    /// Permits in use. Permits that were returned in the current millisecond are included.
+    /// Permits in use, by counter. Permits that were returned in the current millisecond are included.
     held: HashMap<String, u64>,
-    /// Permits that were returned in the millisecond `returned_ms`. A decision in the same millisecond may have come
-    /// before or after the return, and only its result shows which.
+    /// Permits that were returned in the millisecond `returned_ms`, by counter. The log does not show whether a
+    /// decision in the same millisecond came before or after the return. Only the result of the decision shows it.
     returned: HashMap<String, u64>,
     returned_ms: i64,
     /// The number of worker slots, as last stated in the log.
@@ -61,20 +61,20 @@ pub(super) struct CounterLedger {
     kept: usize,
 }
 
-/// The counters of a limit in a shard that may still exist, with the ends of their windows, ms.
+/// The counters of a limit in a shard that possibly still exist, with the ends of their windows, ms.
 #[derive(Default)]
 struct LiveCounters {
     ends: HashMap<String, i64>,
-    /// Time until which some calls of the limit may share a counter, ms.
+    /// Time until which some calls of the limit possibly share a counter, ms.
     until_ms: i64,
 }
 
 impl LiveCounters {
-    /// Returns true if calls may share a counter now, and the call of counter `key`, whose window ends at `end_ms`, may
-    /// be one of them. The log does not show which calls share it.
+    /// Returns true if calls possibly share a counter now, and a call of counter `key` is possibly one of them. The
+    /// window of `key` ends at `end_ms`. The log does not show which calls share a counter.
     fn may_share(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
         if now_ms < self.until_ms {
-            // This may be the shared counter, which stays shared until it is deleted.
+            // This is possibly the shared counter, which stays shared until it is deleted.
             self.until_ms = self.until_ms.max(end_ms + PRUNED_MS);
             return true;
         }
@@ -95,11 +95,11 @@ impl LiveCounters {
 /// The debit of one counter by a turn's next calls.
 #[derive(Clone)]
 pub(super) struct CounterDebit {
-    /// The name of the counter among all.
+    /// The name of the counter, unique among all shards and limits.
     pub(super) counter: String,
-    /// The throttle queue for it. All caps of an agent share one.
+    /// The throttle queue of calls that wait for the counter. All caps of an agent share one queue.
     pub(super) queue: String,
-    /// Its limit, as named in differences.
+    /// The counter's limit, as named in differences.
     pub(super) by: String,
     pub(super) debit: Debit,
     /// The state of the counter in its current window.
@@ -119,9 +119,9 @@ impl CounterDebit {
 pub(super) struct UnknownLimit {
     /// The limit, as named in differences.
     pub(super) by: String,
-    /// Why they are unknown.
+    /// Why the debits are unknown.
     pub(super) why: &'static str,
-    /// For each of the calls, whether the limit counts it. `None` if it may count any.
+    /// For each of the calls, whether the limit counts it. `None` if the limit possibly counts any of them.
     counted: Option<Vec<bool>>,
 }
 
@@ -134,13 +134,14 @@ impl UnknownLimit {
         (limit.mode != LimitMode::Shadow).then(|| Self { by, why, counted: Some(counted()) })
     }
 
-    /// Returns true if it may count the call with this index.
+    /// Returns true if the limit counts, or possibly counts, the call with this index.
     pub(super) fn counts(&self, at: usize) -> bool {
         self.counted.as_ref().is_none_or(|counted| counted.get(at).copied().unwrap_or(true))
     }
 }
 
-/// Time after the end of its window by which the janitor has deleted a counter, with an hour for its scan, ms.
+/// The janitor deletes a counter at most this long after the counter's window has ended, ms. Includes an hour for the
+/// janitor's scan.
 const PRUNED_MS: i64 = IDLE_MS + 3_600_000;
 
 const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not show which";
@@ -163,7 +164,7 @@ impl CounterLedger {
         *self.returned.entry(counter.to_owned()).or_default() += permits;
     }
 
-    /// Takes permits, even beyond the maximum, because the fleet did.
+    /// Takes permits, even beyond the policy's maximum, because the fleet took them.
     pub(super) fn take_permits(&mut self, counter: &str, permits: u64) {
         *self.held.entry(counter.to_owned()).or_default() += permits;
     }
@@ -176,8 +177,8 @@ impl CounterLedger {
         }
     }
 
-    /// Frees the permits of a counter that were returned in this millisecond, because the recorded decision found them
-    /// free.
+    /// Frees the permits of a counter that were returned in this millisecond. Called if the recorded decision shows
+    /// that the permits were free.
     pub(super) fn free_returned(&mut self, counter: &str) {
         let permits = self.returned.remove(counter).unwrap_or(0);
         if let Some(held) = self.held.get_mut(counter) {
@@ -195,8 +196,8 @@ impl CounterLedger {
         self.kept = 2 * self.counters.len();
     }
 
-    /// The debits of the caps of agent, tenant and task by a turn's next `calls`. `task` has the task's budget and its
-    /// use.
+    /// The debits of the caps of agent, tenant and task by a turn's next `calls`. `task` has the task's budget and the
+    /// used part of the budget.
     pub(super) fn cap_debits(
         &self,
         fleet: &Fleet<'_>,
@@ -229,7 +230,7 @@ impl CounterLedger {
         budget.into_iter().chain(rows.into_iter().map(counter_debit)).collect()
     }
 
-    /// The name of a debit's counter among all, and its state in the current window.
+    /// The unique name of a debit's counter, and the counter's state in the current window.
     fn state(&self, shard: u32, debit: &Debit, now_ms: i64) -> (String, CounterState) {
         let name = format!("{shard} {}@{}", debit.row.name, debit.counter.counter);
         let window = debit.row.window.at(now_ms, debit.stagger_ms);
@@ -243,7 +244,7 @@ impl CounterLedger {
         }
     }
 
-    /// The debits of limits by the calls of a turn from `from` on, and the limits whose debits are unknown.
+    /// The debits of limits by the calls of a turn from index `from` on, and the limits whose debits are unknown.
     pub(super) fn limit_debits(
         &mut self,
         fleet: &Fleet<'_>,
@@ -273,7 +274,7 @@ impl CounterLedger {
         let mut unknown = Vec::new();
         for debits in counters(limits, &fleet.policy.known_tools, &limit_caller, &calls) {
             let limit = caller.owner.limit(&limits[debits.limit]);
-            // By default, tenants share the slots. That stops no call while there are enough.
+            // By default, a limit shares the slots among tenants. It stops no call while there are enough slots.
             if matches!(limit.bound, LimitBound::Share(_)) {
                 continue;
             }
@@ -365,8 +366,8 @@ impl CounterLedger {
     }
 }
 
-/// The limits that count by task, as unknown. They do not count calls without a task, and entries without premises do
-/// not show whether a call had one.
+/// The limits that count by task, as unknown limits. They do not count calls without a task, but entries without
+/// premises do not show whether a call had a task.
 fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
     let counts = |limit: &&Limit| limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
     let unknown_limit = |limit: &Limit| UnknownLimit { by: super::limit(&limit.name), why: NO_CONTEXT, counted: None };

@@ -1,8 +1,9 @@
 //! What-if: which recorded calls another policy would have decided differently.
 //!
 //! An export has the decision about each call, and the time of each admission. So no call runs again. Instead, the
-//! policy is evaluated at each moment at which the fleet decided, with the counters as they would be then. If a result
-//! differs, that call is a [`Difference`], and the counters continue from the new result.
+//! policy is evaluated at each moment at which the fleet decided. The counters have the values that they would have
+//! under the policy. A result that differs is reported as a [`Difference`], and the counters continue from the new
+//! result.
 //!
 //! - [`recorded`]: the recorded decision about a call, from its entry
 //! - [`turns`]: the calls of one turn, and the decisions about them, in order
@@ -49,7 +50,7 @@ pub enum DifferenceKind {
     Allowed,
     /// It would have needed approval.
     Asked,
-    /// Something else would have stopped it.
+    /// It would still have been stopped, but by something else.
     Otherwise,
     /// A cap or limit would have rejected it.
     Capped,
@@ -109,14 +110,14 @@ pub struct Difference {
     pub was: String,
     /// The decision under the policy.
     pub would: String,
-    /// Difference of the wait, ms. Only for `Delayed` and `Sooner`.
+    /// Difference between the recorded wait and the wait under the policy, ms. Only for `Delayed` and `Sooner`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_ms: Option<i64>,
 }
 
-/// Maximum names that a summary counts separately. All others are counted under one name.
+/// Maximum names that a summary counts separately. All other names are counted under [`OTHERS`].
 const NAMES_MAX: usize = 1_000;
-/// The name under which the others are counted.
+/// The name under which all names beyond [`NAMES_MAX`] are counted.
 const OTHERS: &str = "(others)";
 
 /// Numbers of calls or differences, by name.
@@ -127,9 +128,10 @@ pub type Counts = BTreeMap<String, u64>;
 pub struct Summary {
     /// Calls that were evaluated.
     pub calls: u64,
-    /// Calls among them whose conditions on session facts could be decided.
+    /// Evaluated calls whose conditions on session facts could be decided.
     pub by_facts: u64,
-    /// Calls by the policy that decided them: the beginning of its digest. Entries without a digest are not counted.
+    /// Calls by the policy that decided them. The key is the beginning of the policy's digest. Entries without a digest
+    /// are not counted.
     pub by_policy: Counts,
     /// The number of differences. A call may have several.
     pub differences: u64,

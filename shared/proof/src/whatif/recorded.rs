@@ -19,14 +19,14 @@ const REDACTED: &str = "[REDACTED]";
 pub struct RecordedCall {
     /// The shard.
     pub shard: u32,
-    /// When its entry was written, ms. Its result was committed and its slice ended at the same time.
+    /// When the call's entry was written, ms. The call's result was committed and its slice ended at the same time.
     pub written_ms: i64,
-    /// When it had ended, ms of shard time, as estimated by the process that ended it.
+    /// When the call ended, ms of shard time, as estimated by the process that ended the call.
     pub ended_ms: i64,
-    /// When its slice returned its permits, or a scheduler decided that the call ends, ms. It is the shard's own time;
-    /// `None` if the entry lacks it.
+    /// When the call's slice returned its permits, or a scheduler decided that the call ends, ms by the shard's own
+    /// clock. `None` if the entry lacks this time.
     pub over_ms: Option<i64>,
-    /// Earlier returns of permits by its slice, and the times at which it took them again.
+    /// The times at which the call's slice returned permits earlier, and took them again.
     pub places: Vec<PlacesNote>,
     /// The tenant.
     pub tenant: String,
@@ -34,31 +34,31 @@ pub struct RecordedCall {
     pub agent: String,
     /// The turn.
     pub turn: String,
-    /// Its position in the turn.
+    /// The call's position in the turn.
     pub position: usize,
     /// The tool as the model named it.
     pub tool: String,
-    /// True for a task itself, which is not the call of a tool.
+    /// True if the entry describes a task itself instead of a tool call.
     pub is_task: bool,
-    /// Its arguments, as far as they are in the log.
+    /// The call's arguments, as far as they are in the log.
     pub arguments: Arguments,
-    /// The arguments that approvers changed it to.
+    /// The arguments that approvers put in place of `arguments`, if any.
     pub narrowed: Option<Arguments>,
-    /// The decision about it when it was about to run.
+    /// The decision about the call when it was about to run.
     pub fate: RecordedFate,
-    /// The rejection before it was admitted, if any.
+    /// The rejection before the call was admitted, if any.
     pub refused: Option<AdmissionRefusal>,
-    /// Its outcome, as named in entries.
+    /// The call's outcome, as named in entries.
     pub outcome: String,
-    /// The duration of its last attempt, ms.
+    /// The duration of the last attempt, ms.
     pub duration_ms: i64,
-    /// Its attempts after the first.
+    /// The number of attempts after the first.
     pub retries: u32,
-    /// The other inputs of its policy evaluation, if the entry has them.
+    /// The other inputs of the policy evaluation, if the entry has them.
     pub premises: Option<Premises>,
-    /// The beginning of the digest of the policy that decided it; empty if the entry lacks it.
+    /// The beginning of the digest of the policy that decided the call; empty if the entry lacks it.
     pub policy: String,
-    /// The shard's notes about its admission; empty if it was not admitted, or if the entry lacks them.
+    /// The shard's notes about the call's admission; empty if the call was not admitted, or if the entry lacks them.
     pub admitted: String,
 }
 
@@ -67,9 +67,9 @@ pub struct RecordedCall {
 pub enum Arguments {
     /// The complete arguments.
     Whole(String),
-    /// The arguments without secrets.
+    /// The arguments, with secrets redacted.
     Hidden(String),
-    /// Their beginning, or a text that was not JSON.
+    /// The beginning of the arguments, or a text that was not JSON.
     Cut(String),
 }
 
@@ -92,14 +92,14 @@ impl Arguments {
     }
 }
 
-/// The decision about a call when it was about to run: permission, arguments, rules, consent.
+/// The decision about a call when it was about to run. The guards check permission, arguments, rules and consent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordedFate {
-    /// It passed.
+    /// The call passed all guards.
     Passed,
     /// People were asked for approval.
     Asked,
-    /// A guard ended it.
+    /// A guard ended the call.
     Ended {
         /// The outcome.
         outcome: String,
@@ -108,14 +108,14 @@ pub enum RecordedFate {
         /// The rule; may be empty.
         rule: String,
     },
-    /// It passed the guards, and was stopped because of earlier events: facts of its session, or the loop breaker.
+    /// The call passed the guards, but facts of its session or the loop breaker stopped it.
     Stopped {
         /// The code in `details.reason`.
         reason: String,
         /// The condition on facts; may be empty.
         rule: String,
     },
-    /// It ended before any guard ran.
+    /// The call ended before any guard ran.
     NotReached,
 }
 
@@ -138,9 +138,9 @@ impl RecordedFate {
 /// The rejection of a call before it was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionRefusal {
-    /// The limit or cap, as named in differences; `None` if the policy was not the reason.
+    /// The limit or cap that rejected the call, as named in differences; `None` if the policy was not the reason.
     pub by: Option<String>,
-    /// When there would have been room, ms; 0 if unknown.
+    /// When the limit or cap would have had room again, ms; 0 if unknown.
     pub resets_ms: i64,
 }
 
@@ -234,7 +234,7 @@ pub struct Reset {
 /// An operator's pause of a tenant or one of its agents, or the end of a pause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
-    /// When the entry was written, ms. From then on, all decisions respect it.
+    /// When the entry was written, ms. Every later decision applies the pause, or its end.
     pub at_ms: i64,
     /// `<tenant>`, or `<tenant>:<agent>`.
     pub who: String,
@@ -251,7 +251,7 @@ pub struct OperatorActions {
     pub pauses: Vec<Pause>,
 }
 
-/// The time from which a log is complete, by shard.
+/// The time from which the log of each shard is complete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogStart {
     all_ms: Option<i64>,
@@ -259,12 +259,12 @@ pub struct LogStart {
 }
 
 impl LogStart {
-    /// No shard's log is complete before this time, ms.
+    /// Notes that no shard's log is complete before this time, ms.
     pub fn cut(&mut self, at_ms: i64) {
         self.all_ms = self.all_ms.max(Some(at_ms));
     }
 
-    /// This shard's log is not complete before this time, ms.
+    /// Notes that this shard's log is not complete before this time, ms.
     pub fn cut_shard(&mut self, shard: u32, at_ms: i64) {
         let known = self.shards.entry(shard).or_insert(at_ms);
         *known = at_ms.max(*known);
@@ -343,13 +343,13 @@ impl RecordedEntry {
 }
 
 impl RecordedCall {
-    /// Its admission.
+    /// The note about the call's admission; `None` if the entry has none.
     #[must_use]
     pub fn admission(&self) -> Option<AdmissionNote> {
         AdmissionNote::read(&self.admitted)
     }
 
-    /// The waits before it.
+    /// The waits before the call was admitted.
     #[must_use]
     pub fn waits(&self) -> Vec<WaitNote> {
         WaitNote::read_all(&self.admitted)
@@ -381,11 +381,11 @@ fn fate(meta: &RawMeta<'_>) -> RecordedFate {
     let rule = detail("rule");
     let is_told_by_others = meta.premises.as_ref().is_some_and(|raw| raw.session.is_some() && !raw.ran);
     match (meta.outcome.as_str(), reason.as_str()) {
-        // The worker that began it died, or its turn was lost too often. The log does not show whether people had
-        // approved it.
+        // The worker that began the call died, or the turn was lost too often. The log does not show whether people had
+        // approved the call.
         ("outcome_unknown" | "internal", _) if is_told_by_others && meta.approval.is_none() => RecordedFate::NotReached,
         ("daily_cap_reached" | "rejected" | "expired" | "cancelled", _) => RecordedFate::NotReached,
-        // A limit could not count it.
+        // A limit could not count the call.
         ("invalid_arguments", _) if !detail("limit").is_empty() => RecordedFate::NotReached,
         ("denied", "loop" | "fact_missing" | "fact_forbidden" | "fact_deadlock" | "facts_full") => {
             RecordedFate::Stopped { reason, rule }

@@ -1,4 +1,4 @@
-//! The call budgets of tasks, as they would be under the policy.
+//! The call budgets of tasks, with the use that they would have under the policy.
 
 use std::collections::HashMap;
 
@@ -14,9 +14,9 @@ const SILENT_MS: i64 = 86_400_000;
 #[derive(Debug, Clone, Copy)]
 struct Task {
     max: u32,
-    /// The use in the fleet, as last recorded: calls, and budget that was deducted for tasks below it.
+    /// The use in the fleet, as last recorded: calls, and budget that was passed to subtasks.
     used: u32,
-    /// How many more calls than in the fleet were dispatched in the replay.
+    /// The number of calls dispatched in the replay minus the number dispatched in the fleet.
     more: i64,
     seen_ms: i64,
 }
@@ -28,14 +28,14 @@ pub(super) struct Tasks {
     kept: usize,
 }
 
-/// The name of a turn's task; `None` if it has no task, or if entries do not show it.
+/// The name of a turn's task; `None` if the turn has no task, or if the entries do not name it.
 fn name_of(turn: &Turn) -> Option<String> {
     let task = turn.context.as_ref()?.task.as_deref()?;
     Some(format!("{}:{task}", turn.tenant))
 }
 
 impl Tasks {
-    /// Notes a recorded decision before it is replayed: what the task had used just before.
+    /// Notes the use of the task's budget just before a recorded decision. Called before the decision is replayed.
     pub(super) fn apply_before(&mut self, turn: &Turn, decision: &Decision) {
         let Some(name) = name_of(turn) else { return };
         match &decision.what {
@@ -56,7 +56,7 @@ impl Tasks {
         }
     }
 
-    /// Notes a recorded decision after it was replayed: calls that were dispatched are now used in the fleet.
+    /// Counts the calls that a recorded decision dispatched in the fleet. Called after the decision was replayed.
     pub(super) fn apply_after(&mut self, turn: &Turn, decision: &Decision) {
         let DispatchDecision::Go(calls, note) = &decision.what else { return };
         let Some((used, _)) = note.task else { return };
@@ -73,8 +73,8 @@ impl Tasks {
         }
     }
 
-    /// The call budget of a turn's task, and its use in the replay; `None` if the turn has no task, or if the budget is
-    /// unknown.
+    /// The call budget of a turn's task, and the used part in the replay; `None` if the turn has no task, or if the
+    /// budget is unknown.
     pub(super) fn of(&self, turn: &Turn) -> Option<(u64, u64)> {
         let known = self.known.get(&name_of(turn)?)?;
         let used = (i64::from(known.used) + known.more).max(0).unsigned_abs();

@@ -74,7 +74,7 @@ fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     }
 }
 
-/// An admission in a tick that ends at `ends_ms`, with a cap of 3.
+/// A dispatch of `calls` in a tick that ends at `ends_ms`. `used` of the tick's 3 calls are then used.
 fn go(calls: u32, used: u32, ends_ms: i64) -> DispatchDecision {
     DispatchDecision::Go(calls as usize, DispatchNote { calls, tick: (used, 3, ends_ms), day: (0, 1_000), task: None })
 }
@@ -134,7 +134,7 @@ fn ticks_are_waited_for_as_they_were_and_longer_or_shorter_under_another_cap() {
 #[test]
 fn whoever_waits_behind_others_of_its_agent_debits_nothing_meanwhile() {
     let waits = (6_100, 0, DispatchDecision::Wait("earlier turns of its agent".into(), 10_000));
-    // The rest of the first turn is dispatched late, as if no scheduler ran when its tick began.
+    // The rest of the first turn is dispatched late, as if no scheduler was running when the tick began.
     let turns = [
         turn("a", &[(1_000, 0, go(3, 3, 5_000)), (6_200, 3, go(3, 3, 10_000))]),
         turn("b", &[waits, (10_010, 0, go(3, 3, 15_000))]),
@@ -174,7 +174,7 @@ fn a_limit_that_counts_calls_of_several_tenants_is_not_decided_by_the_calls_of_o
     few.per = BTreeSet::from([LimitKey::Tool]);
     let mut policy = policy(9, vec![few]);
     policy.tenants.insert(TenantId::new("umbrella").unwrap(), TenantPolicy::default());
-    // It was rejected because of another tenant's calls.
+    // The call was rejected because of another tenant's calls.
     let turns = [turn("a", &[(1_000, 0, DispatchDecision::Refuse(1, Some("limits.few".into())))])];
     let (found, summary) = replay_of(&policy, &OperatorActions::default(), &turns, true);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
@@ -195,7 +195,7 @@ fn places_are_free_again_when_the_calls_end_that_had_them() {
     assert_eq!(told(&places(1), &turns), [("b/0".into(), DifferenceKind::Delayed, "limits.few".into(), Some(50))]);
 }
 
-/// The turn, with the shard's time of the end of its slices.
+/// The turn, with `over_ms` as the end of its slices by the shard's clock.
 fn over(mut turn: Turn, over_ms: i64) -> Turn {
     turn.calls.iter_mut().for_each(|call| call.over_ms = Some(over_ms));
     turn
@@ -222,8 +222,8 @@ fn places_that_are_given_back_in_the_millisecond_of_a_decision_were_free_as_what
 fn where_the_shard_says_when_places_were_given_back_that_counts() {
     let places = policy(9, vec![limit(LimitBound::Concurrent(1), Every::Held, OnReach::Wait)]);
     let went = |at_ms| turn("b", &[(at_ms, 0, go(1, 2, 5_000))]);
-    // The entry was written 60 ms after the end of the slice; or, because a clock stepped back, its ID is 100 ms before
-    // the admission.
+    // First, the entry was written 60 ms after the end of the slice. Then, because a clock stepped back, the entry's ID
+    // is 100 ms before the admission.
     let mut early = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
     assert_eq!(told(&places, &[over(early.clone(), 1_040), went(1_040)]), []);
     early.calls[0].written_ms = 900;
@@ -247,7 +247,7 @@ fn of_task(mut turn: Turn, budgets: &[(u32, u32)]) -> Turn {
 #[test]
 fn a_tasks_budget_refuses_what_it_refused_and_lets_go_what_others_no_longer_use_up() {
     let refused = |at_ms, first, calls| (at_ms, first, DispatchDecision::Refuse(calls, Some("task_budget".into())));
-    // Between the two turns, three calls of the budget of five were given to a task below it.
+    // Between the two turns, the task passed three of its budget of five calls to a subtask.
     let turns = [
         of_task(turn("a", &[(1_000, 0, go(1, 1, 5_000))]), &[(1, 5)]),
         of_task(turn("b", &[(1_200, 0, go(1, 2, 5_000)), (1_300, 1, refused(0, 0, 2).2)]), &[(5, 5)]),
@@ -258,7 +258,7 @@ fn a_tasks_budget_refuses_what_it_refused_and_lets_go_what_others_no_longer_use_
         |policy: &Policy| -> Vec<_> { told(policy, &turns).into_iter().map(|one| (one.0, one.1, one.2)).collect() };
     let of = |call: &str, kind, by: &str| (call.to_owned(), kind, by.to_owned());
     assert_eq!(told(&few(9)), []);
-    // A call that a limit rejects leaves its part of the budget to the next call.
+    // A call that a limit rejects uses none of the budget, so the next call can use it.
     let mut refuses_a = few(1);
     let mut only_a = limit(LimitBound::Calls(0), Every::Period(60_000), OnReach::Reject);
     only_a.matches.tools = vec!["never".into()];
@@ -297,7 +297,7 @@ fn a_part_of_the_slots_is_decided_by_the_slots_that_there_were() {
     assert_eq!(told(&part(50), &said), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
     let less: Vec<_> = told(&part(12), &said).into_iter().map(|one| (one.0, one.1)).collect();
     assert!(less.contains(&("b/0".into(), DifferenceKind::Delayed)), "{less:?}");
-    // A quarter of twice as many slots is the same as half of them before.
+    // A quarter of 16 slots is as many as half of 8 slots.
     let more = with_slots(turns.clone(), 16);
     assert_eq!(told(&part(25), &more), [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(50))]);
     // If the log does not have the number of slots, the limit is reported as undecidable, and the recorded decision
@@ -376,7 +376,7 @@ fn what_was_refused_was_refused_when_the_shard_says_so() {
         let RecordedEntry::Call(call) = RecordedEntry::entry(&entry) else { unreachable!() };
         Turn::of(&[*call]).unwrap().at_ms()
     };
-    // By the clock of the process that reported it, and by that of the shard.
+    // The first entry has only the time of the process that reported the rejection. The second has the shard's time.
     assert_eq!((refused(""), refused(r#","ended_ms":5371"#)), (Some(5_366), Some(5_371)));
 }
 
@@ -421,7 +421,7 @@ fn where_a_limit_and_a_cap_both_held_up_calls_a_difference_is_not_decided() {
     let limited =
         turn("c", &[(6_000, 0, DispatchDecision::Wait("limits.few".into(), 12_000)), (12_000, 0, go(1, 1, 15_000))]);
     let few = policy(3, vec![limit(LimitBound::Calls(9), Every::Period(60_000), OnReach::Wait)]);
-    // With the limit alone, the difference is that the turn would not have waited.
+    // If only the limit applies, the one difference is that the turn would not have waited.
     let alone = told(&few, &[turn("a", &[(1_000, 0, go(1, 1, 5_000))]), limited.clone()]);
     assert_eq!(alone, [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(6_000))]);
     let capped = [

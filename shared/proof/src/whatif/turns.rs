@@ -10,24 +10,25 @@ use super::recorded::{Arguments, RecordedCall};
 /// The decision at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DispatchDecision {
-    /// The next calls wait: the cause, and the earliest end, ms (0: unknown).
+    /// The next calls wait: the cause, and the earliest end of the wait, ms (0: unknown).
     Wait(String, i64),
-    /// This many calls are dispatched, with this admission.
+    /// This many calls are dispatched, with this note about their admission.
     Go(usize, DispatchNote),
-    /// This many calls are rejected, by this limit; `None` if the policy was not the reason.
+    /// This many calls are rejected by this limit or cap; `None` if the policy was not the reason.
     Refuse(usize, Option<String>),
 }
 
 /// The shard's note about an admission.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DispatchNote {
-    /// Calls that were admitted.
+    /// Number of calls that were admitted.
     pub calls: u32,
-    /// The agent's tick: calls including these, the cap, and the end, ms.
+    /// The agent's tick: used calls including the admitted ones, the cap, and the end of the tick, ms.
     pub tick: (u32, u32, i64),
-    /// The agent's day: calls including these, and the cap.
+    /// The agent's day: used calls including the admitted ones, and the cap.
     pub day: (u32, u32),
-    /// The turn's task: calls including these, and the budget; `None` without a task, or if the note lacks it.
+    /// The turn's task: used calls including the admitted ones, and the budget. `None` without a task, or if the note
+    /// lacks these numbers.
     pub task: Option<(u32, u32)>,
 }
 
@@ -39,18 +40,18 @@ impl DispatchNote {
     }
 }
 
-/// A moment at which the next calls of a turn were decided.
+/// A decision about the next calls of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// The time, ms of shard time.
     pub at_ms: i64,
-    /// The first of the calls, as an index.
+    /// The index of the first of these calls in the turn.
     pub first: usize,
     /// The decision.
     pub what: DispatchDecision,
     /// The number of worker slots, if the decision depended on it.
     pub slots: Option<u64>,
-    /// The times at which these calls returned permits while one of them waited, and took them again.
+    /// The times at which these calls returned permits, because one of the calls waited, and took permits again.
     pub places: Vec<PlacesNote>,
 }
 
@@ -59,11 +60,11 @@ pub struct Decision {
 pub struct TurnCall {
     /// The tool as the model named it.
     pub tool: String,
-    /// Its arguments; `None` if the log does not have them completely.
+    /// The call's arguments; `None` if the log does not have all of them.
     pub arguments: Option<String>,
-    /// When its result was written, ms.
+    /// When the call's result was written, ms.
     pub written_ms: i64,
-    /// When its slice returned its permits, ms of shard time, if the log has it.
+    /// When the call's slice returned its permits, ms of shard time, if the log has this time.
     pub over_ms: Option<i64>,
 }
 
@@ -76,19 +77,19 @@ pub struct Turn {
     pub tenant: String,
     /// The agent.
     pub agent: String,
-    /// Its ID.
+    /// The turn's ID.
     pub id: String,
-    /// Its calls, from the first one in the log.
+    /// The turn's calls, from the first call in the log.
     pub calls: Vec<TurnCall>,
-    /// The position of the first of these.
+    /// The position of the first of these calls in the turn.
     pub first: usize,
-    /// True if the log has all of its calls from there on.
+    /// True if the log has all calls of the turn from position `first` on.
     pub is_whole: bool,
     /// The decisions, in order.
     pub decisions: Vec<Decision>,
     /// The number of calls whose admission is unknown.
     pub unknown: u64,
-    /// Its task, user and session; `None` if the entries lack them.
+    /// The turn's task, user and session; `None` if the entries lack them.
     pub context: Option<TurnContext>,
 }
 
@@ -118,15 +119,15 @@ fn cause(cause: &WaitCause) -> String {
 
 /// Cause of a wait: earlier turns of the agent come first.
 pub const EARLIER: &str = "earlier turns of its agent";
-/// Cause of a wait: the tenant has as much dispatched work as it may.
+/// Cause of a wait: the tenant already has the maximum of dispatched work.
 pub const ROOM: &str = "queues.tenant_ready_max";
 
 impl Turn {
-    /// Makes a turn from its calls, in order; `None` for a task, or without calls.
+    /// Makes a turn from its calls, in order; `None` if the entries describe a task, or if there are no calls.
     #[must_use]
     pub fn of(calls: &[RecordedCall]) -> Option<Self> {
         let first = calls.first().filter(|call| !call.is_task)?;
-        // A call in two parts of an export counts once. Calls after a gap are ignored.
+        // A call that is in two parts of an export counts once. Calls after a gap in the positions are ignored.
         let mut seen: Vec<&RecordedCall> = Vec::with_capacity(calls.len());
         for call in calls {
             match call.position.checked_sub(first.position + seen.len()) {
@@ -184,8 +185,8 @@ impl Turn {
                     places,
                 });
             } else if let Some(refused) = &call.refused {
-                // Without the shard's own time: the entry is written when the rejection is reported, but never in a
-                // later window.
+                // If the entry lacks the shard's own time: the entry is written when the rejection is reported. The
+                // decision is never in a later window than the one that was full.
                 let ended_ms = call.ended_ms.min(call.written_ms);
                 let told_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
                 let at_ms = call.over_ms.unwrap_or(told_ms);
@@ -196,8 +197,8 @@ impl Turn {
             }
             at += count;
         }
-        // Decisions of one clock are in order. A decision that seems earlier because the clock stepped back keeps its
-        // place.
+        // Decisions with times of one clock are in order. If the clock stepped back, a decision seems to be earlier
+        // than the previous one. It keeps its place.
         let mut last_ms = i64::MIN;
         for decision in &mut self.decisions {
             decision.at_ms = decision.at_ms.max(last_ms);
@@ -208,8 +209,8 @@ impl Turn {
     fn waits(&mut self, first: usize, waits: &[WaitNote]) {
         for wait in waits {
             let what = DispatchDecision::Wait(cause(&wait.cause), wait.until_ms);
-            // The turn may have waited before a limit rejected its first calls, whose entries have no notes about
-            // waits.
+            // The turn possibly waited before a limit rejected its first calls. Entries of rejected calls have no notes
+            // about waits, so the wait is added before the rejection.
             let came_later =
                 |other: &&Decision| matches!(other.what, DispatchDecision::Refuse(..)) && other.at_ms > wait.at_ms;
             let later = self.decisions.iter().rev().take_while(came_later).count();
@@ -238,8 +239,8 @@ fn context(premises: &Premises) -> TurnContext {
     }
 }
 
-/// Returns true if two entries have the same admission. Debits of limits are ignored, because an older version that
-/// settles some of the calls does not write them.
+/// Returns true if two entries have the same admission. Debits of limits are ignored: if an older version settled one
+/// of the calls, its entry lacks them.
 fn is_one_admission(one: &str, other: &str) -> bool {
     let is_of_both = |note: &&str| !note.starts_with('D');
     one == other || one.split(';').filter(is_of_both).eq(other.split(';').filter(is_of_both))

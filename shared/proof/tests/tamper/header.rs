@@ -9,24 +9,24 @@ use tickfleet_proof::verify::{Expected, ExportVerdict, FindingKind, Verifier};
 
 use super::{Export, export, signer, verify, verify_as};
 
-/// An edit of the first line, so that it seems to excuse what is cut off.
+/// An edit of the first line that seems to excuse the lines that were removed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Edit {
-    /// It claims a single tenant, and the other tenants' lines are gone.
+    /// The first line claims a single tenant, and the other tenants' lines are removed.
     Tenant,
-    /// It claims a single tenant, and the other tenants' lines are still there.
+    /// The first line claims a single tenant, and the other tenants' lines are still there.
     TenantAlone,
-    /// It names another fleet, and the newest seals are gone with their entries.
+    /// The first line names another fleet, and the newest seals and their entries are removed.
     Fleet,
-    /// It claims to continue after this seal, and all entries before it are gone.
+    /// The first line claims to continue after this seal, and all entries before the seal are removed.
     Follows,
-    /// It claims to continue after the last entry, and all entries are gone.
+    /// The first line claims to continue after the last entry, and all entries are removed.
     FollowsAll,
 }
 
 pub(crate) const HEADERS: [Edit; 5] = [Edit::Tenant, Edit::TenantAlone, Edit::Fleet, Edit::Follows, Edit::FollowsAll];
 
-/// Returns the kinds of findings of which one must be reported.
+/// Edits the header. Returns the kinds of findings; the verifier must report at least one of them.
 pub(crate) fn edit_header(lines: &mut Vec<String>, way: Edit, seal: usize) -> Vec<FindingKind> {
     let Some(Line::Header(mut header)) = Line::read(&lines[0]) else { panic!("a header") };
     let ids: Vec<EntryId> = lines.iter().filter_map(|line| entry_id(line)).collect();
@@ -84,11 +84,11 @@ fn what_the_first_line_says_excuses_nothing() {
             let named = verdict.findings.iter().any(|finding| kinds.contains(&finding.kind));
             assert!(named && !verdict.intact, "{way:?}: {:?}, {:?}", verdict.findings, verdict.told);
         }
-        // An anchor is not ignored because the header names another fleet.
+        // Anchors are checked even if the header names another fleet.
         let known = verify(&lines, &made.anchors).findings.iter().any(|finding| finding.kind == FindingKind::Truncated);
         assert_eq!(known, matches!(way, Edit::Tenant | Edit::Fleet), "{way:?}");
     }
-    // Without any seal, the fleet is unknown.
+    // If there are no seals, the fleet is unknown.
     let mut header = Header { fleet: "x".into(), ..Header::default() };
     header.export = lines::FORMAT;
     let verdict = verify_as(&[lines::header(&header)], &made.anchors, Expected::default());
@@ -114,8 +114,8 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
     assert!(verdict.intact, "{:?}", verdict.findings);
     assert!(told(&verdict, "belong to an earlier part"), "{:?}", verdict.told);
 
-    // The log was trimmed, or its beginning was cut off. The two differ only by the time from which the log must be
-    // complete.
+    // Either the log was trimmed, or an attacker cut off its beginning. Only the time from which the log must be
+    // complete shows which.
     let sealed_ms = |line: &String| {
         let Some(Line::Seal(seal)) = Line::read(line) else { return None };
         serde_json::from_str::<SealBody>(seal.body).ok().map(|body| body.sealed_ms)
@@ -130,7 +130,7 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
         let kinds: Vec<FindingKind> = verdict.findings.iter().map(|finding| finding.kind).collect();
         assert!(is_intact || kinds.iter().all(|kind| *kind == FindingKind::SealMissing), "{kinds:?}");
     }
-    // A tenant without later calls has no line left.
+    // Remove all lines of a tenant that has no later calls.
     alone[0].clone_from(&made.lines[0]);
     for (from_ms, is_intact) in [(None, false), (Some(9), false), (Some(100), true)] {
         let verdict = verify_as(&alone, &made.anchors, Expected { anchors_from_ms: from_ms, ..Expected::default() });
@@ -164,7 +164,7 @@ fn a_part_of_a_log_that_was_followed_goes_on_where_the_one_before_it_ends() {
 fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
     let made = export(1, 12, 0);
     let ids: Vec<EntryId> = made.lines.iter().filter_map(|line| entry_id(line)).collect();
-    // Trimming removes entries before their seals: the oldest seals are there without their entries.
+    // The log trims entries earlier than their seals, so the oldest seals are there without their entries.
     let at = (ids.len() / 2..ids.len()).find(|at| ids[*at].ms > ids[at - 1].ms).unwrap();
     let first = ids[at];
     let gone = at;
@@ -183,7 +183,7 @@ fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
         let excused = format!("{} sealed entries were written before that time", gone - missing);
         assert_eq!(verdict.told.iter().any(|told| told.contains(&excused)), gone > missing, "{:?}", verdict.told);
     }
-    // Entries that are missing after the first one were not trimmed, and an edited entry is still a finding.
+    // An entry that is missing after the first remaining entry was not trimmed. An edited entry is still a finding.
     for edit in [|_: &str| String::new(), |line: &str| line.replace("TOOL_CALL", "TOOL_CALK")] {
         let mut lines = trimmed.clone();
         let at = lines.iter().position(|line| entry_id(line).is_some_and(|id| id > first)).unwrap();
@@ -193,8 +193,8 @@ fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
     }
 }
 
-/// An export from `from_ms` on. In its log, each tenant has entries at these times, and each was sealed half a second
-/// later.
+/// An export from `from_ms` on. In the log, each tenant has entries at these times. Each entry was sealed half a second
+/// after it was written.
 fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]) -> (Vec<String>, Vec<Anchor>) {
     let signer = signer();
     let mut anchors = Vec::new();
@@ -236,7 +236,8 @@ fn an_export_from_a_time_on_has_what_anchors_know_from_that_time_on() {
     assert!(made.is_empty(), "{made:?}");
 }
 
-/// The same export rewritten as another fleet's, with a forger's key that the first line names.
+/// The same export, rewritten as an export of another fleet. It is signed with a forger's key, and the first line names
+/// that key.
 fn as_fleet(made: &Export, fleet: &str) -> Export {
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
     let mut heads: BTreeMap<String, Head> = BTreeMap::new();
@@ -281,7 +282,7 @@ fn an_export_that_was_made_anew_as_another_fleets_is_not_intact() {
     let kinds = |verdict: &ExportVerdict| verdict.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>();
     let verdict = held_against(&anew.lines, &made.anchors, None);
     assert_eq!(kinds(&verdict), [FindingKind::HeaderWrong], "{:?}", verdict.findings);
-    // With one file of anchors for all fleets, the verifier must name the fleet.
+    // If one file has the anchors of all fleets, only the expected fleet tells the two exports apart.
     let both = [&made.anchors[..], &anew.anchors[..]].concat();
     for (lines, fleet, is_intact) in [
         (&made.lines, None, true),
@@ -296,7 +297,7 @@ fn an_export_that_was_made_anew_as_another_fleets_is_not_intact() {
             [FindingKind::HeaderWrong, FindingKind::Truncated].iter().all(|kind| kinds(&verdict).contains(kind));
         assert!(is_intact || named, "{:?}", verdict.findings);
     }
-    // An export without seals has no fleet, unless it is given.
+    // An export without seals has no fleet, unless the caller names one.
     let empty = [lines::header(&Header { export: lines::FORMAT, fleet: "f".into(), ..Header::default() })];
     for (fleet, is_intact) in [(None, false), (Some("f"), true), (Some("x"), false)] {
         let verdict = held_against(&empty, &anew.anchors, fleet);

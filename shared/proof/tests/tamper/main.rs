@@ -1,4 +1,5 @@
-//! A thousand edits, deletions, reorderings, insertions and truncations of an export. Each is found and located.
+//! A thousand edits, deletions, reorderings, insertions and truncations of an export. The verifier finds and locates
+//! each of them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -79,14 +80,14 @@ fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
 /// A key, a head, and its signature.
 type Question = (String, [u8; 32], String);
 
-/// Caches checks of signatures, because most lines of an export are unchanged.
+/// Checks a signature, with a cache: most lines of an edited export are unchanged.
 fn is_signed_once(key: &str, head: &[u8; 32], signature: &str) -> bool {
     thread_local! { static CHECKED: RefCell<HashMap<Question, bool>> = RefCell::default(); }
     let question = (key.to_owned(), *head, signature.to_owned());
     CHECKED.with_borrow_mut(|known| *known.entry(question).or_insert_with(|| is_signed(key, head, signature)))
 }
 
-/// The log was never trimmed, so everything that is anchored must be in the export.
+/// Verifies an export of a log that was never trimmed, so every anchored seal must be in the export.
 fn verify(lines: &[String], anchors: &[Anchor]) -> ExportVerdict {
     verify_as(lines, anchors, Expected { anchors_from_ms: Some(0), ..Expected::default() })
 }
@@ -140,7 +141,7 @@ fn swap_texts(lines: &mut [String], entry: usize, other: usize) -> Named {
     Named::Entry(vec![FindingKind::Edited], ids)
 }
 
-/// Removes a seal, in half of the cases with its entries.
+/// Removes a seal. In half of the cases, also removes its entries.
 fn take_seal(rng: &mut StdRng, lines: &mut Vec<String>, seal: usize) -> Named {
     let gone = lines.remove(seal);
     let Some(Line::Seal(gone)) = Line::read(&gone) else { panic!("a seal") };
@@ -187,7 +188,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
         4 => {
             // Insert an entry that was never written, or a second one with the same ID.
             let id: EntryId = id_of(&lines[entry]).parse().unwrap();
-            // An entry after everything that is sealed would not be a finding.
+            // An entry after the last sealed entry would not be a finding.
             let last: EntryId = id_of(&lines[*entries.last().unwrap()]).parse().unwrap();
             let more = if id.ms < last.ms { 1_000 * rng.random_range(0..2) } else { 0 };
             let id = EntryId { seq: id.seq + more, ..id };

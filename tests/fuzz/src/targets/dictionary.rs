@@ -1,4 +1,4 @@
-//! Words of each grammar that mutations of bytes would not find.
+//! Words of each target's grammar. Random mutations of bytes would not produce them.
 
 pub(super) const TURN: [&str; 16] = [
     "\"tenant\":\"acme\"",

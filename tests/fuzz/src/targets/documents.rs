@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use tickfleet_model::limits;
 use tickfleet_tools_knowledge::documents::{FileFormat, read};
 
-/// A passage may repeat the end of the previous one.
+/// Maximum characters of a passage. A passage can repeat the end of the previous one, up to 200 characters.
 const PASSAGE_CHARS_MAX: usize = limits::PASSAGE_CHARS + 200;
 
-/// Reads a file in the form that its first byte names: accepted documents are within bounds, and no text is lost.
+/// Reads a file in the format that its first byte names. Accepted documents must be within bounds, and no text is lost.
 pub(super) fn document(bytes: &[u8]) {
     let Some((first, content)) = bytes.split_first() else { return };
     let form = match first {
@@ -41,6 +41,6 @@ fn nothing_is_lost<'a>(content: &[u8], passages: impl Iterator<Item = &'a str>) 
     let kept: BTreeSet<&str> = passages.flat_map(str::split_whitespace).collect();
     let short = |word: &&str| word.chars().count() < limits::PASSAGE_CHARS / 4;
     let lost = text.split_whitespace().filter(short).find(|word| !kept.contains(word));
-    // If a text has a very long word, the cut may go through a short word next to it.
+    // If a text has a very long word, a short word next to it can be cut.
     assert!(lost.is_none() || text.split_whitespace().any(|word| !short(&word)), "{lost:?} is in no passage");
 }

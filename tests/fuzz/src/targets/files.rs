@@ -1,4 +1,4 @@
-//! Files that operators wrote, and foreign documents that they import.
+//! Configuration files that operators write, and third-party documents that they import.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ const TOOLS: &str = "tools.yaml";
 const FILES: [&str; 7] =
     ["tickfleet.yaml", "agents.yaml", TOOLS, "permissions.yaml", "tenants.yaml", "mcp.yaml", MCP_LOCK_FILE];
 
-/// A folder with one configuration file at a time. The other files are the built-in ones.
+/// A folder with one configuration file at a time. For all other files, the built-in ones are used.
 pub(super) struct Folder(TempDir);
 
 thread_local! {
@@ -38,8 +38,7 @@ impl Folder {
         self.0.path()
     }
 
-    /// The folder, and the other sources that the built-in files need. `schema_check` compiles the schemas of the
-    /// folder's files.
+    /// The folder, and the other sources that the built-in files need. `schema_check` checks the schemas in the files.
     fn sources(&self, schema_check: SchemaCheck) -> Sources {
         let environment: Environment = [("SET".to_owned(), "from the environment".to_owned())].into();
         Sources {
@@ -61,7 +60,7 @@ impl Folder {
     }
 }
 
-/// Reads a configuration file: its number, then its text. Errors name file and line.
+/// Reads a configuration file. The first byte selects the file, and the rest is its text. Errors name file and line.
 pub(super) fn config(bytes: &[u8]) {
     let Some((by, yaml)) = bytes.split_first() else { return };
     let name = FILES[usize::from(by.wrapping_sub(b'0')) % FILES.len()];
@@ -111,7 +110,7 @@ fn importer_of_tools() -> Importer {
     Importer::default()
 }
 
-/// Imports an OpenAPI document: its tools have valid names, and a configuration accepts them.
+/// Imports an OpenAPI document. The imported tools must have valid names, and a configuration must accept them.
 pub(super) fn openapi(bytes: &[u8]) {
     let document = text(bytes);
     let made = IMPORTER.with(|importer| importer.get_or_init(importer_of_tools).import(&document));

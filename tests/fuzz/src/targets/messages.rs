@@ -8,7 +8,8 @@ use tickfleet_protocol::{
 
 use crate::bounds::{assert_calls, assert_json, assert_refusal, head_and_rest, text};
 
-/// A turn: if accepted, it is within bounds and the same after it is written and read; if rejected, it can be answered.
+/// Plays a turn. An accepted turn must be within bounds, and the same after it is written and read. A rejected turn
+/// must get a reply.
 pub(super) fn turn(bytes: &[u8]) {
     let seen = glance(bytes);
     match parse_turn(bytes) {
@@ -31,7 +32,7 @@ fn assert_turn(turn: &Turn) {
     let tools = turn.allowed_tools.as_ref().map_or(0, |tools| tools.len());
     assert!(tools <= limits::ALLOWED_TOOLS_MAX, "{tools} allowed tools");
     let written = write_turn(turn);
-    // Escapes may make the text longer than the original.
+    // Escapes can make the text longer than the original.
     if written.len() > limits::TURN_BYTES_MAX {
         return;
     }
@@ -79,7 +80,8 @@ fn assert_lease(lease: &str) {
     assert!(lease.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'), "{lease}");
 }
 
-/// The calls of one dialect: its word on the first line, then the list. Every call is answered under its own ID.
+/// Plays the calls of one dialect. The first line has the dialect's name, and the list of calls follows. Every call
+/// must get an answer under its own ID.
 pub(super) fn dialect(bytes: &[u8]) {
     let (word, calls) = head_and_rest(bytes);
     let Some(dialect) = Dialect::parse(&text(word)) else { return };
@@ -97,7 +99,7 @@ pub(super) fn dialect(bytes: &[u8]) {
     }
 }
 
-/// Asserts the messages of results of every kind, one per call, in the turn's dialect.
+/// Asserts that results of every kind become valid messages in the turn's dialect, one per call.
 fn assert_answers(turn: &Turn) {
     let id = TurnId::new("t").unwrap();
     let outcomes = [Outcome::Denied, Outcome::Ok, Outcome::InvalidArguments];

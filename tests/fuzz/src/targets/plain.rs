@@ -10,7 +10,7 @@ use crate::bounds::{assert_json, depth, text};
 
 const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
 
-/// A plain answer: no call is invented, no call follows one that is invalid, and the error message is short.
+/// Plays a plain answer. No call is invented, no call follows an invalid call, and the error message is short.
 pub(super) fn answer(bytes: &[u8]) {
     let answer = text(bytes);
     let calls = calls_in(&answer);
@@ -31,7 +31,7 @@ pub(super) fn answer(bytes: &[u8]) {
     }
 }
 
-/// JSON: other readers accept what our reader accepts, and an error has a position.
+/// Plays JSON. Other readers must accept all JSON that our reader accepts, and an error must have a position.
 pub(super) fn json(bytes: &[u8]) {
     let judged = check(bytes, BOUNDS);
     let Ok(given) = std::str::from_utf8(bytes) else {

@@ -13,7 +13,8 @@ const SHAPED: &str = "ghp_canary0canary1canary2canary3canary4";
 
 const BOUNDS: Bounds = Bounds { bytes_max: 1 << 20, depth_max: 48 };
 
-/// Redacting twice is the same as once; JSON stays JSON; a secret next to any input is removed.
+/// Redacts a text. Redacting twice must give the same as once. JSON must stay JSON. A secret next to any input must be
+/// removed.
 pub(super) fn redaction(bytes: &[u8]) {
     let redactor = Redactor::new(["iban"]);
     let given = text(bytes);

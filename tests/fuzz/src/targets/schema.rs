@@ -12,8 +12,8 @@ use tickfleet_tools::{ArgumentCheck, ValueCheck, check_schema};
 
 use crate::bounds::{head_and_rest, text};
 
-/// A schema on the first line, then a value: a schema that compiles checks without a panic, with the same result each
-/// time.
+/// Plays a schema (the first line) and a value. If the schema compiles, it must check the value without a panic, and
+/// with the same result each time.
 pub(super) fn schema(bytes: &[u8]) {
     let (schema, value) = head_and_rest(bytes);
     let Ok(schema) = serde_json::from_slice::<Value>(schema) else { return };
@@ -37,7 +37,8 @@ fn assert_judges(check: &ValueCheck, schema: &Value, value: &str) {
         Ok(raw) if !schema.to_string().contains("\"integer\"") => {
             assert_eq!(raw.get(), value.trim(), "a value is handed on as it was written");
         }
-        // If the schema declares integers, whole numbers are written as integers; nothing else changes.
+        // If the schema declares integers, whole numbers are written as integers. Nothing else is changed, so a second
+        // check changes nothing.
         Ok(raw) => assert_eq!(check.check(raw.get()).ok().as_ref().map(|again| again.get()), Some(raw.get())),
         Err(error) => {
             assert!(!error.problems.is_empty());

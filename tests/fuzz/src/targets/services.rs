@@ -100,7 +100,8 @@ fn declared() -> Vec<HttpTool> {
     .collect()
 }
 
-/// Parses an answer: the tool (a byte) and the status on the first line, headers, an empty line, the body.
+/// Parses an answer. The first line has a byte that selects the tool, and the status. Headers, an empty line and the
+/// body follow.
 fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
     let (first, mut rest) = head_and_rest(bytes);
     let (by, status) = first.split_first()?;
@@ -116,7 +117,7 @@ fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
     Some((*by, answer.body(Bytes::copy_from_slice(rest)).ok()?.into()))
 }
 
-/// The answer of a service: its outcome is within bounds, and has none of the request's secrets.
+/// Plays the answer of a service. The outcome must be within bounds and contain no secret of the request.
 pub(super) fn http_answer(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((by, answer)) = answer(bytes) else { return };
@@ -125,7 +126,8 @@ pub(super) fn http_answer(bytes: &[u8]) {
     });
 }
 
-/// The answer of a token service: a token that is a valid header value, or a short error without a secret.
+/// Plays the answer of a token service. The result must be a token that is a valid header value, or a short error
+/// without a secret.
 pub(super) fn token(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((_, answer)) = answer(bytes) else { return };
@@ -142,7 +144,8 @@ pub(super) fn token(bytes: &[u8]) {
     });
 }
 
-/// The request from a model's arguments: it goes to the declared address, adds no second header, and has a JSON body.
+/// Makes a request from a model's arguments. It must go to the declared address, add no second header, and have a JSON
+/// body.
 pub(super) fn http_request(bytes: &[u8]) {
     let Some((by, arguments)) = bytes.split_first() else { return };
     with_tools(|tools| {
@@ -169,7 +172,8 @@ pub(super) fn http_request(bytes: &[u8]) {
     });
 }
 
-/// A message of an MCP server: an outcome within its bounds, or tools that can be pinned and read back.
+/// Plays a message of an MCP server. The result must be an outcome within bounds, or tools that can be pinned and read
+/// back.
 pub(super) fn mcp(bytes: &[u8]) {
     with_tools(|tools| match read_message(&tools.server, bytes, &tools.secrets) {
         Some(ServerMessage::Outcome(outcome)) => assert_outcome(&outcome),

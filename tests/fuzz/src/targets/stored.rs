@@ -1,4 +1,4 @@
-//! Records and entries that may have been changed by hand, and the short values of the whole system.
+//! Records and entries that an operator has possibly changed by hand, and the short values of the whole system.
 
 use tickfleet_config::{RedisUrl, units};
 use tickfleet_core::turn::Slice;
@@ -11,8 +11,8 @@ use tickfleet_store::{AdmissionNote, Queue, TurnName, entry_ms, fuzzing};
 
 use crate::bounds::text;
 
-/// The bytes as a record, as a finished record, as an entry of a queue (lines of `<field> <value>`), and as a tenant's
-/// policy.
+/// Parses the bytes as a record, as a finished record, as an entry of a queue (lines of `<field> <value>`), and as a
+/// tenant's policy.
 pub(super) fn records(bytes: &[u8]) {
     if let Some((turn, admissions, tries)) = fuzzing::turn(bytes) {
         assert!(admissions.len() + tries.len() <= turn.notes.len());
@@ -44,7 +44,7 @@ fn field(line: &[u8]) -> (std::sync::Arc<str>, bytes::Bytes) {
     (text(name).into(), value.to_vec().into())
 }
 
-/// A short value: parsing its written form gives the same value.
+/// Plays a short value. Parsing its written form must give the same value.
 pub(super) fn words(bytes: &[u8]) {
     let word = text(bytes);
     macro_rules! ids {
@@ -86,7 +86,7 @@ pub(super) fn words(bytes: &[u8]) {
     let _ = (Guard::parse(word.split(',')), entry_ms(&word));
 }
 
-/// `scheme://user:password@host`: the password must not be shown.
+/// Asserts that the password of a URL such as `scheme://user:password@host` is not shown.
 fn assert_password_is_masked(url: &RedisUrl, word: &str) {
     let Some((_, rest)) = word.split_once("://") else { return };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

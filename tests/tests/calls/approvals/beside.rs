@@ -1,5 +1,5 @@
-//! Consents together with facts and equal calls: if facts deny a call, or the call waits for an equal one, its consent
-//! stays unused. Also reads that run next to a call that needs approval.
+//! Consents together with facts and equal calls. If facts deny a call, or the call waits for an equal call, its consent
+//! stays unused. Also tests reads that run in parallel to a call that needs approval.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,7 +61,8 @@ async fn a_call_that_facts_deny_leaves_its_consent_unused_and_people_are_not_ask
     fleet.stop().await;
 }
 
-/// Payments that need approval, at most one per recipient. A payment waits at the gate; a payment of 1 then fails.
+/// A plan with payments that need approval, at most one per recipient. A payment waits at the gate. A payment of 1 then
+/// fails.
 fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semaphore>) -> Plan {
     let paid = Arc::clone(paid);
     let gate = Arc::clone(gate);
@@ -81,15 +82,15 @@ fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semapho
     Plan { tools: vec![pay], policy: people, slots: 2, ..Plan::default() }
 }
 
-/// Two equal payments, both approved: the first runs, and the second waits for it. Returns the second turn and its
-/// approval.
+/// Submits two equal payments and approves both. The first runs, and the second waits for the first. Returns the second
+/// turn and its approval.
 async fn waits_for_an_equal(fleet: &mut Fleet) -> (String, String) {
     let first = fleet.submit(&[pay(1)]).await;
     let agreed = asked(fleet).await.id;
     approve(fleet, "ann", &agreed).await;
     while state(fleet, &agreed).await != "used" {
-        // The call uses its consent when it has its claim. No event reports that, so this polls; the test ends after a
-        // minute.
+        // The call uses its consent when it gets its claim. No event reports the claim, so this polls; the test ends
+        // after a minute.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let second = fleet.submit(&[pay(2)]).await;
@@ -118,7 +119,7 @@ async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_b
     gate.add_permits(1);
     assert_eq!(outcomes(&fleet.reply().await), ["permanent"]);
     assert_eq!(agreed(&fleet), 1, "a consent that was not taken is counted");
-    // The decision stays: the second payment uses the consent.
+    // The approver does not change the decision, so the second payment uses the consent.
     let (second, id) = waits_for_an_equal(&mut fleet).await;
     gate.add_permits(2);
     let one = fleet.reply().await;
@@ -180,7 +181,7 @@ async fn facts_go_by_the_arguments_that_people_have_given_a_call() {
         assert_eq!(state(&fleet, &id).await, if is_used { "used" } else { "approved" });
         assert_eq!(agreed(&fleet), u64::from(is_used));
     }
-    // The payment used up the quote of 600, not that of 700.
+    // The payment used up the quote of 600, but not the quote of 700.
     fleet.submit(&[pay(700)]).await;
     let id = asked(&fleet).await.id;
     approve(&fleet, "ann", &id).await;

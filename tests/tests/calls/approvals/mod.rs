@@ -1,4 +1,4 @@
-//! Approvals: calls that need people's consent, whatever requires it and whatever happens while they wait.
+//! Approvals: calls that need people's consent, for any reason, and with any event while they wait.
 
 mod beside;
 mod crashes;
@@ -58,7 +58,8 @@ impl Bank {
     }
 }
 
-/// Ann and Bob have the role `finance`, Bob also `legal`, Eve has none. One approver has the name of the agent `kelly`.
+/// Approvers: Ann and Bob have the role `finance`, Bob also has `legal`, and Eve has no role. One approver has the same
+/// name as the agent `kelly`.
 fn people(policy: &mut Policy) {
     let approver = |name: &str, roles: &[&str]| (name.to_owned(), roles.iter().map(ToString::to_string).collect());
     let all = [
@@ -96,17 +97,17 @@ fn pay(amount: u32) -> (&'static str, Value) {
     ("pay", json!({"to": "kim", "amount": amount}))
 }
 
-/// Returns the next waiting approval; waits until there is one.
+/// Waits for an approval that waits for a decision, and returns it.
 async fn asked(fleet: &Fleet) -> Approval {
     asked_but(fleet, "").await
 }
 
-/// As [`asked`], but another approval than this.
+/// Like [`asked`], but ignores the approval `id`.
 async fn asked_but(fleet: &Fleet, id: &str) -> Approval {
     let client = Client::over(vec![fleet.store.clone()]);
     let began = Instant::now();
     loop {
-        // If Redis does not respond in time, the request is repeated.
+        // If Redis does not respond in time, repeat the request.
         let found = client.approvals(&acme(), 10).await.unwrap_or_default();
         if let Some(found) = found.into_iter().find(|found| found.id != id) {
             return found;
@@ -170,7 +171,8 @@ async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees(
         (&*format!("{turn}/1"), "kelly", "pay")
     );
     assert_eq!(asked.arguments.get(), r#"{"to":"kim","amount":700}"#);
-    // The ID alone finds the approval, also among more tenants than one request reads, and only for its own tenant.
+    // The approval is found by its ID alone, even among more tenants than one request reads. It is found only if its
+    // own tenant is among them.
     let client = Client::over(vec![fleet.store.clone()]);
     let mut tenants: Vec<TenantId> = (0..1_100).map(|it| TenantId::new(format!("t{it}")).unwrap()).collect();
     assert!(client.approval_of_any(&tenants, &asked.id).await.unwrap().is_none());
@@ -180,7 +182,7 @@ async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees(
         (asked.asked_by[0].place.as_str(), asked.needs[0].in_words().as_str()),
         ("tools.pay.approval", "1 of finance")
     );
-    // The one slot is free, and the agent's other turns continue.
+    // The only slot is free while the approval waits, so the agent's other turns continue.
     let other = fleet.submit(&[("echo", json!({"value": 1}))]).await;
     assert_eq!(fleet.reply().await["turn_id"], other);
     let counted = approve(&fleet, "ann", &asked.id).await;
@@ -281,7 +283,7 @@ async fn of_two_who_decide_at_once_both_are_told_the_same() {
         let (yes, no) = (VerdictInput::yes("ann"), VerdictInput { agrees: false, ..VerdictInput::yes("bob") });
         let (yes, no) = tokio::join!(yes.about(&fleet, &id), no.about(&fleet, &id));
         let outcome = fleet.reply().await["results"][0]["outcome"].clone();
-        // A denial still counts before the call has begun; afterwards it is rejected.
+        // A denial counts until the call has begun. After that, the denial is rejected.
         assert_eq!(no.is_ok(), outcome == "approval_refused", "{yes:?} {no:?} {outcome}");
         assert!(yes.is_ok() || no.is_ok());
         assert_eq!(bank.paid(), paid + usize::from(outcome == "ok"));
@@ -401,7 +403,7 @@ async fn approvals_that_wait_are_bounded_for_each_tenant_and_each_agent() {
         let of_agent = fleet.store.keys().key(format_args!("asked:acme:{agent}"));
         let _: u32 = fleet.ask("DEL", "asked:acme", &[&of_agent]).await;
     }
-    // Another agent's approvals do not count for this agent, and neither do expired approvals.
+    // Approvals of another agent and expired approvals do not count for this agent.
     many_wait(&fleet, "fran", of_agent).await;
     let over = ["0", "apr-over-1", "0", "apr-over-2"];
     let _: u32 = fleet.ask("ZADD", "asked:acme", &over).await;

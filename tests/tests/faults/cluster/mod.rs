@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep};
 
 /// Shards of the fleet.
 const SHARDS: u32 = 4;
-/// The time in which a cluster detects a dead node (1.5 s) and elects the next primary, on a busy machine.
+/// Maximum time in which a cluster on a busy machine detects a dead node (1.5 s) and elects the next primary.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize, JsonSchema)]
@@ -72,8 +72,7 @@ fn options() -> StoreOptions {
     StoreOptions { shards: SHARDS, lease_ms: 6_000, ..StoreOptions::default() }
 }
 
-/// Repeats a request until it succeeds: each node has one second to respond, which may be too short on a stalled
-/// machine.
+/// Repeats a request until it succeeds. Each node has one second to respond, which is too short on a stalled machine.
 async fn in_the_end<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -125,20 +124,22 @@ impl Fleet {
         Self { cluster, runs, client, metrics, parts }
     }
 
-    /// Submits `count` turns `<prefix>0…` of a tenant, each until it is accepted.
+    /// Submits `count` turns `<prefix>0…` of a tenant. Repeats each submit until it is accepted.
     async fn submit(&self, tenant: &TenantId, prefix: &str, count: usize) {
         for i in 0..count {
             submit(&self.client, tenant, &format!("{prefix}{i}")).await;
         }
     }
 
-    /// Waits until this many turns of a tenant have a reply; each has exactly one, and its call succeeded.
+    /// Waits until this many turns of a tenant have a reply. Checks that each has exactly one, and that its call
+    /// succeeded.
     async fn until_replied(&self, tenant: &TenantId, count: usize) {
         let said = self.until_ended(tenant, count).await;
         assert!(said.iter().all(|outcome| outcome == "ok"), "{tenant}: {said:?}");
     }
 
-    /// Waits until this many turns of a tenant have a reply; each has exactly one. Returns the outcomes of their calls.
+    /// Waits until this many turns of a tenant have a reply. Checks that each has exactly one. Returns the outcomes of
+    /// their calls.
     async fn until_ended(&self, tenant: &TenantId, count: usize) -> Vec<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -226,7 +227,7 @@ async fn submit(client: &Client, tenant: &TenantId, id: &str) {
             Err(SubmitError::Store(error)) if Instant::now() < deadline => drop(error),
             Err(error) => panic!("{id}: {error}"),
         }
-        // While there is no primary, or the slot moves; the deadline above bounds this.
+        // Retry while there is no primary, or the slot moves; the deadline above bounds this.
         sleep(Duration::from_millis(50)).await;
     }
 }

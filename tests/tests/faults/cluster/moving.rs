@@ -1,4 +1,5 @@
-//! The slot of a loaded shard moves to another primary, key by key: no decision is made from a part of its keys.
+//! The slot of a loaded shard moves to another primary, key by key. No decision must be made while a server has only a
+//! part of the shard's keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +64,7 @@ async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_caps_hold() {
-    // The whole test takes place within one day: the cap alone limits admissions, wherever the counters are.
+    // The test takes less than one day of the agent, so the cap alone limits admissions, wherever the counters are.
     let caps = DefaultCaps { max_actions_per_day: u32::try_from(CAP).unwrap(), ..plenty() };
     let fleet = Fleet::start(caps).await;
     let tenant = tenants()[0].clone();
@@ -133,7 +134,7 @@ struct LongWindow<'a> {
 }
 
 impl<'a> LongWindow<'a> {
-    /// Selects, among the tenants of the first shard, the one whose window began last.
+    /// Selects the tenant of the first shard whose window began last.
     async fn find(fleet: &'a Fleet) -> Self {
         let now_ms = fleet.client.store(&tenants()[0]).now_ms().await.unwrap();
         let since = |tenant: &TenantId| {
@@ -179,7 +180,7 @@ impl<'a> LongWindow<'a> {
                 return replied;
             }
             assert!(Instant::now() < deadline, "{replied} replied and {waiting} wait, of {}", self.submitted);
-            // While turns are admitted and run; the deadline bounds this.
+            // Poll while turns are admitted and run; the deadline bounds this.
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -210,7 +211,7 @@ async fn a_window_that_a_move_falls_into_admits_no_more_and_counts_on_and_so_doe
     let load = fleet.load(&tenant, 30);
     move_under_load(&fleet, slot, from, to).await;
     load.await.unwrap();
-    // One more turn arrives after the move: rule 8 has closed the window, whatever is left of it.
+    // One more turn arrives after the move. Rule 8 has closed the window, even if it had room left.
     fleet.submit(&tenant, "after", 1).await;
     window.submitted = 4 + 30 + 1;
     let admitted = window.settled().await;
@@ -236,7 +237,7 @@ async fn a_window_that_a_move_falls_into_admits_no_more_and_counts_on_and_so_doe
 
 #[tokio::test]
 async fn a_script_that_followed_ask_would_forget_what_was_used() {
-    // Does deliberately what a library that follows `ASK` by itself would do.
+    // Do deliberately what a library that follows `ASK` redirections by itself would do.
     let cluster = Cluster::start(3, 0).await;
     let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
     store.ensure_groups().await.unwrap();
@@ -264,7 +265,7 @@ async fn a_script_that_followed_ask_would_forget_what_was_used() {
     assert_eq!(followed, (1,), "ten were used up, and the script that followed counts from nothing");
 }
 
-/// Returns the error code with which a server said that a key is elsewhere.
+/// Returns the error code with which a server reported that a key is on another server.
 fn sent_away(error: &StoreError) -> Option<&str> {
     if let StoreError::Verb { source, .. } = error { source.code() } else { None }
 }

@@ -1,5 +1,5 @@
-//! All processes die at each step of a task of two agents: their successors reach the same end. The task is an exchange
-//! of a session, one agent sends the other a message, and their use of the model is under a budget.
+//! All processes die at each step of a task of two agents, and new processes reach the same end. The task is an
+//! exchange of a session, one agent sends the other a message, and a budget limits the agents' use of the model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// The requests to the model if no process dies: two of each agent.
+/// The number of requests to the model if no process dies: two for each agent.
 const ASKED: usize = 4;
 /// The first exchange of session `news`.
 const TASK: &str = "ses-news-1";
@@ -50,7 +50,7 @@ struct Posted {
     posted: String,
 }
 
-/// Must not run twice; its ledger is outside the fleet.
+/// A tool that must not run twice. Its ledger is outside the fleet.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -120,21 +120,21 @@ fn plan(model: &ScriptedModel, posts: &Arc<AtomicUsize>, lease_ms: i64) -> Plan 
 /// The result of a run.
 #[derive(Debug)]
 struct TaskRun {
-    /// Commits about the task.
+    /// The number of commits about the task.
     commits: usize,
     reply: Value,
     posts: usize,
     asked: usize,
-    /// Requests in which the message was missing or came twice.
+    /// Requests in which the message was missing or was there twice.
     confused: usize,
-    /// Counted responses of the model.
+    /// Responses of the model that the budget counted.
     counted: u64,
     /// The agent's answer in the session.
     said: Option<String>,
     killed: bool,
 }
 
-/// Runs the task. After this many commits, all processes die, and others start.
+/// Runs the task. After this many commits, all processes die, and new processes start.
 async fn play(kill_after: usize) -> TaskRun {
     let posts = Arc::new(AtomicUsize::new(0));
     let confused = Arc::new(AtomicUsize::new(0));

@@ -1,15 +1,15 @@
-//! A primary that is cut off from most Sentinels and from its replica continues to accept writes: which clients leave
-//! it, and which calls do not run there.
+//! A primary that is cut off from most Sentinels and from its replica continues to accept writes. The tests check which
+//! clients leave this primary, and which calls do not run on it.
 
 use tickfleet_testkit::Network;
 
 use super::*;
 
-/// The numbers of servers and Sentinels on the network, and the first Sentinel of all URLs.
+/// The network number of the initial primary. `FIRST_SENTINEL` is the number of the first Sentinel in all URLs.
 const PRIMARY: usize = 0;
 const FIRST_SENTINEL: usize = 2;
 
-/// Starts a trio whose network can be cut; `None` if servers cannot connect from addresses of their own.
+/// Starts a setup whose network can be cut; `None` if servers cannot connect from their own addresses on this system.
 async fn apart(extra_args: &[&str]) -> Option<SentinelSetup> {
     if Network::is_possible().await {
         return Some(SentinelSetup::start_apart(1, extra_args).await);
@@ -19,8 +19,8 @@ async fn apart(extra_args: &[&str]) -> Option<SentinelSetup> {
 }
 
 impl Fleet {
-    /// Cuts the primary and the first Sentinel off from the others, and waits until those have promoted the replica.
-    /// The fleet and its producers still reach all servers that they know.
+    /// Cuts the primary and the first Sentinel off from the others, and waits until the other Sentinels have promoted
+    /// the replica. The fleet and its producers still reach all servers that they know.
     async fn cut_off(&self) {
         self.trio.replicated(PRIMARY, 1).await;
         self.trio.network().isolate(&[PRIMARY, FIRST_SENTINEL], self.trio.on_network());
@@ -40,7 +40,8 @@ impl Fleet {
     }
 }
 
-/// Checks that each turn with this prefix has one reply, with one of these outcomes. Returns how many are `ok`.
+/// Checks that each turn with this prefix has one reply, with one of these outcomes. Returns the number of `ok`
+/// outcomes.
 fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) -> usize {
     let mut good = 0;
     for (turn, replies) in replies.iter().filter(|(turn, _)| turn.starts_with(prefix)) {
@@ -55,8 +56,8 @@ fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) ->
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_that_is_cut_off_with_the_old_primary_keeps_nobody_there_who_reaches_another() {
     let Some(trio) = apart(&[]).await else { return };
-    // One Sentinel on each side: one names the old primary, one the new one, and the first in the URL names the old
-    // one.
+    // The client knows one Sentinel on each side of the cut. The first one in the URL names the old primary, and the
+    // second names the new primary.
     let url = trio.url_by(0..2);
     let fleet = Fleet::start_on(trio, url, Durability::None).await;
     fleet.submit("before").await;
@@ -98,7 +99,7 @@ async fn what_must_be_durable_does_not_run_on_a_primary_that_is_cut_off() {
     assert_eq!(fleet.replies(1).await.len(), 0, "what the old primary took is still there");
     fleet.submit("cut-off").await;
     let replies = fleet.until_replied(1, TURNS).await;
-    // If the machine stalls for half a second, a confirmation fails, and uses up an attempt.
+    // If the machine stalls for half a second, a confirmation fails, which uses up an attempt.
     let ran = good(&replies, "", &["ok", "transient"]);
     assert_eq!(fleet.ran(""), vec![1; ran]);
     fleet.stop().await;
@@ -116,7 +117,7 @@ async fn a_primary_that_wants_a_replica_takes_nothing_while_it_is_cut_off() {
     let deadline = Instant::now() + RECOVERS_WITHIN;
     let store = &fleet.client.stores()[0];
     let refused = loop {
-        // Any script that may write is refused.
+        // The old primary rejects any script that can write.
         match store.ensure_groups().await {
             Err(error) => break error.to_string(),
             Ok(_) => assert!(Instant::now() < deadline, "the old primary goes on taking writes"),

@@ -40,7 +40,7 @@ async fn the_stream_of_a_runtime_outside_keeps_nothing_and_goes_with_its_agent()
     fleet.say(json!({"op": "cancel", "task_id": "silent"})).await;
     fleet.reply().await;
     assert_eq!(waiting(&fleet).await, 0, "what has ended is not kept");
-    // A waiting task of its agent keeps the stream, although no more tasks can be added.
+    // The stream stays while a task of the agent waits in it, even if no more tasks can be added.
     fleet.delegate("archy", json!({"task_id": "last"})).await;
     fleet.until("it waits", async |fleet| waiting(fleet).await == 1).await;
     let mut active = (*fleet.active.load()).clone();
@@ -80,7 +80,7 @@ async fn an_external_runtime_leases_makes_turns_and_finishes() {
     fleet.delegate("archy", json!({"task_id": "job", "budget": 3, "input": [1], "capabilities": ["read_files"]})).await;
     let leased = fleet.lease_task("archy", "r1").await;
     assert_eq!((leased.id(), &leased.task["input"], &leased.task["budget"]), ("job", &json!([1]), &json!(3)));
-    // Four calls, of which the task may make three; and the task may do less than the agent could by itself.
+    // Four calls, but the task has a budget of three. The task also has fewer capabilities than the agent itself.
     let calls = json!([
         {"name": "read_files"}, {"name": "send_mail"}, {"name": "echo"}, {"name": "echo"}
     ]);
@@ -125,7 +125,7 @@ async fn a_retryable_failure_brings_the_task_back_and_a_final_one_ends_it() {
 
 #[tokio::test]
 async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
-    // archy's runtimes report in time if they report within a lease; link's never report.
+    // archy's runtimes report within their lease. link's runtimes never report.
     let mut plan = plan(5_000);
     plan.handlers.insert(AgentId::new("link").unwrap(), external(250));
     let mut fleet = Fleet::start(plan).await;
@@ -137,7 +137,7 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
     fleet.say(second.message("finish", json!({"output": "in time"}))).await;
     assert_eq!(result(&fleet.reply().await)["output"], "in time");
     fleet.no_more_replies().await;
-    // A runtime that is silent after a retryable failure.
+    // One runtime reports a retryable failure, and the next one is silent.
     fleet.delegate("archy", json!({"task_id": "again"})).await;
     let first = fleet.lease_task("archy", "r1").await;
     fleet.say(first.message("fail", json!({"error": {"message": "Not now."}, "retryable": true}))).await;
@@ -145,12 +145,12 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
     let third = fleet.lease_task("archy", "r3").await;
     fleet.say(third.message("finish", json!({"output": 3}))).await;
     assert_eq!(result(&fleet.reply().await)["output"], 3);
-    // If every runtime is silent, the task ends anyway.
+    // Even if every runtime is silent, the task ends.
     fleet.delegate("link", json!({"task_id": "cursed"})).await;
     for name in ["r1", "r2", "r3"] {
         assert_eq!(fleet.lease_task("link", name).await.id(), "cursed");
     }
-    // Three runtimes have had the task, so its outcome is unknown.
+    // Three runtimes have leased the task, so its outcome is unknown.
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["outcome"], "outcome_unknown");
     fleet.stop().await;
@@ -158,9 +158,9 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
 
 #[tokio::test]
 async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime_does() {
-    // A silent runtime keeps its task until its lease ends; only then does a canceled or expired task end. The lease is
-    // long enough that the cancel and the deadline come first, and the deadline is late enough for the task to be
-    // leased before.
+    // A silent runtime keeps its task until its lease ends. Only then does a canceled or expired task end. The lease is
+    // long enough that the cancel and the deadline come before its end. The deadline is late enough that the task is
+    // leased before it.
     let mut fleet = Fleet::start(plan(5_000)).await;
     fleet.delegate("archy", json!({"task_id": "cancelled"})).await;
     let leased = fleet.lease_task("archy", "r1").await;

@@ -1,5 +1,5 @@
-//! Work of all kinds for a fleet: calls that wait for permits, retries, approvals, tasks and equal calls, and that end
-//! in time, too late, or because they are canceled. `doctor` must find no faults meanwhile.
+//! Work of all kinds for a fleet: calls that wait for permits, retries, approvals, tasks and equal calls. Some calls
+//! end in time, some too late, and some are canceled. While the work runs, `doctor` must find no faults.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -51,7 +51,7 @@ const TOOLS: &str = "tools:
 ";
 const SETTINGS: &str = "worker: {retry_ladder: [300ms, 600ms]}\n";
 
-/// Writes the configuration for that work.
+/// Writes the configuration for this work.
 pub fn configure(dir: &Path) {
     let files = [
         ("agents.yaml", AGENTS),
@@ -188,7 +188,7 @@ async fn cancel(hand: LoadClient) -> usize {
         let call = match number % 4 {
             0 => call("sleep", json!({"ms": 2_000})),
             1 => call("fail", json!({"outcomes": ["transient"]})),
-            // Parked with its claim when it is canceled.
+            // This call is parked with its claim when it is canceled.
             2 => pay(10_000 + number, json!(["transient_not_executed"])),
             _ => call("echo", json!({"value": 900})),
         };
@@ -196,7 +196,7 @@ async fn cancel(hand: LoadClient) -> usize {
         if number % 5 == 0 {
             hand.delegate("archy", &format!("task-{id}")).await;
         }
-        // Some are canceled before they are admitted, others when they are dispatched or parked.
+        // Some turns are canceled before they are admitted, others when they are dispatched or parked.
         let wanted = if number % 6 == 0 { number } else { number.saturating_sub(4) };
         let earlier = format!("cancel-{wanted}");
         for name in [format!("demo:{earlier}"), format!("demo:task-{earlier}")] {
@@ -229,7 +229,7 @@ async fn approve(hand: LoadClient) -> usize {
             match hand.client.decide_approval(&hand.tenant, &approval.id, &verdict).await {
                 Ok(_) => decided += 1,
                 Err(ApprovalError::Store(error)) => panic!("{error}"),
-                // The approval has ended meanwhile.
+                // The approval has already ended.
                 Err(_) => {}
             }
         }
@@ -237,7 +237,7 @@ async fn approve(hand: LoadClient) -> usize {
     decided
 }
 
-/// An external runtime that finishes a task, fails, keeps one for a while, or falls silent.
+/// An external runtime. It finishes a task, fails it, keeps it for a while, or abandons it.
 async fn runtime(hand: LoadClient, url: String) -> usize {
     let mut connection = redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
     let stream = "{tickfleet:0}:external:demo:archy";

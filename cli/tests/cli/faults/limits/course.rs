@@ -1,4 +1,4 @@
-//! The configuration and the calls. The debits of each limit are written again here, independently of the fleet.
+//! The configuration and the calls. The debits of each limit are recomputed here, independently of the fleet.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ pub(super) const AGENTS: usize = 2_000;
 /// A call, as the witness sees it.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// Unique in the run.
+    /// A number that is unique in the run.
     pub(super) number: usize,
     pub(super) tool: &'static str,
     pub(super) customer: usize,
@@ -51,7 +51,7 @@ impl PlannedTurn {
     }
 }
 
-/// All turns: one to three calls each, of three tools, for some sixty customers.
+/// All turns. Each has one to three calls of three tools, for about sixty customers.
 pub(super) fn turns() -> Vec<PlannedTurn> {
     let mut number = 0;
     let mut call = |agent: usize| {
@@ -73,7 +73,7 @@ pub(super) struct Limit {
     pub(super) name: &'static str,
     /// The entry in `limits.yaml`.
     text: &'static str,
-    /// The length of its windows, ms. `None` for a limit on concurrency.
+    /// The length of the limit's windows, ms. `None` for a limit on concurrency.
     pub(super) window_ms: Option<i64>,
     /// The maximum of a counter: calls, permits or quarters.
     pub(super) max: u64,
@@ -85,7 +85,7 @@ fn one(counter: impl ToString) -> Option<(String, u64)> {
     Some((counter.to_string(), 1))
 }
 
-/// Returns `debit` if the call is of this tool.
+/// Returns `debit` if the call calls this tool.
 fn of(tool: &str, call: &Call, debit: Option<(String, u64)>) -> Option<(String, u64)> {
     debit.filter(|_| call.tool == tool)
 }
@@ -126,7 +126,7 @@ pub(super) const LIMITS: &[Limit] = limits! {
     user_at_once: "{per: [user], concurrent: 2}", None, 2, |turn, _| one(turn.user());
 };
 
-/// The files of the configuration. `address` is that of the tools' service.
+/// The files of the configuration. `address` is the address of the tools' service.
 pub(super) fn files(address: &str) -> Vec<(&'static str, String)> {
     let settings = "caps: {tick: 500ms, max_calls_per_tick: 1000, max_actions_per_day: 100000}\n";
     let agents: String = (0..AGENTS).map(|agent| format!("  a{agent}: {{}}\n")).collect();

@@ -1,6 +1,6 @@
-//! Twenty limits of every kind at once, far more calls than they allow, and processes that are killed meanwhile. The
-//! fleet's counters are not used as evidence: a witness reads from Redis' monitor when slices were dispatched, and the
-//! service records when calls ran. The limit `paid` makes the run take at least 28 s.
+//! Twenty limits of every kind at once, far more calls than the limits allow, and processes that are killed. The
+//! fleet's counters are not used as evidence. A witness reads the times of dispatches from Redis' monitor, and the
+//! service records the times at which calls ran. The limit `paid` makes the run take at least 28 s.
 
 mod course;
 mod witness;
@@ -44,7 +44,7 @@ async fn no_limit_is_exceeded_while_processes_are_killed() {
     let began = Instant::now();
     submit(&server, &made).await;
     for kill in 0..KILLS {
-        // The fleet works between two kills.
+        // Let the fleet work between two kills.
         tokio::time::sleep(BETWEEN).await;
         // Schedulers and workers alternate, and each process has its turn.
         let victim = kill % 2 * NODES + kill / 2 % NODES;
@@ -92,7 +92,7 @@ async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> 
     found
 }
 
-/// Checks that calls which waited for a limit ran in the end: each call has its own result.
+/// Checks that calls that waited for a limit finally ran: each call has its own result.
 fn every_call_ran(made: &[PlannedTurn], replies: &BTreeMap<String, Value>) {
     for turn in made {
         let results = replies[&turn.id]["results"].as_array().unwrap();
@@ -105,7 +105,7 @@ fn every_call_ran(made: &[PlannedTurn], replies: &BTreeMap<String, Value>) {
     assert_eq!((agents.len(), LIMITS.len()), (AGENTS, 20));
 }
 
-/// Checks that every permit was returned, and no turn waits.
+/// Checks that every permit was returned, and that no turn waits.
 async fn nothing_is_held(server: &RedisServer) {
     let mut connection = server.connection().await;
     for pattern in ["{tickfleet:0}:throttle:*", "{tickfleet:0}:turn:*"] {

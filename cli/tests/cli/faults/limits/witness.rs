@@ -19,7 +19,7 @@ use super::course::{Call, LIMITS, Limit, PlannedTurn};
 /// The duration of a call in the service.
 const TAKES: Duration = Duration::from_millis(25);
 
-/// The calls that the service of all tools ran: the number, the start and the end of each.
+/// The calls that the tools' service ran. Each has its number, start and end.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<Vec<(usize, Instant, Instant)>>>);
 
@@ -28,7 +28,7 @@ pub(super) struct Service {
     pub(super) address: String,
 }
 
-/// A running call. It also ends if its client goes away.
+/// A running call. It also ends if its client disconnects.
 struct RunningCall(Ledger, usize, Instant);
 
 impl Drop for RunningCall {
@@ -55,7 +55,7 @@ impl Service {
         Self { ledger, address }
     }
 
-    /// Checks that at no time more calls ran than a limit has permits.
+    /// Checks for each limit that the number of running calls never exceeded its permits.
     pub(super) fn judge(&self, made: &[PlannedTurn]) {
         let by_number: HashMap<usize, (&PlannedTurn, &Call)> =
             made.iter().flat_map(|turn| turn.calls.iter().map(move |call| (call.number, (turn, call)))).collect();
@@ -76,8 +76,8 @@ impl Service {
     }
 }
 
-/// The maximum number of calls that ran at the same time. A call that ends at the instant at which another begins does
-/// not overlap with it.
+/// The maximum number of calls that ran at the same time. If a call ends at the instant at which another begins, the
+/// two do not overlap.
 fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
     steps.sort_unstable();
     let mut running = 0;
@@ -117,7 +117,7 @@ impl Witness {
                 tokio::select! {
                     line = lines.next() => {
                         let line = line.unwrap_or_default();
-                        // A script reads the time first, and decides by that time, however long it takes.
+                        // A script reads the time first. Its decisions use this time, even if the script takes long.
                         script_ms = time_of_script(&line).unwrap_or(script_ms);
                         slices.extend(Slice::read(&line, script_ms));
                     }
@@ -137,7 +137,7 @@ impl Witness {
         let mut out: Vec<(i64, &PlannedTurn, &Call)> = Vec::new();
         for slice in &slices {
             let turn = by_id[slice.turn.as_str()];
-            // A call that was dispatched before does not count again.
+            // A call that was already dispatched earlier does not count again.
             let fresh = turn.calls[slice.calls.clone()].iter().filter(|call| seen.insert(call.number));
             out.extend(fresh.map(|call| (slice.at_ms, turn, call)));
         }
@@ -146,7 +146,8 @@ impl Witness {
     }
 }
 
-/// Checks one limit. All windows of a counter have the same length, and they begin at an offset of the counter's own.
+/// Checks one limit. All windows of a counter have the same length. The offset at which they begin differs between
+/// counters.
 fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     let Some(window_ms) = limit.window_ms else { return };
     let mut counters: BTreeMap<String, Vec<(i64, u64)>> = BTreeMap::new();
@@ -160,7 +161,8 @@ fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     assert!(fullest.0 <= limit.max, "{}: {fullest:?}", limit.name);
 }
 
-/// The fullest window, with the offset of windows at which it is least full: the witness does not know the real offset.
+/// The debits of the fullest window. The witness does not know the real offset of the windows, so it returns the lowest
+/// result of all offsets.
 fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
     let offsets: BTreeSet<i64> = debits.iter().map(|(at_ms, _)| at_ms.rem_euclid(window_ms)).collect();
     let fullest = |offset: &i64| {

@@ -41,7 +41,7 @@ impl ConversationFleet {
         Self { _fleet: fleet, folder, redis }
     }
 
-    /// Starts a gateway. Also returns a key for all agents of the tenant.
+    /// Starts a gateway. Returns the gateway and a key for all agents of the tenant.
     fn gateway(&self) -> (Gateway, String) {
         let keys = self.folder.path().join("keys.yaml");
         let name = format!("key-{}", std::fs::read_to_string(&keys).map_or(0, |text| text.lines().count()));
@@ -78,13 +78,14 @@ async fn a_conversation_goes_on_over_http_with_a_call_in_between_over_any_gatewa
         (again.as_str(), &events.until("answer")["answer"]),
         (&*session, &json!("You said \"hello\" after 1 others."))
     );
-    // If the connection breaks, the task's own events have the rest, and the conversation has the answer.
+    // If the connection breaks, the client gets the remaining events from the task, and the answer from the
+    // conversation.
     let (_, task, events) = say(&one, &key, Some(&session), "are you there?");
     drop(events);
     let mut rest = Events::of(two.send(&key, "GET", &format!("/v1/tasks/{task}/events"), "", ""));
     assert_eq!(rest.until("answer")["answer"], "You said \"are you there?\" after 2 others.");
 
-    // A call that needs an approval: the conversation reports the wait, and continues after the decision.
+    // If a call needs an approval, the conversation reports the wait, and continues after the decision.
     let (_, _, mut events) = say(&one, &key, Some(&session), "sleep");
     let waits = events.until("waiting");
     let approval = waits["for"].as_str().unwrap().strip_prefix("an approval of sleep (").unwrap().trim_end_matches(')');
@@ -131,7 +132,7 @@ async fn a_front_end_that_speaks_ag_ui_talks_with_an_agent_by_the_protocols_own_
     let thread = said.lines().find_map(|line| line.strip_prefix("all runs ended as they should: ")).unwrap();
     let history = gateway.get(&key, &format!("{CHAT}/{thread}")).json();
     assert_eq!(history.as_array().unwrap().len(), 3, "{history}");
-    // The guide's program, which imports the client from its own folder.
+    // Run the guide's program. It imports the client from its own folder.
     let program = packages.folder.join("ask.mjs");
     std::fs::copy(Path::new(REPOSITORY).join("docs/snippets/ag-ui/ask.mjs"), &program).unwrap();
     let mut node = packages.node();

@@ -1,5 +1,5 @@
-//! A call over MCP that waits for an approval. Its task reports the wait, a client that can show a page is asked to
-//! show the approvals page, and no response of the client decides the approval.
+//! A call over MCP that waits for an approval. The call's task reports the wait. A client that can show a page is asked
+//! to show the approvals page. No response of the client decides the approval.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -13,7 +13,7 @@ const PERMISSIONS: &str = "permissions:
 approvers: {ann: {roles: [finance]}}
 ";
 
-/// Sends a request of protocol version 2026-07-28 by a client with tasks, and with the capabilities `can`.
+/// Sends a request of protocol version 2026-07-28, as a client that supports tasks and has the capabilities `can`.
 fn ask(gateway: &Gateway, key: &str, can: &Value, method: &str, mut params: Value) -> Value {
     let named = params["name"].as_str().or(params["taskId"].as_str()).unwrap_or_default();
     let head = format!(
@@ -68,7 +68,7 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     let config = ["--config", conf.to_str().unwrap()];
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
     let keys = folder.path().join("keys.yaml");
-    // The caller's key may even approve, but these responses do not.
+    // The caller's key is even allowed to approve, but these responses do not decide the approval.
     let verbs = ["--verb", "submit", "--verb", "read", "--verb", "view", "--verb", "approve", "--approver", "ann"];
     let key = add_key(&keys, &[&["--id", "ann-phone", "--tenant", "demo"][..], &verbs].concat());
     let public = [config[0], config[1], "--public-url", "https://fleet.example.com"];

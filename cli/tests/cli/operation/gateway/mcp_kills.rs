@@ -1,5 +1,5 @@
-//! Kills gateways in the middle of tasks, over and over, while MCP clients continue: no task is lost, and none runs
-//! twice. `TICKFLEET_MCP_KILLS=1000` sets the number of kills.
+//! Kills gateways repeatedly in the middle of tasks, while MCP clients continue. No task must be lost, and no task must
+//! run twice. `TICKFLEET_MCP_KILLS=1000` sets the number of kills.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -17,9 +17,9 @@ use super::{Gateway, add_key};
 use crate::support::binary::{DevFleet, tickfleet};
 use crate::support::process::pause;
 
-/// Clients. Each has one task under way.
+/// The number of clients. Each has one task in progress.
 const CLIENTS: usize = 6;
-/// The duration of a task: longer than the gateway waits for a result before it returns a task.
+/// The duration of a task, ms. It is longer than the gateway waits for a result before it returns a task.
 const TASK_MS: u64 = 4_000;
 
 /// State that the clients share.
@@ -28,14 +28,14 @@ struct McpLoad {
     /// The current addresses of the two gateways.
     addresses: Mutex<[String; 2]>,
     over: AtomicBool,
-    /// The number of requests, and of requests that broke off.
+    /// The number of requests. `broken` counts the requests without a complete response.
     asked: AtomicUsize,
     broken: AtomicUsize,
     ended: Mutex<BTreeSet<String>>,
 }
 
 impl McpLoad {
-    /// Sends a request to one of the gateways. `None` if that gateway was killed meanwhile.
+    /// Sends a request to one of the gateways. `None` if the gateway was killed during the request.
     fn try_ask(&self, which: usize, method: &str, params: &Value) -> Option<Value> {
         let address = self.addresses.lock().unwrap()[which % 2].clone();
         let name = params["name"].as_str().or(params["taskId"].as_str()).unwrap().to_owned();
@@ -98,19 +98,20 @@ fn with_meta(mut params: Value) -> Value {
     params
 }
 
-/// The parameters of a call with an ID that the client chose, so that it can be sent again.
+/// The parameters of a call with a client-generated ID, so that the client can send the call again.
 fn sleeping(turn: &str) -> Value {
     let call = json!({"name": "sleep", "arguments": {"ms": TASK_MS}, "_meta": {"tickfleet/turn_id": turn}});
     with_meta(call)
 }
 
-/// Kills the gateways in turn, each after the other one is back.
+/// Kills the gateways alternately. Each kill waits until the other gateway is running again.
 fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, url: &str, keys: &Path) {
-    // The first kill comes while all clients wait for their first results, even if this thread is late.
+    // Start at 0, so that the first kill comes while all clients wait for their first results.
     let mut since = 0;
     for kill in 0..kills {
         let which = kill % 2;
-        // The kills meet gateways that wait for results, and gateways whose clients poll their tasks.
+        // Wait for more requests, so that some kills hit gateways that wait for results, and others hit gateways whose
+        // clients poll their tasks.
         while front.asked.load(Ordering::Relaxed) < since + CLIENTS {
             pause();
         }

@@ -1,5 +1,5 @@
-//! `tickfleet gateway` as a process: services without Redis access can do what producers can, within the rights of
-//! their key.
+//! `tickfleet gateway` as a process. Through a gateway, services without access to Redis can do everything that
+//! producers can do, within the rights of their key.
 
 mod away;
 mod bounds;
@@ -32,9 +32,9 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
-/// The longest wait for a response.
+/// Maximum wait for a response.
 const ANSWER: Duration = Duration::from_secs(60);
-/// The number of attempts before a check fails: two minutes at least.
+/// Maximum attempts of a check. They take at least two minutes.
 const LOOKS: usize = 2_400;
 
 /// Headers of the response to a request without a valid key.
@@ -43,11 +43,11 @@ const REFUSAL: [&str; 4] =
 
 /// A gateway and its key file.
 pub struct Gateway {
-    /// `None` if another process has the child.
+    /// `None` if the gateway is not a child of this test.
     child: Option<Child>,
     address: String,
     keys: PathBuf,
-    /// Its log since it was ready.
+    /// The gateway's log since it was ready.
     log: Arc<Mutex<Vec<Value>>>,
 }
 
@@ -86,7 +86,7 @@ impl Gateway {
             let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
             (line["message"] == "gateway ready").then(|| line["address"].as_str().unwrap().to_owned())
         });
-        // Keep reading: a process whose log pipe is not read ends.
+        // Keep reading the log: if nobody reads its pipe, the process ends.
         let log: Arc<Mutex<Vec<Value>>> = Arc::default();
         let kept = Arc::clone(&log);
         drop(std::thread::spawn(move || {
@@ -141,7 +141,7 @@ impl Gateway {
         self.ask(key, "GET", path, &Value::Null)
     }
 
-    /// Creates a key, and returns it when the gateway accepts it.
+    /// Creates a key, waits until the gateway accepts it, and returns it.
     pub fn key(&self, arguments: &[&str]) -> String {
         let key = add_key(&self.keys, arguments);
         for _ in 0..LOOKS {
@@ -186,7 +186,7 @@ fn received(mut stream: TcpStream) -> HttpResponse {
     HttpResponse { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
-/// Creates a key and appends its row to a file, as the help says. Returns the key.
+/// Creates a key and appends its row to a file, as the command's help describes. Returns the key.
 pub fn add_key(file: &Path, arguments: &[&str]) -> String {
     let made = tickfleet(&[&["gateway", "key"], arguments].concat()).exits(0);
     let mut rows = std::fs::read_to_string(file).unwrap_or_default();
@@ -303,7 +303,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let tools = one.get(&key, "/v1/agents/kelly/tools?format=anthropic");
     assert!(tools.json().as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{tools:?}");
 
-    // A gateway that stops ends the wait. The client learns that the turn is under way, and asks the other gateway.
+    // A gateway that stops ends the wait. The client is told that the turn is in progress, and asks the other gateway.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &resting("later", 60_000)).status, 202);
     let waits = one.send(&key, "GET", "/v1/turns/later?wait=60", "", "");
     until_waiting(&one, &key);
@@ -318,7 +318,8 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     drop(fleet);
 }
 
-/// Sends further requests, so that the request before them is accepted: connections are accepted in order.
+/// Waits until the gateway has accepted the previous request. Connections are accepted in order, so if the gateway
+/// responds to later requests, it has accepted the earlier one.
 fn until_waiting(gateway: &Gateway, key: &str) {
     for _ in 0..3 {
         assert_eq!(gateway.get(key, "/v1/turns/later").status, 202);
@@ -350,7 +351,7 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns?wait=60", &mine).status, 200);
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns", &resting("runs", 60_000)).status, 202);
 
-    // Work of other agents and tenants: a key cannot submit it, and its IDs look unknown.
+    // A key cannot submit work of other agents and tenants. For the key, the IDs of such work do not exist.
     for (key, what) in [(&fran, "another agent's"), (&acme, "another tenant's")] {
         for id in ["mine", "runs", "unheard-of"] {
             assert_eq!(gateway.get(key, &format!("/v1/turns/{id}")).status, 404, "{what} {id}");
@@ -366,7 +367,7 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     let other = json!({"tenant": "demo", "agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(gateway.ask(&acme, "POST", "/v1/turns", &other).code(), "forbidden");
     answers_about_the_tenant_that_is_named(&gateway, &all, &acme);
-    // A key that may only read cannot submit or cancel on any path.
+    // A read-only key cannot submit or cancel on any path.
     for (path, body) in [
         ("/v1/turns", echo("hi")),
         ("/v1/tasks", json!({"target_agent": "kelly", "task_description": "x"})),
@@ -445,7 +446,7 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
             || events.body.contains("event: answer"),
         "{events:?}"
     );
-    // Tasks that a key may not see do not count in its pages.
+    // Tasks that a key is not allowed to see do not count in its pages.
     let all = add_key(&keys, &["--id", "everybody", "--tenant", "demo"]);
     let gateway = Gateway::start(&redis.url(), &keys);
     for id in ["of-petra", "of-petra-2"] {
@@ -461,8 +462,8 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
     let late = received(gateway.send(&key, "GET", "/v1/tasks/job/events", "last-event-id: x\r\n", ""));
     assert_eq!(late.status, 400);
     assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
-    // A queued task with the ID of another agent's task gives no access to that task, even while no scheduler can
-    // reject it.
+    // A queued task that reuses the ID of another agent's task gives no access to the other task. This also holds while
+    // no scheduler is running to reject the queued task.
     drop(fleet);
     let task = json!({"tenant": "demo", "target_agent": "atlas", "task_id": "of-petra", "task_description": "rest"});
     let mut message = redis::cmd("XADD");

@@ -7,7 +7,7 @@ use tickfleet_testkit::RedisServer;
 use super::{Events, Gateway, add_key, received};
 use crate::support::binary::DevFleet;
 
-/// A configuration with an agent that has one call a tick, and with a tool that needs approvals.
+/// A configuration with an agent that has one call per tick, and with a tool that needs approvals.
 fn configured() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");
@@ -39,8 +39,8 @@ fn follow(gateway: &Gateway, key: &str, id: &str) -> Events {
     Events::of(gateway.send(key, "GET", &format!("/v1/turns/{id}/events"), "", ""))
 }
 
-/// Submits tasks and turns while no scheduler runs, with given and with generated IDs, and follows them through another
-/// gateway. Returns the event streams, each with its expected last event.
+/// Submits tasks and turns while no scheduler runs, some with client-generated IDs and some without. Follows their
+/// events through another gateway. Returns the event streams, each with its expected last event.
 fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events, &'static str)> {
     let sent = |path: &str, body: Value| {
         let answer = one.ask(all, "POST", path, &body);
@@ -60,7 +60,7 @@ fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events
         (sent("/v1/tasks", task("kelly")), "failed"),
         (sent("/v1/turns", unnamed), "reply"),
     ];
-    // The key of one agent gets only the events of its own work, and gets them immediately.
+    // The key of one agent receives only the events of its own work, and receives them immediately.
     let asked = |path: &str| two.send(fran, "GET", path, "", "");
     let followed = Events::of(asked(&of_fran));
     for path in [&all_of_them[1].0, "/v1/tasks/never/events", "/v1/tasks/k1-0/events", "/v1/turns/t1-0/events"] {
@@ -102,7 +102,7 @@ async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_ma
     let mut there = follow(&two, &key, "first");
     here.until("queued");
     there.until("queued");
-    // For a key that may not see the turn, the turn does not exist.
+    // For a key that is not allowed to see the turn, the turn does not exist.
     assert_eq!(received(one.send(&fran, "GET", "/v1/turns/first/events", "", "")).status, 404);
     let taken_in = taken_in(&one, &two, [&key, &fran]);
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
@@ -123,13 +123,13 @@ async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_ma
     again.until("reply");
     assert_eq!(again.names, ["result", "reply"]);
 
-    // A cap: the second call waits for the next tick, and the third for the one after it.
+    // The agent's cap makes the second call wait for the next tick, and the third call for the tick after it.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("slow", "capped", &["echo", "echo", "echo"])).status, 202);
     let mut events = follow(&two, &key, "capped");
     let waits = events.until("waiting");
     assert_eq!((&waits["for"], &waits["limit"]), (&json!("limit"), &json!("calls per tick")), "{waits}");
     assert!(waits["until_ms"].is_i64() && events.names.contains(&"result".to_owned()), "{waits}");
-    // Turns of other agents, and unknown turns.
+    // Requests for turns of other agents and for unknown turns get 404.
     for (key, id) in [(&fran, "capped"), (&fran, "first"), (&key, "never")] {
         assert_eq!(received(two.send(key, "GET", &format!("/v1/turns/{id}/events"), "", "")).status, 404, "{id}");
     }
@@ -165,12 +165,12 @@ async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_th
     assert_eq!((&waits["for"], &waits["call"], &waits["tool"]), (&json!("approval"), &json!("asks/0"), &json!("fail")));
     assert_eq!((&waits["needs"], waits["until_ms"].is_i64()), (&json!("any approver"), true), "{waits}");
     here.until("waiting");
-    // A key that is removed gets no more events, even if the turn takes long.
+    // When a key is removed, its event stream ends, even if the turn is still running.
     let mut heard = follow(&two, &lost, "asks");
     heard.until("waiting");
     std::fs::write(&keys, without).unwrap();
     assert!(heard.next().is_none());
-    // The stream ends with its gateway, and continues at another one.
+    // The stream ends when its gateway stops. The client can continue it at another gateway.
     assert_eq!(one.stop(), Some(0));
     assert!(here.next().is_none());
     let approval = format!("/v1/operate/approvals/demo:{}/deny", waits["approval"].as_str().unwrap());

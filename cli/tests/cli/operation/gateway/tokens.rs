@@ -1,5 +1,5 @@
-//! Tokens of an identity provider at a running gateway: services, MCP clients and operators authenticate with them
-//! according to the gateway's rules, also while the provider is away.
+//! Tokens of an identity provider at a running gateway. Services, MCP clients and operators authenticate with tokens
+//! according to the gateway's rules, even while the provider is unavailable.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -39,7 +39,7 @@ impl Provider {
         let made = std::process::Command::new("openssl").args(arguments).arg(&file).output().unwrap();
         assert!(made.status.success(), "{made:?}");
         let made = std::fs::read(&file).unwrap();
-        // For DER, some versions of OpenSSL write the bare key, and others write PKCS #8.
+        // As DER, some versions of OpenSSL write the bare key, and others write PKCS #8.
         let key = RsaKeyPair::from_der(&made).or_else(|_| RsaKeyPair::from_pkcs8(&made)).unwrap();
         let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(key.public());
         let n = coded(&n);
@@ -153,7 +153,7 @@ async fn a_token_opens_what_a_rule_about_its_claims_says_over_http_over_mcp_and_
     assert_eq!(called.json()["result"]["structuredContent"]["text"], "over MCP", "{called:?}");
     assert_eq!(mcp(&gateway, &shop, "fran", "tools/list", &json!({})).status, 403);
 
-    // Invalid tokens are rejected. The rules themselves are tested beside the code.
+    // Invalid tokens are rejected. Unit tests cover the rules themselves.
     let late = provider.token("otto@example.com", &json!({"groups": ["operate"], "exp": 1_700_000_000}));
     let other = provider.token("otto@example.com", &json!({"groups": ["operate"], "aud": "mail"}));
     let forged = format!("{}.{}", shop.rsplit_once('.').unwrap().0, coded(&[7; 256]));
@@ -168,7 +168,7 @@ async fn a_token_opens_what_a_rule_about_its_claims_says_over_http_over_mcp_and_
     let taken = provider.token("taken@example.com", &json!({"groups": ["operate"]}));
     assert_eq!(gateway.get(&taken, "/v1/operate/me").code(), "forbidden", "nobody comes to have the name of a key");
 
-    // The provider is away, and its tokens still work.
+    // While the provider is unavailable, its tokens still work.
     provider.serving.abort();
     let conf = folder.path().join("conf").display().to_string();
     let held = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "held", "--call", "fail"];

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The agents. `crowd` has the highest possible cap (200 calls a second), and `capped` has ten calls a tick.
+/// The agents. `crowd` has the highest possible cap (200 calls per second), and `capped` has ten calls per tick.
 const AGENTS: &str = "agents:\n  crowd: {calls_per_tick: 1000, max_actions_per_day: 1000000}\n  capped: {calls_per_tick: 10, max_actions_per_day: 1000000}\n";
 const PERMISSIONS: &str = "permissions:\n  sleep: {everyone: true}\n";
 /// Settings that differ from the defaults.
@@ -38,7 +38,7 @@ pub struct Processes {
     schedulers: Vec<Node>,
     workers: Vec<Node>,
     leaving: Vec<(Instant, Node)>,
-    /// The number of workers that got SIGTERM, and the number that then exited with code 0.
+    /// The number of workers that received SIGTERM. `left` counts the ones that then exited with code 0.
     pub told: u32,
     pub left: u32,
 }
@@ -90,7 +90,7 @@ impl Processes {
         u32::try_from(self.workers.len()).unwrap()
     }
 
-    /// Starts workers, or sends SIGTERM to the oldest, until there are `wanted`.
+    /// Starts workers, or sends SIGTERM to the oldest ones, until `wanted` workers are running.
     pub fn scale(&mut self, wanted: u32) {
         while self.workers() < wanted {
             let node = self.spawn("worker");
@@ -104,7 +104,8 @@ impl Processes {
         }
     }
 
-    /// Collects the workers that have stopped. Each must have exited with code 0, and no other process may have ended.
+    /// Collects the workers that have stopped. Checks that each exited with code 0, and that no other process has
+    /// ended.
     pub fn collect(&mut self) {
         let mut waiting = Vec::new();
         for (since, mut node) in self.leaving.drain(..) {
@@ -132,8 +133,9 @@ impl Processes {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))`, without `suspect`, because no worker
-    /// dies here. `None` while no scheduler reports it.
+    /// The values of the query `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))` for `ready`
+    /// and `running`. `suspect` is left out, because no worker dies here. `None` while no scheduler reports the
+    /// backlog.
     pub fn backlog(&self) -> Option<(f64, f64)> {
         let texts: Vec<String> = self.schedulers.iter().filter_map(|node| scrape(node.metrics)).collect();
         let max = |state: &str| {

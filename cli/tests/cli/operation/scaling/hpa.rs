@@ -1,5 +1,5 @@
 //! The documented algorithm of a Kubernetes HorizontalPodAutoscaler with one external metric of type AverageValue: the
-//! ratio with its tolerance, the stabilization window, and the policies. Pure: time is an argument.
+//! ratio with its tolerance, the stabilization window, and the policies. The functions are pure: time is an argument.
 
 use std::collections::VecDeque;
 
@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 pub struct Hpa {
     pub replicas_min: u32,
     pub replicas_max: u32,
-    /// The target of the metric for one pod: its slots, times their target utilization.
+    /// The target of the metric for one pod: the pod's slots, times the target utilization.
     pub per_pod: f64,
-    /// If the ratio differs from 1 by at most this, nothing changes. The default is 0.1.
+    /// If the ratio differs from 1 by at most this, the number of pods does not change. The default is 0.1.
     pub tolerance: f64,
-    /// Scale-up: at most this percentage or this number of pods in a period, whichever is more.
+    /// Scale-up: at most this percentage or this number of pods (`up_pods`) in a period, whichever is more.
     pub up_percent: u32,
     pub up_pods: u32,
     pub up_period_ms: u64,
@@ -23,7 +23,7 @@ pub struct Hpa {
     pub down_period_ms: u64,
 }
 
-/// State between decisions.
+/// The state that is kept between decisions.
 #[derive(Debug, Default)]
 pub struct Memory {
     recommended: VecDeque<(u64, u32)>,
@@ -50,7 +50,7 @@ impl Hpa {
             memory.recommended.pop_front();
         }
         let highest = memory.recommended.iter().map(|(_, count)| *count).max().unwrap_or(recommended);
-        // Scales up immediately, but down only to the highest recommendation in the window.
+        // Scale up immediately, but down only to the highest recommendation in the window.
         let stable = if recommended > current { recommended } else { highest.min(current) };
         let limited = if stable > current {
             let start = self.at_the_start(memory, now_ms, self.up_period_ms, current, 1);

@@ -1,4 +1,4 @@
-//! A producer whose rate steps up and down. It checks that every turn is answered once.
+//! A producer whose rate steps up and down. It checks that every turn gets exactly one reply.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use redis::aio::MultiplexedConnection;
 
-/// The number of reply entries read at once.
+/// Maximum number of reply entries that are read at once.
 const REPLIES_MAX: usize = 2_000;
 
 /// Submits turns of one `sleep` call, and reads the replies.
@@ -20,7 +20,7 @@ pub struct Producer {
     /// The numbers of submitted and of answered turns.
     pub submitted: u64,
     pub answered: u64,
-    /// The times from submit to reply of the turns that were answered since this was last taken.
+    /// The times from submit to reply, for turns that got their reply since this list was last taken.
     pub took: Vec<Duration>,
 }
 
@@ -31,7 +31,7 @@ impl Producer {
             sent: HashMap::new(),
             last_reply: "0".into(),
             owed: 0.0,
-            // Any odd number. It is fixed, so that every run has the same turns.
+            // A fixed odd number, so that every run has the same turns.
             random: 0x9E37_79B9_7F4A_7C15,
             submitted: 0,
             answered: 0,
@@ -77,7 +77,7 @@ impl Producer {
             self.add(&mut pipe, &format!("t{n}"), "crowd", 1, 1);
         }
         self.send(&pipe).await;
-        // Their replies go to the tenants' own inboxes, which are not read.
+        // Forget these turns: their replies go to the tenants' own inboxes, which are not read.
         self.sent.retain(|id, _| !id.starts_with("crowd-t"));
     }
 

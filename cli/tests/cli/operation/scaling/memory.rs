@@ -23,7 +23,7 @@ async fn used(redis: &mut MultiplexedConnection) -> i64 {
     info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
 }
 
-/// Waits until the inbound stream is empty and at most `open` turns are open. Returns the memory then in use.
+/// Waits until the inbound stream is empty and at most `open` turns have no reply. Returns the memory in use, bytes.
 async fn settled(redis: &mut MultiplexedConnection, producer: &mut Producer, open: u64) -> i64 {
     let began = Instant::now();
     loop {

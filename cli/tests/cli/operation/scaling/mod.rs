@@ -1,4 +1,5 @@
-//! Scales a fleet as a HorizontalPodAutoscaler would: real processes, the documented algorithm, and the fleet's metric.
+//! Scales a fleet of real processes as a HorizontalPodAutoscaler would, with its documented algorithm and the fleet's
+//! metric.
 //!
 //! Time runs faster than in a cluster: the chart's periods are divided by [`Course::speed`].
 
@@ -22,16 +23,17 @@ const SLOTS: u32 = 4;
 const TARGET: f64 = 0.8;
 /// The period at which turns are submitted and replies are read.
 const STEP: Duration = Duration::from_millis(50);
-/// The backlog of ready work up to which a load counts as absorbed: as much as two workers run at once.
+/// A load counts as absorbed if the backlog of ready work is at most this: as much as two workers run at once.
 const ABSORBED: f64 = 2.0 * SLOTS as f64;
 
 /// A load, and the speed at which an autoscaler follows it.
 pub struct Course {
     /// How many times faster than a cluster the run is.
     pub speed: u64,
-    /// The duration of each step, and its turns a second.
+    /// The duration of each step, and its turns per second.
     pub steps: Vec<(Duration, f64)>,
-    /// The time at the end with only capped work, and its number of turns of 30 calls, under a cap of ten calls a tick.
+    /// The last part of the run has only capped work: its duration, and its number of turns. Each turn has 30 calls,
+    /// under a cap of ten calls per tick.
     pub capped: (Duration, u64),
 }
 
@@ -43,7 +45,7 @@ struct Sample {
     ready: f64,
     running: f64,
     workers: u32,
-    /// Turns that are not answered, including capped ones.
+    /// Turns without a reply, including capped turns.
     open: usize,
     p95_ms: u64,
 }
@@ -92,7 +94,7 @@ impl ScalingRun {
         let mut last = began;
         let mut synced = began;
         while began.elapsed() < length {
-            // The pace of the load, which is what this measures.
+            // Submit the load at a constant pace.
             tokio::time::sleep(STEP).await;
             self.producer.submit(load, last.elapsed()).await;
             last = Instant::now();
@@ -105,7 +107,7 @@ impl ScalingRun {
         }
     }
 
-    /// Runs one period of the autoscaler. While no scheduler reports the backlog, the number of workers stays.
+    /// Runs one period of the autoscaler. If no scheduler reports the backlog, the number of workers does not change.
     fn sync(&mut self, load: f64) {
         let Some((ready, running)) = self.fleet.backlog() else { return };
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap();
@@ -127,7 +129,7 @@ impl ScalingRun {
     }
 }
 
-/// Runs a course, and waits until every turn of the crowd is answered.
+/// Runs a course, and waits until every turn has a reply.
 pub async fn run(course: &Course) -> Outcome {
     let redis = RedisServer::start_with(RedisOptions::default()).await;
     let folder = tempfile::tempdir().unwrap();
@@ -189,7 +191,7 @@ impl ScalingRun {
 }
 
 impl Outcome {
-    /// How often the number of workers changed between growing and shrinking under load.
+    /// How often the number of workers changed its direction (growing or shrinking) under load.
     pub fn turns_of_direction(&self) -> usize {
         let counts: Vec<u32> = self.loaded().map(|sample| sample.workers).collect();
         let signs: Vec<i64> =
@@ -207,8 +209,8 @@ impl Outcome {
         (most(&mut self.loaded()), most(&mut self.samples.iter().filter(|sample| sample.at >= self.capped_from)))
     }
 
-    /// For each step up, the time until the load was absorbed for three consecutive periods, see `ABSORBED`. `None` if
-    /// it never was.
+    /// For each step up, the time until the load was absorbed (see `ABSORBED`) for three consecutive periods. `None` if
+    /// the load was never absorbed.
     pub fn absorbed(&self) -> Vec<Option<Duration>> {
         let mut absorbed = Vec::new();
         let mut begin = Duration::ZERO;

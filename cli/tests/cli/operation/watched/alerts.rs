@@ -1,6 +1,6 @@
-//! The alerts, with the metrics of a real fleet while a tool hangs, workers are killed and Redis is away. The test
-//! scrapes when it has seen an expected state, and declares each scrape to be a minute after the last one. So a slow
-//! machine takes longer, but gets the same result.
+//! Evaluates the alerts with the metrics of a real fleet while a tool hangs, workers are killed and Redis is
+//! unavailable. The test scrapes after it has seen an expected state, and records each scrape as one minute after the
+//! last one. So a slow machine takes longer, but gets the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +18,8 @@ const KILLED: &str = "workers are killed";
 const AWAY: &str = "Redis is away";
 const BACK: &str = "Redis is back";
 
-/// The alerts that must fire, the phase in which each begins, and the reason. No other alert may fire, and none may
-/// fire earlier.
+/// The alerts that must fire, the phase in which each begins, and the reason. No other alert must fire, and no alert
+/// must fire earlier.
 const FIRES: [(&str, &str, &str); 10] = [
     (HANGS, "TickfleetToolFailing", "calls time out, and so do their retries"),
     (HANGS, "TickfleetOutcomeUnknown", "some of them must not run twice"),
@@ -36,18 +36,19 @@ const FIRES: [(&str, &str, &str); 10] = [
 /// Alerts that must have ended when a phase begins.
 const ENDED: [(&str, &str); 2] = [(BACK, "TickfleetRedisDown"), (AWAY, "TickfleetNoWorker")];
 
-/// Alerts about slow starts of ready work. They may fire on a slow machine only.
+/// Alerts about slow starts of ready work. They are allowed to fire only on a slow machine.
 const OF_THE_MACHINE: [&str; 2] = ["TickfleetStartSlowFastBurn", "TickfleetStartSlowSlowBurn"];
-/// The share of late starts up to which neither may fire: a little less than the 6 % of the rule, which extrapolates.
+/// If the share of late starts is at most this, neither alert is allowed to fire. It is a little less than the 6 % of
+/// the rule, because Prometheus extrapolates.
 const LATE_MAX: f64 = 0.05;
-/// The minimum number of starts for a share: fewer than the hundred of the rules, which extrapolate.
+/// The minimum number of starts for a share. It is less than the hundred of the rules, because Prometheus extrapolates.
 const STARTS_MIN: f64 = 50.0;
 /// The window of the rule that requires 14 %, in minutes. The window of the other rule is longer than the history.
 const WINDOW: usize = 60;
 
 /// The number of slow calls: one for each slot.
 const SLOW: f64 = 2.0;
-/// The maximum number of kills. Three are needed, and more if one comes before a slice has begun.
+/// The maximum number of kills. Three are needed, and more if a kill comes before a slice has begun.
 const KILLS_MAX: usize = 12;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,7 +95,7 @@ fn annotations_are_filled_in(said: &str) {
 /// The numbers of started slices and of late starts, minute by minute.
 #[derive(Default)]
 struct Starts {
-    /// The last counts of each worker: all starts, and those within a second.
+    /// The last counts of each worker: all starts, and starts within a second.
     last: BTreeMap<usize, (f64, f64)>,
     /// All and late starts since the beginning, by minute.
     minutes: Vec<(f64, f64)>,
@@ -107,7 +108,7 @@ impl Starts {
             let of = |series: &str| page.as_ref()?.get(series).copied();
             let Some(count) = of("tickfleet_schedule_to_start_seconds_count") else { continue };
             let soon = of("tickfleet_schedule_to_start_seconds_bucket{le=\"1\"}").unwrap();
-            // A new process of the same member counts from zero.
+            // If a new process has replaced the worker's process, its counts begin at zero.
             let (old_count, old_soon) =
                 self.last.get(&place).filter(|(old, _)| *old <= count).copied().unwrap_or_default();
             (all, late) = (all + count - old_count, late + (count - soon) - (old_count - old_soon));
@@ -123,7 +124,7 @@ impl Starts {
             [0, now.saturating_sub(WINDOW)].map(|then| {
                 let all = minutes[now].0 - minutes[then].0;
                 let late = minutes[now].1 - minutes[then].1;
-                // As in the alerts, a few starts do not count.
+                // As in the alerts, a share of only a few starts does not count.
                 if all < STARTS_MIN { 0.0 } else { late / all }
             })
         });
@@ -142,7 +143,7 @@ struct AlertScenario {
 
 impl AlertScenario {
     async fn begin() -> Self {
-        // With one slot for each worker, as many slow calls as workers occupy all slots, and each dies with its worker.
+        // Each worker has one slot. So one slow call per worker occupies all slots, and each call dies with its worker.
         let fleet = Fleet::start(1).await;
         let history = History::new();
         let starts = Starts::default();
@@ -209,7 +210,8 @@ impl AlertScenario {
         }
     }
 
-    /// One call for each slot, every other minute. Each occupies its slot until it times out, and so does its retry.
+    /// Submits one call for each slot every other minute. The call occupies its slot until it times out, and its retry
+    /// times out too.
     async fn a_tool_hangs(&mut self) {
         self.phase(HANGS);
         let hang = json!({"outcomes": ["hang"]});
@@ -225,7 +227,7 @@ impl AlertScenario {
         }
     }
 
-    /// A call of ten minutes for each slot, and other calls that wait for the slots.
+    /// Submits a call of ten minutes for each slot, and other calls that wait for the slots.
     async fn slow_calls_hold_all_slots(&mut self) {
         self.phase(FULL);
         self.submit(&["petra", "terry"].map(|agent| turn(agent, &[("sleep", json!({"ms": 600_000}))]))).await;
@@ -238,7 +240,7 @@ impl AlertScenario {
         }
     }
 
-    /// Kills both workers together with the slow calls, until these are quarantined.
+    /// Kills both workers while they run the slow calls, repeatedly, until the slow calls are quarantined.
     async fn workers_are_killed(&mut self) {
         self.phase(KILLED);
         let quarantined = |s: &Scrape| s.sum("tickfleet_quarantined_total", &[]);

@@ -36,7 +36,7 @@ impl Fleet {
         Self::under(&[], slots).await
     }
 
-    /// Like [`Self::start`], with these configuration files: the name of each, and its text.
+    /// Like [`Self::start`], with these configuration files (name and text).
     pub async fn under(files: &[(&str, &str)], slots: usize) -> Self {
         let options = RedisOptions { appendonly: true, maxmemory: Some(256 * 1024 * 1024), ..RedisOptions::default() };
         let redis = RedisServer::start_with(options).await;
@@ -51,7 +51,7 @@ impl Fleet {
         fleet
     }
 
-    /// Starts a process for every member that has none, and waits until all run.
+    /// Starts a process for every member that has no process, and waits until all processes run.
     pub fn start_who_is_down(&mut self) {
         let folder = self.folder.path();
         let url = self.redis.url();
@@ -74,19 +74,19 @@ impl Fleet {
         }
     }
 
-    /// Starts a command of the same configuration that keeps running.
+    /// Starts a long-running command with the fleet's configuration.
     pub fn command(&self, args: &[&str]) -> Process {
         Process::start_command(args, self.folder.path(), &self.redis.url(), None)
     }
 
-    /// Starts a gateway of the same fleet without keys, with its key file in `place`. Also returns its port.
+    /// Starts a gateway of the same fleet without keys, with its key file in `place`. Returns the process and its port.
     pub fn gateway(&self, place: &Path) -> (Process, u16) {
         let keys = place.join("keys.yaml");
         std::fs::write(&keys, "[]\n").unwrap();
         Process::start_gateway(&keys, self.folder.path(), &self.redis.url())
     }
 
-    /// Kills all workers, with the slices that they hold.
+    /// Kills all workers while they hold slices.
     pub fn kill_workers(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.job == "worker") {
             member.process = None;
@@ -123,7 +123,7 @@ fn samples(answer: &str) -> BTreeMap<String, f64> {
 pub struct Scrape {
     /// Seconds since the epoch.
     pub at: f64,
-    /// The samples of each member by series. `None` if it has no process.
+    /// The samples of each member by series. `None` if the member has no process.
     pub pages: Vec<Option<BTreeMap<String, f64>>>,
 }
 
@@ -147,7 +147,7 @@ impl Scrape {
         self.values("tickfleet_backlog", &[&format!("state=\"{state}\"")]).fold(0.0, f64::max)
     }
 
-    /// Returns true if every running process reached Redis during the scrape, and each reports everything.
+    /// Returns true if every running process reached Redis during the scrape, and reports all its metrics.
     pub fn is_whole(&self) -> bool {
         let running = self.pages.iter().flatten().count();
         let schedulers = self.pages.iter().take(2).flatten().count();
@@ -158,8 +158,8 @@ impl Scrape {
         all_up && known == schedulers && memory >= schedulers
     }
 
-    /// Returns true if nothing waits except for a cap or a retry, nothing runs, and no throttle queue was late in the
-    /// last half minute. The metrics then do not depend on the speed of the machine.
+    /// Returns true if no work runs, all waiting work waits for a cap or a retry, and no throttle queue was late in the
+    /// last half minute. In this state, the metrics do not depend on the speed of the machine.
     pub fn is_calm(&self) -> bool {
         let looping = |name| self.values("tickfleet_loop_progress_timestamp_seconds", &[name]).count();
         let loops = looping("loop=\"tick\"") >= 1 && looping("loop=\"lease\"") == 2;
@@ -197,8 +197,8 @@ pub fn echo() -> (&'static str, Value) {
     ("echo", json!({"text": "hello"}))
 }
 
-/// A round of the agents' work: calls that succeed, that are retried, denied, invalid or unknown, and more calls than
-/// caps allow.
+/// A round of the agents' work. It has calls that succeed, are retried, are denied, are invalid or name unknown tools,
+/// and more calls than caps allow.
 pub fn work(round: u64) -> Vec<Value> {
     let mut turns = vec![
         turn("atlas", &[echo()]),
@@ -215,7 +215,7 @@ pub fn work(round: u64) -> Vec<Value> {
     if round.is_multiple_of(3) {
         // More than ten a second, so some wait in the agent's throttle queue.
         turns.push(turn("binky", &vec![echo(); 12]));
-        // A rejected turn becomes a dead letter. One in three minutes is not enough for an alert.
+        // A rejected turn becomes a dead letter. One dead letter in three minutes is not enough for an alert.
         turns.push(turn("nobody", &[echo()]));
     }
     turns

@@ -1,5 +1,5 @@
-//! Turns scrapes into the history that a Prometheus would have of them, at declared times, and evaluates the chart's
-//! rules over it with `promtool test rules`.
+//! Converts scrapes to the history that Prometheus would have if they were taken at the declared times. Evaluates the
+//! chart's rules over this history with `promtool test rules`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -24,7 +24,7 @@ pub struct History {
     asked_for: BTreeSet<String>,
     /// The values of each series, one a minute.
     series: BTreeMap<String, Vec<Option<f64>>>,
-    /// The start time of each process in declared time, by the time that the process reports.
+    /// The start time of each process in declared time, by the member and the start time that the process reports.
     began: BTreeMap<String, f64>,
     minutes: u32,
     /// The phases, each with its first minute.
@@ -53,7 +53,7 @@ impl History {
         self.phases.push((name, self.minutes));
     }
 
-    /// Adds a scrape, a minute after the previous one, with the labels that Prometheus adds.
+    /// Adds a scrape as one minute after the previous scrape, with the labels that Prometheus adds.
     pub fn add(&mut self, fleet: &Fleet, scrape: &Scrape) {
         for (member, page) in fleet.members.iter().zip(&scrape.pages) {
             let added = format!("instance=\"{}\",job=\"{}\",namespace=\"{NAMESPACE}\"", member.instance, member.job);
@@ -63,7 +63,7 @@ impl History {
                 if !self.asked_for.contains(name) {
                     continue;
                 }
-                // At the declared time, timestamps have the same age as at the scrape.
+                // Shift timestamps, so that they have the same age at the declared time as they had at the scrape.
                 let is_time = name.ends_with("_timestamp_seconds");
                 let stated = value - scrape.at + f64::from(self.minutes * MINUTE_S);
                 let value = match name {
@@ -126,8 +126,8 @@ impl History {
             names(r"(?m)^ +- name: (\S+)$").into_iter().partition(|group| group.ends_with(".recording"));
         let groups = [recorded, alerting].concat();
         let fired = |(phase, first, last): &(&str, u32, u32)| {
-            // Slightly longer than from the first minute to the last: whether a range includes its ends depends on the
-            // version.
+            // The range is half a minute longer than from the first minute to the last, because it depends on the
+            // version of Prometheus whether a range includes its ends.
             let span = (last - first) * MINUTE_S + MINUTE_S / 2;
             let firing = format!("group by (alertname) (last_over_time(ALERTS{{alertstate=\"firing\"}}[{span}s]))");
             let asked = format!("label_replace(vector(1), \"alertname\", \"{ASKED}\", \"\", \"\")");
@@ -171,7 +171,8 @@ fn rule_files() -> Vec<(String, String)> {
     files.map(|path| (path.to_str().unwrap().to_owned(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The output of `promtool test rules` for these cases, which do not pass.
+/// The output of `promtool test rules` for these cases. They fail on purpose, because the output of a failed case lists
+/// the alerts.
 fn promtool(cases: &Value) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cases.yaml");

@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes a real fleet. It accepts the rules, and the query of every panel of every dashboard finds
-//! data.
+//! A real Prometheus scrapes a real fleet. Prometheus accepts the rules, and the query of every panel of every
+//! dashboard finds data.
 
 use std::path::Path;
 
@@ -14,15 +14,15 @@ use super::{NAMESPACE, PATIENCE, PAUSE, chart};
 use crate::support::binary::tickfleet;
 use crate::support::prometheus::{Prometheus, Target};
 
-/// Panels that are empty while all is well, with the reason.
+/// Panels that are empty while the fleet has no problems, with the reason.
 const EMPTY_WHEN_WELL: [(&str, &str); 3] = [
     ("Outcome unknown by tool", "shows only tools that had one"),
     ("Errors by verb", "shows only verbs that failed"),
     ("Firing alerts", "none does"),
 ];
 
-/// Limits that the agents' work reaches: one makes turns wait, one rejects calls, one only counts. They allow most of
-/// the work, so that waiting and rejected calls stay a small part.
+/// Limits that the agents' work reaches. One makes turns wait, one rejects calls, and one only counts. The limits allow
+/// most of the work, so that only a small part waits or is rejected.
 const LIMITS: &str = "limits: {
   echoes: {match: {agents: [kelly]}, max: 15, every: 10s},
   guesses: {match: {agents: [archy]}, per: [tool], max: 10, every: 10s, on_reach: reject},
@@ -43,8 +43,8 @@ fn settings(key: &Path) -> String {
     format!("worker: {{breaker_failures: 3, breaker_rest: 2s}}\nseal: {{key: 'file:{key}', every: 100ms}}\n")
 }
 
-/// The sample's rows, and trial tools for everyone. One rule denies short calls of `sleep`, and a shadow rule would
-/// deny kelly's calls of `echo`.
+/// The permission rows of the sample configuration, and trial tools for everyone. One rule denies short calls of
+/// `sleep`, and a shadow rule would deny kelly's calls of `echo`.
 const PERMISSIONS: &str = concat!(
     include_str!("../../../../../config/permissions.yaml"),
     "\n  echo: {everyone: true, rules: [{require: agent.name != 'kelly', mode: shadow}]}\n\
@@ -111,7 +111,7 @@ async fn agents(redis: String) {
     let mut connection = tickfleet_testkit::connect(&redis).await.unwrap();
     for round in 0.. {
         let nap = turn("atlas", &[("sleep", json!({"ms": 1}))]);
-        // This tool always fails, so its breaker opens, tests with one call, and opens again.
+        // This tool always fails, so its breaker opens, probes with one call, and opens again.
         let away = turn("dwight", &[("fail_once", json!({"outcomes": ["transient_not_executed"]}))]);
         enqueue(&mut connection, &[work(round), vec![nap, away]].concat()).await.unwrap();
         // The pace of the agents, which half a core can handle.
@@ -159,7 +159,7 @@ async fn every_panel_finds_its_data(prometheus: &Prometheus) {
         // Rates need two scrapes, and some kinds of work take a tick, so the queries are repeated.
         tokio::time::sleep(PAUSE).await;
     }
-    // A panel that may be empty must at least query an existing metric.
+    // A panel that is allowed to be empty must still query an existing metric.
     let metric = Regex::new(r"\btickfleet_[a-z_]+").unwrap();
     for query in queries.iter().filter(|query| query.may_be_empty()) {
         for name in metric.find_iter(&query.text).map(|name| name.as_str()) {

@@ -1,5 +1,5 @@
-//! Evaluates conditions on session facts: the conditions of each call when it begins, and the changes of facts when it
-//! ends.
+//! Evaluates conditions on session facts. The conditions of a call are evaluated when the call begins. Its changes of
+//! facts apply when the call ends.
 //!
 //! - [`FactTurn`]: the calls of one turn that depend on facts under the policy, as recorded
 //! - [`replay`]: all such calls, in the order in which they began and ended
@@ -19,7 +19,7 @@ use tickfleet_model::{AgentId, Context, Effect, Outcome, SessionName, TaskId};
 use super::Difference;
 use super::recorded::{Arguments, RecordedCall, RecordedFate};
 
-/// A call with a single attempt began at most this long before the attempt, ms.
+/// Maximum time between the begin of a call and its attempt, for calls with a single attempt, ms.
 const BEGIN_SLACK_MS: i64 = 1_000;
 
 /// The facts of a tool in the policy.
@@ -27,9 +27,9 @@ const BEGIN_SLACK_MS: i64 = 1_000;
 pub struct ToolFacts<'a> {
     /// The tool's name.
     pub tool: &'a str,
-    /// The facts in its row.
+    /// The facts in the tool's permission row.
     pub facts: &'a FactRow,
-    /// Its effect.
+    /// The tool's effect.
     pub effect: Effect,
 }
 
@@ -50,13 +50,13 @@ impl FactLifetimes {
     }
 }
 
-/// The result of the guards under the policy. Facts may still stop the call.
+/// The result of the guards under the policy. Conditions on facts are evaluated later, and can still stop the call.
 #[derive(Debug, Default)]
 pub enum GuardResult {
-    /// The recorded result.
+    /// The same result as recorded.
     #[default]
     Same,
-    /// Another result. It is reported, unless facts stop the call.
+    /// Another result than recorded. The difference is reported, unless facts stop the call.
     Otherwise(Box<Difference>),
 }
 
@@ -69,9 +69,9 @@ pub struct FactTurn {
     pub tenant: String,
     /// The agent.
     pub agent: String,
-    /// Its ID.
+    /// The turn's ID.
     pub id: String,
-    /// Time from which others wait for facts that its calls may set, ms.
+    /// Time from which other turns wait for facts that this turn's calls may set, ms.
     pub at_ms: i64,
     /// The calls, in order.
     pub calls: Vec<FactCall>,
@@ -80,27 +80,27 @@ pub struct FactTurn {
 /// A call that depends on facts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactCall {
-    /// Its position in the turn.
+    /// The call's position in the turn.
     pub position: usize,
     /// The tool as the model named it.
     pub tool: String,
-    /// Its tenant and session; `None` if the log does not have the session.
+    /// The call's tenant and session; `None` if the log does not have the session.
     pub session: Option<String>,
-    /// Its conditions in order, without those in shadow mode.
+    /// The call's conditions in order, without conditions in shadow mode.
     pub conditions: Vec<FactRequirement>,
-    /// The changes of facts that it may make.
+    /// The changes of facts that are possible for the call.
     pub may: Vec<PossibleChange>,
-    /// The changes of facts at its end; `None` if it may have made any of `may`.
+    /// The changes of facts at the end of the call; `None` if the log does not show which changes of `may` it made.
     pub did: Option<Vec<ActualChange>>,
-    /// The earliest and latest time at which it may have begun, ms.
+    /// The earliest and latest possible begin of the call, ms.
     pub began: (i64, i64),
-    /// The earliest and latest time at which it may have ended, ms.
+    /// The earliest and latest possible end of the call, ms.
     pub ended: (i64, i64),
     /// True if facts were evaluated when the call was first decided, by any policy.
     pub was_asked: bool,
-    /// The recorded result of its conditions.
+    /// The recorded result of the conditions.
     pub fate: FactFate,
-    /// The recorded result in words.
+    /// The recorded result of the call in words.
     pub was: String,
     /// A difference in the guards' result. It is reported if facts let the call begin.
     pub held: Option<Box<Difference>>,
@@ -109,11 +109,11 @@ pub struct FactCall {
 /// The recorded result of the conditions of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FactFate {
-    /// It passed.
+    /// The call passed its conditions.
     Passed,
-    /// This condition stopped it.
+    /// This condition stopped the call.
     Stopped(String),
-    /// A guard stopped it earlier, but would not have under the policy.
+    /// A guard stopped the call before its conditions, but would not have stopped it under the policy.
     New,
     /// The call did not get to its conditions.
     NotReached,
@@ -122,11 +122,11 @@ pub enum FactFate {
 /// A condition on a fact.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactRequirement {
-    /// The key of the fact; `None` if it depends on unknown arguments.
+    /// The key of the fact; `None` if the key depends on unknown arguments.
     pub key: Option<String>,
     /// The name of the fact.
     pub name: String,
-    /// True if it is required, false if it is forbidden.
+    /// True if the fact is required, false if it is forbidden.
     pub required: bool,
     /// The path of the condition in the configuration.
     pub rule: String,
@@ -163,11 +163,11 @@ pub struct ActualChange {
 pub enum Change {
     /// The fact is set.
     Set,
-    /// The fact may be set.
+    /// The fact was possibly set.
     MaybeSet,
     /// The fact is cleared.
     Cleared,
-    /// The fact may be cleared.
+    /// The fact was possibly cleared.
     MaybeCleared,
 }
 
@@ -183,8 +183,8 @@ impl From<Becomes> for Change {
 }
 
 impl FactTurn {
-    /// A turn with its calls that depend on facts; `None` without such calls. `first` is the first call of the turn in
-    /// the log.
+    /// Makes a turn from the calls that depend on facts; `None` if `calls` is empty. `first` is the first call of the
+    /// turn in the log.
     #[must_use]
     pub fn of(first: &RecordedCall, calls: Vec<FactCall>) -> Option<Self> {
         let waits = first.waits().first().map(|wait| wait.at_ms);
@@ -198,8 +198,8 @@ impl FactTurn {
 }
 
 impl FactCall {
-    /// The conditions of a call, and its changes of facts. `None` for a task, if the row has no facts, or if the call
-    /// ended before it was admitted.
+    /// The conditions of a call, and its changes of facts. `None` if the entry describes a task, the tool's row has no
+    /// facts, or the call ended before it was admitted.
     ///
     /// `before_ms` is the end of the previous call in its turn.
     #[must_use]
@@ -250,7 +250,7 @@ impl FactCall {
         })
     }
 
-    /// Returns true if the call got to its conditions.
+    /// Returns true if the call has conditions, and they were evaluated.
     fn asks(&self) -> bool {
         self.fate != FactFate::NotReached && !self.conditions.is_empty()
     }
@@ -272,7 +272,8 @@ fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     Some(format!("{}:{}", call.tenant, row.session(&agent, task.as_ref(), &context)))
 }
 
-/// The earliest and latest time at which a call may have begun. They are the same if the shard evaluated facts then.
+/// The earliest and latest possible begin of a call. Both are the same if the entry has the time at which the shard
+/// evaluated facts for the call.
 fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     let said = call.premises.as_ref().and_then(|premises| premises.entered_ms).filter(|at_ms| *at_ms > 0);
     if let Some(at_ms) = said {
@@ -286,8 +287,8 @@ fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     (earliest_ms.min(latest_ms), latest_ms)
 }
 
-/// The earliest and latest time at which it may have ended. They are the same if a worker ended the call and the entry
-/// has the shard's time.
+/// The earliest and latest possible end of a call. Both are the same if a worker ended the call and the entry has the
+/// shard's time.
 fn ended(call: &RecordedCall) -> (i64, i64) {
     let ran = call.premises.as_ref().is_some_and(|premises| premises.ran);
     let (one, other) = match call.over_ms {
@@ -298,11 +299,11 @@ fn ended(call: &RecordedCall) -> (i64, i64) {
     (one.min(other), one.max(other))
 }
 
-/// The arguments in the keys of facts.
+/// The arguments from which the keys of facts are built.
 struct Keys(Option<Box<RawValue>>);
 
 impl Keys {
-    /// The arguments that a call ran with, if they are completely known.
+    /// The arguments with which a call ran, if the log has all of them.
     fn of(call: &RecordedCall) -> Self {
         let text = match call.narrowed.as_ref().unwrap_or(&call.arguments) {
             Arguments::Whole(text) => Some(text.clone()),
@@ -331,7 +332,8 @@ impl Keys {
         PossibleChange { key: self.key(fact), name: fact.name.clone(), sets }
     }
 
-    /// The changes of facts at its end; `None` if the log does not show whether it had entered its session.
+    /// The changes of facts at the end of a call; `None` if the log does not show whether the call had entered its
+    /// session.
     fn did(&self, call: &RecordedCall, row: &ToolFacts<'_>) -> Option<Vec<ActualChange>> {
         let outcome = Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == call.outcome)?;
         let ran = call.premises.as_ref().map_or(outcome.is_success(), |premises| premises.ran);

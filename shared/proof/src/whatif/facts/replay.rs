@@ -1,8 +1,9 @@
-//! Evaluates conditions on facts: at each moment at which a call began, with the facts of its session as they would be
-//! then.
+//! Evaluates conditions on facts at each moment at which a call began, with the facts that the call's session would
+//! have under the policy.
 //!
-//! Times in the log are exact if the fleet evaluated facts itself. Otherwise, or if two events are in the same
-//! millisecond, both orders are evaluated. A result that holds in both is used, and any other is undecidable.
+//! If the fleet evaluated facts for a call, its times in the log are exact. Otherwise, or if two events are in the same
+//! millisecond, both orders of the events are evaluated. If both orders give the same result, it is used. Otherwise,
+//! the call is undecidable.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -12,7 +13,7 @@ use super::{FactCall, FactFate, FactRequirement, FactTurn};
 use crate::whatif::recorded::LogStart;
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
-/// If there are this many sessions, those without known facts are dropped.
+/// If there are this many sessions, sessions without known facts and calls in progress are dropped.
 const KEPT_MIN: usize = 10_000;
 /// Maximum turns that wait only in the replay at the same time.
 const WAITING_MAX: usize = 100_000;
@@ -33,28 +34,28 @@ const NEVER: &str = "it would wait for a fact, and the log does not show until w
 /// The next event of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TurnEvent {
-    /// Its call in progress ends.
+    /// The call in progress of this turn ends.
     End(u64),
-    /// Its next call is about to begin.
+    /// The next call of this turn is about to begin.
     Enter(u64),
 }
 
-/// A turn with calls to come.
+/// A turn with calls that have not ended yet.
 struct RunningTurn {
     turn: FactTurn,
     /// The index of the next call, or of the call in progress.
     next: usize,
     is_under_way: bool,
-    /// How much later than recorded it runs in the replay, ms.
+    /// How much later than recorded the turn runs in the replay, ms.
     shift_ms: i64,
-    /// If the call waits in the replay: since when, and for which condition.
+    /// If the call waits in the replay: the beginning of the wait, ms, and the condition that causes it.
     waits: Option<(i64, String)>,
 }
 
 /// The result of all conditions of a call.
 enum ConditionsResult {
     Passes,
-    /// The condition that denies it.
+    /// This condition denies the call.
     Denied(String),
     /// The turn and position of the call to wait for, and the condition.
     Waits(u64, usize, String),
@@ -73,8 +74,8 @@ enum ConditionResult {
 pub struct FactReplay<'a> {
     began: &'a LogStart,
     sessions: HashMap<String, Session>,
-    /// Unknown changes: from a session or tenant, with the name of a fact, to the time until which the fact is unknown,
-    /// ms.
+    /// Facts with unknown changes. The key is a session or tenant, with the name of the fact. The value is the time
+    /// until which the fact is unknown, ms.
     unsaid: HashMap<String, i64>,
     turns: HashMap<u64, RunningTurn>,
     next_turn: u64,
@@ -137,7 +138,7 @@ impl<'a> FactReplay<'a> {
         self.events.push(Reverse((at_ms, class, self.order, next)));
     }
 
-    /// Runs all events before this time.
+    /// Runs all events that are due before this time.
     fn until(&mut self, at_ms: i64) {
         while let Some(Reverse((now_ms, ..))) = self.events.peek()
             && *now_ms < at_ms
@@ -151,7 +152,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Schedules the next call of a turn, now at the earliest. If no calls are left, the turn is dropped.
+    /// Schedules the next call of a turn, at `now_ms` or later. If no calls are left, drops the turn.
     fn schedule_next(&mut self, number: u64, running: RunningTurn, now_ms: i64) {
         if let Some(call) = running.turn.calls.get(running.next) {
             self.at(call.began.1.saturating_add(running.shift_ms).max(now_ms), TurnEvent::Enter(number));
@@ -159,7 +160,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// A call is about to begin.
+    /// Handles a call that is about to begin.
     fn enter(&mut self, number: u64, now_ms: i64) {
         let Some(mut running) = self.turns.remove(&number) else { return };
         // A turn that waited for several calls is woken by each of them, but begins its call only once.
@@ -187,20 +188,20 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Evaluates the conditions of a call, as far as the log allows.
+    /// Evaluates the conditions of a call. Returns `Unsure` if the log lacks what a condition depends on.
     fn evaluate(&mut self, number: u64, running: &RunningTurn, call: &FactCall, now_ms: i64) -> ConditionsResult {
         if !call.asks() {
             return ConditionsResult::Passes;
         }
         let Some(session) = &call.session else { return ConditionsResult::Unsure(NO_SESSION) };
-        // A call that is later than in the fleet is evaluated now, any other at its recorded time.
+        // A call that is later than in the fleet is evaluated now. Any other call is evaluated at its recorded time.
         let is_moved = running.shift_ms > 0 || running.waits.is_some();
         let at = if is_moved { (now_ms, now_ms) } else { call.began };
         let time = EvaluationTime { turn: number, at, is_moved };
         let result = self.evaluate_all(running.turn.shard, session, call, time, true);
         let is_apart = self.sessions.get(session).is_some_and(|session| session.is_apart);
-        // The shard evaluated facts at this time and did not let the call wait. It knew more than the log shows, so
-        // evaluate the conditions without waits.
+        // The shard evaluated facts at this time and did not make the call wait. The shard knew more than the log
+        // shows, so the conditions are evaluated again without waits.
         if !matches!(result, ConditionsResult::Waits(..)) || !call.was_asked || is_moved || is_apart {
             return result;
         }
@@ -322,7 +323,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Reports the differences of a call. Returns whether there are any, and whether the call does not run.
+    /// Reports the differences of a call. Returns whether there are any differences, and whether the call is stopped.
     fn report_differences(
         &mut self,
         turn: &FactTurn,
@@ -400,7 +401,7 @@ impl<'a> FactReplay<'a> {
         self.schedule_next(number, running, now_ms);
     }
 
-    /// Marks the changes that a call may have made as unknown.
+    /// Marks the facts that a call possibly changed as unknown.
     fn mark_unknown(&mut self, scope: &str, call: &FactCall, at: (i64, i64)) {
         if call.did.as_ref().is_some_and(Vec::is_empty) {
             return;

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 
 use super::{Change, PossibleChange};
 
-/// Maximum calls in progress in a session for which others wait. As in the fleet, others do not wait for any more.
+/// Maximum calls in progress in a session for which other calls wait. As in the fleet, no call waits for further ones.
 const LIVE_MAX: usize = 256;
 
-/// The times until which a fact is set, ms. As in the fleet, only a certain clear ends them earlier.
+/// The times until which a fact is set, ms. As in the fleet, only a change that certainly clears the fact ends them
+/// earlier.
 #[derive(Debug, Clone, Copy, Default)]
 struct FactState {
     surely_ms: i64,
     perhaps_ms: i64,
-    /// Until then, the log does not show whether the fact is set.
+    /// Time until which the log does not show whether the fact is set, ms.
     unsaid_ms: i64,
     /// True if the fact was certainly cleared, so that changes from before the log do not matter.
     was_cleared: bool,
@@ -22,22 +23,22 @@ struct FactState {
 #[derive(Debug, Clone, Copy)]
 struct KnownFact {
     now: FactState,
-    /// The earliest and latest time of its last change, ms.
+    /// The earliest and latest possible time of the fact's last change, ms.
     since: (i64, i64),
     /// Time until which this record is needed, ms.
     kept_until_ms: i64,
-    /// The turn whose call changed it.
+    /// The turn whose call made the last change.
     turn: u64,
-    /// The state before that change.
+    /// The state before the last change.
     before: FactState,
 }
 
-/// A call that may change facts and has not ended.
+/// A call that has not ended and can change facts.
 #[derive(Debug)]
 pub(super) struct LiveCall {
     pub(super) turn: u64,
     pub(super) position: usize,
-    /// True if it has begun. A call that has not begun is waited for only if a fact is missing.
+    /// True if the call has begun. Other turns wait for a call that has not begun only if a required fact is missing.
     pub(super) entered: bool,
     pub(super) may: Vec<PossibleChange>,
     /// Turns that wait for this call.
@@ -59,7 +60,7 @@ pub(super) struct EvaluationTime {
     pub(super) turn: u64,
     /// The earliest and latest time, ms.
     pub(super) at: (i64, i64),
-    /// True if the time differs from that in the fleet. Then it is later than all events so far.
+    /// True if the time differs from the time in the fleet. It is then later than all events so far.
     pub(super) is_moved: bool,
 }
 
@@ -70,7 +71,7 @@ impl FactState {
         if is_so || self.unsaid_ms <= at_ms { Some(is_so) } else { None }
     }
 
-    /// Like [`Self::counts`], if the result is the same at both times.
+    /// The result of [`Self::counts`] at both times; `None` if the two results differ.
     fn counts_between(self, required: bool, at: (i64, i64)) -> Option<bool> {
         let first = self.counts(required, at.0);
         let last = self.counts(required, at.1);
@@ -83,8 +84,8 @@ impl FactState {
 }
 
 impl Session {
-    /// Whether a fact is set for a condition. The inner `None` means that it is uncertain. The outer `None` means that
-    /// nothing in the log sets the fact, but that it may have been set before the log began.
+    /// Whether a fact is set for a condition. The inner `None` means that the log leaves this open. The outer `None`
+    /// means that nothing in the log sets the fact, but that it was possibly set before the log began.
     pub(super) fn is_so(&self, fact: &str, required: bool, time: EvaluationTime) -> Option<Option<bool>> {
         let known = self.facts.get(fact)?;
         let mut is_so = known.now.counts_between(required, time.at);
@@ -98,7 +99,7 @@ impl Session {
         if is_so == Some(false) && !was_cleared { None } else { Some(is_so) }
     }
 
-    /// Changes a fact, by a call of this turn.
+    /// Applies a change of a fact by a call of this turn.
     pub(super) fn change(&mut self, fact: &str, change: Change, kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(fact).map(|known| known.now).unwrap_or_default();
         let until_ms = at.0.saturating_add(kept_ms);
@@ -112,7 +113,7 @@ impl Session {
         self.put(fact, now, until_ms, turn, at);
     }
 
-    /// Notes that a call may have changed a fact, which the log does not show.
+    /// Notes that a call possibly changed a fact: the log does not show whether it did.
     pub(super) fn mark_unknown(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(may.0).map(|known| known.now).unwrap_or_default();
         let now = match may.1 {
@@ -126,7 +127,7 @@ impl Session {
 
     fn put(&mut self, fact: &str, now: FactState, kept_until_ms: i64, turn: u64, since: (i64, i64)) {
         let last = self.facts.get(fact);
-        // The order of two changes at the same time is unknown, so the state before both may still have applied.
+        // The order of two changes at the same time is unknown. So the state before both is kept as the earlier state.
         let is_of_one_moment = |last: &&KnownFact| last.since.1 >= since.0 && last.turn != turn;
         let both = last.filter(is_of_one_moment).map(|last| last.before);
         let before = both.or(last.map(|last| last.now)).unwrap_or_default();
@@ -134,7 +135,7 @@ impl Session {
         self.facts.insert(fact.to_owned(), KnownFact { now, since, kept_until_ms, turn, before });
     }
 
-    /// Adds a call that may change facts from now on.
+    /// Adds a call that can change facts until it ends.
     pub(super) fn add_call(&mut self, turn: u64, position: usize, entered: bool, may: &[PossibleChange]) {
         if may.is_empty() {
             return;
@@ -152,8 +153,8 @@ impl Session {
         at.map(|at| self.live.swap_remove(at).waiters).unwrap_or_default()
     }
 
-    /// Returns the call to wait for, if any: a call of another turn that has begun and may set or clear the fact. If
-    /// the fact is missing, a call of an earlier turn that has not begun is waited for too.
+    /// Returns the call to wait for, if any. This is a call of another turn that has begun and can set the fact (if
+    /// `sets`) or clear it. If the fact is missing, calls of earlier turns that have not begun are included.
     pub(super) fn call_to_wait_for(
         &mut self,
         fact: &str,
@@ -161,7 +162,7 @@ impl Session {
         is_missing: bool,
         turn: u64,
     ) -> Option<&mut LiveCall> {
-        // A turn that changes nothing in the session comes after all others.
+        // A turn that cannot change facts of the session is ordered after all other turns.
         let number = if self.live.iter().any(|live| live.turn == turn) { turn } else { u64::MAX };
         let may =
             |live: &&mut LiveCall| live.may.iter().any(|may| may.sets == sets && may.key.as_deref() == Some(fact));

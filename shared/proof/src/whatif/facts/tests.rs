@@ -13,8 +13,8 @@ use crate::lines::{self, Line};
 use crate::whatif::recorded::{LogStart, RecordedCall, RecordedEntry};
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
-/// A row: `S` sets, `C` clears, `R` requires, `F` forbids. After `S` and `C`, a number is the time for which the change
-/// is kept, ms.
+/// A permission row with these facts. The first letter: `S` sets, `C` clears, `R` requires, `F` forbids. A number after
+/// the fact of `S` or `C` is the time for which the change is kept, ms.
 fn row(asks: &[&str]) -> FactRow {
     let mut row = FactRow::default();
     for ask in asks {
@@ -34,7 +34,7 @@ fn row(asks: &[&str]) -> FactRow {
     row
 }
 
-/// A policy with these rows of tools.
+/// A policy with these permission rows, by tool.
 fn policy(rows: &[(&str, &[&str])]) -> Permissions {
     let mut permissions = Permissions::default();
     for (tool, asks) in rows {
@@ -47,13 +47,13 @@ fn policy(rows: &[(&str, &[&str])]) -> Permissions {
 const MAIL: (&str, &[&str]) = ("mail", &["Stainted"]);
 const PAY: (&str, &[&str]) = ("pay", &["Ftainted"]);
 
-/// A call, as in its entry.
+/// A call, with the values that its entry records.
 struct Call {
     turn: &'static str,
     position: usize,
     tool: &'static str,
     admitted_ms: i64,
-    /// The time at which facts were evaluated, and the end of the call, ms.
+    /// The time at which facts were evaluated, ms. `ended_ms` is the end of the call.
     entered_ms: Option<i64>,
     ended_ms: i64,
     outcome: &'static str,
@@ -85,7 +85,7 @@ fn denied(call: Call, rule: &'static str) -> Call {
 }
 
 impl Call {
-    /// The entry of an older version, or of a tool without facts.
+    /// The same call without a time at which facts were evaluated, as an older version records it.
     fn unasked(self) -> Self {
         Self { entered_ms: None, ..self }
     }
@@ -138,7 +138,7 @@ fn replay_from(permissions: &Permissions, began: &LogStart, calls: &[Call]) -> (
         turns.extend(FactTurn::of(&recorded[0], by_facts.collect()));
     }
     turns.sort_by_key(|turn| turn.at_ms);
-    // As in the command, which stores them in a file.
+    // Serialize the turns, because the command stores them in a file.
     let lines: Vec<String> = turns.iter().map(|turn| serde_json::to_string(turn).unwrap()).collect();
     let found = RefCell::new(Vec::new());
     let mut replay = FactReplay::new(began, |difference| found.borrow_mut().push(difference));
@@ -176,12 +176,12 @@ fn a_fact_that_was_set_stops_what_forbids_it_until_it_is_cleared_or_over() {
         ran(("f", 0), "pay", (60_600, 60_610, 60_620)),
     ];
     assert_eq!(told(&[MAIL, PAY, look], &calls), (vec![], 4));
-    // The fact is not cleared any more.
+    // Without the row that clears the fact.
     let found = told(&[MAIL, PAY], &calls);
     assert_eq!(found.0, [one("d/0", DifferenceKind::Denied, FORBIDS, None)]);
-    // The fact is not set any more.
+    // Without the row that sets the fact.
     assert_eq!(told(&[PAY, look], &calls).0, [one("b/1", DifferenceKind::Allowed, FORBIDS, None)]);
-    // Another condition stops the call.
+    // With another condition, which stops the call.
     let quoted: (&str, &[&str]) = ("pay", &["Rquoted"]);
     let all: Vec<_> = ["a/0", "d/0", "f/0"].map(|call| one(call, DifferenceKind::Denied, REQUIRES, None)).into();
     let mut found = told(&[MAIL, quoted, look], &calls).0;
@@ -195,7 +195,7 @@ fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_cer
     fn at(turn: &'static str, tool: &'static str, at_ms: i64) -> Call {
         ran((turn, 0), tool, (at_ms, at_ms + 10, at_ms + 20))
     }
-    // A quote, and another one that may have been made.
+    // A quote, and a second quote with unknown outcome.
     let quotes: &[(&str, &[&str])] = &[("quote", &["Squoted"]), ("pay", &["Rquoted"])];
     let calls = [
         at("a", "quote", 0),
@@ -204,8 +204,8 @@ fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_cer
         denied(at("d", "pay", 61_000), REQUIRES),
     ];
     assert_eq!(told(quotes, &calls), (vec![], 2));
-    // A mail, a note whose fact is kept briefly, and a look that may have cleared the fact, a change that is also kept
-    // briefly.
+    // A mail sets a fact for long, and a note sets it briefly. A look with unknown outcome possibly cleared the fact;
+    // that change is also kept briefly.
     let look: (&str, &[&str]) = ("look", &["Ctainted 1000"]);
     let note: (&str, &[&str]) = ("note", &["Stainted 1000"]);
     let calls = [
@@ -217,7 +217,7 @@ fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_cer
         at("f", "pay", 61_000),
     ];
     assert_eq!(told(&[MAIL, PAY, look, note], &calls), (vec![], 3));
-    // A look whose change is kept longer than the fact that it may have cleared.
+    // The change by the look is kept longer than the fact that it possibly cleared.
     let look: (&str, &[&str]) = ("look", &["Ctainted 600000"]);
     let calls = [at("a", "mail", 0), unknown("b", "look", 30_000), at("c", "pay", 61_000)];
     assert_eq!(told(&[MAIL, PAY, look], &calls), (vec![], 1));
@@ -264,7 +264,7 @@ fn a_call_waits_for_an_earlier_turn_that_may_bring_what_it_requires_and_those_be
     ];
     let expected = [one("b/0", DifferenceKind::Delayed, REQUIRES, Some(280))];
     assert_eq!(told(pays, &calls).0, expected);
-    // A call of a later turn is not waited for, so no two turns wait for each other.
+    // No call waits for a call of a later turn, so no two turns wait for each other.
     let late = [
         ran(("b", 0), "pay", (200, 0, 225)).unasked(),
         ran(("b", 1), "quote", (200, 0, 300)).unasked(),
@@ -283,7 +283,7 @@ fn what_another_decision_leaves_out_is_not_there_for_those_behind_it() {
         one("b/0", DifferenceKind::Denied, "permissions.order.facts.require.offered", None),
     ];
     assert_eq!(told(rows, &calls).0, expected);
-    // If a call would be allowed, it is unknown how it would have ended.
+    // If a denied call would be allowed, it is unknown how the call would have ended.
     let first = denied(ran(("a", 0), "offer", (100, 110, 0)), "permissions.offer.facts.require.quoted");
     let then = ran(("b", 0), "order", (2_000, 0, 2_020)).unasked();
     let without = policy(&[("offer", &["Soffered"]), ("order", &["Roffered"])]);
@@ -303,7 +303,7 @@ fn what_the_log_does_not_say_is_told_and_no_difference() {
         assert_eq!(summary.not_decidable.len(), 1, "{summary:?}");
         summary.not_decidable.into_keys().next().unwrap()
     };
-    // Entries of an older version have no session. The effect of such a call on any session of the tenant is unknown.
+    // Entries of an older version have no session. Such a call possibly affected any session of the tenant.
     let old = || Call { session: None, ..ran(("a", 0), "pay", (100, 0, 110)).unasked() };
     assert_eq!(undecided(&[old()], &[MAIL, PAY], &LogStart::default()), NO_SESSION);
     let mail = Call { session: None, ..ran(("a", 0), "mail", (100, 0, 110)).unasked() };
@@ -314,7 +314,7 @@ fn what_the_log_does_not_say_is_told_and_no_difference() {
     began.cut_shard(0, 90);
     let at = |ms: i64| [ran(("a", 0), "pay", (ms, ms + 10, ms + 20))];
     assert!(undecided(&at(100), &[MAIL, PAY], &began).contains("before the log began"));
-    // They have expired by then.
+    // At this time, all facts from before the log have expired.
     let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &began, &at(60_200));
     assert!(found.is_empty() && decided == 1 && summary.not_decidable.is_empty(), "{found:?} {summary:?}");
     // Facts about arguments that are secrets.
@@ -327,8 +327,8 @@ fn what_the_log_does_not_say_is_told_and_no_difference() {
 fn of_one_moment_both_orders_are_looked_at() {
     let mail = |turn, at_ms| ran((turn, 0), "mail", (100, 105, at_ms));
     let pay = || ran(("b", 0), "pay", (101, 120, 125));
-    // The fact was set and evaluated in the same millisecond. The call passed, so it came first, or the fact was not
-    // set yet.
+    // The fact was set and evaluated in the same millisecond. The order of the two events is unknown, so the result is
+    // undecidable.
     let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &LogStart::default(), &[mail("a", 120), pay()]);
     assert!(found.is_empty() && decided == 0 && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
     // The fact was set before, and is set again. Both orders give the same result.

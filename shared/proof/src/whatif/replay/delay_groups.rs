@@ -1,7 +1,8 @@
 //! Tracks whether a limit and a cap both delayed calls whose order depends on both.
 //!
-//! Agents whose calls waited for the same counter form a group, because a call of one may take the room of another. If
-//! a limit and a cap delayed calls of a group, the order of its calls depends on data that the log does not have.
+//! Agents whose calls waited for the same counter form a group, because a call of one agent can take the room of
+//! another agent's call. If a limit and a cap both delayed calls of a group, the order of these calls depends on data
+//! that the log does not have.
 
 use std::collections::HashMap;
 
@@ -46,7 +47,7 @@ impl DelayGroups {
         number
     }
 
-    /// Notes that a cap or a limit delayed calls of an agent. `shared` is a counter for which others wait too.
+    /// Notes that a cap or a limit delayed calls of an agent. `shared` is a counter for which other agents wait too.
     pub(super) fn record(&mut self, agent: &str, shared: Option<&str>, (by_cap, by_limit): (bool, bool)) {
         let agent = self.number(agent);
         let mut root = self.root(agent);
@@ -83,7 +84,7 @@ impl Replay<'_> {
         }
     }
 
-    /// The counter that other agents wait for too, if they wait for `by`; `None` if the agent has its own.
+    /// The counter of `by` that the agent shares with other agents; `None` if the agent has its own counter.
     fn shared(&self, turn: &Turn, by: &str) -> Option<String> {
         let of_tenant = || format!("{} {by}", turn.tenant);
         if by == TICK {
@@ -95,7 +96,7 @@ impl Replay<'_> {
             };
             return caller_of(&self.fleet, turn).is_ok_and(has_day).then(of_tenant);
         }
-        // A limit that only the fleet's policy has may have counted any call.
+        // The fleet had this limit, but the policy does not. The limit possibly counted any call.
         let Some(known) = self.fleet.policy.limits.iter().find(|known| limit(&known.name) == by) else {
             return Some(by.to_owned());
         };

@@ -11,7 +11,7 @@ impl Replay<'_> {
         let upto = live.next + calls;
         let permits = self.ledger.debit(evaluation.counter_debits, calls);
         self.tasks.count_dispatched(&live.turn, calls);
-        // The shard's own time of the end of a slice has precedence, if the log has it.
+        // If the log has the shard's own time of the slice's end, it has precedence.
         let mut ends_ms = now_ms;
         let mut over_ms = None;
         let shown: &ReplayTurn = live;
@@ -36,7 +36,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Reports a call that is dispatched now, if the fleet did not dispatch it, or did so at another time.
+    /// Reports a call that the replay dispatches now, if the fleet did not dispatch it, or dispatched it at another
+    /// time.
     pub(super) fn report_dispatch(
         &mut self,
         live: &ReplayTurn,
@@ -64,7 +65,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Ends calls up to this one without running them.
+    /// Ends the calls before index `upto` without running them.
     pub(super) fn end(&mut self, live: &mut ReplayTurn, upto: usize, by: &str, reason: &str) {
         let shown: &ReplayTurn = live;
         for at in shown.next..upto.min(shown.turn.calls.len()) {
@@ -119,7 +120,7 @@ impl Replay<'_> {
     }
 }
 
-/// When and how the fleet finally decided about a call; `None` if the call ended otherwise.
+/// The time and the result of the fleet's final decision about a call; `None` if the call ended without one.
 pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &DispatchDecision)> {
     let about = |decision: &&Decision| match &decision.what {
         DispatchDecision::Go(calls, _) | DispatchDecision::Refuse(calls, _) => {
@@ -130,8 +131,8 @@ pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &Dispatc
     turn.decisions.iter().find(about).map(|decision| (decision.at_ms, &decision.what))
 }
 
-/// The cause for which a call waited in the fleet, as far as the log shows it: a wait of its own, or the cap or limit
-/// that the slice before it had used up.
+/// The cause for which a call waited in the fleet, as far as the log shows it. The cause is a recorded wait of the
+/// call, or the cap or limit that the previous slice of the turn used up.
 pub(super) fn waited_for(turn: &Turn, at: usize) -> Option<String> {
     let before = turn.decisions.iter().rev().filter(|decision| decision.first <= at);
     for decision in before {

@@ -1,4 +1,4 @@
-//! Evaluates a turn's next calls under the policy, with the counters as they would be.
+//! Evaluates a turn's next calls under the policy, with the values that the counters would have.
 
 use tickfleet_core::keys::limits;
 use tickfleet_core::turn::limit::{Debit, Evaluator, Planned, Refusal, Rules, WindowKind};
@@ -13,46 +13,46 @@ use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 /// Time after which a turn that waits for a permit is evaluated again, ms.
 const LOOK_MS: i64 = 5_000;
 
-/// The decision about the calls of a turn that are not admitted yet.
+/// The decision about the calls of a turn that were not admitted yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AdmissionVerdict {
-    /// This many of them are dispatched as a slice.
+    /// This many of the calls are dispatched as a slice.
     Dispatch(usize),
-    /// They wait. `behind`: others wait for the same limit and come first.
+    /// The calls wait. `behind` is true if other turns already wait for the same limit and come first.
     Wait { behind: bool },
-    /// This many of them end for this reason.
+    /// This many of the calls end for this reason.
     Refuse(EndReason, usize),
-    /// All of them end for this reason: a cap is used up.
+    /// All of the calls end for this reason: a cap is used up.
     End(EndReason),
 }
 
 /// The result of evaluating a turn's next calls.
 pub(super) struct TurnEvaluation {
     pub(super) verdict: AdmissionVerdict,
-    /// The cap or limit that stops them, or cuts them short.
+    /// The cap or limit that stops all of the calls, or all but the first few.
     pub(super) by: String,
-    /// The throttle queue in which they then wait, and the earliest end of that wait, ms.
+    /// The throttle queue in which the stopped calls wait. `until_ms` is the earliest end of the wait, ms.
     pub(super) queue: String,
     pub(super) until_ms: i64,
     /// The debits of the calls when they are dispatched.
     pub(super) counter_debits: Vec<CounterDebit>,
     /// Limits that cannot be evaluated.
     pub(super) unknown: Vec<UnknownLimit>,
-    /// The beginnings of the agent's current tick and day, ms; `i64::MAX` if their use is known from a recorded
-    /// admission.
+    /// The beginnings of the agent's current tick and day, ms. `i64::MAX` if a recorded admission states how much of
+    /// the tick or day was used.
     pub(super) known_ms: (i64, i64),
     /// True if the used part of the task's budget is known.
     pub(super) knows_task: bool,
 }
 
 impl TurnEvaluation {
-    /// Returns true if this is a limit that cannot be evaluated: calls that it stopped stay stopped.
+    /// Returns true if `by` is a limit that cannot be evaluated. Calls that such a limit stopped stay stopped.
     pub(super) fn is_unknown(&self, by: &str) -> bool {
         self.unknown.iter().any(|unknown| unknown.by == by)
     }
 }
 
-/// The core's decision about the next `wanted` calls, and the index of the debit that stops them or cuts them short.
+/// The core's decision about the next `wanted` calls, and the index of the debit that stops all or some of them.
 fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (AdmissionVerdict, Option<usize>) {
     let mut view = View::default();
     for counter_debit in counter_debits {
@@ -76,7 +76,7 @@ fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (Admis
     };
     let debits: Vec<Debit> = counter_debits.iter().map(|counter_debit| counter_debit.debit.clone()).collect();
     let stop = evaluator.fit(&debits, wanted).ok().and_then(|fit| fit.stop);
-    // The rest after rejected calls is evaluated separately.
+    // Calls after the rejected ones are evaluated separately.
     let rules = |from| if from == 0 { Rules::Debits(debits.clone()) } else { Rules::Withheld };
     let Ok(plan) = evaluator.plan(wanted, rules) else { return (AdmissionVerdict::Wait { behind: true }, stop) };
     let verdict = match (plan.refused.into_iter().next(), plan.next) {
@@ -98,7 +98,7 @@ fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (Admis
     (verdict, stop)
 }
 
-/// Returns true if the result matches the recorded decision, or if unknown limits or calls may explain the difference.
+/// Returns true if the result matches the recorded decision, or if unknown limits or calls can explain the difference.
 fn agrees(live: &ReplayTurn, on: &Decision, verdict: &AdmissionVerdict, unknown: &[UnknownLimit]) -> bool {
     let is_unknown = |by: &str| unknown.iter().any(|unknown| unknown.by == by);
     match (&on.what, verdict) {
@@ -124,7 +124,7 @@ impl Replay<'_> {
         if let Some(DispatchDecision::Go(_, note)) = on.map(|on| &on.what)
             && !self.apart.contains(&name)
         {
-            // The shard's values apply as long as everything was decided as in the fleet.
+            // The shard's values apply while the replay has decided everything as the fleet did.
             let before = |used: u32| u64::from(used.saturating_sub(note.calls));
             for counter_debit in counter_debits.iter_mut() {
                 match &*counter_debit.debit.row.name {
@@ -160,26 +160,26 @@ impl Replay<'_> {
         let mut caps = self.fleet.policy.caps(caller.owner, caller.policy);
         let paused_ms = self.pauses.until(turn, on, now_ms);
         if paused_ms.is_some() {
-            // As in schedulers.
+            // Schedulers do the same during a pause.
             caps.calls_per_tick = 0;
         }
         let fleet = self.fleet;
         let task = self.tasks.of(turn);
         let mut counter_debits = self.ledger.cap_debits(&fleet, caller, (turn, wanted), (&caps, task), now_ms);
         let known_ms = self.anchor(turn, &mut counter_debits, on);
-        // Store the counters without a debit: the calls may have to wait although there is room.
+        // Store the counters without a debit, because the calls possibly wait although the caps have room.
         self.ledger.store_states(&counter_debits);
         let (of_limits, unknown) = self.ledger.limit_debits(&fleet, caller, turn, live.next, now_ms);
         counter_debits.extend(of_limits);
         for counter_debit in &mut counter_debits {
             counter_debit.debit.amounts.truncate(wanted);
-            // Turns that wait for a cap wait for the agent's tick.
+            // Turns that wait for any cap are in the queue of the agent's tick.
             let is_queue = counter_debit.is_limit() || &*counter_debit.debit.row.name == limits::TICK;
             counter_debit.state.queued = is_queue
                 && queue != Some(counter_debit.queue.as_str())
                 && self.queues.contains_key(&counter_debit.queue);
         }
-        // The order in which the core sorts them.
+        // The core sorts debits in the same order.
         counter_debits.sort_by_key(|counter_debit| counter_debit.debit.first());
         let (mut verdict, mut stop) = decide(wanted, &counter_debits, now_ms);
         let has_returned = counter_debits.iter().any(|counter_debit| counter_debit.returned > 0);
@@ -204,12 +204,12 @@ impl Replay<'_> {
     }
 }
 
-/// The debit of this cap.
+/// The debit of the cap with this name.
 fn of_cap<'a>(counter_debits: &'a [CounterDebit], limit: &str) -> Option<&'a CounterDebit> {
     counter_debits.iter().find(|counter_debit| &*counter_debit.debit.row.name == limit)
 }
 
-/// The cap that stops any calls after these: the day, if they use it up, otherwise the tick.
+/// The cap that stops all calls after the next `calls`: a day cap, if these calls use it up, otherwise the tick cap.
 fn next_cap(counter_debits: &[CounterDebit], calls: usize) -> Option<&CounterDebit> {
     let is_full = |counter_debit: &&CounterDebit| {
         counter_debit.state.used.saturating_add(counter_debit.debit.sum(calls)) >= counter_debit.debit.row.max
@@ -225,7 +225,7 @@ fn until_ms(counter_debit: &CounterDebit, (calls_per_tick, paused_ms): (u32, Opt
         (limits::TASK, _) => now_ms,
         (limits::TICK, _) => match paused_ms {
             Some(until_ms) => counter_debit.state.ends_ms.max(until_ms),
-            // No tick has room: the call would wait until it expires.
+            // A cap of 0 never has room: the call would wait until it expires.
             None if calls_per_tick == 0 => now_ms + WAIT_MS_MAX + 1,
             None => counter_debit.state.ends_ms,
         },

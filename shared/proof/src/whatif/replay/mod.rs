@@ -1,9 +1,9 @@
-//! Evaluates caps and limits: at each moment at which the fleet decided about a turn, with the counters as they would
-//! be then.
+//! Evaluates caps and limits at each moment at which the fleet decided about a turn. The counters have the values that
+//! they would have under the policy.
 //!
-//! If the result is the same, the turn continues as recorded. If calls that were dispatched must wait, they are
-//! dispatched when there is room, in the order in which they came. If calls that waited or were rejected may run, they
-//! are dispatched at once and debit counters.
+//! If the result is the same, the turn continues as recorded. If calls were dispatched in the fleet but must wait in
+//! the replay, they are dispatched when there is room, in the order in which they came. If calls waited or were
+//! rejected in the fleet but can run in the replay, they are dispatched at once and debit counters.
 
 mod delay_groups;
 mod dispatch;
@@ -31,9 +31,9 @@ use super::tasks::Tasks;
 use super::turns::{Decision, DispatchDecision, EARLIER, ROOM, Turn};
 use super::{DAY, Difference, Summary, TASK, TICK};
 
-/// Maximum turns that wait at the same time under the policy. Any more are undecidable.
+/// Maximum turns that wait at the same time under the policy. Further turns are counted as undecidable.
 const WAITING_MAX: usize = 100_000;
-/// A turn that would wait longer would have expired, ms.
+/// Maximum wait of a turn, ms. A turn that would wait longer would have expired.
 const WAIT_MS_MAX: i64 = limits::DEADLINE_DEFAULT_MS;
 
 /// The name for a limit that cut a slice short but is not named in the log.
@@ -43,8 +43,8 @@ const NOT_ADMITTED: &str = "its admission is not in the log (audit.admissions)";
 const OPEN_BEFORE: &str = "the window that stopped it began before the log";
 const NO_TASK: &str = "the budget of its task rejected it, and the used part is not in the log";
 const GAVE_BACK: &str = "the log does not show when waiting calls of these limits held slots";
-/// Why a difference is not reported if a limit and a cap both delay calls. The order of turns that wait for either, and
-/// the times at which they are evaluated again, depend on data that the log does not have.
+/// Why a difference is not reported if a limit and a cap both delay calls. The log lacks the data that determines the
+/// order of the waiting turns, and the times at which the turns are evaluated again.
 const LIMITS_BESIDE_CAPS: &str = "a limit and a cap both delayed calls of its agent, or of agents that wait for the \
                                   same limit: this cannot be evaluated again";
 const TOO_MANY: &str = "more calls would wait than this command tracks";
@@ -58,30 +58,30 @@ enum ReplayEvent {
     Free(String, u64),
     /// Permits are taken again by calls that returned them while they waited.
     Take(String, u64),
-    /// A call that returned a permit of a counter begins to queue for it (`true`), or stops.
+    /// A call that returned a permit of a counter begins to queue for a permit of this counter (`true`), or leaves the
+    /// queue (`false`).
     Line(String, bool),
     /// The fleet decided about a turn: its number, and the index of the decision.
     Decision(u64, usize),
-    /// There may be room for turns that wait only in the replay.
+    /// A throttle queue with turns that wait only in the replay is checked for room.
     Room(String),
 }
 
-/// The time of an event, ms, and the order of events at the same time: class, tie, and order of creation. Then the
-/// event.
+/// An event, with its time, ms. Events at the same time are ordered by class, tie, and order of creation.
 type Event = (i64, u8, i64, u64, ReplayEvent);
 
-/// A turn with decisions to come.
+/// A turn whose decisions are not all replayed yet.
 struct ReplayTurn {
     turn: Turn,
     /// The index of the first undecided call.
     next: usize,
-    /// The wait in the replay, if it did not wait in the fleet, or for another time.
+    /// The turn's wait in the replay, if the turn did not wait in the fleet, or waited for a different time.
     divergence: Option<Divergence>,
-    /// The number of decisions to come.
+    /// The number of decisions that are not replayed yet.
     left: usize,
-    /// When its last slice in the replay ends, ms.
+    /// When the turn's last slice in the replay ends, ms.
     busy_ms: i64,
-    /// The throttle queue in which it waits, as in the fleet.
+    /// The throttle queue in which the turn waits in the replay and waited in the fleet.
     parked: Option<String>,
 }
 
@@ -91,7 +91,7 @@ struct Divergence {
     since_ms: i64,
 }
 
-/// Returns true if a window has no room left. An `allowed` of 0 means that the log does not have it.
+/// Returns true if a window has no room left. If the log does not have the maximum, `allowed` is 0.
 const fn is_full(used: u32, allowed: u32) -> bool {
     allowed > 0 && used >= allowed
 }
@@ -110,9 +110,9 @@ pub struct Replay<'a> {
     /// Turns that wait only in the replay, by throttle queue, in the order in which they came.
     queues: HashMap<String, BTreeMap<u64, ()>>,
     waiting: usize,
-    /// The number of turns that wait in a throttle queue as in the fleet.
+    /// For each throttle queue, the number of turns that wait in the replay and waited in the fleet.
     parked: HashMap<String, u64>,
-    /// Agents with calls that were decided differently: recorded values of their counters no longer apply.
+    /// Agents with calls that the replay decided differently. The recorded values of their counters no longer apply.
     apart: HashSet<String>,
     /// The causes that delayed calls, by agent.
     delay_groups: DelayGroups,
@@ -127,8 +127,8 @@ pub struct Replay<'a> {
 impl<'a> Replay<'a> {
     /// A replay under the policy of `fleet` that reports differences to `tell`.
     ///
-    /// `operated` has the actions of operators. `began` has the time from which the log is complete; the use of earlier
-    /// windows is unknown.
+    /// `operated` has the actions of operators. `began` has the time from which the log is complete. The use of windows
+    /// that began earlier is unknown.
     #[must_use]
     pub fn new(
         fleet: Fleet<'a>,
@@ -180,8 +180,8 @@ impl<'a> Replay<'a> {
                 }
                 DispatchDecision::Go(..) | DispatchDecision::Refuse(_, None) => {}
             }
-            // At the same time, calls that are dispatched come first, in order. Then come slices that a limit cut
-            // short, because it was full by then, and then waits and rejections.
+            // Order of decisions at the same time: first complete dispatches. Then slices that a limit cut short:
+            // earlier dispatches had filled the limit. Waits and rejections come last.
             let (class, tie) = match &decision.what {
                 DispatchDecision::Go(calls, note) => {
                     let is_cut = decision.first + calls < turn.calls.len() && !note.is_full();
@@ -208,7 +208,7 @@ impl<'a> Replay<'a> {
         self.events.push(Reverse((at_ms, class, tie, self.order, next)));
     }
 
-    /// Runs all events before this time.
+    /// Runs all events that are due before this time.
     fn until(&mut self, at_ms: i64) {
         while let Some(Reverse((now_ms, ..))) = self.events.peek()
             && *now_ms < at_ms
@@ -242,7 +242,7 @@ impl<'a> Replay<'a> {
         let decision = live.turn.decisions[index].clone();
         self.ledger.slots = decision.slots.or(self.ledger.slots);
         self.tasks.apply_before(&live.turn, &decision);
-        // A turn that waits in the replay continues by itself, and calls that it already dispatched are decided.
+        // Skip the recorded decision in two cases: the turn waits in the replay, or the calls were already decided.
         let behind = match &decision.what {
             DispatchDecision::Go(calls, _) | DispatchDecision::Refuse(calls, _) => decision.first + calls,
             DispatchDecision::Wait(..) => decision.first + 1,
@@ -251,7 +251,7 @@ impl<'a> Replay<'a> {
             live.next = live.next.max(decision.first);
             self.compare(number, &mut live, &decision, (now_ms, true));
         } else if live.divergence.is_none() && live.next < decision.first {
-            // The calls in between ended in another way (expired, canceled).
+            // The calls before `decision.first` ended without a decision (expired, canceled).
             live.next = decision.first;
             self.compare(number, &mut live, &decision, (now_ms, true));
         }
@@ -261,9 +261,10 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Compares the result under the policy with the recorded decision. `is_first` is false for the rest of a decision.
+    /// Compares the result under the policy with the recorded decision. `is_first` is false if an earlier call already
+    /// compared the first calls of the decision.
     fn compare(&mut self, number: u64, live: &mut ReplayTurn, decision: &Decision, (now_ms, is_first): (i64, bool)) {
-        // The guards have reported that the agent or tenant does not exist.
+        // The agent or tenant does not exist. The guards have already reported this.
         let Ok(caller) = caller_of(&self.fleet, &live.turn) else {
             live.next = live.turn.calls.len();
             return;
@@ -293,7 +294,7 @@ impl<'a> Replay<'a> {
                     AdmissionVerdict::Refuse(_, ends) => (live.next + ends).min(end),
                     _ => end,
                 };
-                // The rest of the calls that were rejected together is evaluated separately.
+                // Other calls that were rejected in the same decision are evaluated separately.
                 if live.next < end {
                     self.compare(number, live, decision, (now_ms, false));
                 }
@@ -328,8 +329,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// How many of the calls to dispatch were dispatched. If they waited: how many were later dispatched together, if
-    /// known (`cut`).
+    /// How many of the calls the fleet dispatched in this decision. If the calls waited, returns how many the fleet
+    /// dispatched together later, if known (`cut`).
     fn recorded(
         &mut self,
         live: &ReplayTurn,
@@ -348,7 +349,7 @@ impl<'a> Replay<'a> {
         evaluation.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
     }
 
-    /// Dispatches as many calls as fit, of which `recorded` were dispatched in the fleet. The rest waits.
+    /// Dispatches `fits` calls, and lets the rest wait. The fleet dispatched `recorded` calls.
     fn dispatch_fitting(
         &mut self,
         number: u64,
@@ -364,12 +365,13 @@ impl<'a> Replay<'a> {
         if fits < recorded || recorded == 0 && live.next < live.turn.calls.len() {
             self.wait(number, live, Divergence { by, queue, since_ms: now_ms }, until_ms);
         } else if fits == recorded && live.next < live.turn.calls.len() && live.left > 0 {
-            // The rest waits for the limit that cut the slice short, until these calls have ended.
+            // The rest of the turn waits for the limit that cut the slice short, until the dispatched calls end.
             self.park(live, queue);
         }
     }
 
-    /// Returns true if a recorded wait stands: the calls wait as long under the policy, or this is undecidable.
+    /// Returns true if a recorded wait is kept: under the policy, the calls wait at least as long, or the wait is
+    /// undecidable.
     fn is_wait_confirmed(&mut self, live: &ReplayTurn, by: &str, until_ms: i64, evaluation: &TurnEvaluation) -> bool {
         let agent = agent_of(&live.turn);
         if by == ROOM || by == EARLIER && !self.apart.contains(&agent) {
@@ -380,14 +382,14 @@ impl<'a> Replay<'a> {
             return true;
         }
         match evaluation.verdict {
-            // These calls are not dispatched, whatever else applies.
+            // These calls end instead of waiting, even if other limits are unknown.
             AdmissionVerdict::Refuse(..) | AdmissionVerdict::End(_) => false,
             _ if evaluation.is_unknown(by) => true,
             AdmissionVerdict::Wait { behind: true } => true,
             AdmissionVerdict::Wait { behind: false } => {
                 until_ms == 0 || evaluation.until_ms >= until_ms || evaluation.by != by && self.apart.is_empty()
             }
-            // A turn that comes while others wait for the same limit queues behind them, even if there is room by then.
+            // If other turns already wait for the same limit, a new turn queues behind them, even if there is room.
             AdmissionVerdict::Dispatch(_) => {
                 let is_waited_for = |counter_debit: &CounterDebit| {
                     counter_debit.by == by && counter_debit.is_limit() && self.parked.contains_key(&counter_debit.queue)
@@ -397,19 +399,19 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if this is a share of the slots, under this policy too.
+    /// Returns true if the limit is a share of the slots under this policy.
     fn is_share(&self, by: &str) -> bool {
         let is_it = |limit: &Limit| matches!(limit.bound, LimitBound::Share(_)) && super::limit(&limit.name) == by;
         self.fleet.policy.limits.iter().any(is_it)
     }
 
-    /// The throttle queue of a turn that waits for this.
+    /// The throttle queue of a turn that waits for this cap or limit.
     fn queue_of(live: &ReplayTurn, by: &str, evaluation: &TurnEvaluation) -> String {
         let counter_debit = evaluation.counter_debits.iter().find(|counter_debit| counter_debit.by == by);
         counter_debit.map_or_else(|| agent_of(&live.turn), |counter_debit| counter_debit.queue.clone())
     }
 
-    /// Notes the throttle queue in which a turn waits as in the fleet, because others queue behind it.
+    /// Notes the throttle queue of a turn that waits both in the fleet and in the replay. Other turns queue behind it.
     fn park(&mut self, live: &mut ReplayTurn, queue: String) {
         self.count_queued(queue.clone(), true);
         live.parked = Some(queue);
@@ -433,7 +435,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if a recorded rejection stands.
+    /// Returns true if a recorded rejection is kept.
     fn is_refused(&mut self, shard: u32, by: Option<&str>, evaluation: &TurnEvaluation) -> bool {
         let Some(by) = by else { return true };
         if by == TASK && !evaluation.knows_task {
@@ -448,7 +450,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if the window that stopped calls was open before the log began, so that its use is unknown.
+    /// Returns true if the window that stopped calls began before the log did. The use of such a window is unknown.
     fn was_open(&mut self, shard: u32, by: &str, evaluation: &TurnEvaluation) -> bool {
         let began_ms = self.began.of(shard);
         let open = match by {

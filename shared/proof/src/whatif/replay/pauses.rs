@@ -10,7 +10,8 @@ use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 pub(super) struct Pauses(HashMap<String, Vec<(i64, i64)>>);
 
 impl Pauses {
-    /// Reads the pauses from the log. A pause without a begin began before the log, and a pause without an end lasts.
+    /// Reads the pauses from the log. A pause without a beginning began before the log. A pause without an end has not
+    /// ended yet.
     pub(super) fn of(acts: &[Pause]) -> Self {
         let mut acts: Vec<&Pause> = acts.iter().collect();
         acts.sort_by_key(|act| act.at_ms);
@@ -22,7 +23,7 @@ impl Pauses {
                 (false, _) if !is_open => of.push((act.at_ms, i64::MAX)),
                 (true, Some(last)) if is_open => last.1 = act.at_ms,
                 (true, None) => of.push((i64::MIN, act.at_ms)),
-                // Parts of an export may overlap, so this is a repetition.
+                // Parts of an export can overlap, so this action was already read.
                 _ => {}
             }
         }

@@ -1,4 +1,5 @@
-//! Permits that calls returned while one of them waited for a turn or an approval, and then took again, as recorded.
+//! Recorded times at which the calls of a slice had no permits: one call waited for a turn or an approval, so the calls
+//! returned their permits and later took them again.
 
 use tickfleet_core::turn::limit::WindowKind;
 
@@ -13,24 +14,24 @@ struct PermitInterval {
     until_ms: i64,
 }
 
-/// The times in which calls of a slice held permits; `None` if the log does not show them. `ends_ms` is the end of the
-/// slice.
+/// The times in which calls of a slice held permits; `None` if the log does not show these times. `ends_ms` is the end
+/// of the slice.
 fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<PermitInterval>> {
     let DispatchDecision::Go(calls, note) = &decision.what else { return None };
     let end = decision.first + calls;
-    // A slice that begins by taking permits again had returned them before, which the note does not show.
+    // If the first note says that permits were taken again, the slice returned them earlier. The log lacks that note.
     if usize::try_from(note.calls).ok()? != *calls || decision.places.first()?.again {
         return None;
     }
     let mut found = Vec::new();
     let mut next = decision.first;
-    // The calls that hold permits now, and since when.
+    // The calls that hold permits now, and the time since which they hold them.
     let mut holding = Some((decision.first, end, decision.at_ms));
     for place in &decision.places {
         let before = holding.take();
         if place.again {
             if let Some((from, upto, since_ms)) = before {
-                // These calls ran before the others, and have ended by now.
+                // These calls ran before the other calls of the slice, and have ended.
                 let until_ms = turn.calls.get(upto.checked_sub(1)?)?.over_ms?;
                 found.push(PermitInterval { from, upto, since_ms, until_ms });
             }
@@ -52,8 +53,8 @@ fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Permi
 
 impl Replay<'_> {
     /// Schedules the recorded returns and acquisitions of permits, for calls that are dispatched. `permits` has the
-    /// permits that they take first. Returns false if they did not return any before their end, or if the times are
-    /// unknown.
+    /// permits that the calls take at their dispatch. Returns false if the calls kept all permits until their end, or
+    /// if the times are unknown.
     pub(super) fn with_gaps(
         &mut self,
         turn: &Turn,
@@ -92,14 +93,15 @@ impl Replay<'_> {
                 self.at(interval.until_ms + later_ms, 0, 0, ReplayEvent::Free(counter, count));
             }
         }
-        // A slice that ended without taking its permits again queued for them until then.
+        // A slice that ended without taking its permits again queued for the permits until its end.
         if let Some(stood_ms) = before_ms.filter(|_| decision.places.last().is_some_and(|last| !last.again)) {
             self.queue_for_permits(permits, stood_ms, ends_ms.max(stood_ms));
         }
         true
     }
 
-    /// Turns that come between these times may have queued behind calls that need these permits again.
+    /// Marks these permits as queued for between the two times. Turns that come in this time possibly queued behind the
+    /// calls that need the permits again.
     fn queue_for_permits(&mut self, permits: &[(String, u64)], from_ms: i64, upto_ms: i64) {
         for (counter, _) in permits {
             self.at(from_ms, 0, 0, ReplayEvent::Line(counter.clone(), true));

@@ -1,11 +1,11 @@
-//! Decisions that limits which cannot be evaluated may explain: these stay as recorded.
+//! Finds decisions that are possibly caused by limits that cannot be evaluated. Such decisions stay as recorded.
 
 use super::ReplayTurn;
 use super::evaluate::{AdmissionVerdict, TurnEvaluation};
 use crate::whatif::turns::{Decision, DispatchDecision};
 
-/// How many calls were dispatched together, if the policy would dispatch more of them and there may be another reason
-/// why the rest was not: the log does not have all calls, or a limit cannot be evaluated.
+/// How many calls the fleet dispatched together, if the policy would dispatch more of them and the reason for the
+/// difference is unknown: the log does not have all calls, or a limit cannot be evaluated.
 pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> Option<usize> {
     let AdmissionVerdict::Dispatch(fits) = evaluation.verdict else { return None };
     let turn = &live.turn;
@@ -24,8 +24,8 @@ pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: 
     (is_go && !turn.is_whole || is_other).then_some(went)
 }
 
-/// Returns true if a turn that would be dispatched now waited for a limit that cannot be evaluated, after this decision
-/// and before its dispatch.
+/// Returns true if the policy would dispatch a turn now, but between this decision and its dispatch in the fleet the
+/// turn waited for a limit that cannot be evaluated.
 pub(super) fn waits_for_unknown(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> bool {
     let behind = live.turn.decisions.iter().skip_while(|other| *other != decision).skip(1);
     let waits = behind.map_while(|other| match &other.what {

@@ -1,12 +1,12 @@
-//! Turns that wait only in the replay, or longer or shorter than recorded. They are dispatched when there is room, in
-//! the order in which they came.
+//! Turns that wait only in the replay, or wait longer or shorter than recorded. They are dispatched when there is room,
+//! in the order in which they came.
 
 use super::dispatch::recorded_decision;
 use super::evaluate::{AdmissionVerdict, TurnEvaluation};
 use super::{Divergence, Replay, ReplayEvent, ReplayTurn, TOO_MANY, WAIT_MS_MAX, WAITING_MAX, caller_of};
 
 impl Replay<'_> {
-    /// Makes a turn wait that did not wait in the fleet, or not as long.
+    /// Makes a turn wait although it did not wait in the fleet, or waited for a shorter time.
     pub(super) fn wait(&mut self, number: u64, live: &mut ReplayTurn, apart: Divergence, until_ms: i64) {
         if self.waiting >= WAITING_MAX && live.divergence.is_none() {
             self.summary.cannot_say(TOO_MANY, (live.turn.calls.len() - live.next) as u64);
@@ -22,8 +22,7 @@ impl Replay<'_> {
         self.at(until_ms, 5, 0, ReplayEvent::Room(queue));
     }
 
-    /// There may be room for the turns that wait in this throttle queue only in the replay. Dispatches as many as may
-    /// run, in order.
+    /// Dispatches turns that wait in this throttle queue only in the replay, in order, until one does not fit.
     pub(super) fn dispatch_waiting(&mut self, queue: &str, now_ms: i64) {
         loop {
             let Some(number) = self.queues.get(queue).and_then(|waiting| waiting.keys().next().copied()) else {
@@ -53,7 +52,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Evaluates the first turn of a throttle queue. Returns when to evaluate it again, if it stays there.
+    /// Evaluates the first turn of a throttle queue. If the turn stays in the queue, returns when to evaluate it again.
     pub(super) fn evaluate_first(
         &mut self,
         number: u64,
@@ -80,7 +79,7 @@ impl Replay<'_> {
             live.divergence = None;
             return None;
         }
-        // Calls with a later recorded dispatch keep that time, unless no other calls are left.
+        // Calls whose recorded dispatch is later than now keep the recorded time, unless no other calls are left.
         let is_due = |at: &usize| recorded_decision(&live.turn, *at).is_none_or(|(then_ms, _)| then_ms <= now_ms);
         let left = live.next..live.turn.calls.len();
         let wanted = match left.clone().take_while(is_due).count() {
@@ -141,7 +140,7 @@ impl Replay<'_> {
         Some(now_ms + 1)
     }
 
-    /// Returns true if calls are left and their recorded decision is not in the future.
+    /// Returns true if calls are left, and their recorded decision is not later than now or the turn's last slice.
     pub(super) fn is_ahead(&self, live: &ReplayTurn, now_ms: i64) -> bool {
         live.next < live.turn.calls.len()
             && recorded_decision(&live.turn, live.next).is_some_and(|(then_ms, _)| then_ms <= now_ms.max(live.busy_ms))

@@ -17,14 +17,14 @@ fn a_place_that_was_given_back_while_a_call_waited_was_others_meanwhile() {
     let first = over(turn("a", &[(1_000, 0, go(2, 1, 5_000))]), 1_500);
     let others = [
         over(turn("b", &[waits(1_050), (1_100, 0, go(1, 2, 5_000))]), 1_200),
-        // It waits although the permit is free, because the call that returned it comes first.
+        // The turn waits although the permit is free, because the call that returned the permit comes first.
         over(turn("c", &[waits(1_250), (1_500, 0, go(1, 3, 5_000))]), 1_600),
     ];
     let all = |notes: &str| [vec![noted(first.clone(), notes)], others.to_vec()].concat();
     assert_eq!(told(&places(1), &all("G1100,2;H1300,2")), []);
-    // The call ended without taking its permit again.
+    // The call of the first turn ended without taking its permit again.
     assert_eq!(told(&places(1), &all("G1100,2")), []);
-    // If it had kept its permit, the other turn would have waited longer.
+    // If the call had kept its permit, the other turn would have waited longer.
     assert_eq!(told(&places(1), &all(""))[0].0, "b/0");
 }
 

@@ -1,4 +1,4 @@
-//! Gaps in the log, and their consequences.
+//! Replays of logs with gaps.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn what_a_limit_may_have_cut_short_that_cannot_be_asked_stays_cut_short() {
     let mut known = limit(LimitBound::Calls(2), Every::Period(1_000), OnReach::Wait);
     known.name = "known".into();
     let turns = [
-        // The entries do not have its user.
+        // The entries do not have the turn's user.
         turn("a", &[(1_000, 0, go(1, 1, 5_000)), (2_020, 1, go(1, 2, 5_000))]),
         turn("b", &[(2_100, 0, DispatchDecision::Wait("limits.few".into(), 4_500)), (4_510, 0, go(1, 3, 5_000))]),
     ];
@@ -66,7 +66,7 @@ fn what_a_limit_may_have_cut_short_that_cannot_be_asked_stays_cut_short() {
     assert_eq!((calls, summary.not_decidable.len()), (vec!["a/1", "b/0"], 0), "{found:?} {summary:?}");
 }
 
-/// A limit for each user, which the entries do not have, and a known limit for each agent.
+/// A limit for each user, and a known limit for each agent. The entries do not have users.
 fn by_user_and_by_agent(known: u64, on_reach: OnReach) -> Policy {
     let mut by_user = limit(LimitBound::Calls(9), Every::Period(1_000), OnReach::Wait);
     by_user.per = BTreeSet::from([LimitKey::User]);
