@@ -149,7 +149,7 @@ pub struct Losses {
     pub breaks: u64,
     /// The loss found since the previous seal, if any.
     pub gap: Option<Gap>,
-    }
+}
 
 /// A range of entries that were lost before they were sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -355,7 +355,7 @@ impl Cluster {
     /// # Panics
     /// The replicas do not catch up in time.
     pub async fn replicated(&self, primary: usize, replicas: usize) {
-    let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         while self.following(primary).await < replicas {
             assert!(Instant::now() < deadline, "the replicas of server {primary} do not follow within {PATIENCE:?}");
             sleep(STEP).await;
