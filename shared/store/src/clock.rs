@@ -1,7 +1,9 @@
 //! Estimates of shard time between replies of Redis.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::{Store, StoreError};
 
@@ -16,16 +18,8 @@ pub struct ShardClock {
 
 impl Default for ShardClock {
     fn default() -> Self {
-        Self { started: now(), base_ms: AtomicI64::new(0) }
+        Self { started: Instant::now(), base_ms: AtomicI64::new(0) }
     }
-}
-
-#[allow(
-    clippy::disallowed_methods,
-    reason = "the edge: the process' monotonic clock carries shard time between answers"
-)]
-fn now() -> Instant {
-    Instant::now()
 }
 
 impl ShardClock {
