@@ -1,5 +1,7 @@
 //! Tests the benchmark. It starts its own fleet from the `tickfleet` program in the same folder.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::process::{Command, Output};
 
 fn bench(args: &[&str]) -> Output {

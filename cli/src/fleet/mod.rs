@@ -362,7 +362,7 @@ async fn listen(
 ) -> Result<(Health, SocketAddr), Failure> {
     let scrape = Arc::new(Scrape::new(stores, &shared.active, &shared.metrics).with_seals(sealed));
     let stores: Arc<[Store]> = stores.into();
-    let active: _ = Arc::clone(&shared.active);
+    let active = Arc::clone(&shared.active);
     let ready = move || {
         let stores = Arc::clone(&stores);
         let active = Arc::clone(&active);

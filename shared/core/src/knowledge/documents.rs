@@ -106,7 +106,7 @@ impl Decision for KeepDocument {
         if context.failed(|conflict| *conflict == Conflict::Pressure) {
             return Ok(Step::Return(KeepResult::Pressure));
         }
-        let key: _ = documents_key(&self.tenant);
+        let key = documents_key(&self.tenant);
         let id: Arc<str> = self.document.id.as_str().into();
         let stored: Option<Stored<Documents>> = view.record(&key)?;
         let before = view.parts(&key, vec![id.clone()])?.first().cloned().flatten();

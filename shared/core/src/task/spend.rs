@@ -309,7 +309,7 @@ pub struct BudgetWait {
 
 impl Section for BudgetWait {
     fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
-        let set: _ = keys::budget_queue(&self.counter);
+        let set = keys::budget_queue(&self.counter);
         let member: Arc<str> = self.name.to_string().into();
         let was_woken = context.failed(|conflict| *conflict == Conflict::NoMember);
         if view.place(&set, &member)?.is_some() && !was_woken {
