@@ -10,7 +10,7 @@ use tickfleet_testkit::RedisServer;
 /// If set, the schedulers and workers of every test fleet are Redis users with the rights of their roles.
 const VARIABLE: &str = "TICKFLEET_TEST_USERS";
 
-/// Whether [`VARIABLE`] is set.
+/// Whether `TICKFLEET_TEST_USERS` is set.
 #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
 pub fn are_wanted() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty())
