@@ -84,7 +84,7 @@ export class ReplyTimeout extends FleetError {
   readonly id: string;
 
   constructor(id: string, ms: number, tenant = "") {
-    // Without a tenant, a gateway derives it from the key.
+    // If no tenant is given, the gateway derives it from the key.
     super(
       "timeout",
       `no reply to ${id} within ${ms} ms. It can still run or wait for approval, or the fleet does not know ` +

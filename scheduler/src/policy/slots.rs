@@ -242,7 +242,7 @@ mod tests {
         assert!(are_short(2_000) && !are_short(2_200));
         slots.record_waiting("slots", &tenant("acme"), 1, 2_200);
         assert!(are_short(2_200) && are_short(4_200) && !are_short(4_400), "two seconds after the last that waited");
-        // If Redis cannot report the number of slices read, the known rate stays.
+        // If Redis cannot report the number of slices that were read, the last rate is kept.
         slots.set_load(&FleetLoad { out: 20, read: None, ..fleet(16, 0, 5_000) });
         slots.set_load(&FleetLoad { out: 20, ..fleet(16, 90_000, 6_000) });
         (0..20).for_each(|_| slots.count_arrival());

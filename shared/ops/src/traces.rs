@@ -41,7 +41,7 @@ static EXPORTING: AtomicBool = AtomicBool::new(false);
 pub struct TraceOptions {
     /// Base URL of the collector (`http://otel-collector:4318`); spans are posted to `/v1/traces` below it.
     pub endpoint: String,
-    /// Share of the traces that start in this process and are sampled, from 0 to 1. If a producer has started the
+    /// Sampled share of the traces that start in this process, from 0 to 1. If a producer has started the
     /// trace, the producer's decision applies.
     pub sample_ratio: f64,
     /// `service.name` of the spans.

@@ -18,7 +18,7 @@ async fn fleet(def: McpServerDef) -> (Fleet, Servers) {
     fleet_with(def, &[1_000, 2_000, 4_000]).await
 }
 
-/// As `fleet`, with these waits between attempts, ms.
+/// Like `fleet`, but with these waits between attempts, ms.
 async fn fleet_with(def: McpServerDef, waits_ms: &[u64]) -> (Fleet, Servers) {
     let (servers, registered) = imported(vec![("t", def)]);
     servers.start();

@@ -232,8 +232,8 @@ impl ChaosTarget {
         }
     }
 
-    /// Kills the primary and starts it again. If `lags` is set, first disconnects the replica for this time, so that
-    /// writes are lost.
+    /// Kills the primary and starts it again. If `lags` is set, the replica is disconnected for that
+    /// time before, so that writes are lost.
     pub async fn kill(&mut self, lags: Option<Duration>) {
         let primary = self.primary().await;
         if let Some(lags) = lags {

@@ -186,8 +186,8 @@ impl Errors {
     }
 }
 
-/// Built-in files of the sample business. They can become invalid if an operator replaces a file whose names they
-/// use. Then the operator must replace these files too.
+/// Built-in files of the sample business. They use names of other files. An operator who replaces one of those may have
+/// to replace these files too.
 const OF_SAMPLES: [&str; 3] = ["agents.yaml", "permissions.yaml", "tenants.yaml"];
 
 /// The files in the order of their dependencies: a file only uses names that earlier files define. So an error is

@@ -35,7 +35,7 @@ pub fn key() -> RecordKey {
     RecordKey::new("statistics")
 }
 
-/// The limit whose counters are the counts of a day; `day` is in days since 1970.
+/// The limit whose counters hold the counts of one day; `day` is in days since 1970.
 #[must_use]
 pub fn day_counts(day: i64) -> Arc<str> {
     format!("_calls:{day}").into()

@@ -356,7 +356,7 @@ pub fn dead_letter(transaction: &mut Transaction, entry: &HeldEntry, reason: &st
 }
 
 impl Turn {
-    /// Stores the counters' states after the last admission, if the slice has them and the record does not.
+    /// Stores the counters' states after the last admission, if the slice has these states and the record does not.
     pub fn note_debited(&mut self, debited: Option<&str>) {
         let admission = self.notes.iter_mut().rev().find_map(|note| match note {
             Note::Admitted { limits, debited, .. } => Some((limits.len(), debited)),

@@ -64,7 +64,7 @@ pub fn admitted(calls: usize) -> Turn {
     }
 }
 
-/// A call, JSON.
+/// Returns a call as JSON.
 pub fn call(number: usize) -> Bytes {
     Bytes::from(format!("{{\"t\":\"tool{number}\",\"a\":\"{{}}\"}}"))
 }

@@ -23,7 +23,7 @@ pub enum DispatchDecision {
 pub struct DispatchNote {
     /// Number of calls that were admitted.
     pub calls: u32,
-    /// The agent's tick: used calls including the admitted ones, the cap, and the end of the tick, ms.
+    /// The agent's tick: the used calls, with those that were admitted; the cap; and the end of the tick, ms.
     pub tick: (u32, u32, i64),
     /// The agent's day: used calls including the admitted ones, and the cap.
     pub day: (u32, u32),

@@ -151,8 +151,8 @@ fn text_of(value: Value<'_, '_>) -> Option<String> {
     }
 }
 
-/// Ends the arguments of a call whose response was cut off. No parser accepts text with this end as JSON, so no call
-/// runs with such arguments.
+/// Ends the arguments of a call whose response was cut off. No JSON parser accepts text that ends with this character,
+/// so no call runs with such arguments.
 const CUT: char = '…';
 
 /// Marks arguments whose response was cut off, so that no call runs with them.

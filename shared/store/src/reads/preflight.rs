@@ -1,4 +1,4 @@
-//! Whether a Redis server is fit to store a fleet's state, from its own report. Read by `doctor`.
+//! Checks whether a Redis server is fit to store a fleet's state, from the server's own report. `doctor` uses it.
 
 use std::collections::HashMap;
 

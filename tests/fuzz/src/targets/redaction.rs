@@ -1,4 +1,4 @@
-//! Secrets in any text that is stored or logged.
+//! Redaction of secrets in any text that is stored or logged.
 
 use serde_json::Value;
 use tickfleet_model::Redactor;

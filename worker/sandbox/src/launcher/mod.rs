@@ -58,8 +58,8 @@ pub fn landlock_abi() -> i32 {
 /// Runs the launcher from start to end. Call it from `main`, before any thread is started.
 #[must_use]
 pub fn main() -> ExitCode {
-    // If memory runs out, the kernel kills commands before their worker, because commands inherit this score. Set the
-    // score before this process is hidden, because then the file belongs to root. If the machine does not permit the
+    // Commands inherit this score: if memory runs out, the kernel kills them before their worker. Set the score before
+    // this process is hidden: a hidden process's file belongs to root. If the machine does not permit the
     // score, the memory limit still applies.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let Ok(control) = take_control() else { return ExitCode::from(2) };
