@@ -20,6 +20,7 @@ mod via;
 
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -160,6 +161,28 @@ impl BenchArgs {
     fn agents(&self) -> usize {
         self.agents.unwrap_or(if self.capped { 300 } else { 30_000 })
     }
+
+    /// The program whose processes make up the fleet.
+    ///
+    /// # Errors
+    /// The program does not exist.
+    fn program(&self) -> Result<PathBuf> {
+        let program = match &self.tickfleet {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().context("finding this program")?.with_file_name("tickfleet"),
+        };
+        ensure!(
+            program.exists(),
+            "{} does not exist: build it with `cargo build --release -p tickfleet`, or name it with --tickfleet",
+            program.display()
+        );
+        Ok(program)
+    }
+
+    /// Formats results as JSON, or as the text that `text` returns.
+    fn results<T: Serialize>(&self, results: &T, text: impl FnOnce(&T) -> String) -> Result<String> {
+        if self.json { Ok(serde_json::to_string_pretty(results)?) } else { Ok(text(results)) }
+    }
 }
 
 const HELP: &str = "\
@@ -180,33 +203,18 @@ Examples:
 
 Every result is also a ratio to the raw stream cycle of the same run. Use a machine without other load.";
 
-impl BenchArgs {
-    /// The program whose processes make up the fleet.
-    ///
-    /// # Errors
-    /// The program does not exist.
-    fn program(&self) -> Result<PathBuf> {
-        let program = match &self.tickfleet {
-            Some(program) => program.clone(),
-            None => std::env::current_exe().context("finding this program")?.with_file_name("tickfleet"),
-        };
-        ensure!(
-            program.exists(),
-            "{} does not exist: build it with `cargo build --release`, or name it with --tickfleet",
-            program.display()
-        );
-        Ok(program)
-    }
-}
-
-fn main() -> Result<()> {
+fn main() -> ExitCode {
     let args = BenchArgs::parse();
     tickfleet_outbound::install_crypto_provider();
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime")?
-        .block_on(measure(&args))
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime");
+    match runtime.and_then(|runtime| runtime.block_on(measure(&args))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // If even this write fails, the error cannot be reported.
+            let _ = writeln!(std::io::stderr(), "tickfleet-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Runs the measurement that the arguments select, and prints its results.
@@ -232,13 +240,6 @@ async fn measure(args: &BenchArgs) -> Result<()> {
     };
     spinner.finish_and_clear();
     writeln!(std::io::stdout(), "{}", results?.trim_end()).context("writing the results")
-}
-
-impl BenchArgs {
-    /// Formats results as JSON, or as the text that `text` returns.
-    fn results<T: Serialize>(&self, results: &T, text: impl FnOnce(&T) -> String) -> Result<String> {
-        if self.json { Ok(serde_json::to_string_pretty(results)?) } else { Ok(text(results)) }
-    }
 }
 
 /// Runs the benchmark and returns the medians of its runs. `say` receives progress messages.
