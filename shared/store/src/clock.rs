@@ -54,3 +54,16 @@ impl Store {
         Ok(self.seam().vitals().await?.shard.now_ms)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_estimate_follows_the_runtimes_clock() {
+        let clock = ShardClock::default();
+        clock.set(1_000);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!((clock.now_ms(), clock.until(7_000)), (6_000, Duration::from_secs(1)));
+    }
+}

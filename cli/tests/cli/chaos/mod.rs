@@ -275,7 +275,7 @@ impl ChaosFleet {
             if self.target.forgets() && began.elapsed() > PATIENCE / 8 {
                 submit(&self.client, &tenant, "probe", self.probes, 1).await;
             }
-            // Polls the record. The loop above has an end.
+            // Polls the record. The assertion above ends the loop.
             sleep(Duration::from_millis(5)).await;
         }
         self.accepted.push(id);
