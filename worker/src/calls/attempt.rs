@@ -218,4 +218,13 @@ mod tests {
             assert_eq!(output.json.get(), passed_on);
         }
     }
+
+    #[test]
+    fn a_call_ends_with_the_outcome_that_its_tool_gives() {
+        let turn = tickfleet_model::TurnId::new("t").unwrap();
+        let call = CallId { turn, position: 0 };
+        let failure = ToolFailure::Ended { outcome: Outcome::Denied, message: "no".into(), details: None };
+        let HandlerOutcome::Failed(ending) = failed(failure, true, &call, "pay") else { panic!("another end") };
+        assert_eq!((ending.outcome, &*ending.error.code), (Outcome::Denied, "denied"));
+    }
 }
