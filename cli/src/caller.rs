@@ -47,7 +47,6 @@ fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     }
 }
 
-/// Returns the failure for an unknown tenant or agent.
 pub(crate) fn nobody(unknown: UnknownCaller, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
     Failure::failed(match unknown {
         UnknownCaller::Tenant => anyhow::anyhow!("unknown tenant {:?}; see tickfleet tenant list", tenant.as_str()),

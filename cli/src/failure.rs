@@ -10,16 +10,12 @@ pub(crate) const USAGE: u8 = 2;
 /// Exit code: Redis cannot be reached.
 pub(crate) const REDIS: u8 = 3;
 
-/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The command failed with this reason.
     Failed(anyhow::Error),
     /// The command failed, and its output already contains the reason.
     Reported,
-    /// The arguments of the command are invalid.
     Usage(String),
-    /// Redis cannot be reached.
     Redis(String),
     /// Redis cannot be reached, and the message already says what to do.
     RedisReported(String),

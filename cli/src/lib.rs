@@ -38,14 +38,13 @@ use global::Global;
 use output::Output;
 use setup::Setup;
 
-/// Runs one command.
 async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     let command = match run_alone(cli.command, &cli.global, output).await {
         Ok(command) => command,
         Err(ended) => return ended,
     };
-    // The processes of a fleet check every name in the configuration against the existing tools. Therefore a change
-    // that was only partly copied is rejected. Commands that show tools make the same check.
+    // The processes of a fleet check every name in the configuration against the existing tools. These processes
+    // therefore reject a change that was only partly copied. Commands that show tools make the same check.
     let knows_tools = match &command {
         // Disabling a tool in an emergency must work even if the configuration has errors elsewhere.
         Command::Tools(tools::Tools {
@@ -92,8 +91,8 @@ const fn operates(command: &Command) -> bool {
     )
 }
 
-/// Runs a command that needs no configuration, or that loads the configuration itself to tolerate errors in it. Returns
-/// any other command.
+/// Runs a command that needs no configuration, or that loads the configuration itself to tolerate errors in it. If the
+/// command is of another kind, returns the command.
 async fn run_alone(command: Command, global: &Global, output: &Output) -> Result<Command, Result<(), Failure>> {
     Err(match command {
         Command::Completions { shell } => output.completions(shell, &mut Cli::command()),
@@ -120,7 +119,6 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
     })
 }
 
-/// Runs a command with a loaded configuration.
 async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<(), Failure> {
     match command {
         Command::Dev(args) => dev::run(setup, &args, output).await,

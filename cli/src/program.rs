@@ -1,4 +1,4 @@
-//! The whole program as a value: the commands, and custom tools.
+//! The program `tickfleet`, to which users can add custom tools.
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::fleet::registrar::Registrar;
 use crate::output::Output;
 use crate::output::startup_log::logs_json;
 
-/// At the end, how long to wait for blocking work that still runs.
+/// Before the process ends, it waits this long for blocking work that still runs.
 const LEFT_OVERS: Duration = Duration::from_secs(1);
 
 /// The program `tickfleet` with custom tools. All commands can use these tools.

@@ -1,4 +1,4 @@
-//! The setup that every command starts from: the configuration, and what is derived from it.
+//! The setup that every command starts from: the configuration and the objects built from it.
 
 mod sandbox;
 
@@ -40,32 +40,29 @@ use crate::global::{Global, environment, tool_environment};
 use crate::output::Output;
 use crate::output::time_format::millis;
 
-/// The configuration of this process.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) configuration: Configuration,
-    /// The URL of Redis.
     pub(crate) url: String,
     /// True if an option or an environment variable set `url`.
     pub(crate) url_chosen: bool,
-    /// The stores in this process' memory; `None` if the process uses Redis.
+    /// The stores, if they are in this process' memory. `None` if the process uses Redis.
     memory: Option<Arc<[Store]>>,
     sources: Sources,
-    /// The errors of a broken configuration, if an operator's command continues with a part of it.
+    /// The errors of a broken configuration. An operator's command continues with the part that could be loaded.
     trouble: Option<String>,
     /// Fingerprint of the folder from which the configuration was read.
     pub(crate) fingerprint: String,
-    /// The MCP servers of the process. All tool registries of the process share their connections.
+    /// All tool registries of the process share the connections to these MCP servers.
     pub(crate) mcp: Arc<Servers>,
-    /// The models for agents. All workers of the process share their circuit breakers.
+    /// All workers of the process share the circuit breakers of these models.
     models: Arc<ModelSet>,
-    /// Documents, notes and logs that the tools of the process keep in memory for searches.
+    /// Documents, notes and logs that tools search in memory.
     pub(crate) knowledge: Arc<Knowledge>,
     /// The interpreters for Python tools. `None` in a process that runs no calls: such a process does not need Python.
     pub(crate) python: Option<Arc<Pools>>,
-    /// The sandbox and workspaces of the process.
     pub(crate) shell: Arc<Shell>,
-    /// The tools and task handlers that the fleet's program adds to those of Tickfleet.
+    /// Tools and task handlers that the fleet's own program adds.
     pub(crate) extensions: Extensions,
 }
 
@@ -78,7 +75,8 @@ pub(crate) enum Runs {
     Elsewhere,
 }
 
-/// Collects the sources of a configuration: the folder, overridden by the environment, overridden by the command line.
+/// Collects the sources of a configuration. The command line overrides the environment. The environment overrides the
+/// folder.
 ///
 /// # Errors
 /// [`Failure::Usage`] if `--redis-url` is invalid, or `REDIS_URL_FILE` cannot be used.
@@ -124,7 +122,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     })
 }
 
-/// The variable that names a file with the URL of Redis. It keeps the password out of the environment.
+/// This variable names a file that contains the URL of Redis. A file keeps the password out of the environment.
 const URL_FILE: &str = "REDIS_URL_FILE";
 
 /// Sets `REDIS_URL` to the URL in the file, unless an option on the command line overrides it.
@@ -165,8 +163,8 @@ impl Setup {
         Self::of(&sources(global)?, &global.extensions, None)
     }
 
-    /// Loads the configuration for a command outside the fleet. It does not need the tools and task handlers that the
-    /// fleet's program adds.
+    /// Loads the configuration for a command outside the fleet, without the tools and task handlers that the fleet's
+    /// program adds.
     ///
     /// # Errors
     /// All errors in the configuration, except unknown tools and task handlers.
@@ -193,7 +191,7 @@ impl Setup {
     /// configuration is broken, loads only the settings, or only their section `redis`, and prints a note to stderr.
     ///
     /// # Errors
-    /// The configuration is broken, and so is its section `redis`.
+    /// The section `redis` of the configuration is broken.
     pub(crate) fn load_for_operator(global: &Global, output: &Output) -> Result<Self, Failure> {
         let broken = match Self::load_beside(global) {
             Ok(setup) => return Ok(setup),
@@ -210,23 +208,20 @@ impl Setup {
         Ok(Self { trouble: Some(trouble), ..setup })
     }
 
-    /// Returns true if the whole configuration was loaded, with its agents, tenants, tools and permissions. False if
-    /// the configuration is broken.
+    /// Returns true if the whole configuration was loaded, including agents, tenants, tools and permissions.
     pub(crate) fn knows_policy(&self) -> bool {
         self.sources.part == Part::Whole
     }
 
-    /// The errors of a broken configuration, if an operator's command continues with a part of it.
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
-    /// The configuration's folder, if one was named.
     pub(crate) fn folder(&self) -> Option<&std::path::Path> {
         self.sources.dir.as_deref()
     }
 
-    /// Logs a warning if the configuration rejects every turn. This is not an error: tenants can also be set at run
+    /// Logs a warning if the configuration rejects every turn. Not an error, because tenants can also be set at run
     /// time.
     pub(crate) fn warn_of_nobody(&self) {
         if let Some(why) = self.configuration.policy.admits_nobody() {
@@ -234,8 +229,7 @@ impl Setup {
         }
     }
 
-    /// Loads the configuration from these sources. `python` loads the tools of the Python modules that the
-    /// configuration names.
+    /// `python` loads the tools of the Python modules that the configuration names.
     ///
     /// # Errors
     /// All errors in the configuration; Python modules that cannot be imported.
@@ -281,7 +275,6 @@ impl Setup {
         self
     }
 
-    /// Returns this configuration with the store of `known`.
     pub(crate) fn on_store_of(self, known: &Self) -> Self {
         Self { url: known.url.clone(), memory: known.memory.clone(), ..self }
     }
@@ -302,13 +295,11 @@ impl Setup {
         RedisUrl::new(&self.url).map_or_else(|| "an unreadable URL".into(), |url| url.to_string())
     }
 
-    /// Returns this configuration with the Redis at `url`.
     pub(crate) fn at(&self, url: String) -> Self {
         Self { url, ..self.clone() }
     }
 
-    /// Returns this configuration with shards in the memory of this process. If `dir` is given, the shards are saved
-    /// there.
+    /// Keeps the shards in the memory of this process. If `dir` is given, also saves the shards there.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -338,7 +329,6 @@ impl Setup {
         self.url.starts_with(socket::SCHEME)
     }
 
-    /// A client that submits work to the fleet.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         if let Some(stores) = &self.memory {
             return Ok(Client::over(stores.to_vec()));
@@ -374,7 +364,7 @@ impl Setup {
         )))
     }
 
-    /// A tenant and one of its agents, for examples: preferably `demo` and `kelly`, as in the documentation.
+    /// Returns a tenant and one of its agents for examples, preferably `demo` and `kelly`, as in the documentation.
     pub(crate) fn somebody(&self) -> Option<(&TenantId, &AgentId)> {
         let policy = &self.configuration.policy;
         let tenants = policy.tenants.keys().filter(|t| t.as_str() == "demo").chain(policy.tenants.keys());
@@ -395,7 +385,6 @@ impl Setup {
         }
     }
 
-    /// Connections for occasional queries.
     pub(crate) fn pool(&self) -> Result<Pool, Failure> {
         Ok(Pool::open(&self.url, self.settings().redis.pool_size)?)
     }
@@ -408,7 +397,6 @@ impl Setup {
         Ok(Store::open_all(&self.url, &Arc::new(self.store_options()))?)
     }
 
-    /// The options of the store, from the settings.
     pub(crate) fn store_options(&self) -> StoreOptions {
         let s = self.settings();
         // Set every field explicitly, so that a new field does not compile until it is set here.
@@ -436,7 +424,6 @@ impl Setup {
         }
     }
 
-    /// Returns a handle to the policy as configured.
     pub(crate) fn active(&self) -> Arc<PolicyHandle> {
         Arc::new(PolicyHandle::new(self.configured()))
     }
@@ -479,22 +466,20 @@ impl Setup {
         })
     }
 
-    /// Stops all interpreters, and waits until they have ended.
     pub(crate) async fn stop_python(&self) {
         if let Some(python) = &self.python {
             python.stop().await;
         }
     }
 
-    /// The Python tools, if this process has any.
     fn python_tools(&self) -> Result<Vec<TypedTool>, Failure> {
         let timeout = self.settings().worker.tool_timeout;
         let tools = self.python.as_ref().map(|python| python.tools(&self.configuration.tools.python, timeout));
         tools.unwrap_or_else(|| Ok(Vec::new())).map_err(|errors| python_failed(&errors))
     }
 
-    /// The tools of the Atlas sample business that a permission row or a `reconcile` names. Leaves out a tool whose
-    /// name a configured tool or a tool of the program has.
+    /// The Atlas sample tools that a permission row or a `reconcile` names. Skips a tool if a configured tool or a tool
+    /// of the program has the same name.
     fn atlas_tools(&self, store: &Store, active: &Arc<PolicyHandle>) -> Result<Vec<TypedTool>, Failure> {
         let is_wanted = |name: &str| self.is_wanted(name);
         if !tickfleet_tools_atlas::NAMES.into_iter().any(is_wanted) {
@@ -564,8 +549,6 @@ impl Setup {
         self.registry(&store, &active, Runs::Elsewhere).map(drop)
     }
 
-    /// Builds the task handlers of this shard.
-    ///
     /// # Errors
     /// All handlers that cannot be used.
     pub(crate) fn task_handlers(
@@ -585,7 +568,6 @@ impl Setup {
             })
     }
 
-    /// Returns the options for reporting results.
     pub(crate) fn report(&self) -> ReportOptions {
         let audit = &self.settings().audit;
         ReportOptions {
@@ -597,7 +579,7 @@ impl Setup {
         }
     }
 
-    /// The signer of audit log seals, or `None` if no key is configured.
+    /// Returns `None` if no key is configured.
     ///
     /// # Errors
     /// The key cannot be read, or is invalid.
@@ -609,7 +591,7 @@ impl Setup {
         Signer::new(&seal.key_id, &secret).map(Some).map_err(failed)
     }
 
-    /// Reads a secret from `place`. `what` is the name of the setting, for error messages.
+    /// `what` is the name of the setting, for error messages.
     ///
     /// # Errors
     /// The variable is not set, or the file cannot be read.
@@ -626,7 +608,7 @@ impl Setup {
         }
     }
 
-    /// Prefix of the names of this process' incarnations: the host name (the pod's name in Kubernetes), or `local`.
+    /// Prefix of the names of this process' incarnations: the host name (in Kubernetes, the pod's name), or `local`.
     pub(crate) fn name(&self) -> String {
         self.sources
             .environment
@@ -659,7 +641,7 @@ impl Setup {
         Ok(traces)
     }
 
-    /// The kinds of declared tools. Each kind has its own clients and access tokens.
+    /// Each kind of declared tools has its own clients and access tokens.
     fn kinds(&self, runs: Runs) -> ToolKinds {
         let shell = Arc::clone(&self.shell);
         ToolKinds {
@@ -672,13 +654,12 @@ impl Setup {
         }
     }
 
-    /// Returns the part of the process' environment that tools can read.
     pub(crate) fn tool_environment(&self) -> tickfleet_tools::Environment {
         tool_environment(&self.sources.environment)
     }
 }
 
-/// State shared by shell and file tools. The abilities of the machine are examined when the first such tool is built.
+/// State that shell and file tools share. The abilities of the machine are examined when the first such tool is built.
 fn shell_of(settings: &Settings) -> Arc<Shell> {
     let root = match settings.worker.workspaces.as_str() {
         "" => std::env::temp_dir().join("tickfleet-workspaces"),
@@ -687,7 +668,7 @@ fn shell_of(settings: &Settings) -> Arc<Shell> {
     Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
 }
 
-/// This machine's time, ms since the epoch. Only for uses that involve no shard.
+/// This machine's time, in milliseconds since the epoch. Only for uses that involve no shard.
 #[allow(clippy::disallowed_methods, reason = "the edge: no shard takes part, so none has a clock to ask")]
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -20,27 +20,24 @@ use tickfleet_ops::traces;
 use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tracing::Span;
 
-/// Maximum bytes of a rejected message in its dead letter.
+/// Maximum bytes of a rejected message that its dead letter keeps.
 const RAW_BYTES_MAX: usize = 4_096;
 
-/// An inbound entry.
 pub(crate) struct Arrival {
-    /// The entry.
     pub(crate) entry: EntryId,
-    /// The first entry of the message: a redelivered message has a new entry. Minted IDs derive from the first one.
+    /// The message's first entry. Minted IDs derive from this entry, because a redelivered message has a new entry.
     pub(crate) origin: EntryId,
     /// The number of schedulers that died while they held the entry.
     pub(crate) crashes: u32,
-    /// The message.
     pub(crate) raw: Vec<u8>,
 }
 
-/// A turn that may be admitted, with the data that a rejection would need.
+/// A turn that can be admitted, with the data that a rejection would need.
 pub(crate) struct Candidate {
     pub(crate) turn: Turn,
     pub(crate) name: TurnName,
     pub(crate) arrival: Arrival,
-    /// Covers the time from reading the entry to the decision.
+    /// Covers the time from the read of the entry to the decision.
     pub(crate) span: Span,
 }
 
@@ -57,7 +54,6 @@ impl Candidate {
     }
 }
 
-/// A rejected turn, without its inbound entry.
 pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<RejectedMessage> {
     Box::new(RejectedMessage {
         code,
@@ -75,7 +71,6 @@ pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<R
     })
 }
 
-/// A rejection to be written.
 pub(crate) struct Rejection {
     pub(crate) entry: EntryId,
     pub(crate) reason: RejectionCode,
@@ -87,7 +82,7 @@ pub(crate) struct Rejection {
 }
 
 impl Rejection {
-    /// The rejection of an inbound entry. If tenant and inbox are readable, it includes a reply.
+    /// The rejection of an inbound entry. If the entry's tenant and inbox are readable, the rejection includes a reply.
     pub(crate) fn of(
         from: Inbound,
         arrival: &Arrival,
@@ -105,7 +100,7 @@ impl Rejection {
         Self {
             entry: arrival.entry.clone(),
             reason: refusal.code,
-            // Redact: the dead letter is kept for days, and anyone may have written the message.
+            // Redact the message, because the dead letter is kept for days and anyone may have written the message.
             raw: redactor.head(&arrival.raw, RAW_BYTES_MAX).into(),
             tenant: refusal.tenant.clone(),
             reply: refusal.reply_to.clone().map(|inbox| (inbox, reply)),
@@ -114,17 +109,18 @@ impl Rejection {
         }
     }
 
-    /// The bytes that the transaction of this rejection writes.
+    /// Bytes in the transaction that writes this rejection.
     pub(crate) fn bytes(&self) -> usize {
         self.raw.len() + self.reply.as_ref().map_or(0, |(_, reply)| reply.len())
     }
 
-    /// Adds the turn to its rejection, because its calls may have begun before a restart of the store.
+    /// Adds the turn to its rejection, because its calls may have begun before the store was restarted.
     pub(crate) fn of_turn(self, candidate: &Candidate) -> Self {
         Self { turn: Some((candidate.name.clone(), content_digest(&candidate.turn))), ..self }
     }
 
-    /// The decision that writes the rejection. A tenant that is not configured has no inbox.
+    /// The decision that writes the rejection. It contains no reply for a tenant that is not configured, because such a
+    /// tenant has no inbox.
     pub(crate) fn decision<'a>(&self, from: Inbound, policy: &Policy, bounds: &'a Bounds) -> Reject<'a> {
         let is_known = |tenant: &TenantId| policy.tenants.contains_key(tenant) || policy.withheld.contains(tenant);
         let tenant = self.tenant.clone().map(|tenant| match is_known(&tenant) {
@@ -138,18 +134,18 @@ impl Rejection {
     }
 }
 
-/// The name and digest under which `submit` may have recorded the turn or task.
+/// The name and digest under which `submit` possibly recorded the turn or task.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let turn = refusal.turn_id.clone().or_else(|| refusal.task_id.clone().map(Into::into))?;
     let tenant = refusal.tenant.clone()?;
     Some((TurnName { tenant, turn }, refusal.digest.clone()?))
 }
 
-/// The ID of a turn or task: the producer's, or one minted from the inbound entry.
+/// The producer's ID of a turn or task. If there is none, an ID that is minted from the inbound entry.
 pub(crate) fn minted(from: Inbound, origin: &EntryId, given: Option<TurnId>) -> TurnId {
     given.unwrap_or_else(|| {
         let prefix = if matches!(from, Inbound::Turns) { 't' } else { 'k' };
-        // An entry ID has digits and a hyphen; the fallback only avoids a panic if the store returns something else.
+        // An entry ID consists of digits and a hyphen. The fallback avoids a panic if the store returns something else.
         TurnId::new(format!("{prefix}{origin}")).or_else(|_| TurnId::new("odd-entry")).unwrap_or_else(|_| odd())
     })
 }
@@ -159,10 +155,10 @@ fn odd() -> TurnId {
     TurnId::new("odd").expect("a well-formed ID")
 }
 
-/// The immutable part of a turn's record. `grant` has the grant of the turn's task, and the task's deadline, ms.
+/// The immutable part of a turn's record. `grant` is the grant of the turn's task, with the task's deadline in ms.
 ///
 /// # Errors
-/// The refusal: unknown or unreadable tenant, unknown agent, a deadline too far away.
+/// A rejection: the tenant is unknown or unreadable, the agent is unknown, or the deadline is too far away.
 pub(crate) fn head(
     candidate: &Candidate,
     policy: &Policy,
@@ -198,7 +194,6 @@ pub(crate) fn head(
     })
 }
 
-/// The turn's tenant and agent, if both are configured.
 fn look_up<'a>(policy: &'a Policy, turn: &Turn) -> Result<(&'a TenantPolicy, &'a AgentPolicy), Box<RejectedMessage>> {
     policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
         UnknownCaller::Tenant => {
@@ -214,8 +209,8 @@ fn look_up<'a>(policy: &'a Policy, turn: &Turn) -> Result<(&'a TenantPolicy, &'a
     })
 }
 
-/// The deadline of a turn without its own, ms: 24 h from now. If calls over the day's cap wait for the next day, the
-/// deadline is 24 h after that day begins (invariant 15).
+/// The deadline, in ms, of a turn that has no deadline of its own: 24 h from now. If calls over the day's cap wait for
+/// the next day, the deadline is 24 h after the next day begins (invariant 15).
 fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, now_ms: i64) -> i64 {
     let base_ms = match policy.caps(owner, agent).on_day_cap {
         DayCapAction::Reject => now_ms,
@@ -224,7 +219,7 @@ fn default_deadline(policy: &Policy, owner: &TenantPolicy, agent: &AgentPolicy, 
     base_ms + limits::DEADLINE_DEFAULT_MS
 }
 
-/// The calls of these turns that may set facts, by session. Other calls may depend on these facts. Empty if no tool
+/// The calls of these turns that can set facts, by session. Other calls can depend on these facts. Empty if no tool
 /// sets facts.
 pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<Expect> {
     let matrix = &policy.permissions.matrix;

@@ -1,5 +1,5 @@
-//! START HERE: the life of an inbound turn. [`crate::intake`] takes a batch. This module parses the batch, admits it in
-//! one commit, and rejects the turns that cannot be admitted.
+//! START HERE: the life of an inbound turn. [`crate::intake`] takes a batch. This module parses the batch, admits its
+//! turns in one commit, and rejects the turns that cannot be admitted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,19 +31,18 @@ use crate::policy_tracker::PolicyTracker;
 use crate::recovery::slices;
 use crate::unrun_calls::{RecordingRenderer, turn_ended};
 
-/// The time between two checks for room while memory is short and no turn may be admitted.
+/// The time between two checks for room while memory is short and no turn can be admitted.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
 /// While memory is short, turns are admitted only if fewer slices than this are on queues and with workers. Some slices
 /// must still run, because their ends free memory.
 const TIGHT_SLICES: u64 = 256;
-/// Replaces [`TIGHT_SLICES`] while the store uses all memory that it may.
+/// Replaces [`TIGHT_SLICES`] while the store's memory is full.
 const FULL_SLICES: u64 = 16;
 /// Maximum turns in one commit while memory is short.
 const TIGHT_TURNS: usize = 16;
 /// Maximum bytes of turns in one commit while memory is short.
 const TIGHT_BYTES: usize = 512 * 1024;
 
-/// Admits turns.
 pub(crate) struct Admitter {
     store: Store,
     active: Arc<PolicyHandle>,
@@ -53,7 +52,7 @@ pub(crate) struct Admitter {
 }
 
 impl BatchHandler for Admitter {
-    /// Admits a batch. Entries of a scheduler that died are admitted one by one. Each one is marked as a suspect first.
+    /// Admits a batch. Entries of a dead scheduler are admitted one by one, and each is first marked as a suspect.
     async fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) {
         let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|arrival| arrival.crashes > 0);
         self.admit_batch(reader, clean).await;
@@ -69,7 +68,6 @@ impl BatchHandler for Admitter {
 }
 
 impl Admitter {
-    /// Admits the turns that `intake` takes.
     pub(crate) fn new(common: &Common, intake: &Arc<Intake>) -> Self {
         Self {
             store: common.store.clone(),
@@ -80,7 +78,6 @@ impl Admitter {
         }
     }
 
-    /// Takes and admits turns until `stop`.
     pub(crate) async fn run(self: Arc<Self>, consumer: ConsumerId, stop: CancellationToken) {
         self.intake.read(Inbound::Turns, consumer, stop, &*self).await;
     }
@@ -102,7 +99,7 @@ impl Admitter {
                     ));
                 }
             }
-            // The rejections of a batch may have many times the bytes of the batch.
+            // The rejections of a batch can have many times the bytes of the batch.
             if rejections_length(&rejections) < rejections.len() {
                 self.intake.reject_all(reader, Inbound::Turns, std::mem::take(&mut rejections)).await;
             }
@@ -117,7 +114,7 @@ impl Admitter {
         self.intake.reject_all(reader, Inbound::Turns, rejections).await;
     }
 
-    /// The number of candidates to admit in one commit. Waits until there is room for at least one.
+    /// Waits until there is room for at least one candidate. Returns the number of candidates to admit in one commit.
     async fn wait_for_room(&self, reader: &InboundReader, candidates: &[Candidate]) -> Option<usize> {
         let room = retry_until(reader, || async {
             if !self.store.state().pressure {
@@ -136,8 +133,8 @@ impl Admitter {
         room.await
     }
 
-    /// Returns true if so few slices are on queues and with workers that turns may be admitted while memory is short.
-    /// Also reads again whether memory is short.
+    /// Refreshes whether memory is short. Returns true if so few slices are on queues and with workers that turns can
+    /// be admitted even if memory is short.
     async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
         let (used, max) = self.store.seam().sample_memory().await?;
@@ -147,7 +144,7 @@ impl Admitter {
         Ok(out < if used >= max { FULL_SLICES } else { TIGHT_SLICES })
     }
 
-    /// Admits candidates that fit one commit. Retries until all are decided. Returns the rejections.
+    /// Admits candidates that fit one commit. Retries until every candidate is decided. Returns the rejections.
     async fn admit_until_decided(&self, reader: &InboundReader, candidates: &[Candidate]) -> Vec<Rejection> {
         let mut left: Vec<&Candidate> = candidates.iter().collect();
         let mut rejections = Vec::new();
@@ -165,7 +162,7 @@ impl Admitter {
                     }
                 }
             });
-            // No result: this incarnation has ended. Other schedulers take over its entries.
+            // If there is no result, this incarnation has ended. Other schedulers take over its entries.
             let Some(AdmissionAttempt { retry, rejections: more }) = attempt.await else { break };
             rejections.extend(more);
             left = retry.into_iter().filter_map(|at| left.get(at).copied()).collect();
@@ -176,7 +173,7 @@ impl Admitter {
     async fn try_to_admit(&self, candidates: &[&Candidate]) -> Result<AdmissionAttempt, StoreError> {
         self.refresh_for_unknown(candidates).await?;
         let grants = self.grants(candidates).await?;
-        // None: a newer policy is in force, and this incarnation has ended.
+        // If there is no snapshot, a newer policy is in force, and this incarnation has ended.
         let Some(snapshot) = self.policy_tracker.policy_snapshot().await? else {
             return Ok(AdmissionAttempt::default());
         };
@@ -248,14 +245,14 @@ impl Admitter {
         Ok(tried)
     }
 
-    /// Trims a full inbox before a turn is rejected because the inbox is full: readers may have just confirmed replies.
+    /// Trims a full inbox before a turn is rejected because of it. Readers may have just confirmed replies.
     async fn has_trimmed(&self, candidate: &Candidate) -> Result<bool, StoreError> {
         let Some(inbox) = &candidate.turn.reply_to else { return Ok(false) };
         let age_ms = self.store.options().reply_retain_ms;
         Ok(trim_inbox(&self.store, &candidate.turn.tenant, inbox.as_str(), age_ms).await? > 0)
     }
 
-    /// Reads run-time settings before a turn is rejected because its tenant or agent is unknown: they may be new.
+    /// Reads run-time settings before a turn is rejected because its tenant or agent is unknown: either can be new.
     async fn refresh_for_unknown(&self, candidates: &[&Candidate]) -> Result<(), StoreError> {
         let active = self.active.load();
         if candidates.iter().any(|one| active.policy.look_up(&one.turn.tenant, &one.turn.agent).is_err()) {
@@ -264,15 +261,14 @@ impl Admitter {
         Ok(())
     }
 
-    /// For each turn under a task, by index of its candidate: the task's grant, and the task's deadline, ms. [`Admit`]
-    /// refuses a turn whose task is unknown or belongs to another agent.
+    /// For each turn under a task, by index of its candidate: the task's grant and the task's deadline in ms. [`Admit`]
+    /// rejects a turn whose task is unknown or belongs to another agent.
     async fn grants(&self, candidates: &[&Candidate]) -> Result<HashMap<usize, (TaskGrant, i64)>, StoreError> {
         let mut grants = HashMap::new();
         for (at, candidate) in candidates.iter().enumerate() {
             let Some(task) = &candidate.turn.task else { continue };
             let record = TurnName::task(&candidate.turn.tenant, task).record();
             let head = match self.store.record_of::<Turn>(&record).await {
-                // An unreadable record must not affect other turns.
                 Err(error) if error.is_script_error() => None,
                 found => found?.map(|stored| stored.value.head),
             };
@@ -297,7 +293,6 @@ impl Admitter {
             .map_err(|refusal| Box::new(self.reject_before_decision(candidate, &refusal)))
     }
 
-    /// The rejection of a turn before its admission is decided.
     fn reject_before_decision(
         &self,
         candidate: &Candidate,
@@ -312,7 +307,7 @@ impl Admitter {
         rejection.of_turn(candidate)
     }
 
-    /// Records calls that may set facts. Calls that need one of these facts then wait for the recorded calls. No
+    /// Records calls that can set facts. Calls that need one of these facts then wait for the recorded calls. No
     /// guarantee depends on this record.
     async fn announce_fact_calls(&self, snapshot: &PolicySnapshot, candidates: &[&Candidate], heads: &[(usize, Head)]) {
         let batch: Vec<_> =
@@ -326,7 +321,7 @@ impl Admitter {
         }
     }
 
-    /// Counts a decision. Returns the rejection of a refused turn as the error.
+    /// Counts a decision. If the turn was refused, returns its rejection as the error.
     fn count_decision(
         &self,
         candidate: &Candidate,
@@ -351,7 +346,7 @@ impl Admitter {
                         count_throttled(&self.metrics, &counter.limit);
                         Decision::Laned
                     }
-                    // A turn without calls is done, not capped.
+                    // A turn without calls ends at once, but no cap ended it.
                     Advanced::Ended { reason: None } => {
                         turn_ended(admit.head.submitted_ms, now_ms, &self.metrics);
                         Decision::Dispatched
@@ -373,7 +368,7 @@ impl Admitter {
         Ok(decision)
     }
 
-    /// The rejection of a turn that cannot be decided. The other turns of its batch are decided.
+    /// The rejection of a turn that cannot be decided. The other turns of its batch are not affected.
     fn reject_faulty(&self, candidate: &Candidate, error: &RunError) -> Rejection {
         tracing::error!(%error, entry = %candidate.arrival.entry, "turn cannot be admitted");
         let message = "The turn could not be admitted. The error has been logged.".to_owned();
@@ -382,7 +377,7 @@ impl Admitter {
     }
 }
 
-/// Counts a turn that waits for a configured limit.
+/// Counts a turn that waits for a configured limit. The names of built-in limits begin with `_`.
 pub(crate) fn count_throttled(metrics: &Metrics, limit: &str) {
     if !limit.starts_with('_') {
         metrics.limits_reached(&[limit.to_owned()], LimitAction::Wait);
@@ -410,7 +405,6 @@ fn admit<'a>(
     }
 }
 
-/// The result of one attempt.
 #[derive(Default)]
 struct AdmissionAttempt {
     /// Indexes of the turns that must be decided again.
@@ -418,8 +412,8 @@ struct AdmissionAttempt {
     rejections: Vec<Rejection>,
 }
 
-/// The number of candidates that fit one commit, by number, calls and bytes; at least one. A call counts as `cost`
-/// calls of a fleet without limits.
+/// The number of candidates that fit one commit, by number, calls and bytes; at least one. `cost` is the cost of a
+/// call, where 1 is the cost in a fleet without limits.
 fn batch_length(candidates: &[Candidate], turns_max: usize, bytes_max: usize, cost: usize) -> usize {
     let mut calls = 0;
     let mut bytes = 0;

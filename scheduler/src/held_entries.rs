@@ -1,10 +1,8 @@
-//! The entries that a consumer holds, with their fields.
-
 use tickfleet_core::recovery::reap::HeldEntry;
 use tickfleet_core::{Query, StreamKey, Value};
 use tickfleet_store::{Store, StoreError};
 
-/// The entries of `queues` that a consumer holds, at most `count` of each queue.
+/// The entries of `queues` that a consumer holds, with their fields. At most `count` entries of each queue.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -1,5 +1,3 @@
-//! The state of an inbound loop: its consumer name, the mark of the suspect entry in work, and its progress reports.
-
 use std::time::Duration;
 
 use tickfleet_core::EntryId;
@@ -16,23 +14,19 @@ use tokio_util::sync::CancellationToken;
 /// How often a loop reports progress while it waits for permission to handle a suspect.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
-/// A loop that reads an inbound stream.
 pub(crate) struct InboundReader {
-    /// The stream.
     pub(crate) from: Inbound,
-    /// The consumer name.
     pub(crate) consumer: ConsumerId,
     store: Store,
     handle: LoopHandle,
     stop: CancellationToken,
     /// Shared by all loops of the process.
     suspects: SuspectSemaphore,
-    /// Present while an entry is marked as the suspect that is being handled.
+    /// Present while an entry is marked as the suspect that this loop handles.
     permit: Mutex<Option<SuspectPermit>>,
 }
 
 impl InboundReader {
-    /// A loop that reads `from` of `store`, under the name `consumer`.
     pub(crate) fn new(
         store: &Store,
         suspects: &SuspectSemaphore,
@@ -47,7 +41,7 @@ impl InboundReader {
     }
 
     /// Marks the suspect entry that is handled next. From now on, a crash counts against this entry. Waits while
-    /// another loop of this process handles a suspect. Returns false if the loop must stop first.
+    /// another loop of this process handles a suspect. If the loop must stop during the wait, returns false.
     pub(crate) async fn mark_suspect(&self, suspect: &EntryId) -> bool {
         let mut turn = std::pin::pin!(self.suspects.acquire());
         let permit = loop {
@@ -64,7 +58,7 @@ impl InboundReader {
         true
     }
 
-    /// Clears the mark, if there is one, and lets another loop handle a suspect.
+    /// Clears this loop's mark, if any. Another loop can then handle a suspect.
     pub(crate) async fn clear_suspect(&self) {
         let mut permit = self.permit.lock().await;
         if permit.is_none() {
@@ -84,12 +78,10 @@ impl InboundReader {
         Ok(())
     }
 
-    /// Reports one pass of the loop.
     pub(crate) fn advanced(&self) {
         self.handle.advanced();
     }
 
-    /// Reports the end of the loop.
     pub(crate) fn finished(self) {
         self.handle.finished();
     }
@@ -100,9 +92,9 @@ impl RetryWait for InboundReader {
         self.stop.is_over()
     }
 
-    /// Waits for `time`, at most until the loop must stop: Redis is away, or has no room. Reports progress, so that no
-    /// liveness probe kills the waiting process: the crash would count against its entries. Also clears the mark of a
-    /// suspect: the suspect caused no crash so far, and a crash during the wait must not count against it.
+    /// Waits for `time` while Redis is unavailable or has no room, or until the loop must stop. Reports progress:
+    /// otherwise, a liveness probe could kill the waiting process, and the crash would count against its entries. Also
+    /// clears the mark of a suspect, because a crash during the wait must not count against the suspect.
     async fn pause(&self, time: Duration) {
         self.clear_suspect().await;
         self.handle.advanced();

@@ -1,4 +1,4 @@
-//! The intake: takes batches from inbound streams, and rejects invalid entries with a reply.
+//! Takes batches from inbound streams, and rejects invalid entries with a reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,32 +25,28 @@ use crate::held_entries::held_entries;
 use crate::inbound_reader::InboundReader;
 use crate::policy_tracker::PolicyTracker;
 
-/// All records of a tenant are in one shard, so another shard rejects its turns (invariant 10).
+/// All records of a tenant are in one shard, so the other shards reject the tenant's turns (invariant 10).
 pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
 
-/// Reads inbound streams, and rejects invalid entries.
 pub(crate) struct Intake {
     store: Store,
     active: Arc<PolicyHandle>,
     policy_tracker: Arc<PolicyTracker>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// Maximum entries taken at once.
     batch: usize,
-    /// Removes secrets from the messages that the dead letters keep.
+    /// Removes secrets from the messages that dead letters keep.
     redactor: Arc<Redactor>,
     /// Allows one suspect at a time in the whole process.
     suspects: SuspectSemaphore,
 }
 
-/// A part that acts on the entries of an inbound stream.
 pub(crate) trait BatchHandler {
-    /// Handles a batch. Returns when everything is written.
+    /// Returns when everything is written.
     fn handle_batch(&self, reader: &InboundReader, arrivals: Vec<Arrival>) -> impl Future<Output = ()> + Send;
 }
 
 impl Intake {
-    /// Takes at most `batch` entries at once. `redactor` removes secrets from the messages that the dead letters keep.
     pub(crate) fn new(common: &Common, batch: usize, redactor: Arc<Redactor>) -> Self {
         Self {
             store: common.store.clone(),
@@ -64,7 +60,7 @@ impl Intake {
         }
     }
 
-    /// Reads one inbound stream until `stop`, and gives each batch to `handler`.
+    /// Reads one inbound stream until `stop`, and passes each batch to `handler`.
     pub(crate) async fn read(
         &self,
         from: Inbound,
@@ -84,8 +80,8 @@ impl Intake {
             wait_ms: u64::try_from(block.as_millis()).unwrap_or(u64::MAX),
         };
         let mut backoff = Backoff::default();
-        // Between two batches, no entry is being handled. If this consumer still holds an entry, the entry was
-        // delivered to a dropped take, or must be decided again.
+        // Between two batches, no entry is being handled. If this consumer still holds an entry, either the take that
+        // delivered the entry was dropped, or the entry must be decided again.
         let mut compared: Option<Instant> = None;
         while !stop.is_cancelled() {
             let compares = compared.is_none_or(|at| at.elapsed() >= lease);
@@ -113,7 +109,7 @@ impl Intake {
         reader.finished();
     }
 
-    /// The next batch. If `compares`, entries that this consumer already holds come first, then new entries.
+    /// The next batch. If `compares` is true, entries that this consumer already holds come first, then new entries.
     async fn next_batch(
         &self,
         take: &TakeRequest,
@@ -140,7 +136,6 @@ impl Intake {
         }
     }
 
-    /// The rejection of an inbound entry, with secrets redacted.
     pub(crate) fn rejection(
         &self,
         from: Inbound,
@@ -151,7 +146,7 @@ impl Intake {
         Rejection::of(from, arrival, refusal, status, &self.redactor)
     }
 
-    /// Writes rejections, and retries until the store has written all of them.
+    /// Writes rejections. Retries until the store has written all of them.
     pub(crate) async fn reject_all(&self, reader: &InboundReader, from: Inbound, mut rejections: Vec<Rejection>) {
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));
@@ -188,7 +183,6 @@ impl Intake {
     }
 }
 
-/// The name of an inbound stream in metrics and logs.
 pub(crate) const fn stream_name(from: Inbound) -> &'static str {
     match from {
         Inbound::Turns => "turns",

@@ -1,4 +1,4 @@
-//! Upkeep: enforces bounds periodically, and samples memory.
+//! Periodically enforces bounds and samples memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,15 +26,14 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 const AUDIT_SHARE: u64 = 4;
 /// The dead letters may use at most 1/16 of the memory bound.
 const DEAD_SHARE: u64 = 16;
-/// Maximum items handled in one step.
 const STEP_MAX: usize = 256;
-/// Time for which events of approvals are kept, ms.
+/// How long events of approvals are kept, in ms.
 const EVENTS_MS: i64 = 7 * 24 * 3_600_000;
 
-/// Bytes of memory in use, and the bound. A bound of 0 means none.
+/// Used bytes of memory, and the bound. A bound of 0 means none.
 type Memory = (u64, u64);
 
-/// The bytes that a log may use: `bytes_max`. If memory is bounded, at most 1/`part` of the memory bound.
+/// The maximum bytes of a log: `bytes_max` or, if memory is bounded, at most `1 / part` of the memory bound.
 fn share(memory: Memory, bytes_max: u64, part: u64) -> u64 {
     match memory.1 {
         0 => bytes_max,
@@ -42,22 +41,18 @@ fn share(memory: Memory, bytes_max: u64, part: u64) -> u64 {
     }
 }
 
-/// Enforces bounds.
 pub(crate) struct Janitor {
     store: Store,
     active: Arc<PolicyHandle>,
     policy_tracker: Arc<PolicyTracker>,
     progress: Progress,
-    /// The period at which bounds are enforced.
     every: Duration,
-    /// Maximum bytes of audit entries.
     audit_bytes_max: u64,
-    /// The time for which dead letters are kept, ms.
+    /// How long dead letters are kept, in ms.
     dead_retain_ms: i64,
 }
 
 impl Janitor {
-    /// Enforces the bounds of `options`.
     pub(crate) fn new(common: &Common, options: &Options) -> Self {
         Self {
             store: common.store.clone(),
@@ -70,7 +65,6 @@ impl Janitor {
         }
     }
 
-    /// Enforces bounds until `stop`.
     pub(crate) async fn enforce_bounds(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("collect", self.every * 10 + Duration::from_secs(30));
         let mut cursors = Cursors::default();
@@ -95,7 +89,7 @@ impl Janitor {
         handle.finished();
     }
 
-    /// Samples memory until `stop`. While memory is short, each sample also trims the logs.
+    /// Samples memory until `stop`. While memory is short, also trims the logs at each sample.
     pub(crate) async fn sample_memory_until(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("weigh", Duration::from_secs(60));
         let mut was_short = false;
@@ -127,13 +121,12 @@ impl Janitor {
         handle.finished();
     }
 
-    /// The memory in use, and whether it is short.
+    /// The memory sample, and true if memory is short.
     async fn sample_once(&self) -> Result<(Memory, bool), StoreError> {
         let memory = self.store.seam().sample_memory().await?;
         Ok((memory, self.store.refresh_state().await?.pressure))
     }
 
-    /// Counts the workers' slots, if limits depend on them.
     async fn count_slots(&self) -> Result<(), StoreError> {
         if has_slot_limits(&self.active.load().policy) {
             self.policy_tracker.state().slots().set_load(&self.store.fleet_load().await?);
@@ -141,13 +134,14 @@ impl Janitor {
         Ok(())
     }
 
-    /// Bounds the audit log, seals and dead letters by bytes and age. A settle bounds the audit log by entries.
+    /// Bounds the audit log, seals and dead letters by bytes and age. The number of audit entries is bounded when a
+    /// result is settled, not here.
     async fn trim_logs(&self, memory: Memory) -> Result<(), StoreError> {
         let audit_bytes = share(memory, self.audit_bytes_max, AUDIT_SHARE);
         self.trim(&keys::audit(), audit_bytes, self.store.options().audit_retain_ms).await?;
         self.trim(&keys::dead(), share(memory, limits::DEAD_BYTES_MAX, DEAD_SHARE), self.dead_retain_ms).await?;
-        // A seal has no lower ID than the entries that it covers. So seals are trimmed only up to the oldest audit
-        // entry.
+        // A seal's ID is not lower than the IDs of the entries that the seal covers. So trim seals only up to the
+        // oldest audit entry.
         let oldest = self.store.query(Query::Entries { stream: keys::audit(), after: None, count: 1 }).await?;
         if let Value::Entries(entries) = oldest
             && let Some(first_ms) = entries.first().and_then(|(entry, _)| entry_ms(entry.as_str()))
@@ -197,7 +191,8 @@ impl Janitor {
         self.store.seam().trim(&events, TrimBounds { age_ms: EVENTS_MS, ..TrimBounds::default() }).await.map(drop)
     }
 
-    /// Removes expired members of lists, and marks of handled dead letters that are older than the audit log.
+    /// Removes expired members of lists. Also removes marks of handled dead letters if the marks are older than the
+    /// audit log.
     async fn expire(&self) -> Result<(), StoreError> {
         for _ in 0..STEP_MAX {
             if !self.store.decide(ExpireList).await?.result {
@@ -215,7 +210,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// Deletes expired and idle counters, a bounded number in each step.
+    /// Deletes expired and idle counters, a bounded number per step.
     async fn prune(&self, cursors: &mut Cursors) -> Result<(), StoreError> {
         let now_ms = self.store.state().now_ms.max(0).unsigned_abs();
         let due = Query::First { set: expiring(), upto: Some(now_ms), count: 1 };
@@ -267,14 +262,14 @@ impl Janitor {
     }
 }
 
-/// Where the deletion of counters continues.
+/// The position at which the next deletion of counters continues.
 #[derive(Debug, Default)]
 struct Cursors {
     limit: usize,
     counter: u64,
 }
 
-/// Logs damaged data of a tenant or inbox and continues, so that the other inboxes are trimmed.
+/// If data of a tenant or inbox is damaged, logs this and continues, so that the other inboxes are trimmed.
 fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreError> {
     match result {
         Err(error) if error.is_script_error() => {
@@ -285,7 +280,7 @@ fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreE
     }
 }
 
-/// Removes old replies, and replies that readers have confirmed: by a stored position, or through consumer groups.
+/// Removes old replies, and replies that readers have confirmed by a stored position or through consumer groups.
 /// Returns the number of removed replies.
 pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, age_ms: i64) -> Result<u64, StoreError> {
     let read = RecordKey::new(format!("read:{tenant}:{inbox}"));

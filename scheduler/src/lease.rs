@@ -1,5 +1,3 @@
-//! A scheduler's lease: its name, its heartbeats, and the entries that it returns when it stops.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,18 +16,16 @@ use crate::held_entries::held_entries;
 use crate::policy_tracker::PolicyTracker;
 use crate::recovery::inbound;
 
-/// The maximum time for which a stopping scheduler tries to return its entries. The supervisor waits for the scheduler
-/// to stop.
+/// How long a stopping scheduler tries to return its entries. The supervisor waits until the scheduler has stopped.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
-/// Entries of a stream that a stopping scheduler returns at once.
+/// Entries of a stream that a stopping scheduler returns in one step.
 const RETURN_MAX: usize = 1_000;
-/// The maximum time between two checks of a scheduler on standby.
+/// Maximum time between two checks of a scheduler on standby.
 const STANDBY_POLL: Duration = Duration::from_secs(1);
 
-/// The lease of one scheduler, renewed by heartbeats.
 pub(crate) struct Lease {
     store: Store,
-    /// Prefix of the incarnations' names.
+    /// Prefix of the names of incarnations.
     name: String,
     active: Arc<PolicyHandle>,
     policy_tracker: Arc<PolicyTracker>,
@@ -37,7 +33,6 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A lease under names that begin with `name`.
     pub(crate) fn new(common: &Common, name: String) -> Self {
         Self {
             store: common.store.clone(),
@@ -48,9 +43,9 @@ impl Lease {
         }
     }
 
-    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy. All this precedes
-    /// the first take (invariants 12 and 16). If a newer policy is in force, the scheduler is on standby until its own
-    /// policy may decide. Returns `None` if the scheduler must shut down meanwhile.
+    /// Creates queues, sends the first heartbeat, reads run-time settings and announces the policy, all before the
+    /// first take (invariants 12 and 16). If a newer policy is in force, waits on standby until this scheduler's own
+    /// policy can take over. If the scheduler must shut down during the wait, returns `None`.
     pub(crate) async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("s", &self.name);
@@ -60,8 +55,9 @@ impl Lease {
         loop {
             self.send_heartbeat(&consumer).await?;
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-            // Schedulers without heartbeats may only be late: after an outage of the store, this scheduler may be the
-            // first to send one. So its policy takes over only after a whole lease without their heartbeats.
+            // Other schedulers without heartbeats may only be late: after an outage of the store, this scheduler may be
+            // the first to send a heartbeat. So its policy takes over only after a whole lease without their
+            // heartbeats.
             let take = silent_since.is_some_and(|since: Instant| since.elapsed() > lease);
             self.active.refresh(&self.store).await?;
             let active = self.active.load();
@@ -128,7 +124,7 @@ impl Lease {
         }
     }
 
-    /// Sends heartbeats until `stop`. Returns true if a whole lease passed without a successful heartbeat.
+    /// Sends heartbeats until `stop`. Returns true if a whole lease has passed without a successful heartbeat.
     pub(crate) async fn send_heartbeats(&self, consumer: &ConsumerId, stop: &CancellationToken) -> bool {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let handle = self.progress.register("beat", lease * 3 + PATIENCE);

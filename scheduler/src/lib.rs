@@ -1,8 +1,8 @@
-//! The scheduler: admits turns under caps, releases throttle queues, resumes retries, reaps dead processes.
+//! The scheduler: admits turns under caps, releases throttle queues, resumes retries, and reaps dead processes.
 //!
-//! Any number of schedulers run side by side: every decision is one transaction, and all of them may run each loop at
-//! the same time. START HERE: [`admitter`] is the life of an inbound turn, [`timers`] fires due timers, and `recovery`
-//! redelivers the work of dead processes.
+//! Any number of schedulers can run side by side, and all can run each loop at the same time, because every decision is
+//! one transaction. START HERE: [`admitter`] is the life of an inbound turn, [`timers`] fires due timers, and
+//! `recovery` redelivers the work of dead processes.
 
 pub mod admission;
 pub mod admitter;
@@ -45,27 +45,22 @@ pub use sealing::{AnchorTarget, SealOptions};
 use tasks::TaskQueues;
 use timers::Timers;
 
-/// The options of a scheduler.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Maximum entries read and admitted at once.
     pub batch: usize,
-    /// The period between checks for due timers.
     pub tick_poll: Duration,
-    /// The period between checks for dead workers; see [`Options::reap_period`].
+    /// The configured period between checks for dead workers. [`Options::reap_period`] limits it.
     pub reap_every: Duration,
-    /// The period at which bounds are enforced.
     pub collect_every: Duration,
     /// Maximum bytes of audit entries per shard.
     pub audit_bytes_max: u64,
-    /// The time for which dead letters are kept, ms.
+    /// How long dead letters are kept, in ms.
     pub dead_retain_ms: i64,
-    /// How the audit log is sealed. `None` if it is not sealed.
+    /// `None` if the audit log is not sealed.
     pub seal: Option<SealOptions>,
 }
 
 impl Options {
-    /// The options of a configuration.
     #[must_use]
     pub fn of(settings: &Settings) -> Self {
         let s = &settings.scheduler;
@@ -81,19 +76,18 @@ impl Options {
         }
     }
 
-    /// Returns the period between checks for dead workers under this lease: the setting, but at most a sixth of the
-    /// lease. If two checks are more than half a lease apart, the next check assumes that Redis was away, and gives
-    /// workers another lease to send heartbeats. With such a period, a scheduler would never reap.
+    /// The period between checks for dead workers under this lease: the setting, but at most a sixth of the lease.
+    /// After a gap of more than half a lease between two checks, the next check assumes that Redis was away. The
+    /// check then gives workers another lease to send heartbeats. With a longer period, a scheduler would never reap.
     #[must_use]
     pub fn reap_period(&self, lease: Duration) -> Duration {
         self.reap_every.min(lease / REAPS_PER_LEASE)
     }
 }
 
-/// Minimum number of checks for dead workers in a lease. Two would be enough; the rest is a margin for a busy machine.
+/// Minimum number of checks for dead workers per lease. Two are enough; the rest is a margin for a busy machine.
 const REAPS_PER_LEASE: u32 = 6;
 
-/// One scheduler on one shard.
 pub struct Scheduler {
     metrics: Arc<Metrics>,
     policy_tracker: Arc<PolicyTracker>,
@@ -109,17 +103,14 @@ pub struct Scheduler {
 /// State that the schedulers of one process share. Each scheduler serves one shard. Clones share the state.
 #[derive(Clone)]
 pub struct Process {
-    /// The policy and tenants in force.
     pub active: Arc<PolicyHandle>,
-    /// Metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// Progress of the process' loops, for `/livez`.
+    /// Read by `/livez`.
     pub progress: Progress,
     /// Allows one suspect entry at a time in all shards, because the schedulers of a process die together.
     pub suspects: SuspectSemaphore,
 }
 
-/// The state that the parts of a scheduler share.
 pub(crate) struct Common {
     pub(crate) suspects: SuspectSemaphore,
     pub(crate) store: Store,
@@ -129,18 +120,16 @@ pub(crate) struct Common {
     pub(crate) policy_tracker: Arc<PolicyTracker>,
 }
 
-/// Why an incarnation ended.
 enum IncarnationEnd {
     Shutdown,
     LeaseLost,
     PolicyStale,
 }
 
-/// Redis may be away for a while, so `/livez` reports a loop as stalled only if it takes this much longer than its
-/// period.
+/// The time beyond a loop's period after which `/livez` reports the loop as stalled. Redis can be away for a while.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 impl Scheduler {
-    /// A scheduler on the shard of `store`. The names of its incarnations begin with `name`, such as a pod's name.
+    /// A scheduler on the shard of `store`. The names of its incarnations begin with `name`, for example a pod's name.
     #[must_use]
     pub fn new(store: Store, process: Process, options: &Options, report: ReportOptions, name: &str) -> Self {
         let Process { active, metrics, progress, suspects } = process;
@@ -163,10 +152,10 @@ impl Scheduler {
         }
     }
 
-    /// Runs until `shutdown`. If Redis is away, the scheduler waits and resumes by itself.
+    /// Runs until `shutdown`. If Redis is away, the scheduler waits and then resumes by itself.
     ///
     /// # Errors
-    /// [`StoreError::Shards`] if the data was written with another number of shards. The setting must be corrected.
+    /// [`StoreError::Shards`] if the data was written with another number of shards. Only a corrected setting helps.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
         while !shutdown.is_cancelled() {
             let prepared = retry_until(&shutdown, || async {
@@ -183,16 +172,15 @@ impl Scheduler {
             match self.incarnation(consumer, &shutdown).await {
                 IncarnationEnd::Shutdown => break,
                 IncarnationEnd::LeaseLost => self.metrics.lease_lost("scheduler"),
-                // The next incarnation is on standby until it may decide.
+                // The next incarnation is on standby until its policy can take over.
                 IncarnationEnd::PolicyStale => {}
             }
         }
         Ok(())
     }
 
-    /// Runs all loops under one consumer name, until shutdown or until a lease has passed without a heartbeat. After a
-    /// lease without a heartbeat, other schedulers have taken over the entries of this name, and a new incarnation
-    /// begins.
+    /// Runs all loops under one consumer name, until shutdown or until a lease has passed without a heartbeat. In the
+    /// second case, other schedulers have taken over the entries of this name, and a new incarnation begins.
     async fn incarnation(&self, consumer: ConsumerId, shutdown: &CancellationToken) -> IncarnationEnd {
         let stop = shutdown.child_token();
         self.policy_tracker.begin_incarnation(&stop);

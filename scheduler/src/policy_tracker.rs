@@ -1,5 +1,3 @@
-//! The policy by which this scheduler decides, and its current incarnation.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,15 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::policy::{PolicySnapshot, PolicyState, ShardSlots};
 
-/// Tracks whether this scheduler may decide, and by which policy.
+/// Tracks whether this scheduler can decide, and by which policy.
 pub(crate) struct PolicyTracker {
     store: Store,
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
     state: PolicyState,
-    /// Canceled when the current incarnation ends. Loops that wait for Redis stop then.
+    /// Canceled when the current incarnation ends. Loops that wait for Redis then stop.
     stopping: ArcSwap<CancellationToken>,
-    /// The name of the current incarnation.
     consumer: ArcSwapOption<ConsumerId>,
     report: ReportOptions,
 }
@@ -36,7 +33,6 @@ impl PolicyTracker {
         Self { store, active, metrics, state, stopping, consumer, report }
     }
 
-    /// Sets the name of a new incarnation.
     pub(crate) fn set_consumer(&self, consumer: &ConsumerId) {
         self.consumer.store(Some(Arc::new(consumer.clone())));
     }
@@ -46,28 +42,24 @@ impl PolicyTracker {
         self.stopping.store(Arc::new(stop.clone()));
     }
 
-    /// Returns true if the current incarnation has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.stopping.load().is_cancelled()
     }
 
-    /// The announced policy, the known restart epoch, and the workers' slots.
     pub(crate) const fn state(&self) -> &PolicyState {
         &self.state
     }
 
-    /// The policy and tools in force in this process.
     pub(crate) fn active(&self) -> Arc<ActivePolicy> {
         self.active.load()
     }
 
-    /// Returns the cost of a call at admission; 1 is the cost in a fleet without limits. About one in eight limits is
-    /// assumed to match a call.
+    /// The cost of a call at admission, where 1 is the cost in a fleet without limits. The estimate assumes that one in
+    /// eight limits matches a call.
     pub(crate) fn cost_of_call(&self) -> usize {
         1 + self.active.load().policy.limits.len() / 8
     }
 
-    /// Returns how the ends of calls are reported.
     pub(crate) fn report(&self) -> ReportOptions {
         let policy = self.state.announced();
         ReportOptions {
@@ -77,8 +69,8 @@ impl PolicyTracker {
         }
     }
 
-    /// Reports a restart of the store or a clock jump, as returned by the last commits. Ends the incarnation if a newer
-    /// policy is in force, and reads changed run-time settings.
+    /// Applies the state of the store that the last commits returned. Reports a restart of the store or a clock jump.
+    /// If a newer policy is in force, ends the incarnation. Also reads changed run-time settings.
     pub(crate) async fn apply_store_state(&self) {
         let state = self.store.state();
         self.state.report_clock_jump(self.store.take_jump_ms(), &self.metrics);
@@ -86,14 +78,15 @@ impl PolicyTracker {
         if state.policy > self.state.generation() && self.state.generation() > 0 {
             self.end_stale_incarnation();
         }
-        // A failure here is retried: a decision that relies on older settings is refused, and then calls
+        // A failed read is repeated: a decision that relies on older settings is refused, and the refusal calls
         // `handle_stale_policy`.
         if let Err(error) = self.active.refresh(&self.store).await {
             tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
     }
 
-    /// Handles a decision that relied on an outdated policy or settings. Ends the incarnation, or reads the settings.
+    /// Handles a decision that relied on an outdated policy or outdated settings: ends the incarnation, or reads the
+    /// settings.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -123,7 +116,7 @@ impl PolicyTracker {
     }
 
     /// The policy to decide by. After a reload, the new policy is announced first, so that no batch is decided under
-    /// the generation of another policy. Returns `None` and ends the incarnation if a newer policy is in force.
+    /// another policy's generation. If a newer policy is in force, returns `None` and ends the incarnation.
     pub(crate) async fn policy_snapshot(&self) -> Result<Option<PolicySnapshot>, StoreError> {
         let active = self.active.load();
         let announced = self.state.announced();
@@ -139,7 +132,6 @@ impl PolicyTracker {
         }
     }
 
-    /// The active policy with run-time settings, and the generations of both in this shard.
     fn snapshot(&self, active: Arc<ActivePolicy>, policy: u64) -> PolicySnapshot {
         let generations = Generations { policy, settings: active.tenants_generation(self.store.shard()) };
         let shard = self.store.shard();
@@ -153,18 +145,17 @@ impl PolicyTracker {
         PolicySnapshot { active, generations, shard: (shard, shards), slots, report: self.report() }
     }
 
-    /// Counts that the scheduler is on standby because its policy is outdated.
     pub(crate) fn count_stale_policy(&self) {
         self.metrics.policy_stale();
     }
 
-    /// Ends this incarnation: a newer policy is in force, because another replica has a newer configuration.
+    /// Ends this incarnation, because another replica has a newer configuration and its policy is in force.
     pub(crate) fn end_stale_incarnation(&self) {
         self.metrics.policy_stale();
         self.stopping.load().cancel();
     }
 
-    /// Recreates missing streams and groups, and logs an error: Redis has been flushed.
+    /// Recreates missing streams and groups after Redis was flushed, and logs an error.
     pub(crate) async fn restore_lost_state(&self, what: &str) {
         self.metrics.state_lost();
         tracing::error!(what, "streams or groups of the shard are missing; recreating them");

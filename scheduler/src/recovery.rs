@@ -20,16 +20,14 @@ use crate::PATIENCE;
 use crate::held_entries::held_entries;
 use crate::policy_tracker::PolicyTracker;
 
-/// Maximum dead consumers handled in one round.
 const DEAD_MAX: usize = 16;
-/// Maximum entries of a queue read at once.
 const HELD_MAX: usize = 256;
-/// A consumer name for entries whose consumer was deleted. It never has a lease, so its entries are reaped at once.
+/// A consumer name for entries whose consumer was deleted. This name never has a lease, so its entries are reaped at
+/// once.
 const LOST: &str = "lost";
 /// Maximum steps for one consumer in one round. The next round continues.
 const STEPS_MAX: usize = 256;
 
-/// Counts of one recovery, for metrics and logs.
 #[derive(Debug, Default)]
 struct Recovered {
     redelivered: u64,
@@ -37,18 +35,15 @@ struct Recovered {
     quarantined: u64,
 }
 
-/// Redelivers the entries of dead consumers.
 pub(crate) struct Recovery {
     store: Store,
     policy_tracker: Arc<PolicyTracker>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// The period between checks for dead consumers.
     every: Duration,
 }
 
 impl Recovery {
-    /// Checks for dead consumers every `every`.
     pub(crate) fn new(common: &Common, every: Duration) -> Self {
         Self {
             store: common.store.clone(),
@@ -59,7 +54,6 @@ impl Recovery {
         }
     }
 
-    /// Reaps until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("reap", self.every * 2 + PATIENCE * 2);
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
@@ -81,8 +75,8 @@ impl Recovery {
         handle.finished();
     }
 
-    /// Checks for dead consumers, unless a scheduler has just done so. If the last check is less than three quarters of
-    /// a period old, this round is skipped. So two checks are at most two periods apart.
+    /// Checks for dead consumers. If the last check is less than three quarters of a period old, this round is skipped.
+    /// So two checks are at most two periods apart.
     async fn round(&self, lists: bool) -> Result<(), StoreError> {
         let every_ms = i64::try_from(self.every.as_millis()).unwrap_or(i64::MAX);
         if !self.may_reap(every_ms / 4 * 3).await? {
@@ -99,7 +93,7 @@ impl Recovery {
             let reaped = self.reap(&consumer, &mut recovered).await;
             self.report(&consumer, &recovered);
             reaped?;
-            // Without this check, a long round would look like an outage of the store.
+            // Ask again after each consumer. Otherwise, a long round would look like an outage of the store.
             if !self.may_reap(0).await? {
                 break;
             }
@@ -115,7 +109,7 @@ impl Recovery {
     /// Adds consumers that hold entries but are missing from the list of consumers; see [`ListHolder`].
     async fn list_holders(&self) -> Result<(), StoreError> {
         for queue in inbound().into_iter().chain(slices()) {
-            // A failure does not stop the reaping: the Redis user may be an older one without the necessary permission.
+            // A failure does not stop the reaping: an older Redis user may lack the necessary permission.
             match self.store.seam().adopt_lost(&queue, LOST, HELD_MAX).await {
                 Ok(0) => {}
                 Ok(lost) => {
@@ -145,11 +139,11 @@ impl Recovery {
             let reap = Reap { consumer: consumer.as_str().into(), lease: lease.clone(), held, bounds: &bounds };
             match self.store.decide(reap).await?.result {
                 Reaped::Redelivered(turns) => recovered.redelivered += turns.len() as u64,
-                // Metrics and logs report it with the end of the turn.
+                // Metrics and logs report the turn when it ends.
                 Reaped::Quarantined(_) => recovered.quarantined += 1,
                 Reaped::Removed { dead } => recovered.dead += dead as u64,
                 Reaped::Nothing => return self.bury(consumer).await,
-                // The consumer lives, the store has restarted, or another scheduler was faster.
+                // The consumer is alive, the store has restarted, or another scheduler was faster.
                 _ => return Ok(()),
             }
         }
@@ -211,12 +205,10 @@ impl Recovery {
     }
 }
 
-/// The inbound streams.
 pub(crate) fn inbound() -> Vec<StreamKey> {
     vec![keys::turns(), keys::tasks()]
 }
 
-/// The queues of slices.
 pub(crate) fn slices() -> Vec<StreamKey> {
     Priority::ALL.into_iter().flat_map(|priority| [keys::ready(priority), keys::suspect(priority)]).collect()
 }

@@ -1,4 +1,4 @@
-//! Reads the figures of a metrics scrape that only Redis has.
+//! Reads the values for a metrics scrape that are stored only in Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,31 +10,29 @@ use tickfleet_model::{Limit, TenantId};
 use tickfleet_ops::metrics::{Backlog, Metrics, RedisScrape, WorkStage};
 use tickfleet_store::{ShardBacklog, Store};
 
-/// Queries Redis at each scrape.
 pub struct Scrape {
     stores: Vec<Store>,
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
-    /// Whether the audit log is sealed.
     sealed: bool,
 }
 
 impl Scrape {
-    /// A scrape of `stores`, one for each shard.
+    /// `stores` has one store for each shard.
     #[must_use]
     pub fn new(stores: &[Store], active: &Arc<PolicyHandle>, metrics: &Arc<Metrics>) -> Self {
         let observed = stores.iter().map(|store| store.clone().observed_by(metrics.clone()));
         Self { stores: observed.collect(), active: Arc::clone(active), metrics: Arc::clone(metrics), sealed: false }
     }
 
-    /// If `sealed`, a scrape also reports how far the audit log is sealed.
+    /// If `sealed` is true, a scrape also reports how far the audit log is sealed.
     #[must_use]
     pub fn with_seals(self, sealed: bool) -> Self {
         Self { sealed, ..self }
     }
 
-    /// The backlog of all shards together. Returns `None` if a shard does not respond, because a part of the backlog
-    /// would look like a small backlog.
+    /// The backlog of all shards together. Returns `None` if a shard does not respond, because the
+    /// backlog of the other shards would look complete.
     pub async fn scrape(&self) -> Option<RedisScrape> {
         let active = self.active.load();
         self.metrics.config_admits(active.policy.agents.len(), active.policy.tenants.len());
@@ -60,14 +58,13 @@ impl Scrape {
         }
     }
 
-    /// The tenants that live in this shard.
     fn tenants_of(&self, store: &Store) -> Vec<TenantId> {
         self.active.load().policy.tenants.keys().filter(|tenant| store.is_home_of(tenant)).cloned().collect()
     }
 }
 
-/// Merges the shards' backlogs: adds counts, and takes the maximum of ages and of memory. Shards may share their
-/// memory.
+/// Merges the shards' backlogs: adds counts, and takes the maximum of ages and of memory. Memory is not added, because
+/// shards can share one Redis.
 fn merged(shards: &[ShardBacklog]) -> RedisScrape {
     let place = |place: WorkStage, count: fn(&ShardBacklog) -> u64, oldest_ms: fn(&ShardBacklog) -> i64| {
         let count = shards.iter().map(count).sum();
@@ -88,7 +85,7 @@ fn merged(shards: &[ShardBacklog]) -> RedisScrape {
         ],
         memory_used: shards.iter().map(|backlog| backlog.memory.used).max().unwrap_or(0),
         memory_max: shards.iter().map(|backlog| backlog.memory.max).max().unwrap_or(0),
-        // The flag, which decisions use, may be a second old. So the memory that was sampled now counts, too.
+        // The flag that decisions use can be a second old. So the current sample of memory counts, too.
         pressure: shards.iter().any(|backlog| backlog.pressure || backlog.memory.is_tight()),
         unsealed: None,
         shard_times_ms: shards.iter().map(|backlog| backlog.now_ms).collect(),

@@ -34,11 +34,10 @@ use crate::intake::{BatchHandler, Intake, WRONG_SHARD};
 use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::turn_ended;
 
-/// Maximum attempts to settle or park a task. An attempt fails if a heartbeat of the task's runtime changes the task
-/// during the attempt.
+/// Maximum attempts to settle or park a task. An attempt fails if a heartbeat of the task's runtime changes the task at
+/// the same time.
 const ATTEMPTS_MAX: usize = 4;
 
-/// Handles new tasks and the reports of external runtimes.
 pub(crate) struct TaskQueues {
     store: Store,
     active: Arc<PolicyHandle>,
@@ -64,7 +63,6 @@ impl BatchHandler for TaskQueues {
 }
 
 impl TaskQueues {
-    /// Handles the messages that `intake` reads.
     pub(crate) fn new(common: &Common, intake: &Arc<Intake>) -> Self {
         Self {
             store: common.store.clone(),
@@ -75,7 +73,6 @@ impl TaskQueues {
         }
     }
 
-    /// Reads and handles task messages until `stop`.
     pub(crate) async fn run(self: Arc<Self>, consumer: ConsumerId, stop: CancellationToken) {
         self.intake.read(Inbound::Tasks, consumer, stop, &*self).await;
     }
@@ -114,7 +111,7 @@ impl TaskQueues {
         let stream = Inbound::Tasks.stream();
         let entry = arrival.entry.clone();
         if let Err(error) = self.store.decide(AcknowledgeInbound { stream, entry }).await {
-            // If the message is handled again, nothing changes: its lease has ended.
+            // If the message is handled again, it changes nothing: its lease has ended.
             tracing::warn!(%error, "task message handled but not acknowledged");
         }
     }
@@ -194,7 +191,7 @@ impl TaskQueues {
         })
     }
 
-    /// The agent of an unfinished task, its grant, and its deadline, ms.
+    /// The agent, grant and deadline (ms) of an unfinished task.
     async fn grant_of(&self, name: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
         let stored = self.store.record_of::<Turn>(&name.record()).await?;
         let head = stored.filter(|stored| stored.value.is_task()).map(|stored| stored.value.head);
@@ -208,8 +205,8 @@ impl TaskQueues {
         tracing::warn!(%error, verb, "Redis did not respond; retrying");
     }
 
-    /// Applies a heartbeat, finish, fail or cancel, and retries until Redis has decided, because a runtime reports each
-    /// event once. A message about a lease that has ended changes nothing.
+    /// Applies a heartbeat, finish, fail or cancel. Retries until Redis has decided, because a runtime reports each
+    /// event only once. A message about a lease that has ended changes nothing.
     async fn apply_runtime_message(
         &self,
         reader: &InboundReader,
@@ -230,11 +227,11 @@ impl TaskQueues {
                 }
             }
         });
-        // No result: this incarnation has ended, and the pending entry is redelivered to another scheduler.
+        // If there is no result, this incarnation has ended, and the pending entry is redelivered to another scheduler.
         decided.await.unwrap_or(Ok(()))
     }
 
-    /// Applies a message. Returns the refusal of a message that cannot be applied.
+    /// Applies a message. If the message cannot be applied, returns the refusal.
     async fn apply(&self, message: &TaskMessage) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         match message {
             TaskMessage::Heartbeat(leased) => self.touch_lease(leased).await?,
@@ -302,7 +299,6 @@ impl TaskQueues {
         Ok(self.store.decide(read).await?.result)
     }
 
-    /// Ends the task and writes its record and reply.
     async fn finish(&self, leased: &LeasedTask, result: impl Fn(CallResult) -> CallResult) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };
@@ -314,7 +310,7 @@ impl TaskQueues {
             let tool = delegation::TASK_TOOL;
             let blank = CallResult::refused(&id, None, tool, Outcome::Ok, blank);
             let now_ms = self.store.state().now_ms;
-            // The time at which the runtime took the task is unknown, so the duration counts from the offer.
+            // The duration counts from the offer, because the time when the runtime took the task is unknown.
             let took_ms = (now_ms - slice.turn.admitted_ms).max(0).unsigned_abs();
             let result = result(CallResult { attempts: slice.turn.attempts + 1, duration_ms: took_ms, ..blank });
             let reported = ReportedCall {
@@ -352,8 +348,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Parks a task for another attempt, as its runtime requested: after 1, 3 and 9 s. After these retries, the failure
-    /// is final.
+    /// Parks a task for another attempt after 1, 3 and 9 s, as its runtime requested. The next failure is final.
     async fn fail_for_now(&self, leased: &LeasedTask, error: CallError) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(slice) = self.leased_slice(leased).await? else { break };
@@ -376,7 +371,7 @@ impl TaskQueues {
                     return Ok(());
                 }
                 Parked::Canceled => return self.end_canceled(leased, &slice.name, error).await,
-                // The runtime sent a heartbeat meanwhile, or another runtime has the task.
+                // Either the runtime has sent a heartbeat since the read, or another runtime has the task.
                 Parked::Stale => {}
             }
         }
@@ -384,7 +379,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// Ends a task with a failed attempt that was canceled before the next attempt.
+    /// Ends a task whose attempt failed and which was canceled before the next attempt.
     async fn end_canceled(&self, leased: &LeasedTask, name: &TurnName, error: CallError) -> Result<(), StoreError> {
         let why = self.store.cancelled_because(name).await?;
         let report = self.policy_tracker.report();
@@ -411,7 +406,6 @@ fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMess
     })
 }
 
-/// The result of one attempt to write a task.
 enum DelegateAttempt {
     Written,
     Refused(Box<RejectedMessage>),

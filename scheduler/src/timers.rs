@@ -28,23 +28,19 @@ use crate::admitter::count_throttled;
 use crate::policy_tracker::PolicyTracker;
 use crate::unrun_calls::RecordingRenderer;
 
-/// Maximum timers fired in one round.
 const DUE_MAX: usize = 256;
 /// Maximum throttle queues or turns in one commit. Such a commit takes about 2 ms.
 const CHUNK_MAX: usize = 16;
-/// The poll period while turns get permits that others have returned. It bounds the time that a turn waits for a free
-/// permit.
+/// The poll period while turns get permits that others have returned. The period bounds the time that a turn waits for
+/// a free permit.
 const BUSY_POLL: Duration = Duration::from_millis(5);
 /// How long [`BUSY_POLL`] applies after a turn got a permit.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
-/// A due timer.
 enum Timer {
-    /// The timer of a turn.
     Turn(TurnName),
-    /// The timer of a counter's throttle queue.
     Throttle(CounterKey),
-    /// Ends the work below a turn or task that has ended.
+    /// Cancels the work below a turn or task that has ended.
     Cascade(TurnName),
 }
 
@@ -60,31 +56,27 @@ impl Timer {
     }
 }
 
-/// The result of one round.
 #[derive(Default)]
 struct TimerRound {
-    /// True if more timers or turns may be due.
+    /// True if more timers or turns can be due.
     full: bool,
-    /// True if a turn left the queue of a configured limit: the limit may soon have more room.
+    /// True if a turn left the queue of a configured limit, because the limit can soon have more room.
     busy: bool,
     /// The delay of the most overdue timer.
     late: Duration,
 }
 
-/// Fires due timers.
 pub(crate) struct Timers {
     store: Store,
     policy_tracker: Arc<PolicyTracker>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// The period between checks for due timers.
     poll: Duration,
-    /// Throttle queues that may have more turns to release immediately.
+    /// Throttle queues that can have more turns to release immediately.
     unfinished: Mutex<VecDeque<CounterKey>>,
 }
 
 impl Timers {
-    /// Checks for due timers every `poll`.
     pub(crate) fn new(common: &Common, poll: Duration) -> Self {
         Self {
             store: common.store.clone(),
@@ -96,7 +88,6 @@ impl Timers {
         }
     }
 
-    /// Fires timers until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("tick", self.poll * 2 + PATIENCE);
         let mut busy_until = Instant::now();
@@ -129,7 +120,7 @@ impl Timers {
     }
 
     async fn fire(&self) -> Result<TimerRound, StoreError> {
-        // Announces a new policy even if no timer is due.
+        // This call also announces a new policy, even if no timer is due.
         if self.policy_tracker.policy_snapshot().await?.is_none() {
             return Ok(TimerRound::default());
         }
@@ -170,7 +161,7 @@ impl Timers {
         failed.map_or(Ok(round), Err)
     }
 
-    /// Removes a timer with an unknown name: this version never sets such a timer.
+    /// Removes a timer with an unknown name. This version never sets such a timer.
     async fn discard_timer(&self, name: &str) -> Result<(), StoreError> {
         tracing::error!(timer = name, "cannot read the name of a timer; removing it");
         let mut transaction = Transaction::new(self.store.versions().draw());
@@ -178,7 +169,6 @@ impl Timers {
         self.store.seam().commit(&[transaction]).await.map(drop)
     }
 
-    /// Releases turns from throttle queues, in order of admission.
     async fn release(&self, counters: &[CounterKey], round: &mut TimerRound) -> Result<(), StoreError> {
         let Some(snapshot) = self.policy_tracker.policy_snapshot().await? else { return Ok(()) };
         let rearms: Vec<Rearm> = counters.iter().map(|counter| Rearm { counter: counter.clone() }).collect();
@@ -256,7 +246,7 @@ impl Timers {
         }
     }
 
-    /// Removes an unreadable turn from a throttle queue, so that it does not block the queue.
+    /// Removes an unreadable turn from a throttle queue, because it would block the queue.
     async fn discard_unreadable(&self, counter: &CounterKey, name: &TurnName, why: &str) -> Result<(), StoreError> {
         let bounds = self.store.bounds();
         let discard = Discard { counter: counter.clone(), name: name.clone(), why: why.to_owned(), bounds: &bounds };
@@ -270,7 +260,6 @@ impl Timers {
         tracing::error!(turn = %name, why, "unreadable record; see the dead letters");
     }
 
-    /// Handles due timers of turns.
     async fn fire_turns(&self, turns: &[TurnName], round: &mut TimerRound) -> Result<(), StoreError> {
         let Some(snapshot) = self.policy_tracker.policy_snapshot().await? else { return Ok(()) };
         let render = RecordingRenderer::new(snapshot.renderer());
@@ -284,7 +273,7 @@ impl Timers {
             match fired.map(|receipt| receipt.result) {
                 Ok(Fired::Ended) => render.count(name, true, self.store.state().now_ms, &self.metrics),
                 Ok(Fired::Dispatched) => self.metrics.promoted(1),
-                // The turn's throttle queue is due now. A full round makes the loop handle the queue before its next
+                // The turn's throttle queue is due now. A full round makes the loop handle this queue before its next
                 // wait.
                 Ok(Fired::Throttled) => round.full = true,
                 Ok(Fired::External) => self.expire_external_lease(name).await?,
@@ -319,7 +308,7 @@ impl Timers {
     async fn unreadable_reason(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
         match error {
             RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),
-            // A record of another type is read as absent, and only a guard detects it.
+            // A record of another type is read as absent. Only a guard detects the type.
             RunError::Failed(why) => {
                 let mut transaction = Transaction::new(self.store.versions().draw());
                 transaction.guard(Guard::Absent(name.record()));

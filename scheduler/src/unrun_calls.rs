@@ -1,5 +1,5 @@
 //! Counts calls that end without running. A decision renders the results of these calls, and renders them again after a
-//! conflict. So only a committed decision is counted.
+//! conflict. So only committed decisions are counted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,17 +13,16 @@ use tickfleet_engine::report::Renderer;
 use tickfleet_model::Outcome;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 
-/// Renders results, and records the rendered calls.
+/// Renders results, and remembers the rendered calls until [`Self::count`].
 pub(crate) struct RecordingRenderer<'a> {
     renderer: Renderer<'a>,
     rendered: Mutex<HashMap<TurnName, RenderedTurn>>,
 }
 
-/// The rendered calls of a turn.
 struct RenderedTurn {
     submitted_ms: i64,
     reason: EndReason,
-    /// The tool and outcome of each call, by position.
+    /// Tool and outcome of each call, by position.
     calls: BTreeMap<usize, (Option<String>, Outcome)>,
 }
 
@@ -32,7 +31,7 @@ impl<'a> RecordingRenderer<'a> {
         Self { renderer, rendered: Mutex::default() }
     }
 
-    /// Counts the calls that a committed decision about a turn has ended. `is_over` is true if the turn has ended, too.
+    /// Counts the calls that a committed decision about a turn has ended. `is_over` is true if the turn has also ended.
     pub(crate) fn count(&self, name: &TurnName, is_over: bool, now_ms: i64, metrics: &Metrics) {
         let Some(rendered) = self.rendered.lock().remove(name) else { return };
         let calls = rendered.calls.len() as u64;
@@ -55,7 +54,7 @@ impl<'a> RecordingRenderer<'a> {
     }
 }
 
-/// Counts the time from the submit of a turn to its end, if the submit time is known.
+/// Counts the time from a turn's submission to its end, if the time of the submission is known.
 pub(crate) fn turn_ended(submitted_ms: i64, now_ms: i64, metrics: &Metrics) {
     if submitted_ms > 0 {
         metrics.turn_ended(Duration::from_millis((now_ms - submitted_ms).max(0).unsigned_abs()));

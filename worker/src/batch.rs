@@ -29,7 +29,6 @@ use crate::calls::end_effects::SettleSections;
 /// Receives every failed attempt.
 pub(crate) type OnError = Arc<dyn Fn(&'static str, &(dyn std::error::Error + 'static)) + Send + Sync>;
 
-/// Maximum number of items in one batch.
 const ITEMS_MAX: usize = limits::SCRIPT_TURNS_USUAL;
 /// Approximate bytes of an item that carries only IDs.
 const IDS_BYTES: usize = 128;
@@ -43,23 +42,18 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 /// The results of a batch of items, in order.
 type BatchResults<R> = Result<Vec<Result<R, RunError>>, StoreError>;
 
-/// One kind of decision: callers request it one item at a time, and it is made in batches.
+/// One kind of decision. Callers request decisions one at a time; the decisions are made in batches.
 pub(crate) trait BatchItem: Sized + Send + Sync + 'static {
-    /// The name for logs.
     const NAME: &'static str;
-    /// The result of one item.
     type Reply: Send + 'static;
-    /// True if an item is never dropped while the process lives: it has results that only this process knows.
+    /// True if an item must not be dropped while the process lives, because only this process has the item's results.
     const OWED: bool = false;
-    /// Maximum bytes of one batch.
     const BYTES_MAX: usize = limits::BATCH_BYTES_MAX;
-    /// Makes the decisions of a batch.
     fn decide(store: &Store, batch: &[Self]) -> impl Future<Output = BatchResults<Self::Reply>> + Send;
-    /// The approximate size of the item's transaction, bytes.
+    /// The approximate bytes of the item's transaction.
     fn bytes(&self) -> usize {
         IDS_BYTES
     }
-    /// Number of calls in the item.
     fn calls(&self) -> usize {
         1
     }
@@ -84,7 +78,6 @@ async fn fill(store: &Store, view: &mut View, queries: impl Iterator<Item = Quer
     Ok(())
 }
 
-/// One view with the values of all items.
 fn union<'v>(views: impl Iterator<Item = &'v View>) -> View {
     let mut all = View::default();
     views.for_each(|view| all.extend(view.clone()));
@@ -95,14 +88,13 @@ fn result_of<T>(receipt: Result<Receipt<T>, RunError>) -> Result<T, RunError> {
     receipt.map(|receipt| receipt.result)
 }
 
-/// Results of calls, to be settled.
 pub(crate) struct SettleResults {
     pub(crate) slice: Arc<Slice>,
-    /// Results of the calls from the slice's position on.
+    /// Results of the calls from the slice's position onward.
     pub(crate) results: Vec<RenderedCall>,
     pub(crate) frame: ReplyFrame,
     pub(crate) sections: SettleSections,
-    /// Why calls were not run, if the turn ends for that reason.
+    /// If the turn ends before its calls have run, the reason for that end.
     pub(crate) reason: Option<EndReason>,
     /// Why the turn was canceled, if the worker received a notice.
     pub(crate) canceled: Option<String>,
@@ -149,7 +141,6 @@ impl BatchItem for SettleResults {
     }
 }
 
-/// A call whose begin is to be committed.
 pub(crate) struct BeginCall {
     pub(crate) slice: Arc<Slice>,
     pub(crate) position: usize,
@@ -168,7 +159,6 @@ pub(crate) struct BeginCall {
 }
 
 impl BeginCall {
-    /// The decision.
     pub(crate) fn begin(&self, lease_ms: i64) -> Begin<'_> {
         Begin {
             slice: &self.slice,
@@ -191,10 +181,8 @@ impl BeginCall {
     }
 }
 
-/// The result of a begin, with the records that the begin has read and written.
 pub(crate) type BeginReply = (BeginResult, View);
 
-/// The begins of a batch, and a view with all records that they read.
 async fn begins<'b>(
     store: &Store,
     batch: impl Iterator<Item = &'b BeginCall> + Clone + Send,
@@ -227,7 +215,7 @@ impl BatchItem for BeginCall {
     }
 }
 
-/// A begin that has to be durable before its call runs. All begins of a batch have the same durability.
+/// A begin that must be durable before its call runs. All begins of a batch have the same durability.
 pub(crate) struct DurableBegin {
     pub(crate) begin: BeginCall,
     pub(crate) durability: Durability,
@@ -254,21 +242,19 @@ impl BatchItem for DurableBegin {
     }
 }
 
-/// The event that a parked call waits for, with the data that its park writes about the wait.
+/// The event that a parked call waits for, with the data that the park writes about this event.
 pub(crate) enum WaitFor {
     /// The timer of the call, or an event that wakes the call without a record of the wait.
     Timer,
-    /// Other calls of its session.
+    /// Other calls of the same session.
     Facts(CheckFacts, CallName),
     /// An equal call.
     Claim(ClaimEffect),
-    /// People's decision, which is requested now.
+    /// People's decision, which the park requests.
     Approval(Box<AskApproval>),
-    /// Space in a budget.
     Budget(BudgetWait),
 }
 
-/// A slice to park.
 pub(crate) struct ParkSlice {
     pub(crate) slice: Arc<Slice>,
     pub(crate) reason: ParkReason,
@@ -280,7 +266,7 @@ pub(crate) struct ParkSlice {
     pub(crate) view: View,
 }
 
-/// The section of the transaction that a park adds for its wait; only some waits have one.
+/// The section of the transaction that a park adds for its wait. Only some waits have a section.
 enum ParkSection<'a> {
     Facts(WaitForFacts<'a>),
     Claim(WaitForClaim<'a>),
@@ -352,7 +338,6 @@ impl BatchItem for ParkSlice {
     }
 }
 
-/// A slice to return.
 pub(crate) struct ReturnSlice {
     pub(crate) slice: Arc<Slice>,
     pub(crate) why: HandBackReason,
@@ -378,8 +363,8 @@ pub(crate) struct Batcher<I: BatchItem> {
 }
 
 impl<I: BatchItem> Batcher<I> {
-    /// Starts the batcher. It ends when it is dropped and all items have their results, or when `give_up` is canceled
-    /// and the store does not respond.
+    /// Starts the batcher. The batcher ends when it is dropped and all items have their results. It also ends when
+    /// `give_up` is canceled and the store does not respond.
     pub(crate) fn new(store: &Store, capacity: usize, give_up: &CancellationToken, on_error: OnError) -> Self {
         let (sender, receiver) = mpsc::channel(capacity);
         let work = BatchLoop { store: store.clone(), give_up: give_up.clone(), on_error };
@@ -396,7 +381,6 @@ impl<I: BatchItem> Batcher<I> {
     }
 }
 
-/// Limits log messages of one kind, and counts the suppressed messages.
 #[derive(Debug, Default)]
 struct LogThrottle {
     logged: Option<Instant>,
@@ -404,7 +388,7 @@ struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// The number of suppressed messages, if it is time to log again.
+    /// The number of suppressed messages, if the next message is due.
     fn allow(&mut self) -> Option<u64> {
         if self.logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
             self.held_back += 1;
@@ -415,7 +399,6 @@ impl LogThrottle {
     }
 }
 
-/// A hook that logs failures, at a bounded rate.
 pub(crate) fn log_throttled() -> OnError {
     let logged: Mutex<HashMap<&'static str, LogThrottle>> = Mutex::default();
     Arc::new(move |decision, error| {
@@ -433,7 +416,6 @@ struct BatchLoop {
     on_error: OnError,
 }
 
-/// An item with the channel for its result.
 type PendingItem<I> = (I, oneshot::Sender<<I as BatchItem>::Reply>);
 
 impl BatchLoop {
@@ -447,7 +429,7 @@ impl BatchLoop {
         }
     }
 
-    /// Makes the decisions of a batch. Items that conflicted with other commits are repeated.
+    /// Items that conflicted with other commits are repeated.
     async fn send<I: BatchItem>(&self, mut batch: Vec<PendingItem<I>>) {
         for _ in 0..CONTENDED_MAX {
             let (items, answers): (Vec<I>, Vec<_>) = batch.into_iter().unzip();
@@ -535,8 +517,8 @@ impl BatchLoop {
     }
 }
 
-/// Takes the items of the next batch, at least one. They fit into one batch by bytes and calls, and no two of them
-/// change the same record. The other items stay in `gathered`, in order.
+/// Takes the items of the next batch, at least one. Together, the items are within a batch's bounds for bytes and
+/// calls. No two of the items change the same record. The other items stay in `gathered`, in order.
 fn take_batch<I: BatchItem, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
     let mut bytes = 0;
     let mut calls = 0;

@@ -23,22 +23,19 @@ pub(crate) struct WorkerConfig {
 }
 
 impl WorkerConfig {
-    /// Returns the options for reporting a call that was evaluated with this configuration.
     pub(crate) fn report(&self, options: &ReportOptions) -> ReportOptions {
         let policy_digest = Arc::clone(&self.short_digest);
         ReportOptions { policy_version: self.generation, policy_digest, ..options.clone() }
     }
 }
 
-/// The active configuration.
 pub(crate) struct WorkerConfigs {
     current: ArcSwap<WorkerConfig>,
-    /// The policy of the process, including run-time settings.
+    /// Includes run-time settings.
     in_force: Arc<PolicyHandle>,
 }
 
 impl WorkerConfigs {
-    /// The active policy, with these tools and handlers.
     pub(crate) fn new(in_force: Arc<PolicyHandle>, registry: Arc<Registry>, task_handlers: TaskHandlers) -> Self {
         let active = in_force.load();
         let task_handlers = Arc::new(task_handlers);
@@ -65,7 +62,7 @@ impl WorkerConfigs {
         self.adopt_policy(store).await
     }
 
-    /// Reads run-time settings if they have changed. The caller does so because it does not know the tenant of a
+    /// Reads run-time settings if they have changed. Callers use this function if they do not know the tenant of a
     /// slice.
     pub(crate) async fn refresh_if_changed(&self, store: &Store) -> Result<(), StoreError> {
         self.in_force.refresh_if_changed(store).await?;

@@ -42,7 +42,6 @@ impl DecisionQueues {
         }
     }
 
-    /// Commits results.
     pub(crate) async fn settle(&self, results: SettleResults) -> Option<Settled> {
         self.settles.submit(results).await
     }
@@ -65,7 +64,7 @@ impl DecisionQueues {
         }
     }
 
-    /// The result of a begin that needs nothing from the store.
+    /// `None` if the begin needs a read or a commit.
     fn begin_at_once(&self, begin: &BeginCall) -> Option<BeginResult> {
         let context = self.store.state().context(Version::new("-"));
         match begin.begin(self.store.options().lease_ms).decide(&begin.view, &context) {
@@ -74,7 +73,6 @@ impl DecisionQueues {
         }
     }
 
-    /// Parks a slice.
     pub(crate) async fn park(&self, park: ParkSlice) -> Option<Parked> {
         self.parks.submit(park).await
     }

@@ -1,8 +1,8 @@
 //! Tools about the fleet itself: the tools that an agent may call, the state of its tasks, and the results of its
 //! turns.
 //!
-//! Every agent may call them unless the permission matrix has a row that says otherwise. Each call debits limits like
-//! any other call.
+//! Every agent may call these tools unless the permission matrix has a row that says otherwise. Each call debits
+//! limits like any other call.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,12 +19,10 @@ use tickfleet_store::{Store, StoreError};
 
 use crate::tools::{CallContext, ToolError, TypedTool, wording};
 
-/// The most tools whose definitions a call may request.
 const DEFINITIONS_MAX: usize = 20;
 /// Longest description in the overview, in bytes.
 const SUMMARY_BYTES_MAX: usize = 200;
 
-/// The three tools for this shard.
 #[must_use]
 pub fn all(store: &Store) -> Vec<TypedTool> {
     vec![list_tools(), check_task(store.clone()), fetch_result(store.clone())]
@@ -162,7 +160,6 @@ async fn live_task(
     })
 }
 
-/// Returns true if a worker carries out the turn.
 async fn is_held(store: &Store, name: &TurnName, live: &Stored<Turn>) -> Result<bool, ToolError> {
     let Some(entry) = live.out_entry() else { return Ok(false) };
     let holder = Query::Holder(live.value.queue(&name.tenant), entry.clone());
@@ -170,9 +167,8 @@ async fn is_held(store: &Store, name: &TurnName, live: &Stored<Turn>) -> Result<
     Ok(matches!(holder, StoreValue::Holder(Some(_))))
 }
 
-/// Returns true if this agent delegated the task.
 pub(crate) fn is_delegator(turn: &Turn, asker: &AgentId) -> bool {
-    // The last agent in the task's chain delegated it.
+    // The last agent in the chain has delegated the task.
     let delegator = turn.head.task.as_ref().and_then(|(_, grant)| grant.chain.last());
     turn.is_task() && delegator == Some(asker)
 }
@@ -267,11 +263,8 @@ fn fetched(finished: &Finished, asker: &AgentId, args: &FetchResult) -> Result<F
     })
 }
 
-/// The records that the store has of a turn or task.
 pub(crate) enum TurnLookup {
-    /// The turn or task has not ended.
     Live(Box<Stored<Turn>>),
-    /// The turn or task has ended.
     Finished(Box<Finished>),
     /// The turn or task was never admitted, or it ended so long ago that its records are no longer kept.
     Unknown,
@@ -296,7 +289,6 @@ fn store_error(error: StoreError) -> ToolError {
     ToolError::Transient(error.to_string())
 }
 
-/// The reply of an ended turn or task.
 pub(crate) fn reply(finished: &Finished) -> Result<Reply, ToolError> {
     if finished.reply.is_empty() {
         let message = "Its results are no longer kept: memory was short when it ended, and its reply had them.";

@@ -1,5 +1,3 @@
-//! The slices that a worker holds, and the slots that they run in.
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,37 +16,32 @@ const HELD_PER_SLOT: usize = 4;
 /// The smallest maximum of held slices, so that a worker with few slots still settles in batches.
 const HELD_MIN: usize = 512;
 
-/// Returns how many slices a worker with this many slots may hold.
 pub(crate) fn held_max(slots: usize) -> usize {
     (slots * HELD_PER_SLOT).max(HELD_MIN)
 }
 
-/// The slices that are held, and the slot pools that they run in.
 pub(crate) struct HeldSlices {
-    /// The pool of regular slices. It also runs all suspects of a group except the first one.
+    /// The pool of regular slices. All suspects of a group except the first one run in this pool, too.
     pool: SlotPool,
-    /// The slot of the first suspect of a group. Suspects never take the slots of others (invariant 17).
+    /// The slot of the first suspect of a group. Suspects never take the slots of other slices (invariant 17).
     suspects: SlotPool,
     /// The held slices by turn, so that cancellation notices find them.
     running: Mutex<HashMap<TurnName, RunningSlice>>,
 }
 
-/// A held slice.
 struct RunningSlice {
-    /// The entry of the slice. It identifies the slice, because the slice's version changes while the slice is held.
+    /// The entry identifies the slice, because the slice's version changes while the slice is held.
     entry: EntryId,
     lease: SliceLease,
 }
 
-/// The conditions under which the worker holds a slice.
 #[derive(Debug, Clone)]
 pub(crate) struct SliceLease {
-    /// Canceled when the turn is canceled.
     pub(crate) cancel: CancellationToken,
     /// The number of the worker's incarnation that took the slice.
     pub(crate) term: u64,
     /// The restart epoch of the store to which the worker had reported before it took the slice. After another
-    /// restart, another worker may have the slice too.
+    /// restart, another worker may also hold the slice.
     pub(crate) epoch: u64,
     /// True once a call has run until its turn's deadline. The estimated clock can move back by a few milliseconds,
     /// and then the next call would still run.
@@ -56,24 +49,20 @@ pub(crate) struct SliceLease {
 }
 
 impl SliceLease {
-    /// A lease of incarnation `term` in `epoch` that is not canceled.
     pub(crate) fn new(term: u64, epoch: u64) -> Self {
         Self { cancel: CancellationToken::new(), term, epoch, deadline_passed: Arc::default() }
     }
 
-    /// Records that a call has run until its turn's deadline.
     pub(crate) fn pass_deadline(&self) {
         self.deadline_passed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if a call has run until its turn's deadline.
     pub(crate) fn deadline_passed(&self) -> bool {
         self.deadline_passed.load(Ordering::Relaxed)
     }
 }
 
 impl HeldSlices {
-    /// Pools for `slots` slices and one suspect, without held slices.
     pub(crate) fn new(slots: usize) -> Self {
         Self { pool: SlotPool::new(slots, held_max(slots)), suspects: SlotPool::new(1, 1), running: Mutex::default() }
     }
@@ -97,12 +86,10 @@ impl HeldSlices {
         lease
     }
 
-    /// True if the slice is held.
     pub(crate) fn contains(&self, name: &TurnName, entry: &EntryId) -> bool {
         self.running().get(name).is_some_and(|held| held.entry == *entry)
     }
 
-    /// Records that the slice is no longer held.
     pub(crate) fn remove(&self, name: &TurnName, entry: &EntryId) {
         let mut running = self.running();
         // The worker may already hold a later slice of the same turn.
@@ -111,7 +98,6 @@ impl HeldSlices {
         }
     }
 
-    /// Cancels the leases of slices whose turns are canceled.
     pub(crate) fn cancel(&self, turns: &[TurnName]) {
         let running = self.running();
         for turn in turns {

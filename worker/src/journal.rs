@@ -1,5 +1,5 @@
 //! The worker's journal: the calls that it has begun, and the changes of facts and claims at their ends. If the store
-//! lost its last writes in a restart, the worker reports them again.
+//! lost its last writes in a restart, the worker reports these calls and changes again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,37 +22,34 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 
-/// Time for which a confirmed entry is kept, ms: longer than the time whose writes an append-only file can lose. At
+/// A confirmed entry is kept for this time (ms): longer than the time whose writes an append-only file can lose. At
 /// least the length of a lease.
 const KEPT_MS: i64 = 60_000;
 /// Maximum bytes of results. The oldest results are dropped first.
 const RESULT_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Time for which a begun call is reported after its turn's deadline, ms. If the store lost the turn and it is
-/// submitted again, it may get a later deadline. It may also wait for the next day, which has at most 25 hours.
+/// A begun call is reported until this time (ms) after its turn's deadline. If the store lost the turn and the turn
+/// is submitted again, the turn may get a later deadline. The turn may also wait for the next day, which has at most
+/// 25 hours.
 const KEPT_AFTER_DEADLINE_MS: i64 = 2 * 86_400_000;
 
-/// A change at the end of a call.
 #[derive(Debug, Clone)]
 enum Change {
-    /// Facts of a session.
     Facts(SessionName, Restatement),
-    /// An idempotency claim, with the time of the report and the deadline of the call's turn, ms.
+    /// An idempotency claim, the time of the report, and the deadline of the call's turn. Both times are in
+    /// milliseconds.
     Claim(EndClaim, i64, i64),
 }
 
-/// The journal of a worker.
 pub(crate) struct WorkerJournal {
     store: Store,
     metrics: Arc<Metrics>,
     /// Canceled when the worker must stop.
     now: CancellationToken,
     entries: Mutex<Entries<Change>>,
-    /// The last restart epoch to which everything was reported.
     reported: AtomicU64,
 }
 
 impl WorkerJournal {
-    /// An empty journal for the worker's shard.
     pub(crate) fn new(common: &Common) -> Self {
         let store = common.store.clone();
         let entries = Entries::new(KEPT_MS.max(store.options().lease_ms), RESULT_BYTES_MAX);
@@ -76,8 +73,8 @@ impl WorkerJournal {
     }
 
     /// Records that a call is about to run. Must follow the commit of the begin: a call that has not run must not be
-    /// reported, because its report would hide the report of another worker that has run it. Returns false if the
-    /// store has restarted since `epoch` and may have lost the begin. In this case the call must not run.
+    /// reported, because the report would hide the report of another worker that has run the call. Returns false if
+    /// the store has restarted since `epoch` and may have lost the begin. In this case the call must not run.
     pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
         let mut entries = self.entries.lock();
@@ -111,7 +108,6 @@ impl WorkerJournal {
         self.entries.lock().confirm(name, upto, self.now_ms());
     }
 
-    /// Records that the worker no longer holds a turn's slice.
     pub(crate) fn release(&self, name: &TurnName) {
         self.confirm(name, usize::MAX);
     }
@@ -129,8 +125,8 @@ impl WorkerJournal {
         self.entries.lock().change(Change::Claim(claim, now_ms, deadline_ms), bytes, now_ms);
     }
 
-    /// Reports the results of `once` calls of a slice that this worker has lost, so that the new holder finds them.
-    /// Without a restart of the store this is not needed: the new holder finds the intent records.
+    /// Reports the results of `once` calls of a slice that this worker has lost, so that the new holder finds the
+    /// results. Without a restart of the store this report is not needed: the new holder finds the intent records.
     pub(crate) async fn report_results(&self, name: &TurnName, positions: std::ops::Range<usize>) {
         let state = self.store.state();
         if state.epoch_began_ms == 0 {
@@ -145,11 +141,11 @@ impl WorkerJournal {
     }
 
     /// If the store has restarted, reports everything. Must be called with each heartbeat, and no call may begin
-    /// before it succeeds. For one lease after a restart no `once` call begins, so that the reports of all living
-    /// workers come first.
+    /// before the report succeeds. For one lease after a restart no `once` call begins, so that the reports of all
+    /// living workers come first.
     ///
     /// # Errors
-    /// [`StoreError`]; the report may be repeated.
+    /// [`StoreError`]; the report can be repeated.
     pub(crate) async fn report(&self) -> Result<(), StoreError> {
         self.entries.lock().forget(self.now_ms());
         loop {
@@ -309,8 +305,8 @@ fn restate(session: SessionName, mut ends: Vec<Restatement>, now_ms: i64) -> Res
     Restate { session, ends }
 }
 
-/// The claim with the time for which it remains in force; `None` if that time is over. An open claim remains in force
-/// until its turn's deadline, plus its window.
+/// The claim with its remaining lifetime; `None` if the lifetime is over. An open claim remains in force until its
+/// turn's deadline, plus its window.
 fn remaining(claim: EndClaim, at_ms: i64, deadline_ms: i64, now_ms: i64) -> Option<EndClaim> {
     let window_ms = match claim.end {
         EffectEnd::Open => (deadline_ms - now_ms).max(0).saturating_add(claim.window_ms),
@@ -319,7 +315,6 @@ fn remaining(claim: EndClaim, at_ms: i64, deadline_ms: i64, now_ms: i64) -> Opti
     (window_ms > 0).then_some(EndClaim { window_ms, ..claim })
 }
 
-/// Batches that are bounded in number and bytes.
 fn batches<T>(all: &[T], bytes_of: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
     let mut bytes = 0;
     let mut number = 0;

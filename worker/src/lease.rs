@@ -25,23 +25,20 @@ use crate::strays::{StrayScope, Strays};
 /// One run of the store: its restart epoch, and how often this worker found that the store had lost records.
 type StoreRun = (u64, u64);
 
-/// The drain flag of the worker on one shard.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerDrainFlag {
     reported: Mutex<ReportedDrain>,
 }
 
-/// The drain flag as the last heartbeat reported it.
 #[derive(Debug, Default)]
 struct ReportedDrain {
     drained: Option<Pause>,
-    /// The run of the store that reported the flag.
     run: StoreRun,
 }
 
 impl WorkerDrainFlag {
     /// Adopts the report of a heartbeat. If a new run of the store has no flag, the flag was lost with the store's
-    /// last writes. In this case it stays in force and is returned, so that the caller restores it.
+    /// last writes. In this case the flag stays in force and is returned, so that the caller restores it.
     pub(crate) fn report(&self, drained: Option<&Pause>, run: StoreRun) -> Option<Pause> {
         let mut reported = self.reported.lock();
         match (&reported.drained, drained) {
@@ -56,7 +53,6 @@ impl WorkerDrainFlag {
         None
     }
 
-    /// Records that the lost flag was restored in this run of the store.
     pub(crate) fn restored(&self, run: StoreRun) {
         self.reported.lock().run = run;
     }
@@ -67,7 +63,6 @@ impl WorkerDrainFlag {
         *self.reported.lock() = ReportedDrain { drained: None, run };
     }
 
-    /// True while the worker takes no new work.
     pub(crate) fn is_drained(&self) -> bool {
         self.reported.lock().drained.is_some()
     }
@@ -78,12 +73,9 @@ impl WorkerDrainFlag {
     }
 }
 
-/// The lease of one worker, renewed by heartbeats.
 pub(crate) struct Lease {
     store: Store,
-    /// Prefix of the incarnations' names.
     name: String,
-    /// Slices whose calls may run at the same time.
     slots: usize,
     lease_clock: Arc<LeaseClock>,
     configs: Arc<WorkerConfigs>,
@@ -98,7 +90,6 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A lease under names that begin with `name`, for a worker with `slots` slots.
     pub(crate) fn new(
         common: &Common,
         name: String,
@@ -145,7 +136,7 @@ impl Lease {
         let mut is_lost = false;
         let drained = loop {
             let report = self.store.decide(beat.clone()).await?.result;
-            // The store delivers each notice only once, so it is applied before anything else can fail.
+            // The store delivers each notice only once, so the notice is applied before anything else can fail.
             self.slices.cancel(&report.canceled);
             is_lost |= report.before == LeaseBefore::None && !is_first;
             if !report.more {
@@ -158,8 +149,8 @@ impl Lease {
         let run = (self.store.state().epoch, *self.losses.lock());
         self.follow_drain(consumer, drained.as_ref(), run).await;
         self.journal.report().await?;
-        // If the worker was suspended, its lease is no longer fresh. Then it reads the settings before it confirms
-        // the heartbeat, because a tool may have been disabled in the meantime.
+        // If the worker was suspended, its lease is no longer fresh. In this case the worker reads the settings
+        // before it confirms the heartbeat, because a tool may have been disabled in the meantime.
         if self.lease_clock.is_fresh() {
             self.lease_clock.confirm(sent);
         }
@@ -187,7 +178,7 @@ impl Lease {
     }
 
     /// Follows the drain flag that a heartbeat reported, and restores a flag that the store has lost. If the restore
-    /// fails, the next heartbeat repeats it.
+    /// fails, the next heartbeat repeats the restore.
     async fn follow_drain(&self, consumer: &ConsumerId, drained: Option<&Pause>, run: StoreRun) {
         let Some(lost) = self.drain_flag.report(drained, run) else { return };
         let Some(worker) = worker_of(consumer.as_str()) else { return };
@@ -237,15 +228,15 @@ impl Lease {
         }
     }
 
-    /// Returns entries that were delivered to an abandoned take. Otherwise the worker would still hold them when its
-    /// lease ends, and would count as crashed.
+    /// Returns entries that were delivered to an abandoned take. Otherwise the worker would still hold these entries
+    /// when its lease ends, and would count as crashed.
     pub(crate) async fn return_undelivered(&self, consumer: &ConsumerId) {
         if let Err(error) = self.strays.return_entries(consumer, &queues(), StrayScope::All).await {
             tracing::warn!(%error, "failed to return the last delivery; other workers take it over");
         }
     }
 
-    /// Ends the lease, so that other processes need not wait until it expires.
+    /// Ends the lease, so that other processes need not wait until the lease expires.
     pub(crate) async fn release(&self, consumer: &ConsumerId) {
         let leave = Leave { consumer: consumer.clone(), role: self.role(consumer) };
         if let Err(error) = self.store.decide(leave).await {
@@ -254,7 +245,6 @@ impl Lease {
     }
 }
 
-/// All queues that workers take from.
 fn queues() -> Vec<StreamKey> {
     Priority::ALL.into_iter().flat_map(|priority| [keys::ready(priority), keys::suspect(priority)]).collect()
 }
@@ -270,7 +260,7 @@ mod tests {
         let (drain_flag, note) =
             (WorkerDrainFlag::default(), Pause { by: "anna".into(), reason: "a kernel".into(), since_ms: 7 });
         assert!(drain_flag.report(Some(&note), (1, 0)).is_none() && drain_flag.is_drained());
-        // Until the flag is restored, each heartbeat returns it, and it stays in force.
+        // Until the flag is restored, each heartbeat returns the flag, and the flag stays in force.
         for _ in 0..2 {
             assert_eq!(drain_flag.report(None, (2, 0)).as_ref(), Some(&note));
             assert!(drain_flag.is_drained());

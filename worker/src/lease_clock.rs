@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The time when the last confirmed heartbeat was *sent*. If it is too old, nothing may be sent to the outside,
-/// because another worker may already have the slice (invariant 7).
+/// The time when the last confirmed heartbeat was *sent*. If this time is too long ago, nothing may be sent to the
+/// outside, because another worker may already have the slice (invariant 7).
 #[derive(Debug)]
 pub(crate) struct LeaseClock {
     origin: Instant,
@@ -28,7 +28,6 @@ impl LeaseClock {
         u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Records that the heartbeat sent at `sent_ms` was confirmed.
     pub(crate) fn confirm(&self, sent_ms: u64) {
         self.sent_ms.fetch_max(sent_ms, Ordering::Relaxed);
     }
@@ -39,19 +38,19 @@ impl LeaseClock {
         self.sent_ms.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the number of this incarnation. Other workers may take slices that were leased in an earlier one.
+    /// Returns the number of this incarnation. Other workers may take slices that were leased in an earlier
+    /// incarnation.
     pub(crate) fn term(&self) -> u64 {
         self.term.load(Ordering::Relaxed)
     }
 
-    /// True until the first heartbeat of this incarnation is confirmed.
     pub(crate) fn is_new(&self) -> bool {
         self.age().is_none()
     }
 
     /// Waits until a call that was leased in `term` may be sent to the outside; false if the lease of `term` is over.
-    /// If the lease is old but not over, it will be renewed shortly. If the slice were returned at that point, a live
-    /// consumer would still hold it.
+    /// If the lease is old but not over, the next heartbeat will renew it shortly. If the slice were returned at that
+    /// point, a live consumer would still hold the slice.
     pub(crate) async fn is_sure(&self, term: u64) -> bool {
         loop {
             if self.term() != term || self.is_lost() {
@@ -69,7 +68,6 @@ impl LeaseClock {
         self.age().is_some_and(|age| age < self.lease * 3 / 4)
     }
 
-    /// Returns true if the lease is certainly over.
     pub(crate) fn is_lost(&self) -> bool {
         self.age().is_none_or(|age| age >= self.lease)
     }
@@ -95,7 +93,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         lease_clock.confirm(sent);
         assert!(lease_clock.is_fresh());
-        // The clock counts whole milliseconds, and counts the first one as passed.
+        // The clock counts whole milliseconds, and counts the first millisecond as passed.
         tokio::time::advance(Duration::from_millis(1_001)).await;
         assert!(!lease_clock.is_fresh() && !lease_clock.is_lost(), "within the margin");
         tokio::time::advance(Duration::from_secs(2)).await;

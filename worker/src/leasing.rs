@@ -31,13 +31,11 @@ use crate::strays::{StrayScope, Strays};
 /// One of this many takes begins with the least urgent queue, so that this queue never starves.
 const STARVATION_GUARD: u64 = 16;
 
-/// The time between two checks of a drained worker whether it was resumed. A check reads only memory.
+/// How often a drained worker checks whether it was resumed. A check reads only memory.
 const RECHECK_AFTER: Duration = Duration::from_millis(100);
 
-/// Takes slices and gives them to the pipeline.
 pub(crate) struct Leasing {
     store: Store,
-    /// The priorities whose queues it takes from.
     priorities: Priorities,
     /// The time for which a drain waits for running calls.
     drain: Duration,
@@ -55,22 +53,16 @@ pub(crate) struct Leasing {
     now: CancellationToken,
 }
 
-/// The parts of a worker that [`Leasing`] uses to take, run and return slices.
 pub(crate) struct LeasingParts {
     /// The journal. Its epoch is the restart epoch that the worker has reported to.
     pub(crate) journal: Arc<WorkerJournal>,
-    /// Held slices.
     pub(crate) slices: Arc<HeldSlices>,
-    /// Returns strays.
     pub(crate) strays: Arc<Strays>,
-    /// Returns slices.
     pub(crate) decisions: Arc<DecisionQueues>,
-    /// Carries slices out.
     pub(crate) pipeline: Arc<Pipeline>,
 }
 
 impl Leasing {
-    /// Takes from the queues of `priorities`, for the pipeline.
     pub(crate) fn new(common: &Common, priorities: Priorities, drain: Duration, parts: LeasingParts) -> Self {
         let LeasingParts { journal, slices, strays, decisions, pipeline } = parts;
         Self {
@@ -91,7 +83,7 @@ impl Leasing {
         }
     }
 
-    /// Takes slices until `stop`: either suspects, or all other slices.
+    /// Takes slices until `stop`: only suspects if `suspects` is true, otherwise only regular slices.
     pub(crate) async fn take_slices(
         self: &Arc<Self>,
         consumer: &ConsumerId,
@@ -130,18 +122,19 @@ impl Leasing {
                 stop.pause(STEP).await;
                 continue;
             }
-            // A take in progress completes. Afterwards the worker takes nothing until an operator resumes it.
+            // A take in progress completes. Afterwards the worker takes nothing until an operator resumes the worker.
             if self.drain_flag.is_drained() {
                 handle.advanced();
                 let _ = stop.run_until_cancelled(tokio::time::sleep(RECHECK_AFTER)).await;
                 continue;
             }
-            // Must be read before the take: if the store restarts in between, it may have lost the record that the
-            // slices were taken.
+            // Must be read before the take: if the store restarts in between, the store may have lost the record that
+            // the slices were taken.
             let epoch = self.journal.epoch();
             let count = if suspects { 1 } else { free };
             let taken = tokio::select! {
-                // If this drops a take, the drain returns the entries that the store has already delivered to it.
+                // If the stop drops a take, the drain returns the entries that the store has already delivered to
+                // this take.
                 () = stop.cancelled() => break,
                 taken = self.take(&mut reader, count) => taken,
             };
@@ -164,7 +157,7 @@ impl Leasing {
         handle.finished();
     }
 
-    /// Handles a failed take. If the queues are gone, they are created again.
+    /// Handles a failed take. If the queues are gone, creates them again.
     async fn handle_failed_take(&self, error: &StoreError) {
         let StoreError::StateLost(what) = error else {
             tracing::warn!(%error, "failed to lease work; retrying");
@@ -190,7 +183,6 @@ impl Leasing {
         taken
     }
 
-    /// Starts regular slices.
     fn start(self: &Arc<Self>, taken: Vec<TakenEntry>, epoch: u64, tracker: &TaskTracker) {
         let pool = self.slices.pool(false);
         for entry in taken {
@@ -205,7 +197,7 @@ impl Leasing {
         }
     }
 
-    /// Reads an entry. `None` if the worker holds its slice, or cannot read it.
+    /// Reads an entry. `None` if the worker already holds the entry's slice, or cannot read the entry.
     fn slice_of(self: &Arc<Self>, taken: TakenEntry, tracker: &TaskTracker) -> Option<Slice> {
         match Slice::read(taken.queue.clone(), taken.entry.clone(), &taken.fields) {
             // The worker already holds this slice: a restart of the store may have lost the record that the entry was
@@ -240,7 +232,6 @@ impl Leasing {
         self.slices.add(slice, self.lease_clock.term(), epoch)
     }
 
-    /// Returns a slice that has not run.
     async fn release(&self, slice: Slice) {
         let name = slice.name.clone();
         let entry = slice.entry.clone();
@@ -257,7 +248,7 @@ impl Leasing {
         let Some(first) = slices.next() else { return };
         let others: Vec<Slice> = slices.collect();
         let lease = self.hold_slice(&first, epoch);
-        // The slot for suspects is free, because only this loop takes it.
+        // The slot for suspects is free, because only this loop takes this slot.
         let room = self.slices.pool(true).try_reserve();
         let this = Arc::clone(self);
         let consumer = consumer.clone();
@@ -364,17 +355,16 @@ impl Leasing {
     }
 }
 
-/// The maximum number of suspects that run together with this one, including it.
+/// The maximum number of suspects that run together, including this suspect.
 fn group_max(slice: &Slice) -> usize {
     slice.turn.suspect.map_or(1, |suspect| usize::try_from(suspect.group_max).unwrap_or(1))
 }
 
-/// Takes from queues by priority.
 struct QueueReader {
     consumer: ConsumerId,
     /// The queues, most urgent first; never empty.
     queues: Vec<StreamKey>,
-    /// Maximum wait of a take, ms.
+    /// Maximum wait of a take, in milliseconds.
     wait_ms: u64,
     round: u64,
     /// True if the last take failed: the store may have delivered entries that have not arrived.
@@ -382,7 +372,7 @@ struct QueueReader {
 }
 
 impl QueueReader {
-    /// The next take: usually the most urgent queue first, sometimes the least urgent one.
+    /// Usually begins with the most urgent queue, sometimes with the least urgent queue.
     fn next(&mut self, count: usize) -> TakeRequest {
         self.round += 1;
         let mut queues = self.queues.clone();

@@ -20,7 +20,6 @@ mod strays;
 mod tool_lists;
 
 pub use calls::waiting::breakers::Breakers;
-/// The tools that a worker uses to carry out calls.
 pub use tickfleet_tools as tools;
 
 use std::sync::Arc;
@@ -53,12 +52,11 @@ pub use tickfleet_core::call::streak::StreakBounds;
 use tool_lists::ToolListWriter;
 use tools::Registry;
 
-/// The options of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
     /// Slices whose calls run at the same time.
     pub slots: usize,
-    /// The priorities of the `ready` streams that it leases from.
+    /// The priorities of the `ready` streams that the worker leases from.
     pub priorities: Priorities,
     /// The time for which a drain waits for running calls.
     pub drain: Duration,
@@ -70,43 +68,32 @@ pub struct WorkerOptions {
     pub durable_wait: Duration,
     /// When an agent counts as looping; `None` disables the check.
     pub loops: Option<LoopOptions>,
-    /// The options for reporting results.
     pub report: ReportOptions,
     /// The prefix of the names of the worker's incarnations, for example the name of a pod.
     pub name: String,
 }
 
-/// The parts of the surrounding process that a worker needs.
 pub struct ProcessParts {
-    /// The active policy, tenants and task handlers.
     pub active: Arc<PolicyHandle>,
-    /// Metrics of the process.
     pub metrics: Arc<Metrics>,
     /// Progress of the process's loops, for `/livez`.
     pub progress: Progress,
-    /// Lets one group of suspects (slices of crashed workers) run at a time. It is shared by all shards that the
-    /// process serves, because the workers of one process die together.
+    /// Lets one group of suspects (slices of crashed workers) run at a time. All shards of the process share the
+    /// semaphore, because the workers of one process die together.
     pub suspects: SuspectSemaphore,
     /// Circuit breakers of tools, shared by all shards that the process serves.
     pub breakers: Breakers,
-    /// The tools of the active policy.
     pub registry: Arc<Registry>,
-    /// The handlers of delegated tasks.
     pub task_handlers: TaskHandlers,
 }
 
-/// One worker on one shard, assembled from its parts.
 pub struct Worker {
     common: Common,
-    /// The time for which a drain waits for running calls.
     drain: Duration,
-    /// The worker's name and heartbeats.
     lease: Arc<Lease>,
-    /// The part that takes slices.
     leasing: Arc<Leasing>,
 }
 
-/// The state that the parts of a worker share.
 pub(crate) struct Common {
     pub(crate) store: Store,
     pub(crate) lease_clock: Arc<LeaseClock>,
@@ -121,7 +108,7 @@ pub(crate) struct Common {
 }
 
 impl Worker {
-    /// A worker on the shard of `store`. If `now` is canceled, running calls must stop at once.
+    /// If `now` is canceled, running calls must stop at once.
     #[must_use]
     pub fn new(store: Store, process: ProcessParts, options: WorkerOptions, now: CancellationToken) -> Arc<Self> {
         let ProcessParts { active, metrics, progress, suspects, breakers, registry, task_handlers } = process;
@@ -148,13 +135,12 @@ impl Worker {
         Arc::new(Self { drain: options.drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
     }
 
-    /// The part that writes the lists of tools.
     fn list_writer(&self) -> ToolListWriter {
         ToolListWriter::new(self.common.store.clone(), self.common.configs.clone(), Arc::clone(&self.common.metrics))
     }
 }
 
-/// Reports how many slots are busy, as long as the worker lives.
+/// Reports busy slots until the worker no longer exists.
 fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
     let watched = Arc::downgrade(slices);
     let drain_flag = Arc::clone(&common.drain_flag);
@@ -165,8 +151,8 @@ fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
 }
 
 impl Worker {
-    /// Replaces the configuration for evaluating and carrying out calls: its policy and its tools in one step. Running
-    /// calls keep the configuration that they began with.
+    /// Replaces the policy and the tools for evaluating and carrying out calls, in one step. Running calls keep the
+    /// configuration that they began with.
     pub fn configure(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
         self.common.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         self.common.configs.replace(active, registry, task_handlers);
@@ -178,13 +164,11 @@ impl Worker {
         self.configure(active, registry, task_handlers);
     }
 
-    /// The tools that the worker currently uses to carry out calls.
     #[must_use]
     pub fn tools(&self) -> Arc<Registry> {
         Arc::clone(&self.common.configs.load().registry)
     }
 
-    /// The worker's shard.
     #[must_use]
     pub const fn store(&self) -> &Store {
         &self.common.store
@@ -206,7 +190,6 @@ pub fn standard_tools(store: &Store, active: &Arc<PolicyHandle>) -> Vec<tools::T
     typed
 }
 
-/// The typed task handlers of every fleet.
 #[must_use]
 pub fn standard_handlers() -> Vec<tools::TypedTool> {
     tools::builtin::all().into_iter().filter(|tool| tool.spec().name == "note").collect()

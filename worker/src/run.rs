@@ -13,8 +13,8 @@ use tokio_util::task::TaskTracker;
 use crate::Worker;
 
 impl Worker {
-    /// Runs until `shutdown` drains. While the store is unreachable, it waits and continues by itself. Returns when the
-    /// last slice is settled or returned, or when the drain time is over.
+    /// Runs until `shutdown` drains. While the store is unreachable, the worker waits and continues by itself.
+    /// Returns when the last slice is settled or returned, or when the drain time is over.
     ///
     /// # Errors
     /// [`StoreError::Shards`] if the data was written with another number of shards.
@@ -64,8 +64,8 @@ impl Worker {
         }
     }
 
-    /// Drains in two phases. First, running calls may end by themselves. Then they must stop, and the remaining
-    /// slices are returned.
+    /// Drains in two phases. First, running calls have time to end by themselves. Then they must stop, and the
+    /// remaining slices are returned.
     async fn drain(&self, shutdown: &Shutdown, tracker: &TaskTracker, consumer: Option<&ConsumerId>) {
         tracker.close();
         if let Some(consumer) = consumer {

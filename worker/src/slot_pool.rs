@@ -9,19 +9,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The permits for one slice: its slot, and its share of the slices that may be held.
 pub(crate) type SlotPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
-/// A pool of slots, and a bound on the slices that are held in it.
 pub(crate) struct SlotPool {
-    /// Permits for slices whose calls run.
     slots: Arc<Semaphore>,
-    /// Number of slots that carry out a slice.
     busy: Arc<AtomicUsize>,
-    /// Permits for slices that are taken and not yet settled. They limit the results that wait while the store is
-    /// unreachable (invariant 6).
+    /// Permits for slices that are taken and not yet settled. These permits limit the results that wait while the
+    /// store is unreachable (invariant 6).
     held: Arc<Semaphore>,
 }
 
 impl SlotPool {
-    /// A pool of `slots` slots that allows at most `held` held slices.
     pub(crate) fn new(slots: usize, held: usize) -> Self {
         Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
     }
@@ -35,7 +31,6 @@ impl SlotPool {
         free
     }
 
-    /// The number of slices for which there is room now.
     pub(crate) fn free(&self) -> usize {
         self.slots.available_permits().min(self.held.available_permits())
     }
@@ -55,7 +50,6 @@ impl SlotPool {
         }
     }
 
-    /// Number of slots that carry out a slice.
     pub(crate) fn busy(&self) -> usize {
         self.busy.load(Ordering::Relaxed)
     }
@@ -80,13 +74,11 @@ pub(crate) struct SuspectGroup {
 }
 
 impl SuspectGroup {
-    /// A group with the worker's slot for suspects, and the process's right to run suspects.
     pub(crate) const fn new(slot: OwnedSemaphorePermit, look: SuspectPermit) -> Self {
         Self { _slot: slot, _look: look }
     }
 }
 
-/// A slot that carries out a slice, from its lease until its last call has run.
 pub(crate) struct Slot {
     _permit: Option<OwnedSemaphorePermit>,
     _group: Option<Arc<SuspectGroup>>,

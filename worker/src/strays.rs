@@ -1,5 +1,5 @@
-//! Strays: entries that are delivered to the worker and that it does not run. The worker returns them itself, because
-//! no other process takes entries from a live worker.
+//! Strays: entries that are delivered to the worker but not run by the worker. The worker returns its strays itself,
+//! because no other process takes entries from a live worker.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,10 +19,8 @@ use crate::held_slices::HeldSlices;
 
 /// Maximum number of entries of a queue that are compared with the held slices. A worker cannot hold more.
 const COMPARED_MAX: usize = 10_000;
-/// Maximum number of entries that are read at once.
 const READ_AT_ONCE: usize = 32;
 
-/// Finds and returns strays.
 pub(crate) struct Strays {
     store: Store,
     slices: Arc<HeldSlices>,
@@ -32,7 +30,6 @@ pub(crate) struct Strays {
     seen: Mutex<HashSet<(StreamKey, EntryId)>>,
 }
 
-/// The strays to return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StrayScope {
     /// All strays. Only for queues that this worker does not take from at the same time.
@@ -42,7 +39,6 @@ pub(crate) enum StrayScope {
 }
 
 impl Strays {
-    /// A finder that compares the store with `slices`, and returns strays through `decisions`.
     pub(crate) fn new(common: &Common, slices: &Arc<HeldSlices>, decisions: &Arc<DecisionQueues>) -> Self {
         Self {
             store: common.store.clone(),
@@ -55,7 +51,7 @@ impl Strays {
     /// Returns the strays of `queues`: entries whose delivery did not arrive, or whose end the store has lost.
     ///
     /// # Errors
-    /// [`StoreError`]; the next comparison finds them again.
+    /// [`StoreError`]; the next comparison finds the strays again.
     pub(crate) async fn return_entries(
         &self,
         consumer: &ConsumerId,
@@ -108,8 +104,8 @@ impl Strays {
         Ok(())
     }
 
-    /// Returns an entry that this build cannot read. If a newer build wrote it, a worker of that build reads it
-    /// later. If another program wrote it, it becomes a dead letter.
+    /// Returns an entry that this build cannot read. If a newer build wrote the entry, a worker of that build reads
+    /// it later. If another program wrote the entry, it becomes a dead letter.
     pub(crate) async fn return_unreadable(&self, entry: &HeldEntry, problem: &str) {
         tracing::error!(entry = %entry.entry, problem, "cannot read an entry of a ready stream");
         let returned = match entry.text(fields::NAME).and_then(TurnName::parse) {

@@ -1,8 +1,8 @@
 //! The tools that each agent may call, written to Redis for readers in any language.
 //!
 //! Workers know the tools, so workers write the lists. Each worker regularly checks whether lists of its policy and
-//! tools exist, and writes them if they do not. So usually one worker writes them. The lists only inform: the
-//! permission check of each call decides.
+//! tools exist, and writes missing lists. So usually only one worker writes. The lists only inform: the permission
+//! check of each call decides.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -23,14 +23,13 @@ use crate::tools::Toolbox;
 
 /// The time between two checks that the lists match the worker's policy and tools.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// The time for which written lists count as fresh, ms.
+/// Written lists count as fresh for this time (ms).
 const FRESH_MS: u64 = 300_000;
-/// The lifetime of a list that is not written again, ms. Long enough for a deployment during which no worker runs.
+/// The lifetime (ms) of a list that is not written again. Long enough for a deployment during which no worker runs.
 const LIST_TTL_MS: u64 = 1_800_000;
 
 const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
 
-/// Maintains the lists of a shard.
 pub(crate) struct ToolListWriter {
     store: Store,
     configs: Arc<WorkerConfigs>,
@@ -38,12 +37,10 @@ pub(crate) struct ToolListWriter {
 }
 
 impl ToolListWriter {
-    /// The lists of the shard of `store`, made from the active configuration.
     pub(crate) const fn new(store: Store, configs: Arc<WorkerConfigs>, metrics: Arc<Metrics>) -> Self {
         Self { store, configs, metrics }
     }
 
-    /// Keeps the lists of tools up to date until `stop`.
     pub(crate) async fn keep(self, stop: CancellationToken) {
         let mut last_check: Option<(Arc<WorkerConfig>, String)> = None;
         loop {
@@ -67,8 +64,8 @@ impl ToolListWriter {
         }
     }
 
-    /// Writes the lists if none are fresh. If this worker's policy is new, it also overwrites fresh lists of another
-    /// policy, but only once. Otherwise workers with different tools would overwrite each other forever.
+    /// Writes the lists if none are fresh. If this worker's policy is new, the worker also overwrites fresh lists of
+    /// another policy, but only once. Otherwise workers with different tools would overwrite each other forever.
     async fn write_if_due(
         &self,
         config: &Arc<WorkerConfig>,
@@ -105,7 +102,7 @@ impl ToolListWriter {
 }
 
 /// Computes something slow without blocking running calls: there may be thousands of agents. A single-threaded
-/// runtime computes it in its own thread, because a simulation must be repeatable and so has no other thread.
+/// runtime uses its own thread, because a simulation must be repeatable and so has no other thread.
 async fn off_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::CurrentThread => Ok(make()),
@@ -113,7 +110,6 @@ async fn off_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static
     }
 }
 
-/// The lists of all agents of the tenants of this shard.
 fn lists(store: &Store, config: &WorkerConfig) -> ToolLists {
     let policy = &config.active.policy;
     let tools = Toolbox::new(Arc::clone(&config.active), Arc::clone(&config.registry), None, None);
@@ -160,7 +156,6 @@ impl SharedLists {
     }
 }
 
-/// The list of these tools.
 fn list(specs: &[&ToolSpec]) -> ToolList {
     let mut hash = Sha256::new();
     specs.iter().for_each(|spec| hash.update(serde_json::to_string(spec).unwrap_or_default()));
@@ -176,7 +171,6 @@ fn hex(hash: Sha256) -> String {
     })
 }
 
-/// The fingerprint of everything that determines the lists: policy, tenants and tools.
 fn fingerprint(config: &WorkerConfig) -> String {
     let mut hash = Sha256::new();
     hash.update(config.active.digest.as_bytes());

@@ -11,7 +11,7 @@ use super::server::{PREFIX, Server};
 
 /// Turns per batch. The fleet has batches of this size at saturation.
 const BATCH: u64 = 100;
-/// Number of measured batches, and of warm-up batches before them.
+/// Number of measured batches. The warm-up batches run before these.
 const BATCHES: u64 = 400;
 const WARM_UP: u64 = 20;
 /// Number of agents over which the turns of a batch are spread.
@@ -20,7 +20,8 @@ const AGENTS: u64 = 100;
 const COUNTER_BYTES: usize = 32;
 /// Approximate bytes of a turn's record in addition to the payload.
 const RECORD_BYTES: usize = 300;
-/// Lifetime of finished records, ms. Records outlive the measurement, but soon leave a Redis given with `--on`.
+/// Lifetime (ms) of finished records. Records outlive the measurement, but soon disappear from a Redis given with
+/// `--on`.
 const RETAIN_MS: u64 = 60_000;
 
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
@@ -33,7 +34,7 @@ struct Sizes {
     record: usize,
 }
 
-/// Measures the CPU time of Redis per turn with one call, µs.
+/// Measures the CPU time (µs) of Redis per turn with one call.
 pub(super) async fn measure(server: &Server, payload_bytes: usize) -> Result<f64> {
     let mut connection = server.connection().await?;
     let sizes = Sizes::of_the_last_turn(&mut connection, payload_bytes).await.context("the sizes of a turn")?;
@@ -157,7 +158,6 @@ impl Baseline {
         pipe.cmd("SET").arg(key(&format!("done:{turn}"))).arg(record).arg("PX").arg(RETAIN_MS).ignore();
     }
 
-    /// Reads a batch of entries from a stream with its consumer group.
     async fn read(&mut self, stream: &str) -> Result<Vec<String>> {
         let mut read = redis::cmd("XREADGROUP");
         read.arg("GROUP").arg("g").arg("c").arg("COUNT").arg(BATCH).arg("STREAMS").arg(key(stream)).arg(">");
@@ -167,7 +167,6 @@ impl Baseline {
     }
 }
 
-/// Acknowledges a batch and removes it from its stream.
 fn acknowledge(pipe: &mut Pipeline, stream: &str, entries: &[String]) {
     pipe.cmd("XACK").arg(key(stream)).arg("g").arg(entries).ignore();
     pipe.cmd("XTRIM").arg(key(stream)).arg("MINID").arg(entries.last()).ignore();

@@ -13,7 +13,7 @@ use super::load::{Load, percentile};
 use super::nodes::{Fleet, Shape};
 use super::server::Server;
 
-/// CPU time per turn in one phase, µs.
+/// CPU time (µs) per turn in one phase.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct Cost {
     redis_us: f64,
@@ -32,7 +32,6 @@ impl Cost {
     }
 }
 
-/// The cost of a feature.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Beside {
     what: &'static str,
@@ -85,7 +84,6 @@ async fn measure(args: &BenchArgs, extra: Option<Extra>) -> Result<Cost> {
 }
 
 impl Beside {
-    /// Formats the result for people.
     pub(crate) fn text(&self) -> String {
         let of = |figure: Figure| {
             let (mut without, mut with): (Vec<f64>, Vec<f64>) =

@@ -13,10 +13,10 @@ use super::pin::Cores;
 use super::scripts::Slow;
 use super::server::{PREFIX, Server};
 
-/// Minimum rate at which any machine can submit turns, turns per second.
+/// Minimum rate (turns per second) at which any machine can submit turns.
 const SLOWEST_INTAKE: u64 = 2_000;
 const BATCH: usize = 100;
-/// Time until the day of an agent ends, ms.
+/// Time (ms) until the day of an agent ends.
 const DAY_MS: u64 = 3_600_000;
 
 #[derive(Debug, Clone, Serialize)]
@@ -29,7 +29,6 @@ pub(crate) struct Boundary {
     turns_per_s: f64,
     /// Redis commands that took 1 ms or more in this time, the slowest first.
     slow: Vec<Slow>,
-    /// Mean duration of a script, ms.
     script_mean_ms: f64,
 }
 
@@ -53,7 +52,6 @@ impl Boundary {
     }
 }
 
-/// Runs the measurement with this many agents.
 pub(super) async fn run(
     args: &BenchArgs,
     agents: usize,
@@ -113,7 +111,7 @@ async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
     Ok(until_ms)
 }
 
-/// Returns the number of waiting turns. Each turn has two timers: its own, and the timer of its throttle queue.
+/// Returns the number of waiting turns. Each turn has two timers: one of the turn, and one of the throttle queue.
 async fn lanes_wait(server: &Server) -> Result<usize> {
     let timers: usize =
         redis::cmd("ZCARD").arg(format!("{PREFIX}timers")).query_async(&mut server.connection().await?).await?;

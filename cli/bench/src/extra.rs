@@ -18,7 +18,6 @@ pub(crate) enum Extra {
 }
 
 impl Extra {
-    /// A description of the feature.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Seal => "a sealed audit log",
@@ -28,7 +27,6 @@ impl Extra {
         }
     }
 
-    /// Returns true if `self` includes the feature `what`.
     pub(super) fn has(self, what: Self) -> bool {
         self == what || self == Self::All
     }

@@ -9,28 +9,25 @@ use tokio::net::TcpStream;
 
 use super::nodes::Fleet;
 
-/// Counters from the metrics of the schedulers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
     /// Number of turns that were admitted, at once or after a wait.
     turns: f64,
     /// Number of turns that had to wait in a throttle queue.
     laned: f64,
-    /// Worst delay of a release from a throttle queue in the last half minute, s.
+    /// Worst delay (s) of a release from a throttle queue in the last half minute.
     lag_s: f64,
 }
 
-/// Figures about throttle queues.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Lanes {
     /// The share of admitted turns that had to wait.
     pub(crate) waited_share: f64,
-    /// Worst delay of a release after the start of its window, ms.
+    /// Worst delay (ms) of a release after the start of its window.
     pub(crate) worst_late_ms: f64,
 }
 
 impl Counted {
-    /// Parses the metrics of one scheduler.
     fn of(page: &str) -> Self {
         let value = |series: &str| {
             let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -53,7 +50,6 @@ impl Counted {
 }
 
 impl Fleet {
-    /// Reads the current counters of the fleet's schedulers.
     pub(super) async fn counted(&self) -> Result<Counted> {
         let mut all = Counted::default();
         for address in self.schedulers_at() {
@@ -63,7 +59,6 @@ impl Fleet {
     }
 }
 
-/// Reads the metrics of a process.
 async fn scrape(address: SocketAddr) -> Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;

@@ -20,7 +20,7 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-/// Latencies of the steady phase, ms.
+/// Latencies (ms) of the steady phase.
 pub(super) struct Steady {
     pub(super) p50: f64,
     pub(super) p99: f64,
@@ -28,7 +28,6 @@ pub(super) struct Steady {
     pub(super) turns: usize,
 }
 
-/// The results of the saturation phase.
 pub(super) struct Saturation {
     pub(super) turns: u64,
     pub(super) seconds: f64,
@@ -51,21 +50,19 @@ pub(super) struct Load {
     origin: Instant,
     agents: usize,
     calls: usize,
-    /// The tool that each turn calls.
     tool: &'static str,
     /// Bytes of the text in each call.
     padding: usize,
     next: AtomicU64,
 }
 
-/// The inbox of replies.
 struct Replies {
     connection: MultiplexedConnection,
     trimmer: MultiplexedConnection,
     last: String,
 }
 
-/// One reply: the submit time of its turn, µs, and whether all calls of the turn succeeded.
+/// One reply: when its turn was submitted (in µs), and whether all calls of the turn succeeded.
 struct Reply {
     sent_us: u64,
     ok: bool,
@@ -92,7 +89,7 @@ impl Load {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Submits `count` turns in one pipeline. The agents take turns.
+    /// Submits `count` turns in one pipeline. The turns are spread evenly over the agents.
     pub(super) async fn submit(&self, count: usize) -> Result<()> {
         let mut pipe = redis::pipe();
         let stream = format!("{PREFIX}turns");
@@ -112,7 +109,6 @@ impl Load {
         self.read_all(1_000).await
     }
 
-    /// Reads this many replies.
     pub(super) async fn read_all(&self, count: usize) -> Result<()> {
         let mut reader = self.reader.lock().await;
         let mut got = 0;
@@ -133,7 +129,7 @@ impl Load {
         })
     }
 
-    /// The latency of each turn in the same phase, ms.
+    /// The latency (ms) of each turn in a steady phase.
     pub(super) async fn latencies(&self, rate: u64, duration: Duration) -> Result<Vec<f64>> {
         let total = usize::try_from(rate * duration.as_secs()).unwrap_or(usize::MAX);
         let produce = async {
@@ -195,8 +191,8 @@ impl Load {
         Ok(seen.saturation(duration.as_secs_f64()))
     }
 
-    /// Submits bursts of twice the calls that one window allows each agent. Each burst starts after the previous burst
-    /// was answered. Half of a burst waits for the next windows of its agents, unless the window of an agent ended
+    /// Submits bursts of twice the calls that one window allows each agent. When all turns of a burst have replies, the
+    /// next burst starts. Half of a burst waits for the next windows of its agents, unless the window of an agent ended
     /// while the burst arrived.
     pub(super) async fn capped(&self, duration: Duration) -> Result<Saturation> {
         let burst = (self.agents * 20).div_ceil(self.calls.max(1)).div_ceil(BATCH);
@@ -275,7 +271,6 @@ fn reply(fields: &[String]) -> Reply {
     Reply { sent_us: sent.and_then(|us| us.parse().ok()).unwrap_or(0), ok: ok_of(fields) }
 }
 
-/// Returns true if all calls of a reply succeeded.
 pub(super) fn ok_of(fields: &[String]) -> bool {
     let text = fields.get(1).map_or("", String::as_str);
     text.contains("\"success\":true") && !text.contains("\"success\":false")

@@ -1,6 +1,6 @@
 //! The benchmark of a fleet. It measures a producer, schedulers, workers and a reader of replies as real processes. The
-//! same run also measures the raw stream cycle with the same payloads, so that every figure can be given as a ratio to
-//! it.
+//! same run also measures the raw stream cycle with the same payloads. Every figure can then be given as a ratio to
+//! that cycle.
 
 mod baseline;
 mod beside;
@@ -155,15 +155,13 @@ impl Aof {
 }
 
 impl BenchArgs {
-    /// The default is enough agents that the caps (10 calls per 5 s for each agent) are never reached, at up to 60,000
-    /// calls per second. With `--capped` the caps should be reached. Then there are so few agents that a burst is
-    /// admitted in much less than a window.
+    /// By default, there are so many agents that they never reach the caps (10 calls per 5 s for each agent), even at
+    /// 60,000 calls per second. With `--capped`, the load should reach the caps. The agents are then so few that a burst
+    /// is admitted in much less than a window.
     fn agents(&self) -> usize {
         self.agents.unwrap_or(if self.capped { 300 } else { 30_000 })
     }
 
-    /// The program whose processes make up the fleet.
-    ///
     /// # Errors
     /// The program does not exist.
     fn program(&self) -> Result<PathBuf> {
@@ -179,7 +177,6 @@ impl BenchArgs {
         Ok(program)
     }
 
-    /// Formats results as JSON, or as the text that `text` returns.
     fn results<T: Serialize>(&self, results: &T, text: impl FnOnce(&T) -> String) -> Result<String> {
         if self.json { Ok(serde_json::to_string_pretty(results)?) } else { Ok(text(results)) }
     }
@@ -217,7 +214,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the measurement that the arguments select, and prints its results.
 async fn measure(args: &BenchArgs) -> Result<()> {
     args.program()?;
     let spinner = ProgressBar::new_spinner().with_message("starting");
@@ -242,7 +238,7 @@ async fn measure(args: &BenchArgs) -> Result<()> {
     writeln!(std::io::stdout(), "{}", results?.trim_end()).context("writing the results")
 }
 
-/// Runs the benchmark and returns the medians of its runs. `say` receives progress messages.
+/// Returns the medians of the runs. `say` receives progress messages.
 ///
 /// # Errors
 /// Redis or a process of the fleet cannot be started, or stops responding.
@@ -256,8 +252,8 @@ async fn run(args: &BenchArgs, cores: Option<&Cores>, mut say: impl FnMut(&str))
 }
 
 async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&str)) -> Result<Report> {
-    // The cost of limits is the difference from a run without limits. Each run has its own Redis, with the same amount
-    // of data.
+    // The cost of limits is the difference from a run without limits. Unless `--on` is given, each run has its own
+    // Redis, with the same amount of data.
     let without_limits = if args.limits > 0 { Some(without_limits(args, cores, say).await?) } else { None };
     let server = Server::start(args.on.as_deref(), args.aof, cores).await?;
     say("measuring the raw stream cycle");
@@ -284,7 +280,6 @@ async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&
     Ok(Report::new(args, &raw, &steady, &saturation, &costs, rss_mb))
 }
 
-/// Runs the saturation phase without limits.
 async fn without_limits(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&str)) -> Result<WithoutLimits> {
     say("measuring throughput without limits");
     let args = BenchArgs { limits: 0, ..args.clone() };
@@ -297,7 +292,6 @@ async fn without_limits(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl 
     Ok(WithoutLimits { turns_per_s: phase.saturation.turns_per_s(), redis_us_per_turn: phase.redis_us_per_turn() })
 }
 
-/// The saturation phase, and Redis' statistics about the phase.
 struct Phase {
     saturation: Saturation,
     cpu: Cpu,

@@ -28,10 +28,8 @@ pub(super) struct Shape {
     pub(super) tool_kind: ToolKind,
     pub(super) interpreter: String,
     pub(super) shards: u32,
-    /// The program whose processes make up the fleet.
     pub(super) program: PathBuf,
     pub(super) tenants: Vec<String>,
-    /// An optional feature that the fleet uses.
     pub(super) extra: Option<Extra>,
 }
 
@@ -58,20 +56,19 @@ impl Shape {
     }
 }
 
-/// Memory of one process of each kind, MB.
+/// Memory (MB) of the largest process of each kind.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rss {
     pub(crate) scheduler: Memory,
     pub(crate) worker: Memory,
 }
 
-/// Memory of a process, MB.
+/// Memory (MB) of a process.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memory {
-    /// All resident memory of the process.
     pub(crate) resident: f64,
-    /// The private part of the resident memory. It excludes the program's pages, which processes share and the kernel
-    /// can drop.
+    /// The private part of the resident memory. The program's pages are not included, because processes share these
+    /// pages and the kernel can drop them.
     pub(crate) own: f64,
 }
 
@@ -121,17 +118,14 @@ impl Fleet {
         bail!("the fleet did not start within 30 s")
     }
 
-    /// The addresses of the schedulers' metrics.
     pub(super) fn schedulers_at(&self) -> &[SocketAddr] {
         &self.schedulers_at
     }
 
-    /// The configuration folder of the fleet.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The memory of the largest process of each kind.
     pub(super) fn rss_mb(&self) -> Rss {
         let larger = |a: Memory, b: Memory| if b.resident > a.resident { b } else { a };
         let largest =
@@ -139,7 +133,7 @@ impl Fleet {
         Rss { scheduler: largest(&self.schedulers), worker: largest(&self.workers) }
     }
 
-    /// CPU time of all schedulers, and of all workers, s.
+    /// CPU time (s) of all schedulers, and of all workers.
     pub(super) fn cpu_seconds(&self) -> (f64, f64) {
         let of = |children: &[Child]| children.iter().filter_map(Child::id).map(cpu_seconds).sum();
         (of(&self.schedulers), of(&self.workers))
@@ -162,7 +156,6 @@ pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     listeners.iter().map(TcpListener::local_addr).collect()
 }
 
-/// Starts a process of the fleet with additional arguments.
 pub(super) fn process(
     program: &Path,
     role: &str,
@@ -226,7 +219,7 @@ fn limits(count: usize) -> String {
     if count == 0 { "limits: {}\n".into() } else { format!("limits:\n{}", (0..count).map(of).collect::<String>()) }
 }
 
-/// CPU time of a process, s. `/proc` reports it in units of 1/100 s, independent of the kernel's tick rate.
+/// CPU time (s) of a process. `/proc` reports CPU time in units of 1/100 s, independent of the kernel's tick rate.
 fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The program's name is in parentheses and may contain spaces. User and system time are the 12th and 13th fields

@@ -19,7 +19,7 @@ const WINDOW: u64 = 10_000;
 pub(super) struct Raw {
     pub(super) per_s: f64,
     pub(super) p99_ms: f64,
-    /// CPU time of Redis per entry, µs.
+    /// CPU time (µs) of Redis per entry.
     pub(super) redis_us: f64,
 }
 

@@ -1,5 +1,3 @@
-//! The report of the benchmark.
-
 use serde::Serialize;
 
 use super::BenchArgs;
@@ -10,25 +8,21 @@ use super::raw::Raw;
 use super::scripts::{Scripts, Slow};
 use super::server::Cpu;
 
-/// Costs of Redis during a run: CPU times, scripts and slow commands.
+/// Costs of Redis during a run. CPU time, scripts, slow commands and throttle queues are those of the saturation phase.
 pub(super) struct Costs {
-    /// CPU time of the saturation phase.
     pub(super) cpu: Cpu,
-    /// Scripts that ran in the saturation phase.
     pub(super) scripts: Scripts,
-    /// Slow commands of the saturation phase, the slowest first.
+    /// The slowest first.
     pub(super) slow: Option<Vec<Slow>>,
-    /// Throttle queues in the saturation phase.
     pub(super) lanes: Lanes,
-    /// CPU time of Redis for only storing the data of a turn, without scripts or decisions, µs.
+    /// CPU time (µs) of Redis for only storing the data of a turn, without scripts or decisions.
     pub(super) baseline_us: f64,
-    /// CPU time of Redis per expired key, µs.
+    /// CPU time (µs) of Redis per expired key.
     pub(super) expiry_us_per_key: f64,
-    /// The result of the same load without limits; `None` if limits are not measured.
+    /// `None` if limits are not measured.
     pub(super) without_limits: Option<WithoutLimits>,
 }
 
-/// The result of the same load without limits.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct WithoutLimits {
     pub(crate) turns_per_s: f64,
@@ -60,7 +54,6 @@ pub(crate) struct Report {
     pub(crate) latency_ms: Latency,
     /// Latency from submit to reply, at saturation.
     pub(crate) saturated_latency_ms: SaturatedLatency,
-    /// 99th percentile of the duration of a raw cycle.
     pub(crate) raw_cycle_p99_ms: f64,
     /// CPU time of Redis per turn at saturation, including everything except expiry.
     pub(crate) redis_us_per_turn: f64,
@@ -69,10 +62,9 @@ pub(crate) struct Report {
     /// Ratio of Redis' CPU time per turn to its CPU time per entry of the raw cycle. Unlike microseconds, this ratio is
     /// comparable between machines.
     pub(crate) redis_ratio: f64,
-    /// CPU time of Redis per call.
     pub(crate) redis_us_per_call: f64,
-    /// The storage-only baseline. It is the CPU time of Redis for the pipelined commands that store the data of a turn
-    /// with one call, without scripts or decisions.
+    /// The storage-only baseline: CPU time of Redis for the pipelined commands that store the data of a turn with one
+    /// call. The commands contain no scripts or decisions.
     pub(crate) redis_us_floor: f64,
     /// Mean duration of a script at saturation. While a script runs, other clients wait.
     pub(crate) script_mean_ms: f64,
@@ -80,9 +72,8 @@ pub(crate) struct Report {
     pub(crate) slowest_command_ms: Option<f64>,
     /// Name of the slowest command: `commit`, or Redis' name of the command.
     pub(crate) slowest_command: Option<String>,
-    /// The cost of limits, if they are measured.
+    /// `None` if limits are not measured.
     pub(crate) limits: Option<LimitsCost>,
-    /// Throttle queues at saturation.
     pub(crate) lanes: Lanes,
     /// CPU time of Redis per expired key. Each finished turn is one key. The key expires `retain` after the end of the
     /// turn.
@@ -91,7 +82,6 @@ pub(crate) struct Report {
     pub(crate) rss_mb: RssMb,
     /// The private part of this memory, without the pages of the program.
     pub(crate) own_mb: RssMb,
-    /// The load that was measured.
     pub(crate) load: LoadShape,
     /// Turns with a failed call. If there are any, the figures of the run are not meaningful.
     pub(crate) not_ok: u64,
@@ -189,7 +179,6 @@ impl Report {
         }
     }
 
-    /// Returns a report with the median of each figure.
     pub(super) fn median(runs: Vec<Self>) -> Self {
         let of = |figure: fn(&Self) -> f64| {
             let mut values: Vec<f64> = runs.iter().map(figure).collect();
@@ -249,7 +238,6 @@ impl Report {
         self.slowest_command_ms.unwrap_or(0.0)
     }
 
-    /// The line about limits, if they were measured.
     fn limits_line(&self) -> Option<String> {
         let limits = self.limits?;
         Some(format!(
@@ -258,7 +246,6 @@ impl Report {
         ))
     }
 
-    /// A description of the load.
     fn shape(&self) -> String {
         let l = &self.load;
         let caps = if l.capped { "bursts beyond the caps" } else { "caps on" };
@@ -277,7 +264,6 @@ impl Report {
         )
     }
 
-    /// The report for people.
     pub(crate) fn text(&self) -> String {
         let l = &self.load;
         let slowest = self.slowest_command_ms.zip(self.slowest_command.as_ref());

@@ -11,11 +11,11 @@ use super::server::Server;
 
 /// The Redis commands that make commits.
 const COMMITS: [&str; 3] = ["fcall", "evalsha", "eval"];
-/// Commands that take at least this long are logged as slow, µs.
+/// Commands that take at least this long (in µs) are logged as slow.
 const NOTED_US: u64 = 1_000;
 /// Maximum number of logged commands. A phase of one minute logs fewer.
 const NOTED_MAX: u64 = 100_000;
-/// Maximum desirable duration of a command, µs. During a command, other clients wait.
+/// Maximum desirable duration (µs) of a command. During a command, other clients wait.
 const LONG_US: u64 = 5_000;
 
 /// A command that Redis has logged as slow.
@@ -23,7 +23,7 @@ const LONG_US: u64 = 5_000;
 pub(crate) struct Slow {
     /// `commit`, or Redis' name of the command.
     pub(crate) command: String,
-    /// Duration of the slowest call, ms.
+    /// Duration (ms) of the slowest call.
     pub(crate) ms: f64,
     /// Number of calls that took more than 5 ms.
     pub(crate) long: usize,
@@ -44,17 +44,14 @@ impl Sub for Scripts {
 }
 
 impl Scripts {
-    /// Number of scripts that ran.
     pub(super) const fn calls(self) -> f64 {
         self.calls
     }
 
-    /// Mean duration of a script, ms.
     pub(super) fn mean_ms(self) -> f64 {
         self.us / self.calls.max(1.0) / 1_000.0
     }
 
-    /// Parses `INFO commandstats`.
     fn of(info: &str) -> Self {
         let mut all = Self::default();
         for line in info.lines() {
@@ -102,7 +99,6 @@ impl Server {
     }
 }
 
-/// Summarizes a slow log, by command.
 fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
     let mut found: Vec<Slow> = Vec::new();
     for entry in noted {
@@ -119,7 +115,7 @@ fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
     found
 }
 
-/// Returns the duration of one log entry, µs, and its command.
+/// Returns the duration (µs) and the command of one log entry.
 fn slow_one(entry: &[Value]) -> Option<(u64, String)> {
     let [_, _, Value::Int(us), Value::Array(arguments), ..] = entry else { return None };
     let Value::BulkString(word) = arguments.first()? else { return None };

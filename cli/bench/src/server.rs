@@ -13,7 +13,6 @@ use super::pin::Cores;
 
 /// Namespace of the benchmark's keys. Keys outside this namespace are not changed.
 pub(super) const NAMESPACE: &str = "tickfleet-bench";
-/// Key prefix of the benchmark's only shard.
 pub(super) const PREFIX: &str = "{tickfleet-bench:0}:";
 
 pub(super) struct Server {
@@ -79,7 +78,6 @@ impl Server {
         Ok(redis::cmd("INFO").arg(section).query_async(&mut self.connection().await?).await?)
     }
 
-    /// Reads Redis' clock, ms.
     pub(super) async fn clock_ms(&self) -> Result<u64> {
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut self.connection().await?).await?;
         Ok(seconds * 1_000 + micros / 1_000)
@@ -90,8 +88,8 @@ impl Server {
         Ok(Cpu { seconds: field(&info, "used_cpu_user") + field(&info, "used_cpu_sys") })
     }
 
-    /// Measures the CPU time of Redis per expired key, µs. The run is shorter than `retain`, so no record expires
-    /// during it. Therefore this makes the finished records of this run expire at once.
+    /// Measures the CPU time (µs) of Redis per expired key. The run is shorter than `retain`, so no record expires
+    /// during the run. Therefore this method makes the finished records of the run expire at once.
     pub(super) async fn expiry_us_per_key(&self) -> Result<f64> {
         let mut connection = self.connection().await?;
         let pattern = format!("{PREFIX}done:*");
@@ -131,7 +129,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some((mut server, dir)) = self.private.take() {
-            // The benchmark is over, so errors are ignored. Leftovers are in the system's temporary folder.
+            // The benchmark is over, so errors are ignored. Leftover files are in the system's temporary folder.
             drop(server.kill9());
             drop(std::fs::remove_dir_all(dir));
         }

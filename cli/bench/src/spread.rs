@@ -2,8 +2,8 @@
 //! time. Benchmark machines have few cores, so the comparison uses the CPU time of each primary and not the throughput.
 //!
 //! Turns cost less in larger batches. A batch contains the turns that arrive while a process waits for Redis. One busy
-//! primary therefore gets larger batches than three primaries that wait for a core. To make the work equal, each shard
-//! receives a fixed number of turns at once. It receives the next ones only after these are answered.
+//! primary would get larger batches than three primaries that wait for a core. To make the work equal, each shard
+//! receives a fixed number of turns at once. When all of these have replies, the shard receives the next ones.
 //!
 //! The primaries share nothing, so they are loaded one after the other, and the single primary is loaded in the same
 //! way. Three primaries under load on two cores would evict each other's data from the CPU caches. All primaries run
@@ -27,7 +27,6 @@ use super::server::{Cpu, NAMESPACE, Server};
 
 /// Shards per primary: the minimum that docs/operate/size-a-fleet.md recommends.
 const SHARDS_A_PRIMARY: u32 = 4;
-/// Number of hash slots of a Redis cluster.
 const SLOTS: u32 = 16_384;
 /// How long one side is loaded before the other side is loaded.
 const SPAN: Duration = Duration::from_secs(2);
@@ -36,7 +35,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Time limit for all nodes to agree on the slots.
 const AGREED_WITHIN: Duration = Duration::from_secs(30);
 
-/// The results.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Spread {
     /// Number of shards, which are spread evenly over the primaries.
@@ -47,16 +45,15 @@ pub(crate) struct Spread {
     several: Side,
     /// Turns per second of CPU time of the busiest primary, relative to the single primary.
     ratio: f64,
-    /// The ratio of each pair of measurements.
     ratios: Vec<f64>,
 }
 
 /// The medians of one side: the single primary, or the several primaries.
 #[derive(Debug, Clone, Serialize)]
 struct Side {
-    /// CPU time of each primary per turn of the whole side, µs. Idle load is subtracted.
+    /// CPU time (µs) of each primary per turn of the whole side. Idle load is subtracted.
     primaries_us_per_turn: Vec<f64>,
-    /// Idle load of each primary, ms per second. It comes from processes that poll every shard for due work.
+    /// Idle load (ms per second) of each primary. Processes that poll every shard for due work cause this load.
     primaries_idle_ms_per_s: Vec<f64>,
     /// Scripts per turn, on all primaries. If the batches of both sides are equally large, this number is equal on both
     /// sides.
@@ -126,22 +123,20 @@ pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(
     Ok(Spread { shards, round: args.round, one, several, ratio, ratios })
 }
 
-/// A cluster with its fleet and its load.
 struct Running {
     cluster: Cluster,
     fleet: Fleet,
     load: Load,
-    /// Idle load of each primary, ms per second, measured while the other side was loaded.
+    /// Idle load (ms per second) of each primary, measured while the other side was loaded.
     idle: Vec<Vec<f64>>,
     spans: Vec<Span>,
 }
 
-/// One measurement under load.
 #[derive(Debug)]
 struct Span {
     turns: u64,
     seconds: f64,
-    /// CPU time of each primary, µs.
+    /// CPU time (µs) of each primary.
     us: Vec<f64>,
     scripts: f64,
     not_ok: u64,
@@ -150,7 +145,7 @@ struct Span {
 }
 
 impl Span {
-    /// Combines this measurement with one in which only `primary` was loaded. Scales the other one as if each primary
+    /// Combines this measurement with `other`, in which only `primary` was loaded. Scales `other` as if each primary
     /// had handled the mean number of turns.
     fn and(mut self, other: Self, primary: usize) -> Self {
         let mean = self.turns as f64 / self.parts;
@@ -190,7 +185,7 @@ impl Running {
         Ok(())
     }
 
-    /// For a while, loads one primary of this side, or all of its primaries.
+    /// Loads the primary `only` for a while. If `only` is `None`, loads all primaries of this side.
     async fn measure_once(&self, idle: &mut Self, only: Option<usize>) -> Result<Span> {
         let before = self.cluster.cpu().await?;
         let idle_before = idle.cluster.cpu().await?;
@@ -208,13 +203,13 @@ impl Running {
         Ok(Span { turns, seconds, us: us(after, before), scripts, not_ok, parts: 1.0 })
     }
 
-    /// Median idle load of each primary, ms per second.
+    /// Median idle load (ms per second) of each primary.
     fn idle_ms(&self) -> Vec<f64> {
         let primaries = 0..self.cluster.urls.len();
         primaries.map(|primary| median(self.idle.iter().filter_map(|idle| idle.get(primary).copied()))).collect()
     }
 
-    /// CPU time of each primary per turn, µs. Idle load is subtracted.
+    /// CPU time (µs) of each primary per turn. Idle load is subtracted.
     fn us_per_turn(&self, span: &Span) -> Vec<f64> {
         // Each primary was loaded for the same time.
         let busy = span.us.iter().zip(self.idle_ms()).map(|(us, idle_ms)| us - idle_ms * 1e3 * span.seconds);
@@ -363,7 +358,6 @@ impl Cluster {
         Ok(ran)
     }
 
-    /// The CPU time of each node.
     async fn cpu(&self) -> Result<Vec<Cpu>> {
         let mut used = Vec::new();
         for url in &self.urls {
@@ -376,7 +370,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for server in &mut self.servers {
-            // Leftovers are in the temporary folder, as for a single private server.
+            // Ignore errors: leftover files are in the temporary folder.
             drop(server.kill9());
         }
         drop(std::fs::remove_dir_all(&self.dir));
@@ -394,7 +388,6 @@ struct Load {
 }
 
 struct Shard {
-    /// Index of the primary that has the shard.
     node: usize,
     prefix: String,
     tenant: String,
@@ -432,8 +425,8 @@ impl Load {
         })
     }
 
-    /// Runs rounds in all shards, or only in the shards of one primary. A round submits a fixed number of turns. The
-    /// next round starts when all of these are answered. Returns the number of turns, and how many of them failed.
+    /// Runs rounds in all shards, or only in the shards of one primary. A round submits a fixed number of turns. When
+    /// all of these have replies, the next round starts. Returns the number of turns, and how many of them failed.
     async fn run(&self, duration: Duration, only: Option<usize>) -> Result<(u64, u64)> {
         let these = self.shards.iter().filter(|shard| only.is_none_or(|only| shard.node == only));
         let all = these.map(|shard| self.of(shard, duration));

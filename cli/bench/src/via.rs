@@ -19,7 +19,6 @@ use super::server::Server;
 
 /// Number of rounds. Each round measures all routes, so that other load on the machine affects all of them.
 const ROUNDS: u64 = 5;
-/// Time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The routes that are compared with Redis.
@@ -29,7 +28,7 @@ pub(crate) enum Door {
     Gateway,
 }
 
-/// Latencies of one route, ms.
+/// Latencies (ms) of one route.
 #[derive(Debug, Clone, Default, Serialize)]
 struct Way {
     name: &'static str,
@@ -112,7 +111,6 @@ impl Gateway {
         format!("http://{}/{path}", self.address)
     }
 
-    /// Makes one call and checks its result.
     async fn call(&self, path: Path, agent: &str, tool: &str, text: &str) -> Result<()> {
         let arguments = json!({"text": text});
         let request = match path {
@@ -176,7 +174,6 @@ impl Gateway {
 }
 
 impl Via {
-    /// Formats the result for people.
     pub(crate) fn text(&self) -> String {
         let mut text =
             format!("{} turns a second, one call each\n\nlatency                p50         p99\n", self.rate);

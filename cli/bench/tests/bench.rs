@@ -1,4 +1,4 @@
-//! Tests the benchmark. It starts its own fleet from the `tickfleet` program in the same folder.
+//! Tests the benchmark. The benchmark starts its own fleet from the `tickfleet` program in the same folder.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

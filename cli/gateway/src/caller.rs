@@ -18,7 +18,6 @@ use crate::verbs::{CallerIdentity, Grant, Rate, Verb};
 /// Header in which a request can name its tenant. A key for another tenant is then rejected.
 const TENANT: &str = "tickfleet-tenant";
 
-/// The credentials that a gateway accepts.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     /// API keys; `None` if only tokens are accepted.
@@ -53,7 +52,7 @@ impl Credentials {
         }
         // A token has two dots. A key made by tickfleet has none.
         let Some(tokens) = self.tokens.as_ref().filter(|_| secret.contains('.')) else {
-            // One message for both cases: it must not reveal whether the key ever existed.
+            // One message for unknown and expired keys: the message must not reveal whether the key ever existed.
             return Err(Problem::unauthorized("unknown or expired API key"));
         };
         let grant = tokens.holder(secret).await?;
@@ -88,14 +87,14 @@ impl FromRequestParts<Arc<Shared>> for Caller {
     }
 }
 
-/// Authenticates a request, and counts it against its rate. Call it once per request.
+/// Authenticates a request, and counts it against its rate. Call this function once per request.
 ///
 /// # Errors
 /// The errors of [`grant_of`]. 429: the holder exceeds its rate or its connections, or too many invalid credentials
 /// came from this address.
 pub(crate) async fn authenticate(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     let secret = sent(parts)?;
-    // A valid key skips this check: finding the key is as cheap as looking it up in a list of recently valid keys.
+    // A valid key skips this check, because finding the key is as cheap as a lookup in a list of recently valid keys.
     // Clients that guess keys therefore do not block holders of valid keys.
     if !shared.credentials.has_key(secret) {
         shared.invalid_credentials.check_rate(parts, secret)?;
@@ -123,7 +122,6 @@ pub(crate) async fn grant_of(parts: &Parts, shared: &Shared) -> Result<Arc<Grant
     shared.credentials.holder(sent(parts)?).await
 }
 
-/// The key or token of a request.
 fn sent(parts: &Parts) -> Result<&str, Problem> {
     let sent = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let secret =
@@ -135,12 +133,10 @@ fn sent(parts: &Parts) -> Result<&str, Problem> {
 }
 
 impl Caller {
-    /// The tenant of the key.
     pub(crate) fn tenant(&self) -> &TenantId {
         &self.tenant
     }
 
-    /// The identity under which requests are counted.
     pub(crate) fn holder(&self) -> CallerIdentity {
         self.grant.holder()
     }

@@ -61,13 +61,12 @@ impl Modify for TooManyRequestsResponse {
     }
 }
 
-/// The document as JSON.
 #[must_use]
 pub fn openapi() -> Value {
     serde_json::to_value(Api::openapi()).unwrap_or_default()
 }
 
-/// Serves the document. It requires no key.
+/// Serves the document. No key is required.
 pub(crate) async fn document() -> Json<Value> {
     Json(openapi())
 }

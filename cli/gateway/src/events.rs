@@ -1,5 +1,3 @@
-//! Events of turns and tasks as server-sent events.
-
 use std::convert::Infallible;
 use std::future::ready;
 use std::time::Duration;
@@ -64,7 +62,8 @@ pub(crate) fn stream(events: impl Stream<Item = Event> + Send + 'static, drainin
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-/// One step of a task. The event has the step's name, and its id is the position to continue from.
+/// Converts a step of a task to an event. The event's name is the step's name, and its id is the position to continue
+/// from.
 pub(crate) fn event(progress: Result<TaskProgress, StoreError>) -> Event {
     match progress {
         Ok(progress) => {
@@ -79,7 +78,6 @@ pub(crate) fn event(progress: Result<TaskProgress, StoreError>) -> Event {
     }
 }
 
-/// An event with JSON data.
 pub(crate) fn named(name: &str, data: &impl Serialize) -> Event {
     let event = Event::default().event(name);
     // Serialization cannot fail: every member has a JSON form.

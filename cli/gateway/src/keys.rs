@@ -21,14 +21,12 @@ use crate::verbs::{CredentialKind, Grant, Rate, TenantScope, Verb};
 const KEY_BYTES: usize = 32;
 /// Prefix of every key, for scanners of leaked secrets.
 const PREFIX: &str = "tfk_";
-/// Maximum bytes of the file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Maximum characters of a row's id, and of a name in a token.
 pub(crate) const ID_CHARS_MAX: usize = 64;
 /// Interval at which the file is checked. A mounted Secret changes by swapping links, without a file event.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The row of one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRow {
@@ -54,7 +52,6 @@ pub struct KeyRow {
 }
 
 impl KeyRow {
-    /// The permissions of the holder.
     fn grant(&self) -> Grant {
         let Self { id, tenant, agents, verbs, approver, rate, expires, .. } = self.clone();
         Grant { id, credential: CredentialKind::Key, tenant, agents, verbs, approver, rate, expires }
@@ -90,26 +87,19 @@ impl NewKey {
     }
 }
 
-/// Why keys are unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The file cannot be read.
     #[error("cannot read the API key file {path}: {source}")]
     File {
-        /// Path of the file.
         path: String,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is not a valid list of keys.
     #[error("API key file {path}: {problem}")]
     Invalid {
-        /// Path of the file.
         path: String,
         /// The error and its position.
         problem: String,
     },
-    /// The system's random number generator failed.
     #[error("the system's random number generator failed")]
     NoRandomness,
 }
@@ -153,19 +143,16 @@ impl ApiKeys {
         row.expires.is_none_or(|end| now < end).then(|| Arc::clone(row))
     }
 
-    /// Returns true if a key has this id.
     #[must_use]
     pub fn names(&self, id: &str) -> bool {
         self.ids.contains(id)
     }
 
-    /// The number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_hash.len()
     }
 
-    /// Returns true if the file has no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_hash.is_empty()
@@ -193,7 +180,7 @@ fn hash(secret: &str) -> String {
     })
 }
 
-/// The keys of a file, reloaded when it changes. If a reload fails, the previous keys stay in force.
+/// The keys of a file, which is reloaded when it changes. If a reload fails, the previous keys stay in force.
 #[derive(Debug, Clone)]
 pub struct KeysFile {
     path: PathBuf,
@@ -224,7 +211,6 @@ impl KeysFile {
         Ok(Self { path: PathBuf::new(), keys: Arc::new(ArcSwap::from_pointee(keys)) })
     }
 
-    /// The keys in force.
     #[must_use]
     pub fn in_force(&self) -> Arc<ApiKeys> {
         self.keys.load_full()

@@ -75,7 +75,6 @@ use waiting::ReplyWaiters;
 /// Bytes that a body may have in addition to the turn: mostly white space.
 const BODY_SLACK_BYTES: usize = 64 * 1024;
 
-/// State shared by all requests.
 struct Shared {
     client: Client,
     credentials: Credentials,
@@ -95,7 +94,6 @@ struct Shared {
     gate: Gate,
 }
 
-/// The gateway of one process.
 #[derive(Clone)]
 pub struct Gateway {
     shared: Arc<Shared>,
@@ -108,9 +106,9 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// A gateway for the fleet of `client`. It accepts the given `credentials` and runs until `draining` is canceled.
-    /// `backend` answers operator requests that need the configuration, and `metrics` count requests. `public` is the
-    /// base URL for callers, if known: links to pages and metadata use it.
+    /// A gateway for the fleet of `client`. The gateway accepts the given `credentials` and runs until `draining` is
+    /// canceled. `backend` answers operator requests that need the configuration, and `metrics` count requests.
+    /// `public` is the base URL for callers, if known: links to pages and metadata use this URL.
     #[must_use]
     pub fn new(
         client: Client,
@@ -163,9 +161,9 @@ impl Gateway {
         self.shared.gate.clone()
     }
 
-    /// Listens on `addr` (port 0: any free port), with TLS if files are given, and returns the bound address. On drain,
-    /// waiting requests return so that their callers can repeat them, open requests finish, and no new ones are
-    /// accepted.
+    /// Listens on `addr` (port 0: any free port), with TLS if files are given, and returns the bound address. On
+    /// drain, waiting requests return so that their callers can repeat them, open requests finish, and no new
+    /// requests are accepted.
     ///
     /// # Errors
     /// The address cannot be bound.

@@ -1,5 +1,5 @@
-//! Operator requests that need more than Redis: they need the configuration, which the process that starts a gateway
-//! has.
+//! Operator requests that need the configuration in addition to Redis. The process that starts a gateway has the
+//! configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,13 +13,10 @@ use tickfleet_model::{AgentId, Redactor, TenantId};
 
 use crate::problem::Problem;
 
-/// Why a request to the backend failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorBackendError {
-    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// The name is unknown.
     #[error("{0}")]
     Unknown(String),
     /// Redis is unavailable, or the configuration cannot be read. The text is for the log.
@@ -37,21 +34,16 @@ impl From<OperatorBackendError> for Problem {
     }
 }
 
-/// A name in an operator's request.
 #[derive(Debug, Clone, Copy)]
 pub enum FleetName<'a> {
-    /// A tenant.
     Tenant(&'a TenantId),
-    /// An agent of a tenant.
     Agent(&'a TenantId, &'a AgentId),
     /// A tool, by name or id.
     Tool(&'a str),
 }
 
-/// The future result of a request to the backend.
 pub type BackendFuture<'a, T = Value> = BoxFuture<'a, Result<T, OperatorBackendError>>;
 
-/// Filter of limits.
 #[derive(Debug, Clone, Default)]
 pub struct LimitFilter {
     /// One limit or cap; `None` for all.
@@ -82,10 +74,8 @@ pub trait OperatorBackend: Send + Sync {
     /// masked.
     fn configuration(&self) -> BackendFuture<'_>;
 
-    /// Rules, fact conditions and limits of the configuration.
     fn rules(&self) -> BackendFuture<'_, Vec<ConfiguredRule>>;
 
-    /// All tenants.
     fn tenants(&self) -> BackendFuture<'_, BTreeSet<TenantId>>;
 
     /// All tenants, with the time zone of their days.

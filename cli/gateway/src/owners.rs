@@ -63,7 +63,7 @@ pub(crate) async fn record_owner(shared: &Shared, caller: &Caller, name: &TurnNa
 }
 
 /// Returns true if the caller may act on a turn or task. A key for all agents may act on any id, even before the turn
-/// arrives. Any other key needs a record that names an agent it covers.
+/// arrives. Any other key needs a record that names one of the key's agents.
 ///
 /// # Errors
 /// Redis does not respond.

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::serving::bounds::PermitBounds;
 
-/// `Retry-After` of errors that a retry may resolve, seconds.
+/// Seconds in `Retry-After` for errors that a retry may resolve.
 const RETRY_AFTER_S: u64 = 1;
 
 /// Error code for a request that exceeds the rate of its key.
@@ -23,7 +23,8 @@ const DAMAGED: &str = "damaged";
 /// Error code for an address that sent too many invalid keys.
 const WRONG_KEYS: &str = "too_many_wrong_keys";
 
-/// Response extension for requests that came too fast. It lets metrics distinguish these requests from a full queue.
+/// Response extension for requests that came too fast. The extension lets metrics distinguish these requests from a
+/// full queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RateRejection {
     /// The key's rate is exceeded.
@@ -32,7 +33,6 @@ pub(crate) enum RateRejection {
     WrongKeys,
 }
 
-/// Why a request was refused or failed.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
@@ -66,7 +66,6 @@ impl Problem {
         Self { status, code: code.to_owned(), message: message.into(), retry_after_s: None, reply: None }
     }
 
-    /// An error with its own code.
     pub(crate) fn named(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
         Self::new(status, code, message)
     }
@@ -98,7 +97,6 @@ impl Problem {
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
-    /// Redis has not responded since the gateway started.
     pub(crate) fn redis_not_reached() -> Self {
         let message = "the fleet's Redis has not responded since this gateway started; retry the request";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
@@ -132,7 +130,6 @@ impl Problem {
         Self { retry_after_s: Some(RETRY_AFTER_S), ..Self::new(status, code, message) }
     }
 
-    /// A token cannot be verified now.
     pub(crate) fn issuer_unavailable() -> Self {
         let message = "the issuer's keys are unavailable, so this token cannot be verified";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
@@ -150,12 +147,10 @@ impl Problem {
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, WRONG_KEYS, message) }
     }
 
-    /// Returns true if the credential is missing or invalid.
     pub(crate) fn is_unauthorized(&self) -> bool {
         self.status == StatusCode::UNAUTHORIZED
     }
 
-    /// Too many live views are open on this gateway.
     pub(crate) fn too_many_watch(PermitBounds { all, caller, .. }: PermitBounds) -> Self {
         let message = format!(
             "too many live views (at most {all}, and {caller} with this key); poll GET /v1/operate/overview instead"
@@ -163,7 +158,6 @@ impl Problem {
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
     }
 
-    /// Too many event streams are open on this gateway.
     pub(crate) fn too_many_follow(PermitBounds { tenant, caller, .. }: PermitBounds) -> Self {
         let message = format!(
             "too many open event streams (at most {tenant} per tenant and {caller} per key): wait for the reply with GET /v1/turns/{{turn_id}}?wait=60"
@@ -171,7 +165,6 @@ impl Problem {
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
     }
 
-    /// Too many requests wait on this gateway.
     pub(crate) fn too_many_wait(PermitBounds { all, tenant, caller }: PermitBounds) -> Self {
         let message = format!(
             "too many requests wait on this gateway (at most {all}, {tenant} per tenant and {caller} per key): nothing was accepted; retry, or do not wait"
@@ -179,7 +172,6 @@ impl Problem {
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", message)
     }
 
-    /// This caller has too many open connections.
     pub(crate) fn too_many_connections(max: usize) -> Self {
         let message = format!("too many open connections with this key (at most {max}): reuse open connections");
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_connections", message)

@@ -38,7 +38,6 @@ struct Allowance {
     logged_at: Option<Instant>,
 }
 
-/// An exhausted allowance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RateExceeded {
     /// Seconds until one more request is accepted.
@@ -48,7 +47,6 @@ pub(crate) struct RateExceeded {
 }
 
 impl<N: Eq + Hash> Allowances<N> {
-    /// Takes one unit from an allowance.
     pub(crate) fn take(&self, name: N, rate: Rate) -> Result<(), RateExceeded> {
         let now = Instant::now();
         let mut all = self.of.lock();
@@ -81,8 +79,8 @@ impl<N: Eq + Hash> Allowances<N> {
 }
 
 impl Allowance {
-    /// When the allowance is full again. At most as late as for an allowance that is used up now and refills at the
-    /// current rate. Earlier use at another rate therefore does not delay a caller longer.
+    /// When the allowance is full again. The result is at most the time for an allowance that is used up now and
+    /// refills at the current rate. Earlier use at another rate therefore does not delay a caller longer.
     fn used(&self, rate: Rate, now: Instant) -> Instant {
         self.whole_at.clamp(now, now + one(rate) * rate.burst_size())
     }
@@ -92,14 +90,13 @@ fn one(rate: Rate) -> Duration {
     Duration::from_secs(1) / rate.per_second.max(1)
 }
 
-/// Seconds, rounded up, until the allowance permits a request after which it is full at `whole_at`. `None` if it
-/// permits the request now.
+/// Seconds, rounded up, until the allowance permits a request. `whole_at` is the time at which the allowance would be
+/// full again after this request. `None` if the request is permitted now.
 fn over(whole_at: Instant, rate: Rate, now: Instant) -> Option<u64> {
     let over = whole_at.saturating_duration_since(now).saturating_sub(one(rate) * rate.burst_size());
     (!over.is_zero()).then(|| over.as_secs() + 1)
 }
 
-/// The allowances of callers with a rate.
 #[derive(Debug, Default)]
 pub(crate) struct RequestRates {
     callers: Allowances<CallerIdentity>,
@@ -126,8 +123,9 @@ impl RequestRates {
     }
 }
 
-/// If there are too many allowances, removes the full ones. If this is not enough, also removes the ones that are
-/// closest to full. A caller whose allowance is removed can send slightly earlier than its rate allows.
+/// If there are too many allowances, removes the full allowances. If there are still too many, also removes the
+/// allowances that are closest to full. A caller whose allowance is removed can send slightly earlier than its rate
+/// allows.
 fn make_room<N: Eq + Hash>(all: &mut HashMap<N, Allowance>, now: Instant) {
     if all.len() < CALLERS_MAX {
         return;

@@ -1,5 +1,3 @@
-//! Turns: submit, reply and cancel.
-
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +25,7 @@ use crate::serving::headers::only;
 use crate::verbs::Verb;
 use crate::waiting::{TurnLookup, WaitPermit};
 
-/// Maximum wait of a request, seconds. It is below the timeout of most proxies.
+/// Maximum wait of a request, in seconds. This is below the timeout of most proxies.
 const WAIT_S_MAX: u64 = 60;
 /// Header with an id chosen by the client.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -206,7 +204,6 @@ pub(crate) fn reserve_wait(shared: &Shared, caller: &Caller, wait: Duration) -> 
     if wait.is_zero() { Ok(None) } else { shared.waiting.reserve(&caller.holder()).map(Some) }
 }
 
-/// The response to a request for a turn or task by id.
 pub(crate) fn lookup_response(name: &TurnName, found: &TurnLookup) -> Result<Response, Problem> {
     match found {
         TurnLookup::Ended(reply) => Ok(reply_response(reply)),
@@ -270,12 +267,10 @@ pub(crate) fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<Strin
     read.map_err(|error| Problem::invalid(format!("{name}: {error}")))
 }
 
-/// Parses the position of a page.
 pub(crate) fn parse_cursor<T: FromStr<Err = String>>(text: Option<String>) -> Result<Option<T>, Problem> {
     text.map(|text| text.parse()).transpose().map_err(|error: String| Problem::invalid(format!("from: {error}")))
 }
 
-/// Checks a number against its bounds, with a default.
 pub(crate) fn bounded(name: &str, found: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
     let found = found.unwrap_or(default);
     if (1..=max).contains(&found) {

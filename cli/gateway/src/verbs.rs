@@ -27,7 +27,6 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// All verbs.
     pub const ALL: [Self; 6] = [Self::Submit, Self::Read, Self::Cancel, Self::View, Self::Operate, Self::Approve];
     /// The verbs of services that use agents.
     pub const OF_SERVICES: [Self; 3] = [Self::Submit, Self::Read, Self::Cancel];
@@ -45,7 +44,6 @@ impl Verb {
         }
     }
 
-    /// Returns true for the verbs of operators.
     #[must_use]
     pub const fn is_of_operators(self) -> bool {
         matches!(self, Self::View | Self::Operate | Self::Approve)
@@ -57,7 +55,6 @@ pub(crate) fn is_pattern(text: &str) -> bool {
     !text.is_empty() && !text.strip_suffix('*').unwrap_or(text).contains('*')
 }
 
-/// A role of operators: a name for a set of verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -70,7 +67,6 @@ pub enum Role {
 }
 
 impl Role {
-    /// The verbs of this role.
     #[must_use]
     pub fn verbs(self) -> BTreeSet<Verb> {
         match self {
@@ -96,7 +92,6 @@ impl Rate {
     /// Upper bound of both fields. A higher rate would not limit anything.
     pub const MAX: u32 = 1_000_000;
 
-    /// Requests that may come at once.
     #[must_use]
     pub fn burst_size(self) -> u32 {
         self.burst.unwrap_or(self.per_second)
@@ -111,12 +106,9 @@ impl Rate {
     }
 }
 
-/// The kind of credential that a request was sent with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CredentialKind {
-    /// An API key.
     Key,
-    /// A token of an identity provider.
     Token,
 }
 
@@ -142,24 +134,20 @@ pub(crate) struct CallerIdentity {
 pub struct Grant {
     /// Id in logs and in the audit log: the name of the key, or the name in the token.
     pub id: String,
-    /// The kind of the credential.
     pub credential: CredentialKind,
     /// The tenant whose agents are covered; all tenants only for operators.
     pub tenant: TenantScope,
     /// The covered agents: `*` for all, a name that ends in `*` for all with that prefix.
     pub agents: Vec<String>,
-    /// The allowed verbs.
     pub verbs: BTreeSet<Verb>,
     /// The approver of `permissions.yaml` in whose name approvals are decided.
     pub approver: Option<String>,
     /// Request rate; `None` if unlimited.
     pub rate: Option<Rate>,
-    /// When the credential expires.
     pub expires: Option<DateTime<Utc>>,
 }
 
 impl Grant {
-    /// Returns true if the grant covers this agent.
     #[must_use]
     pub fn covers(&self, agent: &str) -> bool {
         self.agents.iter().any(|row| match row.strip_suffix('*') {
@@ -225,9 +213,7 @@ impl Grant {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum TenantScope {
-    /// One tenant.
     One(TenantId),
-    /// All tenants.
     All,
 }
 

@@ -1,6 +1,6 @@
 //! Waiting for replies. All waiting requests of a tenant share one reader, which polls Redis and passes each reply to
-//! the requests that wait for it. If a turn came through another gateway, or has its own inbox, its reply is found in
-//! the turn's record, which is read from time to time.
+//! the requests that wait for it. The reader does not get the reply to a turn that came through another gateway or
+//! has its own inbox. Such a reply is found in the turn's record, which is read from time to time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::problem::Problem;
 use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::CallerIdentity;
 
-/// Maximum waiting requests: of the process, of one tenant, and of one caller. Each takes a few kilobytes and a
-/// connection.
+/// Maximum waiting requests: of the process, of one tenant, and of one caller. Each request takes a few kilobytes and
+/// a connection.
 const WAITING_MAX: PermitBounds = PermitBounds { all: 10_000, tenant: 2_500, caller: 2_000 };
 /// First and longest interval between reads of the record of a turn whose reply has not arrived.
 const LOOKUP_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
@@ -30,19 +30,16 @@ const LOOKUP_INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Dura
 const READ: Duration = Duration::from_secs(5);
 /// A reader ends, with its connection, after its tenant has been unused for this long.
 const IDLE: Duration = Duration::from_secs(300);
-/// Pause after a failed read.
 const READ_RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// Rejections kept per tenant for later requests: they are stored nowhere else.
+/// Rejections kept per tenant for later requests. Rejections are stored nowhere else.
 const REJECTIONS_MAX: usize = 1_000;
 
 type ReplySender = watch::Sender<Option<Arc<Reply>>>;
 
-/// The state of a turn or task.
 #[derive(Debug, Clone)]
 pub(crate) enum TurnLookup {
     /// Ended, with this reply.
     Ended(Arc<Reply>),
-    /// Not ended yet.
     UnderWay,
     /// Ended while Redis memory was short: the reply went only to the inbox.
     InInbox,
@@ -56,7 +53,6 @@ pub(crate) struct WaitPermit {
     _share: Permit,
 }
 
-/// The requests that wait on this process.
 #[derive(Clone)]
 pub(crate) struct ReplyWaiters {
     inner: Arc<Inner>,
@@ -64,8 +60,8 @@ pub(crate) struct ReplyWaiters {
 
 struct Inner {
     client: Client,
-    /// Inbox of this process, with the same name for every tenant. It receives replies to the turns that this process
-    /// submits.
+    /// Inbox of this process, with the same name for every tenant. The inbox receives replies to the turns that this
+    /// process submits.
     inbox: InboxName,
     tenants: Mutex<HashMap<TenantId, TenantWaiters>>,
     permits: PermitPool,
@@ -73,7 +69,6 @@ struct Inner {
     readers: TaskTracker,
 }
 
-/// The waiting requests of one tenant.
 struct TenantWaiters {
     turns: HashMap<TurnId, ReplySender>,
     rejections: VecDeque<Arc<Reply>>,
@@ -122,8 +117,8 @@ impl ReplyWaiters {
         self.inner.peek(name, None).await
     }
 
-    /// Reserves a permit to wait. Reserve it before a turn is sent, so that the wait for an accepted turn is not
-    /// refused.
+    /// Reserves a permit to wait. Reserve the permit before a turn is sent, so that the wait for an accepted turn is
+    /// not refused.
     ///
     /// # Errors
     /// Too many requests wait already.
@@ -194,7 +189,6 @@ impl ReplyWaiters {
         Ok(found)
     }
 
-    /// How many requests wait now.
     pub(crate) fn count(&self) -> usize {
         self.inner.permits.count()
     }
@@ -259,8 +253,8 @@ impl Inner {
         }))
     }
 
-    /// Returns true if the turn was accepted and no scheduler has decided it yet. This is cheap for an id that the
-    /// client chose; any other id has to be searched for in the stream.
+    /// Returns true if the turn was accepted and no scheduler has decided it yet. The check is cheap for an id that
+    /// the client chose; any other id has to be searched for in the stream.
     async fn is_undecided(&self, name: &TurnName, caller: Option<&Caller>) -> Result<bool, Problem> {
         let waits = self.client.store(&name.tenant).waits_for_admission(name).await?;
         let Some(caller) = caller.filter(|caller| !caller.sees(None)) else {

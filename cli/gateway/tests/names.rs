@@ -126,12 +126,10 @@ fn probe(operation: &'static str, field: &'static str, body: Value, status: u16)
     Probe { operation, field, key, path, headers: Vec::new(), body, refused: ExpectedRejection::Status(status) }
 }
 
-/// A turn with one more member.
 fn turn(member: &str, value: Value) -> Value {
     with(json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]}), member, value)
 }
 
-/// A task with one more member.
 fn task(member: &str, value: Value) -> Value {
     with(json!({"target_agent": "kelly", "task_description": "work"}), member, value)
 }
@@ -328,7 +326,6 @@ fn plan() -> Plan {
     }
 }
 
-/// Cancels tasks, and waits until they have ended.
 async fn end(fleet: &Fleet, front: &TestGateway, key: &str, tasks: &[&str]) {
     for task in tasks {
         front.ask(key, "POST", &format!("/v1/tasks/{task}/cancel"), &Value::Null).await;
@@ -512,7 +509,7 @@ async fn what_is_an_agents_that_the_key_does_not_cover_takes_as_long_as_what_doe
         }
     }
 
-    // All wait equally long, even for a task that ends meanwhile.
+    // All requests wait equally long, even for a task that ends meanwhile.
     let wait = async |id: &str| {
         let began = Instant::now();
         let answer = front.ask(&kelly, "GET", &format!("/v1/turns/{id}?wait=2"), &Value::Null).await;

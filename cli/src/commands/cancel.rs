@@ -48,8 +48,6 @@ struct CancelOutput<'a> {
     answer: &'static str,
 }
 
-/// Cancels a turn or task.
-///
 /// # Errors
 /// The turn or task is unknown, or the cancellation could not be stored.
 pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result<(), Failure> {

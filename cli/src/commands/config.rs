@@ -60,8 +60,6 @@ struct InvalidConfiguration {
     suggestion: Option<String>,
 }
 
-/// Checks or prints the configuration.
-///
 /// # Errors
 /// The configuration is invalid.
 pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(), Failure> {

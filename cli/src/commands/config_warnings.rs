@@ -1,5 +1,5 @@
-//! Further warnings of `config check`, in two groups. Some are about secrets that are missing on this machine. The
-//! others are about arguments that can be a number or a text although they are compared or summed.
+//! Further warnings of `config check`, in two groups. The first group is about secrets that are missing on this
+//! machine. The second group is about arguments that can be a number or a text, but are compared or summed.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ pub(super) fn missing_secrets(configuration: &Configuration, environment: &Envir
 }
 
 /// Finds arguments of effect keys, sums and rules that can be a number or a text. As effect keys, `5` and `"5"` are two
-/// different effects. A text cannot be summed, and a comparison with a text cannot be evaluated.
+/// different effects. A text cannot be summed. A comparison with a text cannot be evaluated.
 pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<ConfigWarning> {
     let mut found = Vec::new();
     let policy = &configuration.policy;

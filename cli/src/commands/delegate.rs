@@ -68,8 +68,6 @@ fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
     RawValue::from_string(text.to_owned()).map_err(|error| format!("not JSON: {error}"))
 }
 
-/// Submits the task, and waits for its reply if requested.
-///
 /// # Errors
 /// The task is rejected. With `--wait`, also if the task did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Result<(), Failure> {

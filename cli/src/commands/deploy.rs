@@ -15,7 +15,7 @@ use crate::setup::Setup;
 pub(crate) async fn run(global: &Global, roles: Roles) -> Result<(), Failure> {
     // A worker must load all tools, including those in Python. A scheduler does not need Python.
     let load = || if roles.worker { Setup::load(global) } else { Setup::load_without_python(global) };
-    // Start the log before loading the rest of the configuration, which may wait for a tool host.
+    // Start the log before loading the rest of the configuration, because loading can wait for a tool host.
     let settings = match Setup::load_settings(global) {
         Ok(settings) => settings,
         Err(failure) => return Err(load().err().unwrap_or(failure)),

@@ -51,19 +51,17 @@ impl Members {
         serde_json::from_str(self.get(name)?).ok()
     }
 
-    /// The member with this name, if it is a list.
     fn list(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|value| value.starts_with('['))
     }
 }
 
-/// The error for a response without tool calls.
 const NO_CALL: &str = "is a message without tool calls; if its text contains calls, submit the text with --format text";
 
 /// Converts a provider's response to a turn. The turn has a tenant and agent only if `json` has them. Returns `None` if
 /// `json` is not a provider's response but a turn in the fleet's own format.
 ///
-/// Supported are the following responses, exactly as the APIs return them:
+/// The following responses are supported, exactly as the APIs return them:
 /// - OpenAI's Chat Completions: the response with one choice, or its message
 /// - OpenAI's Responses: the response
 /// - Anthropic's Messages: the message
@@ -122,7 +120,7 @@ fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
     Some(message(members))
 }
 
-/// The members of the only element of the list `name`. `part` is only for the error: it names the relevant part of an
+/// The members of the only element of the list `name`. The error text uses `part` to name the relevant part of an
 /// element.
 fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     let list = response.list(name).and_then(|list| serde_json::from_str::<Vec<Box<RawValue>>>(list).ok());

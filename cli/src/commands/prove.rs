@@ -46,8 +46,6 @@ struct ProofOutput<'a> {
     verdict: &'a ExportVerdict,
 }
 
-/// Runs the proof.
-///
 /// # Errors
 /// A guarantee does not hold, the export was changed, or a file cannot be read or written.
 pub(crate) async fn run(args: &Prove, output: &Output) -> Result<(), Failure> {

@@ -29,8 +29,6 @@ pub(crate) struct ReplyArgs {
     id: Option<TurnId>,
 }
 
-/// Reads and prints the reply.
-///
 /// # Errors
 /// The turn or task is unknown or has not ended. [`Failure::Reported`] if a call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &ReplyArgs, output: &Output) -> Result<(), Failure> {

@@ -55,14 +55,12 @@ struct RulesOutput {
     rules: Vec<RuleRow>,
     /// Number of calls that were counted in these days.
     calls: u64,
-    /// The entries of all shards are counted up to this time, ms.
+    /// Time (ms) up to which the entries of all shards are counted.
     counted_upto_ms: i64,
     /// True if entries may have left the log before they were counted.
     gap: bool,
 }
 
-/// Counts new entries and shows the rules.
-///
 /// # Errors
 /// Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<(), Failure> {

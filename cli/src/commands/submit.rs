@@ -76,13 +76,10 @@ struct SubmitOutput<'a> {
     duplicate: bool,
 }
 
-/// Parses `low`, `normal`, `high` or `urgent`.
 pub(crate) fn parse_priority(text: &str) -> Result<Priority, String> {
     Priority::parse(text).ok_or_else(|| "expected low, normal, high or urgent".into())
 }
 
-/// Submits the turn, and waits for its results if requested.
-///
 /// # Errors
 /// The turn cannot be read, or is rejected. With `--wait`, also if a call did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result<(), Failure> {
@@ -121,7 +118,6 @@ fn accepted_text(accepted: &SubmitOutput<'_>) -> String {
     format!("{tenant}:{turn}{again}\nFollow it: tickfleet explain {tenant}:{turn}")
 }
 
-/// Reads the turn from the file or from the arguments.
 fn turn(args: &Submit) -> Result<Turn, Failure> {
     let Some(file) = &args.file else {
         if args.call.is_empty() {

@@ -105,8 +105,6 @@ struct TenantRow<'a> {
     policy: &'a TenantPolicy,
 }
 
-/// Shows, sets or resets tenants.
-///
 /// # Errors
 /// An unknown tenant, agent or time zone.
 pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result<(), Failure> {
@@ -174,7 +172,6 @@ const fn row<'a>(tenant: &'a TenantId, policy: &'a TenantPolicy, at_run_time: bo
     TenantRow { tenant, source: if at_run_time { "run time" } else { "configuration" }, policy }
 }
 
-/// Returns the tenant's policy with the changes that the command requests.
 fn changed(before: TenantPolicy, change: &SetArgs, setup: &Setup) -> Result<TenantPolicy, Failure> {
     let known = &setup.configuration.policy.agents;
     if let Some(agent) = change.agent.iter().find(|agent| !known.contains_key(*agent)) {

@@ -101,7 +101,7 @@ async fn switch(setup: &Setup, args: &SwitchArgs, on: bool, output: &Output) -> 
     }
     let name = name_check::tool_switched(setup, &client, tool).await?;
     let mut changed = operate::switch_tool(client.stores(), &name, on, operator).await?;
-    // The tool may have been disabled under its ID while its ID was unknown to this configuration.
+    // If a configuration does not know a tool's ID, the tool is disabled under the ID. Therefore also try the ID.
     if on && !changed && name != *tool {
         changed = operate::switch_tool(client.stores(), tool, on, operator).await?;
     }
@@ -118,7 +118,6 @@ async fn switch(setup: &Setup, args: &SwitchArgs, on: bool, output: &Output) -> 
     }
 }
 
-/// A tool, and who can call it.
 #[derive(Serialize)]
 struct ListedTool<'a> {
     name: &'a str,
@@ -130,7 +129,6 @@ struct ListedTool<'a> {
     who: String,
 }
 
-/// A tool, and whether an agent can call it.
 #[derive(Serialize)]
 struct Decision<'a> {
     name: &'a str,
@@ -140,8 +138,6 @@ struct Decision<'a> {
     description: &'a str,
 }
 
-/// Lists tools or prints definitions.
-///
 /// # Errors
 /// The tenant or agent is unknown, or a tool cannot be used.
 pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
@@ -176,7 +172,6 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
     emit(format, args.strict, &allowed, &setup.configuration.prompts, output)
 }
 
-/// Prints the definitions of `tools` for a model.
 fn emit(format: Format, strict: bool, tools: &[&ToolSpec], prompts: &Prompts, output: &Output) -> Result<(), Failure> {
     let dialect = format.0;
     let about = dialect_info(format.0);
@@ -196,7 +191,6 @@ fn emit(format: Format, strict: bool, tools: &[&ToolSpec], prompts: &Prompts, ou
     output.data(&definitions.tools)
 }
 
-/// The formats with a strict mode.
 fn strict_formats() -> String {
     let strict = Dialect::ALL.into_iter().map(dialect_info).filter(|about| about.has_strict);
     strict.map(|about| about.option).collect::<Vec<_>>().join(" and ")

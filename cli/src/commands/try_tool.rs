@@ -48,7 +48,6 @@ pub(crate) struct Try {
     yes: bool,
 }
 
-/// The output of a trial.
 #[derive(Serialize)]
 struct TrialOutput<'a> {
     tenant: &'a TenantId,
@@ -57,8 +56,6 @@ struct TrialOutput<'a> {
     tried: TrialResult,
 }
 
-/// Runs one trial.
-///
 /// # Errors
 /// The tenant or agent is unknown, or a tool cannot be used or started. [`Failure::Reported`] if the call did not
 /// succeed.
@@ -140,7 +137,6 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
     })
 }
 
-/// Formats the output for people.
 fn trial_text(trial_output: &TrialOutput<'_>, args: &Try, output: &Output) -> String {
     let TrialResult { steps, result, next } = &trial_output.tried;
     let mut text = format!("{} of {} calls {}\n\n", trial_output.agent, trial_output.tenant, args.tool);

@@ -48,8 +48,6 @@ struct UsageRow {
     cost: Number,
 }
 
-/// Shows the usage.
-///
 /// # Errors
 /// The tenant is unknown, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<(), Failure> {
@@ -79,7 +77,7 @@ pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<
     output.show(&rows, |rows| usage_text(rows))
 }
 
-/// Returns all tenants with the time zones of their days. They come from the configuration or were set at run time.
+/// Returns the time zone of each tenant's days, for configured tenants and for tenants that are set at run time.
 ///
 /// # Errors
 /// A time zone is invalid, or Redis does not respond.

@@ -12,14 +12,13 @@ use crate::fleet::registrar::Registrar;
 
 type CompanionTask = dyn Fn(Registrar) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
-/// The tools and task handlers that the fleet's program adds. Clones share the tools that are registered at run time.
+/// Clones share the tools that are registered at run time.
 #[derive(Clone, Default)]
 pub(crate) struct Extensions {
     pub(crate) tools: Vec<TypedTool>,
     pub(crate) task_handlers: Vec<TypedTool>,
-    /// Tools registered at run time.
     registered: Arc<Mutex<Vec<TypedTool>>>,
-    /// Tools that were unregistered. They stay here until their last call has ended and they have been stopped.
+    /// Tools that were unregistered. A tool stays here until its last call has ended and the tool has been stopped.
     retiring: Arc<Mutex<Vec<TypedTool>>>,
     /// A task that runs next to a worker and can register tools.
     pub(crate) beside: Option<Arc<CompanionTask>>,
@@ -32,7 +31,6 @@ impl fmt::Debug for Extensions {
 }
 
 impl Extensions {
-    /// Returns the tools that can be called now.
     pub(crate) fn tools_now(&self) -> Vec<TypedTool> {
         self.tools.iter().chain(self.registered.lock().iter()).cloned().collect()
     }
@@ -61,7 +59,6 @@ impl Extensions {
         Some(tool)
     }
 
-    /// Removes a tool that has been stopped.
     pub(crate) fn forget(&self, name: &str) {
         self.retiring.lock().retain(|tool| tool.spec().name != name || tool.is_held());
     }

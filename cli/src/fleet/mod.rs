@@ -39,7 +39,6 @@ use crate::setup::Setup;
 /// Time between two attempts to reach Redis.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// The roles of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Roles {
     scheduler: bool,
@@ -51,7 +50,6 @@ impl Roles {
     pub(crate) const WORKER: Self = Self { scheduler: false, worker: true };
     pub(crate) const BOTH: Self = Self { scheduler: true, worker: true };
 
-    /// Returns the role that selects the metrics to export.
     const fn part(self) -> ProcessRole {
         match (self.scheduler, self.worker) {
             (true, false) => ProcessRole::Scheduler,
@@ -70,7 +68,6 @@ pub(crate) enum ProbeAddress {
     OnOrFree(SocketAddr),
 }
 
-/// A running process of a fleet.
 pub(crate) struct Fleet {
     /// The address of the probe endpoints.
     pub(crate) health: SocketAddr,
@@ -266,7 +263,6 @@ fn report_durability(setup: &Setup, until: &CancellationToken) {
     tokio::spawn(async move { until.run_until_cancelled(asking).await });
 }
 
-/// Runs the start hooks of the program's own tools.
 async fn start_tools(setup: &Setup) -> Result<(), Failure> {
     start_all(&setup.extensions.fixed(), &setup.tool_environment()).await.map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
@@ -286,7 +282,7 @@ fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Result<Vec<Sc
     Ok(stores.iter().map(make).collect())
 }
 
-/// The options for sealing the audit log; `None` if no key is configured.
+/// Returns `None` if no key is configured.
 fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
     let settings = &setup.settings().seal;
     let Some(signer) = setup.signer()? else { return Ok(None) };

@@ -10,7 +10,7 @@ use tickfleet_tools_python::{DescribeError, Pools, code_fingerprint};
 use crate::failure::Failure;
 use crate::global::tool_environment;
 
-/// Returns the interpreters of a process that runs calls. None of them is started yet.
+/// Returns the interpreters of a process that runs calls. No interpreter is started yet.
 pub(crate) fn python(sources: &Sources) -> Arc<Pools> {
     Arc::new(Pools::new(tool_environment(&sources.environment)))
 }
@@ -30,7 +30,7 @@ pub(crate) fn with_python(sources: &Sources, python: Option<&Arc<Pools>>) -> Res
         let names =
             python.describe(&tickfleet_config::load_python(&sources)).map_err(|errors| python_failed(&errors))?;
         sources.built_in_tools.extend(names);
-        // Rows can name tools of a missing tool host. If a host is missing, unknown names are therefore not errors.
+        // Rows can name tools of a missing tool host. If a host is missing, an unknown name is therefore not an error.
         sources.knows_python = python.left_out().is_empty();
     }
     Ok(sources)
@@ -42,8 +42,7 @@ pub(crate) fn python_failed(errors: &[DescribeError]) -> Failure {
     Failure::failed(anyhow::anyhow!("the Python tools cannot be used:{}", lines.concat()))
 }
 
-/// Returns the fingerprint of a configuration's inputs: of the folder, and of the code of the configured Python
-/// modules.
+/// Returns the fingerprint of the configuration folder and of the code of the configured Python modules.
 pub(crate) fn fingerprint(sources: &Sources, modules: &BTreeMap<String, PythonDef>) -> String {
     let folder = sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default();
     format!("{folder} {}", code_fingerprint(modules.values()))

@@ -8,15 +8,15 @@ use tickfleet_ops::health::NotReady;
 use tickfleet_store::{Store, StoreError, TlsFault};
 use tokio::time::timeout;
 
-/// Longest wait for one shard. It is shorter than the timeout of a probe, so that the probe receives the reason.
+/// Longest wait for one shard. This wait is shorter than the timeout of a probe, so that the probe receives the reason.
 const ASK_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// Checks that every shard accepts writes. If Sentinels or cluster nodes are configured, returns the primaries that
-/// they name.
+/// these servers name.
 ///
 /// # Errors
-/// A shard does not respond or rejects writes. The error is about the first such shard. If the shard does not respond
-/// and Sentinels or cluster nodes are configured, the error says why they name no primary.
+/// A shard does not respond or rejects writes. The error is about the first such shard. If a shard does not respond and
+/// Sentinels or cluster nodes are configured, the error says why these servers name no primary.
 pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     let mut primaries = BTreeSet::new();
     for store in stores {

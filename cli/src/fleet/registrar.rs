@@ -1,5 +1,3 @@
-//! Registers and unregisters tools while a worker runs.
-
 use tickfleet_tools::{Environment, TypedTool, start_all, stop_all};
 use tokio::sync::{mpsc, oneshot};
 
@@ -30,7 +28,6 @@ pub enum RegisterError {
     Stopped,
 }
 
-/// A request of a registrar.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Asks whether a tool with this name can be registered.
@@ -40,7 +37,6 @@ pub(crate) enum Request {
 }
 
 impl Registrar {
-    /// Returns a registrar and the receiver of its requests.
     pub(crate) fn new(environment: Environment) -> (Self, mpsc::Receiver<Request>) {
         let (requests, receiver) = mpsc::channel(WAITING_MAX);
         (Self { requests, environment }, receiver)
@@ -59,7 +55,7 @@ impl Registrar {
     pub async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
         self.ask(|answer| Request::May(name, answer)).await?;
-        // Run the hook here, and not in the task that serves requests, so that it does not delay other requests.
+        // The task that serves requests does not run the hook, because a slow hook would delay other requests.
         let one = [tool.clone()];
         start_all(&one, &self.environment).await.map_err(|errors| {
             let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();

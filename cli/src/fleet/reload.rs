@@ -27,10 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of problems in one log line.
 const PROBLEMS_MAX: usize = 20;
 
-/// The Python modules that a configuration names.
 type Modules = BTreeMap<String, PythonDef>;
 
-/// Applies changes of the configuration.
 pub(crate) struct Reload {
     sources: Arc<Sources>,
     /// The configuration at the start of the process. Settings that need a restart keep these values.
@@ -88,7 +86,6 @@ impl Reload {
         }
     }
 
-    /// Serves a registrar's request.
     fn answer(&self, request: Request) {
         // The sender may have stopped waiting, so a failure to respond is ignored.
         match request {
@@ -239,7 +236,6 @@ fn make(sources: &Sources, modules: &Modules, live: &ReloadableParts) -> (String
     (before, built.map(|(registries, task_handlers)| ReloadResult { setup, registries, task_handlers }))
 }
 
-/// The tools of each worker, in the order of the workers.
 fn registries(setup: &Setup, live: &ReloadableParts) -> Result<Vec<Arc<Registry>>, Failure> {
     live.workers
         .iter()
@@ -247,7 +243,6 @@ fn registries(setup: &Setup, live: &ReloadableParts) -> Result<Vec<Arc<Registry>
         .collect()
 }
 
-/// The task handlers of each worker, in the order of the workers.
 fn task_handlers(setup: &Setup, live: &ReloadableParts) -> Result<Vec<Arc<TaskHandlers>>, Failure> {
     live.workers
         .iter()

@@ -11,7 +11,6 @@ use worker::Worker;
 
 use crate::fleet::extensions::Extensions;
 
-/// The parts that a reload replaces.
 #[derive(Clone)]
 pub(crate) struct ReloadableParts {
     pub(crate) active: Arc<PolicyHandle>,
@@ -19,7 +18,7 @@ pub(crate) struct ReloadableParts {
     pub(crate) workers: Vec<Arc<Worker>>,
     /// The MCP servers. A reload keeps the connections to servers whose settings did not change.
     pub(crate) mcp: Arc<Servers>,
-    /// Data that tools have read for searches. It is kept, so that a reload does not read it again.
+    /// Data that tools have read for searches. A reload keeps the data, and therefore does not read it again.
     pub(crate) knowledge: Arc<Knowledge>,
     /// The interpreters for Python tools. A reload keeps the interpreters whose code and settings did not change.
     pub(crate) python: Option<Arc<Pools>>,

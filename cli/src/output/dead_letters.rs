@@ -28,8 +28,8 @@ pub(crate) fn minted(name: &TurnName) -> Option<(Inbound, &str)> {
     kinds.into_iter().find_map(|(from, prefix)| Some((from, name.turn.as_str().strip_prefix(prefix)?)))
 }
 
-/// Returns true if a message has a member with this ID. The message may be truncated. IDs contain no characters to
-/// escape.
+/// Returns true if a message has a member with this ID. The search is in the text, because the message may be
+/// truncated. IDs contain no characters to escape.
 fn has_member(raw: &str, member: &str, id: &str) -> bool {
     ["", " "].iter().any(|blank| raw.contains(&format!("\"{member}\":{blank}\"{id}\"")))
 }

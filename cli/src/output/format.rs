@@ -7,7 +7,6 @@ use clap::builder::PossibleValue;
 use tickfleet_model::Dialect;
 use tickfleet_protocol::dialect_info;
 
-/// A dialect as the value of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Format(pub(crate) Dialect);
 

@@ -1,4 +1,4 @@
-//! How this program was started. Printed commands use this, so that users can type them as shown.
+//! How this program was started. Printed commands use this information, so that users can type the commands as shown.
 
 use std::path::{Path, PathBuf};
 

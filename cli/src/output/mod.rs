@@ -20,7 +20,6 @@ use tickfleet_ops::telemetry::emit_json;
 
 use crate::failure::Failure;
 
-/// How a command prints.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     /// Prints JSON for programs instead of text for people.
@@ -40,7 +39,6 @@ pub(crate) enum StatusColor {
 }
 
 impl Output {
-    /// Returns true if data is printed as JSON.
     pub(crate) const fn json(&self) -> bool {
         self.json
     }
@@ -51,12 +49,10 @@ impl Output {
         Self { json, colour: !json && wanted && std::io::stdout().is_terminal(), json_log: false }
     }
 
-    /// Sets whether failures and notes are written as JSON log lines.
     pub(crate) const fn with_json_log(self, json_log: bool) -> Self {
         Self { json_log, ..self }
     }
 
-    /// Returns true if colors are used.
     pub(crate) const fn colours(&self) -> bool {
         self.colour
     }
@@ -76,7 +72,6 @@ impl Output {
         }
     }
 
-    /// Prints data as JSON.
     pub(crate) fn data(&self, data: &impl Serialize) -> Result<(), Failure> {
         self.print(&serde_json::to_string_pretty(data).map_err(Failure::failed)?)
     }
@@ -108,7 +103,6 @@ impl Output {
         if self.colour { Cell::new(word).fg(colour) } else { Cell::new(word) }
     }
 
-    /// Reports why a command failed and returns its exit code.
     pub(crate) fn fail(&self, failure: &Failure) -> ExitCode {
         if let Some(message) = failure.message() {
             self.error("tickfleet: ", &message);
@@ -145,7 +139,6 @@ impl Output {
         spinner
     }
 
-    /// Prints a shell's completion script.
     pub(crate) fn completions(&self, shell: clap_complete::Shell, command: &mut clap::Command) -> Result<(), Failure> {
         let mut script = Vec::new();
         clap_complete::generate(shell, command, "tickfleet", &mut script);
@@ -297,7 +290,6 @@ fn written(json: &str, margin: Option<&str>) -> String {
     shown
 }
 
-/// Returns the end of the string at the beginning of a text.
 fn string_end(text: &str) -> usize {
     let mut is_escaped = false;
     let end = text[1..].find(|character| {

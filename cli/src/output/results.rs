@@ -28,7 +28,6 @@ pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     seconds.or_else(|| parse_duration(text)).ok_or_else(|| "expected seconds (30) or a duration (2m)".into())
 }
 
-/// The reply that a command waits for.
 pub(crate) struct Awaited<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) id: &'a TurnId,
@@ -36,33 +35,32 @@ pub(crate) struct Awaited<'a> {
     /// True if the inbox was created only for this reply. Such an inbox is deleted after the reply.
     pub(crate) private: bool,
     pub(crate) timeout: Duration,
-    /// The dead letter that this ID had before the submit.
     pub(crate) prior_letter: PriorLetter,
 }
 
-/// The dead letter that a turn or task had before it was sent: its ID may have been rejected earlier. If the tenant is
-/// not configured, it has no inbox for a reply. Then only the dead stream reports a rejection.
+/// The dead letter that a turn or task had before it was sent. Such a letter exists if an earlier message with the same
+/// ID was rejected. A tenant that is not configured has no inbox for a reply. Then only the dead stream reports a
+/// rejection.
 pub(crate) struct PriorLetter {
     before: Option<DeadLetter>,
 }
 
 impl PriorLetter {
-    /// Reads the dead stream if the submitter chose the ID. A generated ID is new, so it has no earlier dead letter.
+    /// Reads the dead stream if the submitter chose the ID. A generated ID is new and has no earlier dead letter.
     ///
     /// # Errors
     /// Redis cannot be reached.
     pub(crate) async fn before(client: &Client, tenant: &TenantId, given: Option<&str>) -> Result<Self, Failure> {
         let name = given.and_then(|id| TurnId::new(id).ok());
         let before = match name.map(|turn| TurnName { tenant: tenant.clone(), turn }) {
-            // If the Redis user may not read the dead stream, the command can still submit, but rejections there remain
-            // unseen.
+            // If the Redis user has no permission to read the dead stream, the command can still submit, but it does
+            // not detect rejections there.
             Some(name) => dead_letters::about(client.store(tenant), &name).await.unwrap_or_default(),
             None => None,
         };
         Ok(Self { before })
     }
 
-    /// Returns the rejection, if there is a new one.
     async fn refusal(&self, client: &Client, awaited: &Awaited<'_>) -> Option<Reply> {
         let name = TurnName { tenant: awaited.tenant.clone(), turn: awaited.id.clone() };
         let letter = dead_letters::about(client.store(awaited.tenant), &name).await.ok()??;
@@ -86,10 +84,8 @@ impl PriorLetter {
     }
 }
 
-/// Waits for the reply and prints it.
-///
 /// # Errors
-/// [`Failure::Reported`] if a call did not succeed. If no reply came in time, a failure that names the next command.
+/// [`Failure::Reported`] if a call did not succeed. If no reply arrives in time, the failure names the next command.
 pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output) -> Result<(), Failure> {
     let spinner = output.spinner(format!("waiting for {}", awaited.id));
     let mut replies = client.replies(awaited.tenant, awaited.inbox);
@@ -111,7 +107,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
     print(&reply, output)
 }
 
-/// Returns the reply. If the fleet cannot write one, returns the rejection from the dead stream.
+/// Returns the reply. If the fleet cannot write a reply, returns the rejection from the dead stream.
 async fn await_reply(
     client: &Client,
     awaited: &Awaited<'_>,
@@ -135,8 +131,6 @@ async fn await_reply(
     }
 }
 
-/// Prints a reply.
-///
 /// # Errors
 /// [`Failure::Reported`] if a call did not succeed.
 pub(crate) fn print(reply: &Reply, output: &Output) -> Result<(), Failure> {
@@ -144,7 +138,6 @@ pub(crate) fn print(reply: &Reply, output: &Output) -> Result<(), Failure> {
     if reply.is_success() { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Formats the reply for people.
 fn text(reply: &Reply, output: &Output) -> String {
     let mut text = String::new();
     if let Some(error) = &reply.error {
@@ -171,7 +164,6 @@ fn to_do(code: &str) -> Option<&'static str> {
     }
 }
 
-/// A table of results.
 pub(crate) fn results(results: &[CallResult], output: &Output) -> String {
     let mut table = table(&["CALL", "TOOL", "OUTCOME", "TRIES", "MS", "OUTPUT OR ERROR"]);
     for result in results {
@@ -196,7 +188,6 @@ fn output_text(result: &CallResult) -> String {
     short(text, OUTPUT_CHARS)
 }
 
-/// Returns the color of an outcome.
 pub(crate) const fn outcome_color(outcome: Outcome) -> StatusColor {
     match outcome.tone() {
         Tone::Good => StatusColor::Good,

@@ -1,4 +1,4 @@
-//! Decides whether a process reports problems as JSON log lines even before its log starts. Such problems are an
+//! Decides whether a process reports problems as JSON log lines even before its log starts. Such a problem is an
 //! invalid variable, an invalid option, a broken configuration or a port in use.
 
 use std::path::PathBuf;
@@ -31,7 +31,6 @@ fn starts_a_process(args: &[String]) -> bool {
     }
 }
 
-/// Returns the configuration folder, from the option or from the environment variable.
 fn folder(args: &[String], environment: &Environment) -> Option<PathBuf> {
     let joined = args.iter().find_map(|arg| arg.strip_prefix("--config="));
     let option = joined.or_else(|| args.iter().skip_while(|arg| *arg != "--config").nth(1).map(String::as_str));

@@ -5,17 +5,15 @@ use std::time::Duration;
 use chrono::DateTime;
 use tickfleet_config::units::parse_duration;
 
-/// Converts a duration to whole milliseconds.
 pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A deadline, as given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deadline {
-    /// At this time, ms since the epoch.
+    /// At this time, in milliseconds since the epoch.
     At(i64),
-    /// This long from now, ms.
+    /// This long from now, in milliseconds.
     In(i64),
 }
 
@@ -33,7 +31,7 @@ impl Deadline {
             .map_err(|_| "expected a duration (90s, 2h) or a time (2026-03-01T12:00:00Z)".into())
     }
 
-    /// Returns the deadline, ms since the epoch on the shard's clock. `now_ms` is the current time on that clock.
+    /// Returns the deadline in milliseconds since the epoch. `now_ms` is the current time of the shard.
     pub(crate) const fn at(self, now_ms: i64) -> i64 {
         match self {
             Self::At(ms) => ms,
@@ -45,9 +43,9 @@ impl Deadline {
 /// A time in the past, as given on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeArg {
-    /// At this time, ms since the epoch.
+    /// At this time, in milliseconds since the epoch.
     At(i64),
-    /// This long ago, ms.
+    /// This long ago, in milliseconds.
     Ago(i64),
 }
 
@@ -64,7 +62,7 @@ impl TimeArg {
         }
     }
 
-    /// Returns the time, ms since the epoch. `now_ms` is the current time.
+    /// Returns the time in milliseconds since the epoch. `now_ms` is the current time.
     pub(crate) const fn at(self, now_ms: i64) -> i64 {
         match self {
             Self::At(ms) => ms,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{anchor, cell, keep_current, sentence};
 
-/// The tags of the routes, in the order of the page's sections. Each tag has its heading.
+/// The tags of the routes and their headings, in the order of the page's sections.
 const TAGS: [(&str, &str); 4] =
     [("turns", "Turns"), ("tasks", "Tasks"), ("agents", "Agents"), ("operators", "Operator routes")];
 

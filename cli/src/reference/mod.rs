@@ -42,7 +42,6 @@ fn sentence(text: &str) -> String {
     if ended { text.to_owned() } else { format!("{text}.") }
 }
 
-/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.collect::<String>().to_lowercase().replace(' ', "-")

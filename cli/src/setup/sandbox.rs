@@ -38,7 +38,7 @@ impl Setup {
         self.settings().worker.without_sandbox == WithoutSandbox::RefuseCalls
     }
 
-    /// Logs the tools whose sandbox this machine cannot provide. Also sets the metrics about them.
+    /// Logs the tools whose sandbox this machine cannot provide. Also sets the metrics about these tools.
     pub(crate) fn tell_of_sandbox(&self, metrics: &Metrics) {
         let Some(unheld) = self.sandboxed() else {
             metrics.sandbox_found([], 0);

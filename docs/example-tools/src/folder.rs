@@ -1,5 +1,5 @@
 //! A folder that paths cannot leave: each step is opened from its parent, and no step can be a link, `..` or a hidden
-//! name. A link that is created while a path is resolved is not followed either.
+//! name. A link that is created during the resolution is also not followed.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -21,7 +21,6 @@ pub struct Folder(OwnedFd);
 /// A folder, and the name of a file in it.
 type Place<'a> = (Folder, &'a str);
 
-/// The steps of a path.
 fn steps(path: &str) -> Result<Vec<&str>, ToolError> {
     let steps: Vec<&str> = path.split('/').collect();
     let sound = |name: &&str| {
@@ -48,8 +47,8 @@ fn failed(what: &str, error: Errno) -> ToolError {
 const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 impl Folder {
-    /// Opens the folder `path` of the calling tenant, or the tenant's own folder without a path. With `make`, creates
-    /// missing folders.
+    /// Opens the folder `path` of the calling tenant. Without a path, opens the tenant's own folder. If `make` is true,
+    /// creates missing folders.
     pub fn of(context: &CallContext, path: Option<&str>, make: bool) -> Result<Self, ToolError> {
         let data = openat(AT_FDCWD, "data", FOLDER, Mode::empty()).map_err(|error| failed("folder data", error))?;
         let tenant = context.tenant.to_string();
@@ -93,7 +92,7 @@ impl Folder {
         }
     }
 
-    /// Replaces a file in one step: a concurrent reader gets either the previous text or the new one.
+    /// Replaces a file in one step: a concurrent reader gets either the previous text or the new text.
     pub fn write(self, path: &str, text: &str, unique: &str) -> Result<(), ToolError> {
         let (folder, name) = self.place(path, true)?;
         let draft = format!(".draft-{unique}");
@@ -114,7 +113,7 @@ impl Folder {
         moved
     }
 
-    /// The names of at most `count_max` files that end in `end`, sorted.
+    /// At most `count_max` names that end in `end`, sorted.
     pub fn names(&self, end: &str, count_max: usize) -> Result<Vec<String>, ToolError> {
         let copy = openat(&self.0, ".", FOLDER, Mode::empty()).map_err(|error| failed("folder", error))?;
         let mut folder = nix::dir::Dir::from_fd(copy).map_err(|error| failed("folder", error))?;

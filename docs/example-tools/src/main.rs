@@ -1,5 +1,5 @@
 //! Example tools: a calculator, a sales report, a tool that writes files, and five tools that read project data. The
-//! data is in the folder `data` of the current folder, with a folder for each tenant.
+//! data is in the folder `data` of the current folder, with one folder for each tenant.
 
 mod calculator;
 mod files;

@@ -1,4 +1,5 @@
-//! Five tools that read project data: JSON files in `data/<tenant>/projects/<project>`, which other programs write.
+//! Five tools that read project data. The data is JSON files in `data/<tenant>/projects/<project>`, which other
+//! programs write.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -59,7 +60,7 @@ pub fn all() -> [TypedTool; 5] {
     ]
 }
 
-/// Reads a file of a project as JSON; null if the file does not exist.
+/// Reads a file of a project as JSON. Returns null if the file does not exist.
 fn read(context: &CallContext, project: &str, path: &str) -> Result<Value, ToolError> {
     let folder = Folder::of(context, Some(&format!("projects/{project}")), false)?;
     match folder.read(path, BYTES_MAX)? {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// A folder with the example's configuration and data, as the page assumes.
+/// A folder with the example's configuration and data, as the README assumes.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let copied = Command::new("cp").args(["-r", "conf", "data"]).arg(folder.path()).current_dir(ROOT).status();
@@ -14,7 +14,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// Runs a shell command in the folder, with the program in the PATH.
+/// Runs a shell command in `folder`. The example program is in the PATH.
 fn shell(folder: &Path, line: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_example-tools")).parent().unwrap();
     #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the program in front")]
@@ -74,7 +74,7 @@ fn nothing_is_written_outside_the_workspace() {
             tried(folder.path(), "example", "writer", "write_file", &format!(r#"{{"path":"{path}","content":"x"}}"#));
         assert!(!said.contains(r#""outcome": "ok""#), "{path}: {said}");
     }
-    // A link in the place of the file is replaced, and its target is unchanged.
+    // If the file's name is a link, the link is replaced, and its target is unchanged.
     let said = tried(folder.path(), "example", "writer", "write_file", r#"{"path":"file-link","content":"new"}"#);
     assert!(said.contains(r#""outcome": "ok""#), "{said}");
     assert_eq!(std::fs::read_to_string(outside.join("target")).unwrap(), "as it was");

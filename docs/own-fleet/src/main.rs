@@ -59,7 +59,7 @@ fn quote_parcel() -> TypedTool {
     .on_start(move |start| {
         let loaded = Arc::clone(&loaded);
         async move {
-            // Connect with the key here. The worker accepts no calls before this is done.
+            // Connect with the key here. The worker accepts no calls before this function returns.
             let _key = start.secret("CARRIER_KEY")?;
             loaded.set(Rates::from([("AT", 690), ("DE", 490), ("FR", 890)])).map_err(|_| "started twice")?;
             Ok(())

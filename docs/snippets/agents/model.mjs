@@ -1,5 +1,5 @@
-// The stand-in model of model.py for the AI SDK, in the place of its default provider: node --import ./agents/model.mjs …
-// Loaded before a program, so that the program names its model as always.
+// Replaces the default provider of the AI SDK with the stand-in model of model.py: node --import ./agents/model.mjs …
+// Loaded before a program, so the program names its model as usual.
 const call = async (body) => {
   const { OPENAI_BASE_URL: url, OPENAI_API_KEY: key } = process.env;
   const headers = { "content-type": "application/json", authorization: `Bearer ${key}` };

@@ -3,7 +3,8 @@
     python3 model.py [PORT]     default 8098, 0 for a free one
 
 Standard library only. It answers Chat Completions and Responses, without streaming. If the last user message names an order
-such as A-1001, it calls look_up_order, and, if the message says "refund", refund_order. It reports errors of tools as text.
+such as A-1001, it calls look_up_order. If that message also says "refund", it then calls refund_order. It reports errors of
+tools as text.
 """
 
 import json

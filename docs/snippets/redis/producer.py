@@ -18,7 +18,7 @@ import urllib.parse
 import uuid
 import zlib
 
-# Seconds to wait beyond the time that the server may block.
+# Seconds to wait beyond the time that the server can block.
 GRACE = 5.0
 
 
@@ -88,12 +88,12 @@ def fields_of(entry):
 
 # ANCHOR: submit
 def submit(redis, options):
-    """Appends the message. Returns the inbox, its last entry before, and the id field with the id."""
+    """Appends the message. Returns the inbox, its last entry before the message, and the id field with its value."""
     shard = zlib.crc32(options.tenant.encode("utf-8")) % options.shards
     prefix = f"{{{options.namespace}:{shard}}}:"
     inbox = f"{prefix}replies:{options.tenant}:{options.reply_to}"
     message = {"tenant": options.tenant, "reply_to": options.reply_to}
-    # With an id, the message can be sent again after a lost connection. It is carried out once.
+    # With an id, the message can be sent again after a lost connection, but is carried out only once.
     own_id = options.id or uuid.uuid4().hex
     if options.delegate:
         target, description = options.delegate
@@ -102,7 +102,7 @@ def submit(redis, options):
     else:
         message.update(turn_id=own_id, agent=options.agent, calls=options.calls)
         stream, field, key = "turns", "turn", "turn_id"
-    # The end of the inbox is read first, so that no reply is missed.
+    # Read the end of the inbox first, so that no reply is missed.
     newest = redis.call("XREVRANGE", inbox, "+", "-", "COUNT", 1)
     seen = fields_of(newest[0])[0] if newest else "0-0"
     redis.call("XADD", prefix + stream, "*", field, json.dumps(message))
@@ -126,7 +126,7 @@ def wait_for_reply(redis, inbox, seen, known_by, timeout):
             seen, fields = fields_of(entry)
             reply = json.loads(fields["reply"])
             if reply.get(key) == own_id:
-                # Until they are removed, replies count as unread.
+                # A reply counts as unread until it is removed.
                 redis.call("XDEL", inbox, seen)
                 return reply
     return None

@@ -2,7 +2,7 @@
 
     python3 service.py [PORT]     default 8099, 0 for a free one
 
-It also finds refunds by their Idempotency-Key. Standard library only.
+The API also finds refunds by their Idempotency-Key. Standard library only.
 """
 
 import os

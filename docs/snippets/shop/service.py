@@ -2,7 +2,7 @@
 
     python3 service.py [PORT]     default 8099, 0 for a free one
 
-Standard library only. It keeps its data in memory, and repeats no refund that comes twice with one Idempotency-Key.
+Standard library only. The data is in memory. A second refund with the same Idempotency-Key is not paid again.
 """
 
 import json

@@ -1,5 +1,3 @@
-//! The policy that this scheduler has announced, and the limits on the workers' slots.
-
 mod slots;
 
 use std::sync::Arc;
@@ -26,8 +24,8 @@ pub struct PolicyState {
     slots: Arc<WorkerSlots>,
 }
 
-/// Stands for the epoch's start until the store has reported one. It is larger than any start, so that a scheduler that
-/// starts does not report an old restart.
+/// The epoch's start until the store has reported one. The value is larger than any start, so that a new scheduler does
+/// not report an old restart.
 const UNKNOWN_MS: i64 = i64::MAX;
 
 impl Default for PolicyState {
@@ -36,7 +34,6 @@ impl Default for PolicyState {
     }
 }
 
-/// A policy that is in force.
 #[derive(Debug, Default)]
 pub(crate) struct AnnouncedPolicy {
     pub(crate) digest: String,
@@ -51,12 +48,10 @@ pub(crate) struct PolicySnapshot {
     /// The shard, and the number of shards.
     pub(crate) shard: (u32, u32),
     pub(crate) slots: ShardSlots,
-    /// How results are reported.
     pub(crate) report: ReportOptions,
 }
 
 impl PolicySnapshot {
-    /// The limits of this policy.
     pub(crate) fn rules(&self) -> ActiveRules<'_> {
         let active = Arc::clone(&self.active);
         let generations = self.generations;
@@ -64,13 +59,12 @@ impl PolicySnapshot {
         ActiveRules { active, generations, shard, slots: &self.slots }
     }
 
-    /// Renders the results of calls that end without running.
     pub(crate) fn renderer(&self) -> Renderer<'_> {
         Renderer { options: &self.report, policy: &self.active.policy }
     }
 }
 
-/// The workers' slots, for limits that are a share or a part of the slots.
+/// The workers' slots, for limits that depend on the number of slots.
 pub(crate) struct ShardSlots {
     pub(crate) active: Arc<ActivePolicy>,
     pub(crate) slots: Arc<WorkerSlots>,
@@ -90,7 +84,6 @@ impl tickfleet_engine::rules::SlotBounds for ShardSlots {
 }
 
 impl ShardSlots {
-    /// Counts an arrived turn that may be dispatched immediately.
     pub(crate) fn count_arrival(&self) {
         if has_slot_limits(&self.active.policy) {
             self.slots.count_arrival();
@@ -109,21 +102,19 @@ impl ShardSlots {
     }
 }
 
-/// The minimum jump of shard time that is reported, ms. A slow response looks like a small jump.
+/// Minimum jump of shard time that is reported, in ms. Smaller jumps can be slow responses.
 const LARGE_JUMP_MS: i64 = 60_000;
 
 impl PolicyState {
-    /// The slots of the workers, and the tenants that wait for a share of them.
     pub(crate) const fn slots(&self) -> &Arc<WorkerSlots> {
         &self.slots
     }
 
-    /// The generation of the policy that was announced last; 0 before the first.
+    /// The generation of the policy that was announced last; 0 before the first announcement.
     pub fn generation(&self) -> u64 {
         self.announced.load().generation
     }
 
-    /// The policy that was announced last.
     pub(crate) fn announced(&self) -> Arc<AnnouncedPolicy> {
         self.announced.load_full()
     }
@@ -157,12 +148,12 @@ impl PolicyState {
     }
 }
 
-/// Returns true if a limit depends on the workers' slots, which must then be counted.
+/// Returns true if a limit depends on the workers' slots, so that the slots must be counted.
 pub(crate) fn has_slot_limits(policy: &Policy) -> bool {
     policy.limits.iter().any(|limit| limit.bound.is_of_slots() && !is_share_unneeded(policy, limit))
 }
 
-/// Returns true if the limit is a share of the slots and the fleet has fewer than two tenants: a single tenant needs no
+/// Returns true if the limit is a share of the slots and there are fewer than two tenants. A single tenant needs no
 /// share.
 fn is_share_unneeded(policy: &Policy, limit: &Limit) -> bool {
     matches!(limit.bound, LimitBound::Share(_)) && policy.tenants.len() < 2
@@ -203,7 +194,7 @@ mod tests {
             policy.tenants.insert(TenantId::new(tenant).unwrap(), TenantPolicy::default());
             assert_eq!(counts(&policy), counted, "500 slices are out for 4 slots");
         }
-        // A part of the slots limits a single tenant, too.
+        // A part of the slots also limits a single tenant.
         let part = Limit { bound: LimitBound::Part(25), ..share };
         policy.tenants.pop_first();
         policy.limits = Arc::new(vec![part]);

@@ -1,8 +1,8 @@
-//! The slots of the fleet's workers, and which tenants wait for a share of them.
+//! The slots of the fleet's workers, and the tenants that wait for a share of the slots.
 //!
-//! This module computes the bound of a limit on slots as a number. Decisions use the number like the bound of any other
-//! limit. The bound is this process's own view: the load counted in the last second, and the throttle queues that the
-//! process has read. So two schedulers may compute slightly different bounds for a moment, but both count the same
+//! This module computes the bound of a limit on slots as a number. Decisions use this number like the bound of any
+//! other limit. The bound is the process's own view: the load counted in the last second, and the throttle queues that
+//! the process has read. So two schedulers can compute slightly different bounds for a moment, but both count the same
 //! permits.
 
 use std::collections::HashMap;
@@ -12,19 +12,17 @@ use tickfleet_model::limit::LimitBound;
 use tickfleet_model::{Limit, TenantId};
 use tickfleet_store::FleetLoad;
 
-/// About how long a slice that is dispatched beyond the number of slots waits for a slot, ms. Long enough that no slot
-/// is idle. A call of another tenant waits about as long behind such slices.
+/// The approximate time in ms that a slice waits for a slot, if it is dispatched beyond the number of slots. The time
+/// is long enough that no slot is idle. Calls of other tenants wait about as long behind such slices.
 const AHEAD_MS: u64 = 25;
-/// The minimum number of slices that wait for a slot. With fewer, the slots of a small fleet would be idle after each
-/// call.
+/// Minimum number of slices that wait for a slot. With fewer, the slots of a small fleet would be idle after each call.
 const AHEAD_MIN: u64 = 2;
-/// Number of slots that is assumed while no worker sends heartbeats. Nothing runs meanwhile, and the next worker will
-/// run the dispatched slices.
+/// The assumed number of slots while no worker sends heartbeats. Nothing runs during this time, and the next worker
+/// will run the dispatched slices.
 const SLOTS_UNKNOWN: u64 = 1;
-/// If no waiting turn of a tenant was seen for this long, the tenant no longer limits the others, ms.
+/// After this time without a waiting turn, in ms, a tenant no longer limits the other tenants.
 const FORGET_MS: i64 = 2_000;
 
-/// The known load of the slots, and the tenants that wait. Empty at first.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerSlots {
     state: Mutex<SlotState>,
@@ -35,15 +33,15 @@ struct SlotState {
     load: FleetLoad,
     /// Slices that workers read per second.
     rate: u64,
-    /// Turns that arrived at this process since the last count, and that may have been dispatched by now.
+    /// Turns that arrived at this process since the last count. They may have been dispatched by now.
     taken: u64,
-    /// The tenants that wait for a permit, by limit.
+    /// Tenants that wait for a permit, by limit.
     waiting: HashMap<String, WaitingTenants>,
 }
 
 #[derive(Debug, Default)]
 struct WaitingTenants {
-    /// The weight of each waiting tenant, and when a waiting turn of the tenant was last seen, ms.
+    /// For each waiting tenant: its weight, and the time in ms when one of its waiting turns was last seen.
     tenants: HashMap<TenantId, (u64, i64)>,
     weights: u64,
     looked_ms: i64,
@@ -54,13 +52,13 @@ impl SlotState {
         if self.load.slots > 0 { self.load.slots } else { SLOTS_UNKNOWN }
     }
 
-    /// The number of slices that should be out, so that no slot is idle: one for each slot, and some that wait.
+    /// The number of slices to have out so that no slot is idle: one for each slot, and some that wait.
     fn depth(&self) -> u64 {
         self.slots() + (self.slots() / 4).max(AHEAD_MIN).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
     }
 
-    /// The estimated number of slices that are out now. It is the last count, plus turns that arrived since then, minus
-    /// slices that workers have read since then at the known rate.
+    /// The estimated number of slices that are out: the last count, plus arrivals since the count, minus slices that
+    /// workers have read since the count at the known rate.
     fn out(&self, now_ms: i64) -> u64 {
         let since_ms = (now_ms - self.load.now_ms).max(0).unsigned_abs();
         self.load.out + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)
@@ -70,8 +68,8 @@ impl SlotState {
 impl WaitingTenants {
     /// Drops tenants that were not seen for [`FORGET_MS`]. Checks at most ten times a second.
     fn drop_unseen(&mut self, now_ms: i64) {
-        // A negative difference means that the clock was set back. Check then, too; otherwise, a tenant would stay
-        // forever.
+        // A negative difference means that the clock was set back. Also check in this case: otherwise, a tenant would
+        // stay forever.
         if (0..100).contains(&(now_ms - self.looked_ms)) {
             return;
         }
@@ -82,7 +80,6 @@ impl WaitingTenants {
 }
 
 impl WorkerSlots {
-    /// Stores a new count.
     pub(crate) fn set_load(&self, load: &FleetLoad) {
         let mut state = self.state.lock();
         let since_ms = load.now_ms - state.load.now_ms;
@@ -90,13 +87,12 @@ impl WorkerSlots {
             && state.load.now_ms > 0
         {
             let rate = read.saturating_sub(before).saturating_mul(1_000) / since_ms.unsigned_abs();
-            // The rate falls slowly: a moment without work does not show how fast work is done.
+            // Let the rate fall slowly: a moment without work does not show how fast workers are.
             state.rate = rate.max(state.rate * 3 / 4);
         }
         (state.load, state.taken) = (*load, 0);
     }
 
-    /// Counts an arrived turn that may be dispatched immediately.
     pub(crate) fn count_arrival(&self) {
         self.state.lock().taken += 1;
     }
@@ -113,7 +109,6 @@ impl WorkerSlots {
         waits || (state.load.slots > 0 && state.out(now_ms) > state.depth())
     }
 
-    /// Records that a tenant has turns that wait for a permit of a limit.
     pub(crate) fn record_waiting(&self, limit: &str, tenant: &TenantId, weight: u64, now_ms: i64) {
         let mut state = self.state.lock();
         let waiting = match state.waiting.get_mut(limit) {
@@ -208,7 +203,7 @@ mod tests {
         // A tenant that no longer waits frees its share for the others.
         slots.record_waiting("slots", &tenant("acme"), 1, 2_050);
         assert_eq!(share("acme", 1, 2_200), 50);
-        // If the clock is set back, no tenant is kept as waiting.
+        // If the clock is set back, no tenant still counts as waiting.
         slots.record_waiting("slots", &tenant("globex"), 4, 2_200);
         assert_eq!(share("acme", 1, -90_000_000), 50);
     }
@@ -222,7 +217,7 @@ mod tests {
         assert_eq!(alone(), 20);
         slots.set_load(&fleet(16, 9_000, 2_000));
         assert_eq!(alone(), 16 + 200, "25 ms of 8,000 calls a second");
-        // The streams were deleted, and workers have read nothing since then: the rate falls slowly.
+        // The streams were deleted, and workers have read nothing since then. The rate falls slowly.
         slots.set_load(&fleet(16, 0, 3_000));
         assert_eq!(alone(), 16 + 150);
     }
@@ -236,7 +231,7 @@ mod tests {
         assert!(!are_short(1_000), "20 slices for 16 slots and four that wait for one");
         slots.count_arrival();
         assert!(are_short(1_000));
-        // At the known rate of 100 slices a second, workers have read the 20 slices 200 ms later.
+        // At the known rate of 100 slices a second, workers have read the 20 slices after 200 ms.
         slots.set_load(&FleetLoad { out: 20, ..fleet(16, 100, 2_000) });
         (0..20).for_each(|_| slots.count_arrival());
         assert!(are_short(2_000) && !are_short(2_200));

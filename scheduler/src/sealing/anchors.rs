@@ -1,4 +1,4 @@
-//! Anchors: copies of the heads of chains, in a place that writers of the store cannot change.
+//! Anchors: copies of the heads of seal chains, in a place that writers of the store cannot change.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -11,27 +11,20 @@ use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::seal::{SealBody, head_of, is_signed};
 use tickfleet_store::{Pool, Store};
 
-/// Maximum seals read at once.
 const PAGE: usize = 500;
-/// Maximum number of heads in one transaction.
 const HEADS_AT_ONCE: usize = 250;
-/// Maximum number of heads in the shard's stream.
 const ANCHORS_MAX: u64 = 100_000;
 
-/// The place where heads are copied to.
 #[derive(Debug, Clone)]
 pub enum AnchorTarget {
-    /// A stream of the shard.
     Stream,
-    /// This stream of another Redis.
+    /// A stream of another Redis.
     OtherStream(Pool, String),
-    /// The log of the process.
     Log,
-    /// A file to which lines are appended.
     File(PathBuf),
 }
 
-/// The last seal up to which heads were copied; `None` until it is read from the store.
+/// The last seal up to which heads were copied. `None` until it is read from the store.
 #[derive(Default)]
 pub(super) struct Anchors {
     at: Option<String>,
@@ -39,8 +32,8 @@ pub(super) struct Anchors {
 
 impl Anchors {
     /// Copies the heads of all chains that have grown since the last call: for each chain, the last head that each key
-    /// has signed. If a scheduler dies during the call, a head may be copied twice. The pair has the public half of the
-    /// sealer's key, and the key's ID.
+    /// has signed. If a scheduler dies during the call, a head can be copied twice. The pair is the sealer's public key
+    /// and the key's ID.
     ///
     /// # Errors
     /// A description of the problem.
@@ -57,8 +50,8 @@ impl Anchors {
         };
         let mut last = at.clone();
         let mut heads = BTreeMap::new();
-        // The public halves of older keys: the last seal of a tenant without newer entries may be signed by an older
-        // key.
+        // The public halves of older keys. If a tenant has no newer entries, an older key may have signed its last
+        // seal.
         let mut older: Option<BTreeMap<String, String>> = None;
         loop {
             let after = if last.is_empty() { "0-0" } else { last.as_str() };
@@ -73,7 +66,8 @@ impl Anchors {
                     true => Some(public_key),
                     false => older.as_ref().and_then(|keys| keys.get(&body.key_id)).map(String::as_str),
                 };
-                // A forged seal replaces no head, neither under the ID of this key nor under the ID of an older key.
+                // A forged seal must not replace a head, neither under the ID of this key nor under the ID of an older
+                // key.
                 let signed_by = signed_by.filter(|key| is_signed(key, &head_of(&seal.body), &seal.signature));
                 let anchor = signed_by.and_then(|key| Anchor::of(&seal.body, &seal.signature, key));
                 heads.extend(anchor.map(|anchor| ((body.tenant, body.key_id), anchor)));
@@ -93,8 +87,8 @@ impl Anchors {
     }
 }
 
-/// Records that heads up to the seal `upto` are copied, and writes `own` into the shard's stream. Returns the last
-/// recorded seal. Returns `None` if another process has the lease.
+/// Records that heads up to the seal `upto` are copied. Writes `own` into the shard's stream. Returns the last recorded
+/// seal, or `None` if another process has the lease.
 async fn record_anchored(
     store: &Store,
     candidate: Candidate,
@@ -141,7 +135,7 @@ async fn write_heads(target: &AnchorTarget, lines: Vec<String>) -> Result<Vec<St
     Ok(Vec::new())
 }
 
-/// Appends lines, and waits until they are on disk.
+/// Appends lines. Waits until they are on disk.
 fn append(path: &Path, lines: &[String]) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
     let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();

@@ -1,9 +1,9 @@
 //! Sealing: one scheduler at a time reads the audit log of its shard in order and extends each tenant's chain of seals
-//! (see `tickfleet_proof::seal`). Calls do not wait for it.
+//! (see `tickfleet_proof::seal`). Calls do not wait for sealing.
 //!
-//! The progress is one text in the store, the [`Position`]. A sealer that started from another position writes nothing.
-//! So no entry is sealed twice, even if a suspended sealer resumes while another one seals. The log's own count of
-//! added entries reveals entries that were trimmed before they were sealed.
+//! The store keeps the progress as one text, the [`Position`]. A sealer that started from another position writes
+//! nothing. So no entry is sealed twice, even if a suspended sealer resumes while another one seals. The log's own
+//! count of added entries reveals entries that were trimmed before they were sealed.
 
 mod anchors;
 mod page;
@@ -28,57 +28,50 @@ use anchors::Anchors;
 use page::{Step, step};
 use position::Position;
 
-/// Maximum number of entries sealed in one step.
 const PAGE: usize = 500;
-/// Minimum time without a write after which another sealer takes over, ms.
+/// Minimum time without a write after which another sealer takes over, in ms.
 const LEASE_MS_MIN: i64 = 10_000;
-/// Maximum steps in one round. During the wait after a round, other sealers may take the lease.
+/// Maximum steps in one round. Other sealers can take the lease during the wait after a round.
 const STEPS_MAX: usize = 200;
 
-/// How the audit log is sealed.
 #[derive(Debug, Clone)]
 pub struct SealOptions {
-    /// The signer.
     pub signer: Arc<Signer>,
-    /// How often new entries are sealed.
+    /// The time between two rounds that seal new entries.
     pub every: Duration,
-    /// The place outside the store where heads are copied to. `None` for no anchors.
+    /// The place outside the store to which heads are copied. `None`: no anchors.
     pub anchor: Option<AnchorTarget>,
 }
 
-/// Seals the log of one shard.
 pub(crate) struct Sealing {
     store: Store,
     metrics: Arc<Metrics>,
     progress: Progress,
     options: SealOptions,
     public_key: String,
-    /// The time after this sealer's last write during which no other process seals, ms.
+    /// After this sealer's last write, no other process seals for this time, in ms.
     lease_ms: i64,
 }
 
-/// State that is kept between two steps.
 #[derive(Default)]
 struct SealState {
     position: Position,
-    /// Heads of chains at that position, as far as they are read.
+    /// Heads of the chains at `position`. A head is read when it is first needed.
     heads: BTreeMap<String, Head>,
     /// How far heads are copied.
     anchors: Anchors,
-    /// True if the log already reports that another key has this key's ID.
+    /// True after the log has reported that another key has this key's ID.
     has_logged_other_key: bool,
 }
 
-/// The result of a step.
 enum StepResult {
-    /// There may be more entries.
+    /// More entries can follow.
     More,
-    /// There are no more entries, or another process seals.
+    /// No more entries follow, or another process seals.
     Done,
 }
 
 impl Sealing {
-    /// Seals the shard of `common`.
     pub(crate) fn new(common: &Common, options: SealOptions) -> Self {
         let public_key = options.signer.public_key();
         let store = common.store.clone();
@@ -88,7 +81,6 @@ impl Sealing {
         Self { store, metrics, progress, options, public_key, lease_ms: (every_ms * 3).max(LEASE_MS_MIN) }
     }
 
-    /// Seals until `stop`.
     pub(crate) async fn run(self: Arc<Self>, consumer: ConsumerId, stop: CancellationToken) {
         let handle = self.progress.register("seal", self.options.every * 10 + Duration::from_secs(60));
         let mut seal_state = SealState::default();
@@ -125,8 +117,8 @@ impl Sealing {
         Candidate { process: consumer.clone(), lease_ms: self.lease_ms }
     }
 
-    /// If the shard is sealed up to `before`, writes the seals from there to `after`. If both are equal and there are
-    /// no seals, only takes the lease.
+    /// If the shard is sealed up to `before`, writes the seals from there to `after`. If `before` equals `after` and
+    /// there are no seals, only takes the lease.
     async fn extend(
         &self,
         consumer: &ConsumerId,
@@ -141,13 +133,12 @@ impl Sealing {
             before: before.to_owned(),
             after: after.to_owned(),
             seals,
-            // A seal covers at least one entry, so more seals than audit entries are never needed.
+            // A seal covers at least one entry, so there are never more seals than audit entries.
             seals_max: self.store.options().audit_entries_max,
         };
         Ok(self.store.decide(extend).await?.result)
     }
 
-    /// Takes the lease, reads the next entries, and seals them.
     async fn step(&self, consumer: &ConsumerId, seal_state: &mut SealState) -> Result<StepResult, StoreError> {
         let state = seal_state.position.to_string();
         match self.extend(consumer, &state, &state, Vec::new()).await? {
@@ -222,7 +213,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// Writes anchors. A failure is retried in the next round.
+    /// Writes anchors. After a failure, the next round retries.
     async fn anchor(&self, consumer: &ConsumerId, seal_state: &mut SealState) {
         let Some(place) = &self.options.anchor else { return };
         let key = (self.public_key.as_str(), self.options.signer.key_id());

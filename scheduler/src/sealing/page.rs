@@ -9,23 +9,22 @@ use tickfleet_store::LogPage;
 
 use super::position::Position;
 
-/// The entries of a page that are to be sealed, and the losses.
+/// The entries of a page to seal, and the losses.
 #[derive(Debug)]
 pub(super) struct Step {
-    /// The position after this step.
     pub(super) position: Position,
-    /// The entries by tenant. The empty name is the chain for entries without a tenant.
+    /// Entries by tenant. The empty name is the chain for entries without a tenant.
     pub(super) chains: BTreeMap<String, Vec<Leaf>>,
-    /// The losses of the shard so far.
+    /// Losses of the shard so far.
     pub(super) losses: Losses,
-    /// Entries that this step found trimmed without a seal.
+    /// Entries that were trimmed without a seal, as found by this step.
     pub(super) gone: u64,
 }
 
 /// The next step. `None` if there is nothing to seal and nothing was lost.
 ///
-/// The log counts all entries that were ever added. This count shows how many entries must follow the position, if the
-/// page reaches the end of the log or if all sealed entries have been trimmed. If fewer follow, the missing entries
+/// The log counts all entries that were ever added. If the page reaches the end of the log, or if all sealed entries
+/// have been trimmed, this count shows how many entries must follow the position. If fewer follow, the missing entries
 /// were trimmed before they were sealed.
 pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Option<Step> {
     let read = page.entries.len() as u64;
@@ -51,17 +50,17 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     let mut chains: BTreeMap<String, Vec<Leaf>> = BTreeMap::new();
     let mut last = position.after().to_owned();
     for entry in &page.entries {
-        // IDs from Redis always parse.
         let id = entry.id.parse().unwrap_or_default();
         chains.entry(tenant_of(&entry.text)).or_default().push(Leaf::of(id, &entry.admitted, &entry.text));
         last.clone_from(&entry.id);
     }
-    // A recreated log may have smaller IDs than the last entry that was read.
+    // A recreated log can have smaller IDs than the last entry that was read.
     if remade && read == 0 {
         last = "0-0".into();
     }
     let gap = (gone > 0 || remade).then(|| {
-        // Also record the gap in the chain without a tenant: this page's tenants may have no entries in the gap.
+        // Also record the gap in the chain without a tenant, because the entries in the gap may belong to other
+        // tenants.
         chains.entry(String::new()).or_default();
         Gap {
             entries: gone,
@@ -82,12 +81,11 @@ struct EntryTenant {
     tenant: Option<String>,
 }
 
-/// The tenant of an entry. Empty if the entry is not an audit entry of the fleet.
+/// Empty if the entry is not an audit entry of the fleet.
 fn tenant_of(text: &str) -> String {
     serde_json::from_str::<EntryTenant>(text).ok().and_then(|entry| entry.tenant).unwrap_or_default()
 }
 
-/// The seals of a step, and the new heads of their chains.
 pub(super) fn seals(
     fleet: &str,
     shard: u32,
@@ -145,18 +143,17 @@ mod tests {
 
     #[test]
     fn what_was_trimmed_unsealed_is_counted_at_the_end_and_where_trimming_overtook_the_sealer() {
-        // Two entries are after the position, and four were added.
+        // Four entries were added after the position, but only two remain.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 14, 2, "7-0"), 9).unwrap();
         assert_eq!((found.gone, found.position.counted, found.losses.entries), (2, 14, 2));
         assert_eq!(found.losses.gap.as_ref().unwrap().before.as_deref(), Some("7-0"));
         assert!(found.chains.contains_key("") && found.chains["acme"].len() == 2);
-        // A full page: the log still has the entries after it.
+        // The page is full, and the log still has the entries after the page.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "7-0"), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (4, 16));
-        // A full page, and the log still has the sealed entries: the loss cannot be computed yet.
+        // The page is full, and the log still has the sealed entries, so the loss cannot be computed yet.
         let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "3-0"), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (0, 12));
-        // All entries are gone.
         let found = step(&at("4-0", 10), &page(&[], 13, 0, ""), 2).unwrap();
         assert_eq!((found.gone, found.position.counted), (3, 13));
         assert!(step(&at("4-0", 10), &page(&[], 10, 0, ""), 2).is_none());
@@ -169,7 +166,6 @@ mod tests {
         // A recreated log with smaller IDs is read from its beginning.
         let found = step(&at("9-0", 10), &page(&[], 1, 1, "2-0"), 5).unwrap();
         assert_eq!((found.position.breaks, found.position.after()), (1, "0-0"));
-        // The break is counted once.
         let found = step(&found.position, &page(&["2-0"], 1, 1, "2-0"), 5).unwrap();
         assert_eq!((found.position.breaks, found.position.counted), (1, 1));
         assert!(step(&found.position, &page(&[], 1, 1, "2-0"), 5).is_none());

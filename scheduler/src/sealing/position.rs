@@ -2,12 +2,11 @@
 
 use std::fmt;
 
-/// A position in the log, as stored in Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Position {
-    /// The ID of the last entry that was read. Empty before the first.
+    /// The ID of the last entry that was read. Empty before the first read.
     last: String,
-    /// Number of entries up to the last read one, of all entries that were ever added: sealed entries and lost entries.
+    /// The number of entries up to `last`, of all entries that were ever added. Lost entries are included.
     pub(super) counted: u64,
     /// How often the log was recreated.
     pub(super) breaks: u64,
@@ -22,8 +21,8 @@ impl Position {
         Self { last, counted, breaks, lost, tag }
     }
 
-    /// Parses a position. A damaged text is read as the beginning: the whole log is sealed again, which verification
-    /// reports.
+    /// Parses a position. A damaged text is read as the beginning. The whole log is then sealed again, which
+    /// verification reports.
     pub(super) fn read(text: &str) -> Self {
         let parts: Vec<&str> = text.split(' ').collect();
         let [last, counted, breaks, lost, tag] = parts[..] else { return Self::default() };
@@ -34,12 +33,10 @@ impl Position {
         }
     }
 
-    /// Returns true if nothing has been sealed yet.
     pub(super) const fn is_new(&self) -> bool {
         self.last.is_empty()
     }
 
-    /// The entry after which to continue.
     pub(super) fn after(&self) -> &str {
         if self.last.is_empty() { "0-0" } else { &self.last }
     }

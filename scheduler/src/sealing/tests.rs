@@ -17,7 +17,6 @@ use tickfleet_testkit::RedisServer;
 
 use super::*;
 
-/// A shard in memory.
 struct Shard {
     store: Store,
 }
@@ -54,18 +53,15 @@ impl Shard {
         }
     }
 
-    /// Writes an audit entry of a tenant.
     async fn write_of(&self, tenant: usize, number: usize) {
         let text = format!(r#"{{"action":"TOOL_CALL","tenant":"t{tenant}","meta":{{"call":"x{number}/0"}}}}"#);
         self.store.decide(Report(AuditEntry { text: text.into(), entries_max: 1_000_000 })).await.unwrap();
     }
 
-    /// The number of seals.
     async fn seals(&self) -> usize {
         self.store.seals("0-0", 100_000).await.unwrap().len()
     }
 
-    /// Seals the whole log.
     async fn seal_all(&self) {
         self.sealing(None)
             .round(&consumer("last"), &mut SealState::default(), &CancellationToken::new())
@@ -124,12 +120,11 @@ async fn one_that_stood_still_while_another_sealed_writes_nothing() {
     let mut seal_state = SealState::default();
     slow.step(&name, &mut seal_state).await.unwrap();
     let sealed = shard.seals().await;
-    // The slow sealer's position is one step behind.
     shard.write(10..20).await;
     shard.seal_all().await;
     let between = shard.seals().await;
     assert_eq!((sealed, between), (3, 6));
-    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
+    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends, which sends no signal
     let row = Seal { tenant: "t0".into(), head: "x".into(), body: "x".into(), signature: "x".into() };
     let state = seal_state.position.to_string();
     let result = slow.extend(&name, &state, "another", vec![row]).await.unwrap();
@@ -150,9 +145,8 @@ async fn entries_that_were_trimmed_unsealed_are_told_by_number() {
     let verdict = shard.verify(&[]).await;
     assert!(verdict.chains.iter().all(|chain| chain.lost == 20), "{:?}", verdict.chains);
     assert!(verdict.told.iter().any(|told| told.starts_with("20 entries of shard 0")), "{:?}", verdict.told);
-    // The only findings are entries that were sealed and then trimmed.
     assert!(verdict.findings.iter().all(|finding| finding.kind.as_str() == "missing"), "{:?}", verdict.findings);
-    // The loss of a whole log cannot be counted.
+    // If a whole log is lost, the number of lost entries is unknown.
     shard.store.seam().drop_stream(&keys::audit()).await.unwrap();
     shard.write(100..103).await;
     shard.seal_all().await;
@@ -181,7 +175,7 @@ async fn heads_are_kept_in_a_file_and_what_is_cut_off_afterwards_is_found() {
     // An anchor that cannot be written is reported, and sealing continues.
     let broken = shard.sealing(Some(AnchorTarget::File("/nowhere/anchors".into())));
     shard.write(9..12).await;
-    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
+    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends, which sends no signal
     broken.round(&consumer("b"), &mut SealState::default(), &CancellationToken::new()).await.unwrap();
     let page = broken.metrics.render();
     assert!(page.contains("tickfleet_audit_anchor_failures_total 1"), "{page}");
@@ -213,7 +207,6 @@ async fn heads_in_a_stream_of_this_store_or_of_a_redis_find_what_is_cut_off() {
     }
 }
 
-/// The heads in the shard's own stream of anchors.
 async fn own_anchors(store: &Store) -> Vec<String> {
     let entries = Query::Entries { stream: anchors(), after: None, count: 100 };
     let Value::Entries(entries) = store.query(entries).await.unwrap() else { panic!("no entries") };
@@ -228,7 +221,7 @@ async fn another_key_under_a_known_name_seals_nothing_and_under_a_new_one_goes_o
     shard.seal_all().await;
     shard.write(3..6).await;
     for (key_id, sealed) in [("k1", 3), ("k2", 6)] {
-        tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
+        tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends, which sends no signal
         let other = shard.sealing_as(key_id, "08", None);
         other.round(&consumer(key_id), &mut SealState::default(), &CancellationToken::new()).await.unwrap();
         let verdict = shard.verify(&[]).await;
@@ -245,12 +238,11 @@ async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("anchors.jsonl");
     shard.write(0..9).await;
-    // Seal without anchors, as if the target were unavailable, or as if the scheduler had died before it wrote the
-    // anchors.
+    // Seal without anchors, as if the target were unavailable or the scheduler had died before it wrote the anchors.
     shard.seal_all().await;
-    // Then the key changes, and only one tenant writes more entries.
+    // Then change the key, and let only one tenant write more entries.
     shard.write_of(1, 9).await;
-    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends; nothing signals that
+    tokio::time::sleep(Duration::from_millis(5)).await; // until the other lease ends, which sends no signal
     let next = shard.sealing_as("k2", "08", Some(AnchorTarget::File(file.clone())));
     next.round(&consumer("next"), &mut SealState::default(), &CancellationToken::new()).await.unwrap();
     let kept = std::fs::read_to_string(&file).unwrap();
@@ -271,7 +263,7 @@ async fn what_somebody_puts_among_the_seals_displaces_no_head() {
     shard.write(0..3).await;
     shard.seal_all().await;
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
-    // One forged seal has the ID of the sealer's key. The other one has the ID of a key that is listed as an older key.
+    // One forged seal has the ID of the sealer's key. The other forged seal has the ID of a listed older key.
     let last = shard.store().seals("0-0", 100).await.unwrap().pop().unwrap();
     let newer = last.body.replacen("\"number\":1", "\"number\":9", 1);
     let chain = serde_json::from_str::<SealBody>(&last.body).unwrap().chain();

@@ -17,7 +17,6 @@ use tickfleet_store::{ApprovalView, Store, StoreError, TurnName};
 
 use crate::Client;
 
-/// Tenants that are read concurrently.
 const TENANTS_TOGETHER: usize = 64;
 /// Maximum number of approvals of one tenant in a list.
 pub const APPROVALS_LISTED_MAX: usize = 500;
@@ -59,12 +58,12 @@ pub struct Approval {
     /// Changed arguments: pointer to new value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<Box<RawValue>>,
-    /// Time of the request, ms of shard time.
+    /// Time of the request (ms of shard time).
     pub asked_ms: i64,
-    /// While waiting: the deadline of the decision. After an approval: the time until which the approval is valid.
-    /// After the end: the time of the end. In ms of shard time.
+    /// In milliseconds of shard time: the deadline of a waiting approval, the time when a granted approval expires,
+    /// or the time when the approval ended.
     pub until_ms: i64,
-    /// Time of the end, ms of shard time.
+    /// Time of the end (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<i64>,
     /// The people who agreed.
@@ -99,7 +98,7 @@ pub struct RecordedVerdict {
     pub by: String,
     /// The reason.
     pub reason: String,
-    /// Time of the decision, ms of shard time.
+    /// Time of the decision (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_ms: Option<i64>,
 }
@@ -467,7 +466,8 @@ impl Approval {
         self.needs.iter().map(RequiredApprovers::in_words).collect::<Vec<_>>().join(", and ")
     }
 
-    /// The turn of the approval's call. `None` if the record has an invalid call, written by another program.
+    /// The turn of the approval's call. `None` if the call in the record is not valid. Only another program could
+    /// have written such a call.
     #[must_use]
     pub fn turn(&self) -> Option<TurnName> {
         TurnName::parse(&format!("{}:{}", self.tenant, self.call.rsplit_once('/')?.0))

@@ -9,7 +9,7 @@ use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView};
 
 use crate::Reply;
 
-/// Number of possible inner calls of one call that are read at a time.
+/// Number of inner calls that are read at once.
 const TOGETHER: usize = 8;
 
 /// A call that another call made.
@@ -27,7 +27,7 @@ pub struct InnerCall {
     pub outcome: Option<Outcome>,
     /// The number of attempts so far.
     pub attempts: u32,
-    /// The duration of the last attempt, ms. `None` while the call is in progress.
+    /// The duration of the last attempt (ms). `None` while the call is in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     /// The error message, if the call failed.
@@ -53,7 +53,7 @@ pub async fn inner_calls(
     below(store, name, agent, positions.collect()).await
 }
 
-/// Boxed because it is recursive; [`inner_turn`] bounds the depth.
+/// Boxed because the function is recursive; [`inner_turn`] bounds the depth.
 fn below<'a>(
     store: &'a Store,
     name: &'a TurnName,

@@ -52,7 +52,6 @@ pub use approvals::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
 pub use replies::{PendingApproval, RecordedReply, Replies, Reply, ReplyStatus};
 pub use session::{Exchange, InvalidSessionId, Session, SessionError, SessionId};
 pub use tasks::{TaskEvent, TaskProgress, TaskWatcher};
-/// The types of turns, tasks and IDs.
 pub use tickfleet_model as model;
 pub use tickfleet_protocol::{RejectedMessage, parse_turn};
 pub use tickfleet_store::{StoreError, StoreOptions};
@@ -68,7 +67,7 @@ use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as Su
 pub struct Submitted {
     /// The turn's ID: chosen by the producer, or generated.
     pub turn_id: TurnId,
-    /// True if this turn was accepted before. It does not run again, and no second reply arrives.
+    /// True if this turn was accepted before. The turn does not run again, and no second reply arrives.
     /// [`Replies::await_reply`] reads the result from the turn's record.
     pub duplicate: bool,
 }
@@ -254,7 +253,7 @@ impl Client {
         Ok(found.is_some_and(|found| found != task_digest(task)))
     }
 
-    /// Cancels a turn or task. Its running calls are stopped; the turn or task ends after they have ended.
+    /// Cancels a turn or task. Running calls are stopped; the turn or task ends once these calls have ended.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -271,8 +270,8 @@ impl Client {
         replies::recorded(self.store(&name.tenant), name).await
     }
 
-    /// Returns the accepted turn or task with this name if no scheduler has decided it yet; otherwise `None`. Call this
-    /// first and read the record second, so that a decision between the two calls is not missed.
+    /// Returns the accepted turn or task with this name if no scheduler has decided it yet; otherwise `None`. Call
+    /// this function before you read the record. Otherwise, you miss a decision between the two calls.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -315,7 +314,7 @@ impl Client {
     /// Cancels a task, the turn that it waits for, and the tasks below it.
     ///
     /// # Errors
-    /// [`StoreError`]; the call may be repeated.
+    /// [`StoreError`]; the call can be repeated.
     pub async fn cancel_task(&self, task: &TurnName, reason: &str) -> Result<tasks::CancelledTask, StoreError> {
         tasks::cancel_task(self.store(&task.tenant), task, reason).await
     }
@@ -328,7 +327,7 @@ impl Client {
         approvals::list(self.store(tenant), tenant, count).await
     }
 
-    /// One approval. `None` if it never existed, or ended longer ago than approvals are kept.
+    /// One approval. `None` if the approval never existed, or ended longer ago than approvals are kept.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -382,11 +381,10 @@ const fn has_own_content(task: &Task) -> bool {
 #[must_use]
 pub fn private_inbox(purpose: &str) -> InboxName {
     let unique = tickfleet_store::incarnation("r", purpose);
-    // An incarnation is a valid ID. It is too long for an inbox name only if `purpose` is very long.
+    // An incarnation is a valid ID. The ID is too long for an inbox name only if `purpose` is very long.
     InboxName::new(unique.as_str()).unwrap_or_else(|_| private_inbox("reader"))
 }
 
-/// Returns the submission for the store, if the turn is within its bounds.
 fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     let calls = turn.calls.len();
     // A plain answer does not need calls.

@@ -1,5 +1,3 @@
-//! Model usage in rows of statistics.
-
 use serde::{Serialize, Serializer};
 use serde_json::Number;
 use tickfleet_model::limit::amount;

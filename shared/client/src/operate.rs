@@ -51,10 +51,10 @@ pub struct TurnSummary {
     pub calls: usize,
     /// The number of calls that already have a result.
     pub done: usize,
-    /// When the turn was admitted, ms of shard time.
+    /// When the turn was admitted (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_ms: Option<i64>,
-    /// When the turn expires, ms of shard time.
+    /// When the turn expires (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,
     /// The worker that runs the turn.
@@ -105,16 +105,16 @@ impl std::str::FromStr for TurnCursor {
 /// A page of turns.
 #[derive(Debug, Clone, Default)]
 pub struct TurnPage {
-    /// The matching turns. They are unordered, because Redis scans keys in no particular order.
+    /// The matching turns. The turns are unordered, because Redis scans keys in no particular order.
     pub turns: Vec<TurnSummary>,
     /// The position of the next page. `None` at the end.
     pub next: Option<TurnCursor>,
 }
 
-/// Lists one page of the unfinished turns that match the filter. One page scans at most 400 steps (about 200,000 keys)
-/// of the shards' keys, which bounds the cost of a filter without matches. An index would slow down the hot path. A
-/// turn that is unfinished during the whole scan is listed at least once. A turn that begins or ends during the scan
-/// may be missing.
+/// Lists one page of the unfinished turns that match the filter. The turns have no index, because an index would slow
+/// down the hot path. One page scans at most 400 steps (about 200,000 keys), which bounds the cost of a filter
+/// without matches. A turn that is unfinished during the whole scan is listed at least once. A turn that begins or
+/// ends during the scan may be missing.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -136,7 +136,6 @@ pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnCursor)
     Ok(page)
 }
 
-/// Adds the turns in `names` that match the filter to `into`.
 async fn add_matching(
     store: &Store,
     filter: &TurnFilter,
@@ -232,7 +231,7 @@ pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Resu
 /// The result of pausing a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolPaused {
-    /// True if the tool was not yet paused in at least one shard.
+    /// True if this call paused the tool in at least one shard.
     pub changed: bool,
     /// The shards that have reached their maximum number of pauses. The tool is not paused in these shards.
     pub full: Vec<u32>,
@@ -322,8 +321,8 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
     Ok(changed)
 }
 
-/// The tools that are switched off for all agents, by name or ID, each with the shards in which it is off. A tool is
-/// off in only some shards if a switch is in progress or was interrupted.
+/// The tools that are switched off for all agents, by name or ID, each with the shards in which the tool is off. A
+/// tool is off in only some shards if a switch is in progress or was interrupted.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -37,9 +37,9 @@ pub struct PendingApproval {
     pub call: String,
     /// The tool.
     pub tool: String,
-    /// Time of the request, ms of shard time.
+    /// Time of the request (ms of shard time).
     pub asked_ms: i64,
-    /// Deadline of the decision, ms of shard time.
+    /// Deadline of the decision (ms of shard time).
     pub until_ms: i64,
 }
 
@@ -91,8 +91,8 @@ pub struct Reply {
     /// The reply's number in the inbox. `None` if the reply was read from the turn's record.
     #[serde(skip)]
     pub seq: Option<u64>,
-    /// The number of replies missing between this reply and the previous one. They were trimmed because of their age,
-    /// or taken by another reader. Their results are in the records of their turns.
+    /// The number of replies missing between this reply and the previous one. The missing replies were trimmed
+    /// because of their age, or taken by another reader. Their results are in the records of their turns.
     #[serde(skip)]
     pub missed: u64,
 }
@@ -193,8 +193,8 @@ impl Replies {
     }
 
     /// Waits at most `timeout` for the reply to this turn or task. Other replies that arrive meanwhile are kept for
-    /// [`Self::next`]. The inbox may lack the reply: it was trimmed, another reader took it, or the turn was a
-    /// duplicate. The reply is then read from the turn's record, as long as the record is kept.
+    /// [`Self::next`]. If the inbox lacks the reply, the reply is read from the turn's record, as long as the record
+    /// is kept. The inbox lacks a reply that was trimmed or taken by another reader, and the reply to a duplicate.
     ///
     /// # Errors
     /// The same errors as [`Self::next`].
@@ -230,7 +230,7 @@ impl Replies {
         self.trim().await
     }
 
-    /// Stops reading, and deletes the inbox with its replies. Use it for a private inbox.
+    /// Stops reading, and deletes the inbox with its replies. Use this function for a private inbox.
     ///
     /// # Errors
     /// [`StoreError`]; the inbox is then not deleted before it expires.
@@ -243,7 +243,6 @@ impl Replies {
         reply
     }
 
-    /// The next entry from the inbox, parsed, with its sequence number.
     async fn read(&mut self, deadline: Instant) -> Result<Option<(String, Reply)>, StoreError> {
         loop {
             if let Some(entry) = self.unread.pop_front() {
@@ -267,7 +266,6 @@ impl Replies {
         }
     }
 
-    /// Removes the returned replies from the inbox.
     async fn trim(&mut self) -> Result<(), StoreError> {
         self.reader.remove(&self.handed_out).await?;
         self.handed_out.clear();

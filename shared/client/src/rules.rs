@@ -1,6 +1,6 @@
-//! Rules, conditions on facts, and limits, with their modes and how many calls each has denied, or would have denied in
-//! shadow mode. [Statistics](crate::stats) count these calls in the audit log. The counts are stored together with the
-//! counts of calls, in fields whose names cannot be confused with counts of calls.
+//! Rules, conditions on facts, and limits, with their modes and their counts of denied calls. In shadow mode, the
+//! counted calls would have been denied. [Statistics](crate::stats) count these calls in the audit log. The counts
+//! are stored together with the counts of calls, in fields whose names cannot be confused with counts of calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,10 @@ use tickfleet_store::{Store, StoreError};
 /// The separator between a field's parts. No tenant's name contains the separator.
 const BETWEEN: char = '|';
 
-/// The effect of a rule on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RuleEffect {
     /// The rule is in shadow mode. In another mode, the rule would have stopped or delayed the call.
     Shadow,
-    /// The rule denied the call.
     Deny,
 }
 
@@ -44,7 +42,7 @@ pub(crate) fn call_of(field: &str) -> Option<&str> {
     Outcome::ALL.into_iter().any(|outcome| outcome.as_str() == what).then_some(tenant)
 }
 
-/// Parses a field. `None` if it does not count effects of rules.
+/// Parses a field. `None` if the field does not count effects of rules.
 fn read(field: &str) -> Option<(RuleEffect, &str, &str)> {
     let mut parts = field.splitn(3, BETWEEN);
     let word = parts.next()?;

@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! The conversation is stored in Redis. Opening a session with the same name continues it. The agent stores its answer
-//! itself, so the answer is kept even if the client has exited.
+//! The conversation is stored in Redis. Opening a session with the same name continues the conversation. The agent
+//! stores its answer itself, so the answer is kept even if the client has exited.
 
 use std::fmt;
 
@@ -32,7 +32,6 @@ use crate::{Client, SubmitError};
 
 /// Maximum bytes of a session ID. The IDs of the session's tasks contain the session ID.
 const ID_BYTES_MAX: usize = 64;
-/// The prefix of the task IDs of a session.
 const TASKS: &str = "ses-";
 /// Maximum attempts to reserve the next exchange of a session while other messages are sent concurrently.
 const PLACES_TRIED: usize = 8;
@@ -108,7 +107,7 @@ impl ExchangeRef {
 /// One exchange: a user message and the agent's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SessionExchange {
-    /// Its number, from 1.
+    /// The exchange's number, starting at 1.
     pub number: u64,
     /// The user's message.
     pub user: String,
@@ -117,8 +116,8 @@ pub struct SessionExchange {
     pub agent: Option<String>,
 }
 
-/// The user's message as stored in the session. It includes the task's ID, so that another task with a matching ID is
-/// not taken for this exchange's task.
+/// The user's message as stored in the session, with the task's ID. Without this ID, another task with a matching ID
+/// could be taken for this exchange's task.
 #[derive(Serialize, Deserialize)]
 struct StoredMessage {
     task: String,
@@ -131,7 +130,7 @@ pub enum SessionError {
     /// The message is empty or too long.
     #[error("a message has 1 to {max} bytes, this one has {found}", max = limits::TASK_DESCRIPTION_BYTES_MAX)]
     Length {
-        /// The length found, bytes.
+        /// The length found, in bytes.
         found: usize,
     },
     /// The session belongs to another agent.
@@ -268,7 +267,7 @@ impl Exchange {
         &self.task
     }
 
-    /// The next event of the task. `None` after the last one.
+    /// The next event of the task. `None` after the last event.
     ///
     /// # Errors
     /// [`StoreError`]; call `next` again: no event is lost.
@@ -281,7 +280,8 @@ impl Exchange {
             }
         }
         if let Some(TaskProgress { event: TaskEvent::Answer { answer, .. }, .. }) = &self.answer {
-            // Agents that run on a model have already stored their answer. For other agents, the client stores it.
+            // Agents that run on a model have already stored their answer. For other agents, the client stores the
+            // answer.
             let session = &self.session;
             store_answer(session.store(), &session.tenant, &session.agent, &self.place, answer).await?;
         }

@@ -17,9 +17,8 @@ use crate::rules::{RuleEffect, field};
 
 /// Number of entries counted in one step. The script that adds their counts takes far less than 10 ms.
 const STEP: usize = 1_000;
-/// Milliseconds of a day.
 const DAY_MS: i64 = 86_400_000;
-/// The name that replaces tools that do not exist. It also replaces agents and tools beyond a day's maximum.
+/// The name that replaces tools that do not exist. The name also replaces agents and tools beyond a day's maximum.
 const OTHERS: &str = "~";
 
 /// A dimension by which rows are grouped.
@@ -75,13 +74,13 @@ pub struct StatsRow {
     pub outcomes: BTreeMap<String, u64>,
     /// The number of attempts after the first attempt of each call.
     pub retries: u64,
-    /// Mean duration of the last attempt, ms.
+    /// Mean duration of the last attempt, in milliseconds.
     pub mean_ms: u64,
-    /// Median duration, ms; too high by up to a fifth.
+    /// Median duration in milliseconds. Too high by up to a fifth.
     pub p50_ms: u64,
-    /// 95th percentile of the duration, ms; too high by up to a fifth.
+    /// 95th percentile of the duration, in milliseconds. Too high by up to a fifth.
     pub p95_ms: u64,
-    /// 99th percentile of the duration, ms; too high by up to a fifth.
+    /// 99th percentile of the duration, in milliseconds. Too high by up to a fifth.
     pub p99_ms: u64,
     /// Model usage, if [`add_use`](crate::usage::add_use) added it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,7 +100,7 @@ impl StatsRow {
 pub struct CountProgress {
     /// The number of entries counted by this call.
     pub entries: usize,
-    /// Time of the last counted entry, ms by Redis' clock.
+    /// Time of the last counted entry (ms by Redis' clock).
     pub upto_ms: i64,
     /// True if the log has uncounted entries.
     pub more: bool,
@@ -179,7 +178,6 @@ impl LoggedMeta {
     }
 }
 
-/// The sums of the counts of these entries.
 fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     let mut sums: HashMap<(i64, String, String, String), u64> = HashMap::new();
     for entry in entries {
@@ -214,17 +212,16 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     sums.into_iter().map(addition).collect()
 }
 
-/// The bucket of a duration. Each bucket's upper bound is the fourth root of two times the previous bound.
+/// The bucket of a duration. Each bucket's upper bound is 2^(1/4) times the previous bound.
 fn bucket(ms: u64) -> u32 {
     ((ms as f64 + 1.0).log2() * 4.0).ceil() as u32
 }
 
-/// The longest duration that belongs to a bucket, ms.
+/// The longest duration in a bucket, in milliseconds.
 fn longest_of(bucket: u32) -> u64 {
     (f64::from(bucket) / 4.0).exp2() as u64 - 1
 }
 
-/// The sums of a row.
 #[derive(Default)]
 struct Sums {
     outcomes: BTreeMap<String, u64>,
@@ -245,7 +242,7 @@ impl Sums {
         }
     }
 
-    /// The duration, ms, that `percent` percent of the calls do not exceed.
+    /// The duration in milliseconds that `percent` percent of the calls do not exceed.
     fn quantile(&self, percent: u64) -> u64 {
         let all: u64 = self.buckets.values().sum();
         let wanted = (all * percent).div_ceil(100);

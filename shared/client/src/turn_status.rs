@@ -45,7 +45,7 @@ pub struct TurnWait {
     /// The reason.
     #[serde(flatten)]
     pub reason: TurnWaitReason,
-    /// The latest end of the wait, or the time of the next check, ms of shard time, if known.
+    /// The latest end of the wait, or the time of the next check (ms of shard time), if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<i64>,
 }

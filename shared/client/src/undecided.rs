@@ -1,4 +1,4 @@
-//! Accepted turns and tasks that no scheduler has decided yet. They have no record.
+//! Accepted turns and tasks that no scheduler has decided yet. Such turns and tasks have no record.
 
 use tickfleet_model::AgentId;
 use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};

@@ -10,7 +10,7 @@ use tickfleet_store::{PauseResult, ShardWorkers, Slots, Store, StoreError, worke
 
 use crate::operate::Operator;
 
-/// Age of a drain flag, ms, after which the flag is removed if its worker is gone. Checked when another worker is
+/// The drain flag of a worker that is gone is removed after this age (ms). The age is checked when another worker is
 /// drained.
 const GONE_MS: i64 = 24 * 3_600 * 1_000;
 
@@ -27,7 +27,7 @@ pub struct WorkerSummary {
     pub busy: usize,
     /// The number of all slots. For a drained worker, only the busy slots.
     pub slots: usize,
-    /// Time since the worker's last heartbeat, ms. `None` if no heartbeat is stored.
+    /// Milliseconds since the worker's last heartbeat. `None` if no heartbeat is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beat_age_ms: Option<i64>,
     /// The operator who drained the worker, with reason and time.
@@ -50,7 +50,8 @@ pub enum WorkerDrainResult {
     Full,
 }
 
-/// The workers of the fleet by name, including drained workers that are gone; and the shard time, ms.
+/// Returns the workers of the fleet by name, and the shard time in milliseconds. Includes drained workers that are
+/// gone.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -118,8 +119,8 @@ pub async fn no_worker(shards: &[Store], worker: &str) -> Result<String, StoreEr
     Ok(format!("unknown worker {worker:?}. {near}."))
 }
 
-/// Drains a worker in all shards: the worker finishes its slices and takes no new ones, but keeps running. The worker
-/// reads the drain flag with its next heartbeat.
+/// Drains a worker in all shards: the worker finishes its slices and takes no new slices, but keeps running. The
+/// worker reads the drain flag with its next heartbeat.
 ///
 /// # Errors
 /// [`StoreError`]; the call can be repeated.

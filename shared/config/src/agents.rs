@@ -17,18 +17,18 @@ use crate::tools::templates::Arguments;
 use tickfleet_model::version::Selector;
 use tickfleet_model::{AgentId, AgentPolicy, Effect, limits, suggest};
 
-/// Default lease of a task of an external agent. It is longer than a worker's lease, because external runtimes send
-/// fewer heartbeats.
+/// Default lease of an external agent's task. Longer than a worker's lease, because external runtimes send fewer
+/// heartbeats.
 pub const EXTERNAL_LEASE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The arguments that templates of an HTTP task handler may name, as `{{description}}`.
 pub const TASK_ARGUMENTS: [&str; 8] =
     ["task_id", "tenant", "agent", "description", "input", "priority", "deadline", "delegator"];
 
-/// The arguments of [`TASK_ARGUMENTS`] that every task has. Only these may be in a URL path.
+/// The arguments of [`TASK_ARGUMENTS`] that every task has. Only these arguments are allowed in a URL path.
 const TASK_ARGUMENTS_ALWAYS: [&str; 5] = ["task_id", "tenant", "agent", "description", "priority"];
 
-/// The handler of an agent's tasks. If an agent has no handler, no task can be delegated to it.
+/// The handler of an agent's tasks. No task can be delegated to an agent without a handler.
 #[derive(Debug, Clone)]
 pub enum TaskHandlerDef {
     /// A Rust function that the worker binary registers under this name.
@@ -44,10 +44,8 @@ pub enum TaskHandlerDef {
     },
 }
 
-/// A service that handles tasks.
 #[derive(Debug, Clone)]
 pub struct HttpTaskDef {
-    /// The request to the service.
     pub http: HttpDef,
     /// The effect of calling the service twice for one task. Default `once`.
     pub effect: Effect,
@@ -55,29 +53,27 @@ pub struct HttpTaskDef {
     pub timeout: Option<Duration>,
 }
 
-/// The content of `agents.yaml`.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
     pub(super) policies: BTreeMap<AgentId, AgentPolicy>,
     pub(super) task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     /// Names of agents as written, including invalid ones, so that an agent with other errors is still known.
     pub(super) names: BTreeSet<String>,
-    /// False if names may be missing because they could not be read.
+    /// False if some names could not be read.
     pub(super) has_all_names: bool,
 }
 
-/// The names that `agents.yaml` may refer to.
+/// The names that `agents.yaml` can refer to.
 #[derive(Clone, Copy)]
 pub(super) struct AgentReferences<'a> {
     pub(super) sources: &'a Sources,
-    /// The names of tools; `None` if the file with them could not be read.
+    /// The names of tools; `None` if the file with the names could not be read.
     pub(super) tools: Option<&'a BTreeSet<String>>,
-    /// The models; `None` if the file with them could not be read.
+    /// The models; `None` if the file with the models could not be read.
     pub(super) models: Option<&'a Models>,
     pub(super) prompts: &'a AgentPrompts,
 }
 
-/// Reads `agents.yaml`.
 pub(super) fn read(tree: &Node, known: &AgentReferences<'_>, errors: &Errors) -> Agents {
     let mut agents = Agents::default();
     let before = errors.len();
@@ -113,7 +109,7 @@ fn agent(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> (AgentPolicy, Opti
     (policy, handler)
 }
 
-/// Reads the versions of tools: `{<tool>: <selector>}`.
+/// Reads `{<tool>: <selector>}`.
 fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTreeMap<String, String> {
     let mut read = BTreeMap::new();
     for (tool, place, selector) in cursor.members() {
@@ -131,8 +127,8 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
     read
 }
 
-/// Reads exactly one kind of handler. A new kind needs one line here and one in the enum. `http` also has an effect
-/// and a time limit of one try, like a tool.
+/// Reads exactly one kind of handler. A new kind needs one line here and one line in the enum. Like a tool, `http` also
+/// has an effect and a time limit of one try.
 fn task_handler(cursor: &Cursor<'_>, known: &AgentReferences<'_>) -> Option<TaskHandlerDef> {
     const KINDS: [&str; 4] = ["typed", "http", "llm", "external"];
     let mut s = cursor.section();

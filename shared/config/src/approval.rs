@@ -15,8 +15,8 @@ const NARROW_MAX: usize = 16;
 /// The characters of a name or role.
 const WORD: &str = "1 to 64 of A-Z a-z 0-9 _ . @ -";
 
-/// A role that an approval demands, with its place. It is checked later, when the approvers are known, whether an
-/// approver has this role.
+/// A role that an approval demands, with its place. Whether an approver has this role is checked later, when the
+/// approvers are known.
 #[derive(Debug, Clone)]
 pub(super) struct NamedRole {
     place: ConfigLocation,
@@ -24,7 +24,7 @@ pub(super) struct NamedRole {
     role: String,
 }
 
-/// A quorum with its place. It is checked later, when the approvers are known, whether there are enough of them.
+/// A quorum with its place. Whether enough approvers exist is checked later, when the approvers are known.
 #[derive(Debug, Clone)]
 struct Quorum {
     place: ConfigLocation,
@@ -33,7 +33,6 @@ struct Quorum {
     quorum: usize,
 }
 
-/// The roles and quorums that all approvals demand.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ApprovalDemands {
     roles: Vec<NamedRole>,

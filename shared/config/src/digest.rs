@@ -54,7 +54,6 @@ pub(super) fn digest(policy: &Policy, declared: &str) -> String {
     })
 }
 
-/// One value in canonical JSON.
 fn one(value: impl Serialize) -> String {
     let mut text = String::new();
     // Types of the model can always be serialized as JSON, so this does not fail.

@@ -37,15 +37,15 @@ const BUILT_IN: [(&str, &str); 9] = [
     (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
 ];
 
-/// The files of the sample business, each with the only section of the empty file that replaces it.
+/// The files of the sample business. If samples are off, an empty file with only this section replaces each file.
 const SAMPLES: [(&str, &str); 4] =
     [(AGENTS, "agents"), (TOOLS, "tools"), (PERMISSIONS, "permissions"), (TENANTS, "tenants")];
 
-/// Maximum size of a file, bytes.
+/// Maximum size of a file, in bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// The effective trees, one for each file. `None` if a file cannot be read or parsed; in this case an error was
-/// noted.
+/// The effective trees, one for each file. If a file cannot be read or parsed, an error was noted and the tree is
+/// `None`.
 #[derive(Default)]
 pub(super) struct Trees {
     pub(super) settings: Option<Node>,
@@ -75,7 +75,6 @@ impl Trees {
         files.into_iter().filter(|(_, tree)| built_in(tree)).map(|(name, _)| name).collect()
     }
 
-    /// Returns the list of disabled tools.
     pub(super) fn disabled_tools<'a>(&'a self, errors: &'a Errors) -> Option<Cursor<'a>> {
         let node = self.settings.as_ref()?.get("permission")?.get("disabled_tools")?;
         let is_list = matches!(node.value, Value::List(_));
@@ -84,8 +83,8 @@ impl Trees {
 }
 
 /// Reads and merges all files. `None` only if the built-in configuration itself is invalid. Also returns the part of
-/// the files that counts as policy, in canonical JSON. This part contains no values from the environment, because
-/// they differ between processes with the same policy.
+/// the files that counts as policy, in canonical JSON. This part contains no values from the environment, because such
+/// values differ between processes with the same policy.
 pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)> {
     if let Some(dir) = sources.policy_dir() {
         check_folder(dir, errors);
@@ -142,7 +141,6 @@ pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Opt
     (mcp, replacing(MCP_LOCK_FILE, dir, true, &Errors::default()))
 }
 
-/// Reads only `tools.yaml`.
 pub(super) fn read_tools(sources: &Sources, errors: &Errors) -> Option<Node> {
     // The built-in tools have no Python module, so the result does not depend on whether samples are enabled.
     let mut tools = replacing(TOOLS, sources.policy_dir(), true, errors)?;
@@ -150,8 +148,6 @@ pub(super) fn read_tools(sources: &Sources, errors: &Errors) -> Option<Node> {
     Some(tools)
 }
 
-/// Returns true if the log format is JSON according to the variable or the folder's settings. Works even if the
-/// settings are invalid.
 pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> bool {
     const JSON: &str = "json";
     if let Some(text) = environment.get("TICKFLEET_LOG_FORMAT").filter(|text| !text.trim().is_empty()) {
@@ -166,7 +162,7 @@ pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> b
     text.contains("format: json")
 }
 
-/// The built-in file. It is parsed once per process.
+/// Each built-in file is parsed once per process.
 fn built_in(name: &str) -> Option<Node> {
     static PARSED: [OnceLock<Option<Node>>; BUILT_IN.len()] = [const { OnceLock::new() }; BUILT_IN.len()];
     let mut files = BUILT_IN.iter().zip(&PARSED);
@@ -186,7 +182,7 @@ fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node>
                 tree.merge(over);
             }
         }
-        // A list in place of the mapping of sections changes nothing and is refused.
+        // A list in place of the mapping of sections is refused.
         ParsedFile::Tree(over) if matches!(over.value, Value::Mapping(_) | Value::Null) => tree.merge(over),
         ParsedFile::Tree(over) => {
             errors.push(&over.place, "", over.describe(), "a mapping of sections such as `caps:`");
@@ -208,8 +204,8 @@ fn with_samples(settings: Option<&Node>) -> bool {
     }
 }
 
-/// Returns the file of the folder. If it is missing, returns the built-in file with `samples`, otherwise an empty
-/// file.
+/// Returns the file of the folder. If the file is missing, returns the built-in file. If `samples` is false, a missing
+/// file of the sample business is empty instead.
 fn replacing(name: &'static str, dir: Option<&Path>, samples: bool, errors: &Errors) -> Option<Node> {
     match from_folder(name, dir, errors) {
         ParsedFile::Missing => match SAMPLES.iter().find(|(file, _)| *file == name) {
@@ -222,7 +218,6 @@ fn replacing(name: &'static str, dir: Option<&Path>, samples: bool, errors: &Err
 }
 
 enum ParsedFile {
-    /// The file does not exist.
     Missing,
     /// The file exists but cannot be parsed; an error was noted.
     Broken,
@@ -288,7 +283,6 @@ fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Error
     }
 }
 
-/// Replaces `${NAME:-default}` in the connection settings of MCP servers.
 fn expand_servers(tree: &mut Node, environment: &Environment, errors: &Errors) {
     let Some(Value::Mapping(servers)) = tree.get_mut("servers").map(|node| &mut node.value) else { return };
     for Entry { key: server, node, .. } in servers {
@@ -321,7 +315,7 @@ fn expand_text(node: &mut Node, path: &str, environment: &Environment, errors: &
     }
 }
 
-/// Replaces references in a list. One variable may contain several items, separated by commas, or no item.
+/// Replaces references in a list. One variable can contain several items, separated by commas, or no item.
 fn expand_list(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::List(items) = &mut node.value else { return };
     items.iter_mut().enumerate().for_each(|(i, n)| expand_text(n, &format!("{path}[{i}]"), environment, errors));

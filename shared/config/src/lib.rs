@@ -65,28 +65,24 @@ use tickfleet_protocol::Prompts;
 pub struct Sources {
     /// The folder with the operator's files; `None` uses the built-in configuration.
     pub dir: Option<PathBuf>,
-    /// The environment variables of the process.
     pub environment: Environment,
-    /// Tools that the binary itself registers. Permissions may name them although no file declares them.
+    /// Tools that the binary itself registers. Permissions can name these tools although no file declares them.
     pub built_in_tools: BTreeSet<String>,
-    /// Task handlers that the binary itself registers. Agents may use them.
+    /// Task handlers that the binary itself registers. Agents can use these handlers.
     pub built_in_handlers: BTreeSet<String>,
-    /// True if another binary may run the fleet and register further tools and task handlers. Then an unknown name is
-    /// not an error.
+    /// True if another binary possibly runs the fleet and registers further tools and task handlers. If so, an unknown
+    /// name is not an error.
     pub others_carry_out: bool,
-    /// True if [`Self::built_in_tools`] contains the tools of the Python modules in `tools.yaml`. If false, and
-    /// `tools.yaml` has such modules, an unknown name may be one of their tools.
+    /// True if [`Self::built_in_tools`] contains the tools of the Python modules in `tools.yaml`. If false, an unknown
+    /// name is possibly a tool of such a module.
     pub knows_python: bool,
-    /// Checks the schemas of declared tools.
     pub schema_check: SchemaCheck,
-    /// The part of the folder that is read.
     pub part: Part,
 }
 
-/// The part of a folder that is read.
+/// The part of the configuration folder that is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Part {
-    /// Every file.
     #[default]
     Whole,
     /// Only `tickfleet.yaml`: no agents, tools, permissions or tenants.
@@ -117,19 +113,14 @@ impl fmt::Debug for Sources {
 /// A configuration that passed every check.
 #[derive(Debug, Clone)]
 pub struct Configuration {
-    /// Every setting.
     pub settings: Settings,
-    /// Agents, tenants, permissions and caps, as one consistent whole.
     pub policy: Policy,
     /// The declared tools, with values from the environment already replaced.
     pub tools: ToolsFile,
-    /// The MCP servers with their imported tools.
     pub mcp: McpFile,
-    /// The models of agents.
     pub models: Models,
     /// The handlers of tasks, by agent. Tasks can be delegated only to these agents.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// The prompts that describe tools to models without function calling.
     pub prompts: Prompts,
     /// SHA-256, hex, of everything that decides about calls: caps, agents, tenants, permissions and tools. Processes
     /// with the same policy have equal digests, even if other settings differ, or URLs of tools from the environment.
@@ -143,8 +134,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// The files of the built-in sample business that are in use because the folder does not have them. They can be
-    /// those of agents, tools, permissions and tenants.
+    /// The files of the built-in sample business that are in use because the folder lacks them. Only the files of
+    /// agents, tools, permissions and tenants can be samples.
     #[must_use]
     pub fn samples(&self) -> &[&'static str] {
         &self.samples
@@ -192,7 +183,7 @@ impl Configuration {
 
 /// Loads a configuration. The folder's files override the built-in defaults, and the environment overrides both.
 ///
-/// A `tickfleet.yaml` of the folder overrides the built-in one field by field. Each other file, and each file of the
+/// A `tickfleet.yaml` of the folder overrides the built-in settings one by one. Each other file, and each file of the
 /// folder `prompts`, replaces the built-in file as a whole. Every file is optional.
 ///
 /// # Errors
@@ -208,8 +199,8 @@ pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     errors.unless_any(configuration)
 }
 
-/// Loads the MCP servers of a configuration, without tools, and their current pins. Errors in other files are
-/// ignored, because permissions may name tools that are not pinned yet.
+/// Loads the MCP servers of a configuration, without tools, and their current pins. Errors in other files are ignored,
+/// because permissions can name tools that are not pinned yet.
 ///
 /// # Errors
 /// [`ConfigErrors`] with all errors of `mcp.yaml`.
@@ -251,7 +242,7 @@ fn assemble(
     let servers = servers(&trees, tools.as_mut(), errors);
     let has_all_tools = errors.len() == before && tools.as_ref().is_some_and(|tools| tools.has_all_names);
     let tools = tools.filter(|_| servers.is_some());
-    // If further tools may be registered later or by another binary, an unknown name is not an error.
+    // If further tools can be registered later or by another binary, an unknown name is not an error.
     let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
     let python = tools.as_ref().is_some_and(|tools| !tools.file.python.is_empty() && !sources.knows_python);
     let more_may_come = registers || python || sources.others_carry_out;
@@ -309,7 +300,7 @@ fn assemble(
     })
 }
 
-/// The names that other files may refer to.
+/// The names that other files can refer to.
 fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) -> KnownNames {
     KnownNames {
         agents: agents.map(|agents| agents.names.clone()),
@@ -319,7 +310,7 @@ fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) ->
     }
 }
 
-/// The MCP servers; `None` if the tools are unknown, because names cannot be checked in this case.
+/// Returns the MCP servers; `None` if the tools are unknown, because names then cannot be checked.
 fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Errors) -> Option<McpFile> {
     let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
     Some(mcp::read(trees.mcp.as_ref()?, &pins?, tools?, errors))

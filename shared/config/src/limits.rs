@@ -50,14 +50,13 @@ pub(super) fn read(tree: &Node, known: &KnownNames, settings: Option<&Settings>,
     read
 }
 
-/// The built-in limit that shares the slots among tenants.
+/// Shares the slots among tenants.
 const FAIR_SHARE: &str = "fair_share";
-/// The built-in limit on a tool's slots.
 const TOOL_SLOTS: &str = "tool_slots";
 
 /// Adds the limits on slots that `fairness` configures. A limit in the file replaces the built-in limit with the same
-/// name. Only one limit can share slots among tenants, so such a limit in the file replaces the built-in one under
-/// any name.
+/// name. Only one limit can share slots among tenants, so such a limit in the file replaces the built-in limit even
+/// under another name.
 pub(super) fn with_built_in(mut limits: Vec<Limit>, settings: Option<&Settings>) -> Vec<Limit> {
     let Some(fairness) = settings.map(|settings| &settings.fairness) else { return limits };
     let is_share = |limit: &Limit| limit.name == FAIR_SHARE || matches!(limit.bound, LimitBound::Share(_));
@@ -213,7 +212,7 @@ fn words(cursor: &Cursor<'_>) -> Vec<String> {
     some(cursor, cursor.words().into_iter().collect())
 }
 
-/// Refuses an empty list: it would match everything, which is probably not intended.
+/// Refuses an empty list, which would match everything and is probably a mistake.
 fn some<T>(cursor: &Cursor<'_>, list: Vec<T>) -> Vec<T> {
     if cursor.items().is_empty() {
         cursor.refuse("at least one; omit the list to match all");
@@ -260,7 +259,7 @@ fn per(cursor: &Cursor<'_>) -> BTreeSet<LimitKey> {
     read
 }
 
-/// Reads `sum`: `{argument: /amount, max: 500}`.
+/// Reads `{argument: /amount, max: 500}`.
 fn sum_of(cursor: &Cursor<'_>) -> Option<LimitBound> {
     let mut s = cursor.section();
     let argument = s.required("argument").and_then(|c| {
@@ -275,7 +274,7 @@ fn sum_of(cursor: &Cursor<'_>) -> Option<LimitBound> {
     Some(LimitBound::Sum { argument: argument?, max: max? })
 }
 
-/// An amount, in millionths.
+/// In millionths.
 fn amount_of(cursor: &Cursor<'_>) -> Option<u64> {
     let read = amount::of(&cursor.node.to_json());
     if read.is_none() {

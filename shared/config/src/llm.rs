@@ -8,12 +8,10 @@ use crate::prompts::AgentPrompts;
 use crate::tools::read::TIMEOUT_MS_MAX;
 use crate::tools::schema::{SchemaCheck, SchemaUse};
 
-/// The model loop of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LlmDef {
-    /// The system prompt.
     pub system: String,
-    /// The names of the models. A later model is used if the earlier ones fail.
+    /// The names of the models. A later model is used if the earlier models fail.
     pub models: Vec<String>,
     /// Maximum number of model responses for one task. The last response is requested without tools.
     pub max_iterations: u32,
@@ -26,7 +24,7 @@ pub struct LlmDef {
     /// Maximum number of bytes of results in one request. Older results are shortened to one line each.
     pub context_bytes_max: usize,
     /// The models that summarize old steps when results exceed `context_bytes_max`. A later model is used if the
-    /// earlier ones fail. If the list is empty, old results are shortened instead.
+    /// earlier models fail. If the list is empty, old results are shortened instead.
     pub compact_with: Vec<String>,
     /// Maximum number of equal steps in a row. Steps are equal if they have the same calls with the same results.
     pub repeats_max: u32,

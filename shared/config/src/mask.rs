@@ -1,16 +1,15 @@
 //! Masks secrets that were written into a configuration, wherever the configuration is shown.
 //!
-//! The kind of the field decides what is masked. Everything that a tool sends to a service or passes to a program
-//! (headers, query, body, defaults, environments, arguments, standard input, sign-in) may be a secret. In these
-//! fields, only references are shown. Addresses are shown without user, query values and random-looking segments. In
-//! other fields, text is masked if it looks like a secret or has the name of a secret.
+//! The kind of the field decides what is masked. Everything that a tool sends to a service or passes to a program can
+//! be a secret: headers, query, body, defaults, environments, arguments, standard input, sign-in. In these fields, only
+//! references are shown. Addresses are shown without user, query values and random-looking segments. In other fields,
+//! text is masked if it looks like a secret or has the name of a secret.
 
 use tickfleet_model::Redactor;
 use tickfleet_model::redaction::REDACTED;
 
 use crate::settings::redis_url::mask_url;
 
-/// The replacement for text that may be a secret.
 pub(crate) const MASK: &str = "***";
 /// Headers that contain no secret.
 const PLAIN_HEADERS: [&str; 8] = [
@@ -23,7 +22,7 @@ const PLAIN_HEADERS: [&str; 8] = [
     "referer",
     "user-agent",
 ];
-/// Words that may precede a reference in a header.
+/// Words that are allowed before a reference in a header.
 const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "bot", "digest", "token"];
 
 /// The kind of a field's text, which decides how the text is masked.
@@ -31,13 +30,9 @@ const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "bot", "digest", "token
 enum Kind {
     /// Sent to a service or passed to a program: secret unless it is a reference.
     Sent,
-    /// A URL, or the path of a URL.
     Address,
-    /// The name or path of a program.
     Program,
-    /// A reference to a secret.
     Reference,
-    /// Any other text.
     Other,
 }
 
@@ -74,13 +69,13 @@ fn item(path: &str) -> (&str, Option<&str>) {
     parted.map_or((path, None), |(list, index)| (list, Some(index)))
 }
 
-/// The name of the field at `path`, or of the list that it is an item of.
+/// The name of the field at `path`. For an item of a list, the name of the list.
 fn last_name(path: &str) -> &str {
     item(path).0.rsplit('.').next().unwrap_or_default()
 }
 
-/// The text that an error shows for an invalid text at `path`. `None` if the error may show the text in the usual
-/// way.
+/// Returns the text that an error shows for an invalid text at `path`. `None` if the error can show the text in the
+/// usual way.
 pub(crate) fn found(text: &str, path: &str) -> Option<String> {
     (kind(path) == Kind::Sent).then(|| references_only(text))
 }
@@ -89,7 +84,7 @@ fn has_any(text: &str, parts: &[&str]) -> bool {
     parts.iter().any(|part| text.contains(part))
 }
 
-/// Returns the text of the field at `path`. Everything that may be a secret is masked.
+/// Returns the text of the field at `path`, with everything masked that is possibly a secret.
 pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
     let name = last_name(path);
     match kind(path) {
@@ -102,20 +97,20 @@ pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
     }
 }
 
-/// Returns true if a number at `path` may be a secret: the number is sent, and the field has the name of a secret.
+/// Returns true if a number at `path` is possibly a secret: the number is sent, and the field has the name of a secret.
 pub(crate) fn hides_number(path: &str, redactor: &Redactor) -> bool {
     kind(path) == Kind::Sent && redactor.is_secret_key(last_name(path))
 }
 
-/// Returns true if the name of the field at `path` may be the name of a secret. In policy files and schemas, names are
-/// those of tools, roles, facts and arguments, even if they look like names of secrets.
+/// Returns true if the name of the field at `path` is possibly the name of a secret. In policy files and schemas,
+/// fields have the names of tools, roles, facts and arguments, so a name that looks like a secret's is harmless.
 fn is_sent_by_name(path: &str) -> bool {
     !["permissions.", "approvers.", "limits.", "agents.", "tenants.", "seal."].iter().any(|file| path.starts_with(file))
         && !path.contains(".input_schema.")
         && !path.contains(".output_schema.")
 }
 
-/// Returns the text with everything masked except references to arguments and secrets.
+/// Masks everything except references to arguments and secrets.
 fn references_only(text: &str) -> String {
     let mut shown = String::new();
     let mut rest = text;
@@ -130,7 +125,7 @@ fn references_only(text: &str) -> String {
     shown + &literal(rest)
 }
 
-/// A reference without its default value.
+/// Replaces the reference's default value by the mask.
 fn reference(text: &str) -> String {
     match text.split_once(":-") {
         Some((name, default)) if default.len() > 1 => format!("{name}:-{MASK}}}"),
@@ -145,7 +140,7 @@ fn literal(text: &str) -> String {
     if plain { text.to_owned() } else { MASK.to_owned() }
 }
 
-/// The text with everything masked that looks like a secret or has the name of a secret.
+/// Masks everything that looks like a secret or has the name of a secret.
 fn redacted(text: &str, redactor: &Redactor) -> String {
     redactor.text(text).replace(REDACTED, MASK)
 }
@@ -164,8 +159,8 @@ fn described(text: &str, redactor: &Redactor) -> String {
         .join(" ")
 }
 
-/// An address without user, query values and random-looking segments. If the text is a reference with a default, this
-/// applies to the default.
+/// An address without user, query values and random-looking segments. If the text is a reference with a default, the
+/// default is masked in the same way.
 fn address(text: &str, redactor: &Redactor) -> String {
     if let Some((name, default)) = text.strip_prefix("${").and_then(|rest| rest.split_once(":-"))
         && let Some((default, after)) = default.split_once('}')
@@ -173,7 +168,7 @@ fn address(text: &str, redactor: &Redactor) -> String {
         return format!("${{{name}:-{}}}{}", address(default, redactor), address(after, redactor));
     }
     let url = if has_any(text, &["@", "?"]) { mask_url(text) } else { text.to_owned() };
-    // The user part of a URL may be a token.
+    // The user part of a URL is possibly a token.
     let url = match url.split_once("://") {
         Some((scheme, rest)) if scheme.starts_with("http") => match rest.rsplit_once('@') {
             Some((_, host)) => format!("{scheme}://{MASK}@{host}"),
@@ -191,7 +186,7 @@ fn address(text: &str, redactor: &Redactor) -> String {
     query.map_or(path.clone(), |query| format!("{path}?{query}"))
 }
 
-/// The word, or the mask if the word looks random. Keys of webhooks cannot be recognized in another way.
+/// Returns the mask if the word looks random, because the keys of webhooks cannot be recognized in another way.
 fn without_random(word: &str) -> &str {
     let digits = |text: &str| text.bytes().filter(u8::is_ascii_digit).count();
     let letters = |text: &str| text.bytes().filter(u8::is_ascii_alphabetic).count();

@@ -15,20 +15,14 @@ use tickfleet_model::{limits, suggest};
 /// Default time limit of one request to a model.
 pub const MODEL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 
-/// The API of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelApi {
-    /// OpenAI's Chat Completions.
     OpenAi,
-    /// OpenAI's Responses.
     OpenAiResponses,
-    /// Anthropic's Messages.
     Anthropic,
-    /// Google's `generateContent`.
     Gemini,
 }
 
-/// The words of the APIs in the configuration.
 const APIS: [(&str, ModelApi); 4] = [
     ("openai", ModelApi::OpenAi),
     ("openai-responses", ModelApi::OpenAiResponses),
@@ -36,28 +30,24 @@ const APIS: [(&str, ModelApi); 4] = [
     ("gemini", ModelApi::Gemini),
 ];
 
-/// Prices of a million tokens, in millionths of the currency.
+/// In millionths of the currency.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Prices {
-    /// Input: tokens of a request.
+    /// Per million tokens of requests.
     pub input: u64,
-    /// Output: tokens of a response.
+    /// Per million tokens of responses.
     pub output: u64,
 }
 
-/// The provider and the prices of a model.
 #[derive(Debug, Clone)]
 pub struct ModelDef {
     /// The provider; `None` means the provider that the usual environment variables configure.
     pub provider: Option<ProviderDef>,
-    /// The prices.
     pub prices: Prices,
 }
 
-/// A declared provider.
 #[derive(Debug, Clone)]
 pub struct ProviderDef {
-    /// The API.
     pub api: ModelApi,
     /// The model's name at the provider.
     pub model: String,
@@ -69,14 +59,12 @@ pub struct ProviderDef {
     pub function_calling: bool,
     /// Time limit of one request, including its response.
     pub timeout: Duration,
-    /// Private addresses that may be reached.
+    /// Private addresses that are allowed.
     pub allow_private: BTreeSet<String>,
 }
 
-/// The models by name.
 pub type Models = BTreeMap<String, ModelDef>;
 
-/// Reads `models.yaml`.
 pub(super) fn read(tree: &Node, errors: &Errors) -> Models {
     let mut models = Models::new();
     let mut root = Section::open(tree, "", errors);

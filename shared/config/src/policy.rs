@@ -1,5 +1,5 @@
-//! `permissions.yaml` and `tenants.yaml`: which agents may call which tools, and for which tenants. The agents, roles
-//! and tools that they name must exist: a row for a misspelled tool would protect nothing.
+//! `permissions.yaml` and `tenants.yaml`: which agents may call which tools, and for which tenants. All agents, roles
+//! and tools in these files must exist, because a row for a misspelled tool would protect nothing.
 
 mod facts;
 
@@ -20,7 +20,7 @@ const USERS_MAX: usize = 1_000;
 /// Maximum bytes of a user's name, email address or status. Models are shown these texts.
 const USER_TEXT_BYTES_MAX: usize = 254;
 
-/// The names that rows may use. `None` if the file with the names could not be read; in this case names are not
+/// The names that rows can use. If the file with the names could not be read, the set is `None` and names are not
 /// checked.
 #[derive(Debug, Default)]
 pub(super) struct KnownNames {
@@ -70,15 +70,12 @@ impl RuleText {
     }
 }
 
-/// The content of `permissions.yaml`.
 #[derive(Debug, Default)]
 pub(super) struct PermissionsFile {
     pub(super) matrix: BTreeMap<String, ToolGrant>,
-    /// The texts of the rules.
     pub(super) texts: Vec<RuleText>,
     /// People who may approve: name → roles.
     pub(super) approvers: BTreeMap<String, BTreeSet<String>>,
-    /// Roles and quorums that rules demand of approvers.
     pub(super) asked: ApprovalDemands,
 }
 
@@ -122,8 +119,8 @@ fn grant(cursor: &Cursor<'_>, tool: &str, known: &KnownNames, permitted: &mut Pe
     grant
 }
 
-/// Reads the rules of a row. They are compiled here to refuse an invalid rule with its place. Workers compile them
-/// again, because a policy contains the rules as text.
+/// Reads the rules of a row. The rules are compiled here to refuse an invalid rule with its place. Workers compile the
+/// rules again, because a policy contains them as text.
 fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut PermissionsFile) -> Vec<Rule> {
     let items = cursor.items();
     if items.len() > limits::RULES_PER_TOOL_MAX {
@@ -188,7 +185,6 @@ fn checked(cursor: &Cursor<'_>, check: fn(&str) -> Result<(), RuleError>) -> Opt
     Some(text)
 }
 
-/// Reads `tenants.yaml`.
 pub(super) fn tenants(
     tree: &Node,
     known: &KnownNames,
@@ -303,7 +299,7 @@ fn roles(cursor: &Cursor<'_>, known: &KnownNames) -> BTreeSet<String> {
     names(cursor, known.roles.as_ref(), "a role that an agent of agents.yaml has")
 }
 
-/// Reads a list of names. Each must be known.
+/// Reads a list of names. Each name must be known.
 pub(super) fn names(cursor: &Cursor<'_>, known: Option<&BTreeSet<String>>, what: &str) -> BTreeSet<String> {
     let mut read = BTreeSet::new();
     for item in cursor.items() {

@@ -41,24 +41,21 @@ fn redactor(configuration: &Configuration) -> Redactor {
 /// The effective configuration in parts, for other layouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrintedConfig {
-    /// Every setting.
     pub settings: Vec<PrintedSetting>,
     /// The other files: name, and content as YAML.
     pub files: Vec<(String, String)>,
 }
 
-/// A setting with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrintedSetting {
     /// The name with sections: `caps.tick`.
     pub path: String,
-    /// The value, as YAML.
     pub value: String,
     /// The origin: `default`, file and line, or variable.
     pub origin: String,
 }
 
-/// The same as [`print()`], in parts.
+/// Like [`print()`], but in parts.
 #[must_use]
 pub fn printed_parts(configuration: &Configuration) -> PrintedConfig {
     let trees = &configuration.trees;

@@ -9,18 +9,15 @@ use crate::document::reader::Cursor;
 use tickfleet_model::suggest;
 use tickfleet_protocol::Prompts;
 
-/// The folder with the prompts, inside the configuration folder.
+/// Inside the configuration folder.
 const FOLDER: &str = "prompts";
 
-/// Maximum size of a prompt, bytes.
+/// Maximum size of a prompt, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Prefix of the names of agents' prompts.
 const OF_AGENT: &str = "agent.";
-/// Suffix of every prompt's file name.
 const ENDING: &str = ".txt";
 
-/// The built-in prompts of agents, by file.
 const AGENTS_BUILT_IN: [(&str, &str); 5] = [
     ("agent.atlas.txt", include_str!("../../../config/prompts/agent.atlas.txt")),
     ("agent.archy.txt", include_str!("../../../config/prompts/agent.archy.txt")),
@@ -29,7 +26,6 @@ const AGENTS_BUILT_IN: [(&str, &str); 5] = [
     ("agent.guidance.txt", include_str!("../../../config/prompts/agent.guidance.txt")),
 ];
 
-/// The system prompts of agents, by name.
 pub(super) struct AgentPrompts(BTreeMap<String, String>);
 
 impl AgentPrompts {
@@ -66,7 +62,7 @@ pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
     AgentPrompts(prompts)
 }
 
-/// The effective prompts; `None` if one of them is invalid and an error was noted.
+/// The effective prompts. If a prompt is invalid, notes an error and returns `None`.
 pub(super) fn read(dir: Option<&Path>, errors: &Errors) -> Option<Prompts> {
     let folder = dir.map(|dir| dir.join(FOLDER)).filter(|folder| folder.is_dir());
     let Some(folder) = folder else { return Some(Prompts::default()) };

@@ -20,8 +20,8 @@ const READS_MAX: usize = 5;
 /// Maximum number of files that the digest covers. Configuration folders have fewer.
 const FILES_MAX: usize = 1_000;
 
-/// Digest of the files of the folder and of its direct subfolders: equal if nothing has changed. It covers names and
-/// contents, but not times. Hidden files and folders are skipped, unless a visible link leads to them.
+/// Digest of the names and contents of files in the folder and its direct subfolders, without their times. Hidden files
+/// and folders are skipped, unless a visible link leads to them.
 ///
 /// Callers poll this digest instead of watching the files. A mounted ConfigMap changes by swapping the link `..data`,
 /// which a watch on the files does not notice. Network file systems report no changes at all.

@@ -40,7 +40,6 @@ impl TestConfig {
         self
     }
 
-    /// Replaces a file.
     fn file_again(mut self, name: &'static str, text: &str) -> Self {
         self.files.retain(|(given, _)| *given != name);
         self.file(name, text)
@@ -51,7 +50,6 @@ impl TestConfig {
         self
     }
 
-    /// Reads only this part of the folder.
     fn part(mut self, part: Part) -> Self {
         self.part = part;
         self
@@ -88,7 +86,6 @@ impl TestConfig {
         shown.collect()
     }
 
-    /// Asserts that there is exactly one error, with this text.
     #[track_caller]
     fn assert_refused(self, expected: &str) {
         assert_eq!(self.errors(), [expected]);

@@ -1,4 +1,5 @@
-//! The active policy: the configured policy combined with the run-time settings. It is replaced atomically.
+//! The active policy: the configured policy combined with the run-time settings. Each change replaces the policy
+//! atomically.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,14 +18,12 @@ use tickfleet_store::{RunTimeConfig, Store, StoreError};
 /// A consistent snapshot of all configuration and settings that decisions depend on.
 #[derive(Debug, Clone, Default)]
 pub struct ActivePolicy {
-    /// Agents, tenants, permissions, caps.
     pub policy: Policy,
-    /// The handler of each agent's tasks.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     /// The compiled rules of the permissions. `PolicyHandle` compiles them from `policy` when the snapshot takes
     /// effect.
     pub rules: Rulebook,
-    /// Digest of the configuration that the policy was read from.
+    /// The digest of the configuration from which the policy was read.
     pub digest: String,
     /// For each shard, the generation of the run-time tenants in `policy`.
     pub tenants_generation: BTreeMap<u32, u64>,
@@ -44,34 +43,31 @@ impl ActivePolicy {
     }
 }
 
-/// The first 12 characters of a policy's digest.
 #[must_use]
 pub fn short_digest(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
-/// The current policy of a process. Readers take a snapshot, and are never blocked. A process may serve many shards, so
-/// run-time settings are kept per shard, and merged.
+/// The current policy of a process. Readers take a snapshot and are never blocked. A process can serve many shards, so
+/// run-time settings are kept per shard and merged.
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
     /// The sources of the current policy. Writers hold this lock, so that no writer overwrites the change of another.
     sources: Mutex<PolicySources>,
-    /// The number of the last read from Redis. If the response of a later read was already applied, the response of an
-    /// earlier read is dropped.
+    /// The number of the last read from Redis. Responses can arrive out of order; a response that is older than the
+    /// applied one is dropped.
     reads: AtomicU64,
 }
 
-/// The parts of the policy, by source.
 #[derive(Debug, Default)]
 struct PolicySources {
-    /// Tenants of the configuration.
     configured: BTreeMap<TenantId, TenantPolicy>,
     /// Run-time settings by shard. They override the configuration.
     shards: BTreeMap<u32, ShardSettings>,
 }
 
-/// The run-time settings of one shard, as last read. Every setting that affects decisions belongs here. So one read
+/// The run-time settings of one shard, as last read. Every setting that affects decisions belongs here: one read then
 /// gets all of them, and no decision is made before this read.
 #[derive(Debug, Default)]
 struct ShardSettings {
@@ -79,14 +75,14 @@ struct ShardSettings {
     read_number: u64,
     generation: u64,
     tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Tenants whose settings are unreadable and were never read before.
+    /// Tenants whose settings are unreadable and were never read successfully.
     withheld: BTreeSet<TenantId>,
     tools_off: BTreeSet<String>,
     pauses: BTreeMap<Paused, Pause>,
     tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 
-/// Settings that Redis has lost, but this process still has.
+/// Settings that this process still has, but Redis has lost.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LostSettings {
     tenants: BTreeMap<TenantId, TenantPolicy>,
@@ -96,9 +92,9 @@ struct LostSettings {
 }
 
 impl ShardSettings {
-    /// Applies a read. If a tenant's declaration is unreadable or lost, the last one that was read stays in force. If
-    /// none was ever read, the tenant is withheld, because its entry in the configuration may allow more. Returns the
-    /// settings that the store has lost.
+    /// Applies a read. If a tenant's declaration is unreadable or lost, the last readable declaration stays in force.
+    /// If there is none, the tenant is withheld, because its configured entry may allow more. Returns the settings that
+    /// the store has lost.
     fn apply_read(&mut self, read_number: u64, read: RunTimeConfig) -> LostSettings {
         let known = std::mem::take(&mut self.tenants);
         let mut lost = BTreeSet::new();
@@ -139,7 +135,7 @@ impl ShardSettings {
     }
 }
 
-/// Adds the known entries that are missing from `read` to `read`. Returns the added entries.
+/// Adds to `read` the known entries that it lacks. Returns the added entries.
 fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTreeMap<K, V>) -> BTreeMap<K, V> {
     let mut lost = known.clone();
     lost.retain(|who, _| !read.contains_key(who));
@@ -148,7 +144,6 @@ fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTree
 }
 
 impl PolicySources {
-    /// Writes the tenants and settings of all sources into `active`.
     fn put_into(&self, active: &mut ActivePolicy) {
         let policy = &mut active.policy;
         policy.tenants = self.configured.clone();
@@ -160,7 +155,7 @@ impl PolicySources {
             policy.tenants.extend(shard.tenants.iter().map(|(id, tenant)| (id.clone(), tenant.clone())));
             policy.tenants.retain(|tenant, _| !shard.withheld.contains(tenant));
             policy.withheld.extend(shard.withheld.iter().cloned());
-            // A tool is switched off in every shard. One shard that reports it is enough.
+            // If one shard reports that a tool is switched off, the tool is off in every shard.
             policy.permissions.switched_off.extend(shard.tools_off.iter().cloned());
             policy.paused.extend(shard.pauses.iter().map(|(who, pause)| (who.clone(), pause.clone())));
             policy.tools_paused.extend(shard.tool_pauses.iter().map(|(tool, pause)| (tool.clone(), pause.clone())));
@@ -170,7 +165,6 @@ impl PolicySources {
 }
 
 impl PolicyHandle {
-    /// Makes `active` the current state.
     #[must_use]
     pub fn new(mut active: ActivePolicy) -> Self {
         active.rules = Rulebook::of(&active.policy.permissions.matrix);
@@ -178,15 +172,13 @@ impl PolicyHandle {
         Self { current: ArcSwap::from_pointee(active), sources: Mutex::new(sources), reads: AtomicU64::new(0) }
     }
 
-    /// The current state.
     #[must_use]
     pub fn load(&self) -> Arc<ActivePolicy> {
         self.current.load_full()
     }
 
-    /// Reads the run-time settings of this shard and applies them. No decision is made in a shard before this function
-    /// has succeeded there once (invariant 16). Later, it runs at each heartbeat, and whenever the shard reports a
-    /// change.
+    /// Reads the run-time settings of this shard and applies them. In each shard, no decision is made before the first
+    /// successful read (invariant 16). The read is repeated at each heartbeat, and whenever the shard reports a change.
     ///
     /// # Errors
     /// [`StoreError`]; the current state is unchanged.
@@ -246,7 +238,7 @@ impl PolicyHandle {
         lost
     }
 
-    /// Applies a new configuration in one step. Run-time settings are kept. Returns the new current state.
+    /// Applies a new configuration in one step and keeps the run-time settings. Returns the new current state.
     pub fn replace(&self, mut active: ActivePolicy) -> Arc<ActivePolicy> {
         let mut sources = self.sources.lock();
         active.rules = Rulebook::of(&active.policy.permissions.matrix);
@@ -258,7 +250,7 @@ impl PolicyHandle {
     }
 }
 
-/// Returns true if two policies have the same run-time settings. Holders of a snapshot then need no new one.
+/// Returns true if two policies have the same run-time settings, so that holders of a snapshot need no new one.
 fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
     one.policy.tenants == other.policy.tenants
         && one.policy.withheld == other.policy.withheld
@@ -289,7 +281,6 @@ mod tests {
         RunTimeConfig { generation, declared, ..RunTimeConfig::default() }
     }
 
-    /// Tenants with their caps, and the withheld tenants.
     fn seen(in_force: &PolicyHandle) -> (Vec<(String, Option<u32>)>, Vec<String>) {
         let policy = &in_force.load().policy;
         let tenants = policy.tenants.iter().map(|(name, tenant)| (name.to_string(), tenant.max_actions_per_day));

@@ -1,36 +1,35 @@
-//! Turns that a call begins while it runs. Each turn is submitted only once, even if the call is retried. The call
-//! reads the turn's results when the turn has ended.
+//! Turns that a call begins while it runs. Each turn is submitted only once, even if the call is retried. When the turn
+//! has ended, the call reads its results.
 
 use tickfleet_model::{Turn, TurnId, content_digest, limits};
 use tickfleet_protocol::{parse_turn, write_turn};
 use tickfleet_store::{Store, StoreError, Submission, Submitted, TurnName, TurnView};
 
-/// The state of a turn that a call began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BegunTurn {
-    /// The turn has ended: its reply, JSON.
+    /// The turn has ended. Contains its reply as JSON.
     Ended(String),
-    /// The turn is in progress. Its end wakes the calls that wait for this turn.
+    /// The turn is in progress. Its end wakes the calls that wait for the turn.
     Out(TurnId),
-    /// The turn was begun, but Redis no longer has any record of it. It is unknown whether the turn ran.
+    /// The turn was begun, but Redis has no record of it any more. It is unknown whether the turn ran.
     Forgotten,
     /// No call of the turn ran, and none will run. Contains the reason.
     Refused(String),
-    /// The store cannot accept the turn now. Nothing was submitted. Contains the reason.
+    /// The store cannot accept the turn now, so nothing was submitted. Contains the reason.
     Later(&'static str),
 }
 
-/// The criterion for whether an existing turn with the same ID counts as the turn to begin.
+/// The criterion by which an existing turn with the same ID counts as the turn to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SameTurn {
     /// The existing turn has the same content. For callers that record the calls before the submit.
     Calls,
-    /// The existing turn belongs to the same agent. If a tool runs again, it may pass other arguments. In that case, it
-    /// gets the results of the first arguments.
+    /// The existing turn belongs to the same agent. If a tool runs again with other arguments, it gets the results of
+    /// the first arguments.
     Agent,
 }
 
-/// True if the existing turn belongs to the same agent, or if its agent is unknown.
+/// Returns true if `turn` and the existing turn have the same agent, or if the existing turn's agent is unknown.
 fn is_agent(turn: &Turn, found: Option<&str>) -> bool {
     found.is_none_or(|found| found == turn.agent.as_str())
 }
@@ -43,18 +42,16 @@ fn agent_of(reply: &str) -> Option<String> {
     serde_json::from_str::<ReplyAgent>(reply).ok().map(|of| of.agent)
 }
 
-/// The reason of a refusal if another turn has the ID.
 const ID_IS_TAKEN: &str = "its id is used by another turn.";
 
-/// Submits `turn` under its own ID, unless it was submitted before. Returns its state. Call this function again until
-/// the turn has ended. The ID and `same` identify an earlier submission.
+/// Submits `turn` under its own ID, unless it was submitted before. Returns the turn's state. Call this function again
+/// until the turn has ended. The ID and `same` identify an earlier submission.
 ///
 /// The store keeps an ID only for some time after its turn has ended
-/// ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). If the store does not know the turn, the
-/// function awaits `is_new` just before the submit. `is_new` must return true only if the turn cannot have ended so
-/// long ago that its ID was dropped. If `is_new` returns false, the turn is not submitted, because it could run twice.
+/// ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). If the store has no record of the turn,
+/// this function awaits `is_new` just before the submit. `is_new` must return false if the turn may have ended so long
+/// ago that its ID was dropped. The turn is then not submitted, because it could run twice.
 ///
-/// `same` is the criterion for whether an existing turn with this ID counts as this turn.
 /// # Errors
 /// [`StoreError`]; the call may be repeated.
 pub async fn begin_turn(
@@ -68,8 +65,8 @@ pub async fn begin_turn(
     };
     let name = TurnName { tenant: turn.tenant.clone(), turn: id };
     let view = store.turn_view(&name).await?;
-    // Another producer of the tenant may have chosen this ID for a turn of its own. The results of that turn would be
-    // wrong here.
+    // Another producer of the tenant may have chosen this ID for its own turn. Results of that turn would be wrong
+    // here.
     let is_ours = match (&view, same) {
         (TurnView::Unknown, _) => true,
         (_, SameTurn::Calls) => store.content_of(&name).await?.is_none_or(|found| found == content_digest(turn)),
@@ -89,7 +86,7 @@ pub async fn begin_turn(
 
 async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn, StoreError> {
     let payload = write_turn(turn);
-    // A scheduler would reject an invalid turn, too, but the caller would not get the reason.
+    // A scheduler would also reject an invalid turn, but the caller would not get the reason.
     if let Err(refusal) = parse_turn(payload.as_bytes()) {
         return Ok(BegunTurn::Refused(refusal.message));
     }
@@ -118,8 +115,8 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
     })
 }
 
-/// State of a turn that was submitted earlier, but had no record at the first read. It may wait for admission, may have
-/// been admitted since that read, or may have ended so long ago that its reply is gone.
+/// The state of a turn that was submitted earlier but had no record at the first read. The turn waits for admission,
+/// was admitted after that read, or ended so long ago that its reply is gone.
 async fn submitted_before(store: &Store, name: &TurnName) -> Result<BegunTurn, StoreError> {
     if store.waits_for_admission(name).await? {
         return Ok(BegunTurn::Out(name.turn.clone()));

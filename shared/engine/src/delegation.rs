@@ -1,4 +1,4 @@
-//! Delegation: checks which agents may receive a task and what the task may do, and plans the task's record.
+//! Delegation: checks who may receive a task and what the task may do, and plans the task's record.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +19,8 @@ use tickfleet_store::{Queue, entry_ms};
 /// The tool name in a task's only result.
 pub const TASK_TOOL: &str = "delegate_task";
 
-/// The stable ID of `TASK_TOOL`.
 const TASK_TOOL_ID: &str = "tool_delegate_task";
 
-/// A task that has passed all checks and may be written.
 #[derive(Debug, Clone)]
 pub struct PlannedTask {
     tenant: TenantId,
@@ -42,9 +40,9 @@ pub struct PlannedTask {
     awaited: bool,
 }
 
-/// Checks whether a task may be written, and plans its record. The task's target must be known and have a handler. The
-/// chain of delegators must not be too deep or contain the target. The delegator must not grant capabilities that it
-/// does not have. The budget is checked when the task is written.
+/// Checks a task and plans its record. The target must be known and have a handler. The chain of delegators must not be
+/// too deep or contain the target. The delegator must not grant capabilities that it does not have. The budget is
+/// checked later, when the task is written.
 ///
 /// # Errors
 /// A stable code, and a message for the delegator.
@@ -67,8 +65,8 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     };
     let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(active, task)?, ..task.grant.clone() };
     let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
-    // A past deadline is rejected when the task is written, not here. If the task already exists, it is a duplicate,
-    // not an error.
+    // A past deadline is rejected later, when the task is written. If the task already exists, it is a duplicate, not
+    // an error.
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
         return Err((RejectionCode::InvalidDeadline, format!("the deadline is more than {days} days away")));
@@ -99,14 +97,14 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<PlannedTa
     })
 }
 
-/// The message for a tenant with unreadable run-time settings. Nothing can be decided about such a tenant.
+/// The message for a tenant with unreadable run-time settings. No decision is possible for such a tenant.
 #[must_use]
 pub fn unreadable(tenant: &TenantId) -> String {
     let tenant = tenant.as_str();
     format!("tenant {tenant:?} has unreadable run-time settings; set it again, then retry")
 }
 
-/// Returns the capabilities of turns under the task: those of the granted capabilities that the delegator has itself.
+/// The capabilities of turns under the task: the granted capabilities that the delegator has itself.
 fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (RejectionCode, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
@@ -116,7 +114,7 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
             format!("unknown agent {:?}; it cannot delegate", delegator.as_str()),
         ));
     };
-    // A task that is enqueued in an agent's name gets no more rights than a call of this agent.
+    // If a task is enqueued in an agent's name, it gets no more rights than a call of this agent.
     let caller = Caller { agent: delegator, policy, tenant, granted: None };
     if let Err(denial) = active.policy.permissions.decide_name(caller, TASK_TOOL, TASK_TOOL_ID) {
         let message = format!("agent {:?} may not delegate ({})", delegator.as_str(), denial.reason());
@@ -126,8 +124,8 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
     Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
 }
 
-/// Restricts a task that a service delegates under a parent task to the parent's grant. `agent` is the agent of the
-/// parent task.
+/// Restricts a task that a service delegates under a parent task to the parent's grant. `agent` works on the parent
+/// task.
 ///
 /// # Errors
 /// A stable code and a message: the task names another delegator, or the parent may not delegate.
@@ -153,7 +151,7 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
-/// Makes a task expire at `ends_ms`, when the work that began the task ends. An earlier deadline of the task stays.
+/// Makes a task expire at `ends_ms`, when the work that began the task ends. An earlier deadline stays.
 pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     let own_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if ends_ms < own_ms {
@@ -161,7 +159,7 @@ pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
     }
 }
 
-/// The intersection of both lists, or the only list.
+/// The intersection of both lists. If only one list is given, that list.
 #[must_use]
 pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) -> Option<BTreeSet<String>> {
     match (one, other) {
@@ -170,7 +168,7 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
     }
 }
 
-/// Returns the stable code and the message for the delegator, if the write of a task was refused with `code`.
+/// The code and message for the delegator, if the write of a task was refused with `code`.
 #[must_use]
 pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     match code {
@@ -223,8 +221,8 @@ fn targets(active: &ActivePolicy) -> String {
     }
 }
 
-/// Returns the arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the task's ID, which is added
-/// later. The input stays exactly as the producer wrote it, including digits and the order of members.
+/// The arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the task's ID, which is added later. The
+/// input stays exactly as the producer wrote it, with its digits and order of members.
 fn arguments(task: &Task) -> String {
     use serde_json::value::{RawValue, to_raw_value};
     let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
@@ -246,15 +244,15 @@ fn arguments(task: &Task) -> String {
 }
 
 impl PlannedTask {
-    /// Returns when the task expires, ms of shard time.
+    /// When the task expires, in ms of shard time.
     #[must_use]
     pub const fn deadline_ms(&self) -> i64 {
         self.deadline_ms
     }
 
-    /// Sets the call that delegates the task (`<turn id>/<position>`). Readers need it if they get the task's reply
-    /// before the reply of the call's turn. If the call waits for the task (`awaited`), the task ends with the call's
-    /// turn.
+    /// Sets the call that delegates the task (`<turn id>/<position>`). A reader can get the task's reply before the
+    /// reply of the call's turn, and then needs this value. If the call waits for the task (`awaited`), the task ends
+    /// with the call's turn.
     #[must_use]
     pub fn by_call(mut self, call: &CallId, awaited: bool) -> Self {
         (self.by, self.awaited) = (Some(call.clone()), awaited);
@@ -287,7 +285,7 @@ impl PlannedTask {
             span: tickfleet_ops::traces::traceparent(&tracing::Span::current()),
         };
         let (arguments, destination) = if self.external_lease_ms > 0 {
-            // An external runtime reads the task's message itself, with the ID.
+            // An external runtime reads the task's message itself, including the ID.
             let wire = Task { id: Some(task.clone()), deadline_ms: Some(self.deadline_ms), ..self.wire };
             (write_task(&wire), Destination::External { lease_ms: self.external_lease_ms })
         } else {

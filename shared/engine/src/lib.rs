@@ -1,7 +1,11 @@
-//! Code that schedulers and workers share: the active policy with its run-time settings ([`active_policy`]), rights to
-//! delegate ([`delegation`]), turns that calls begin ([`begin_turn`]), the reports of results and endings ([`report`]),
-//! the permit that limits a process to one suspect at a time ([`suspect_permit`]), and the loop that retries until
-//! Redis responds ([`retry_until`]).
+//! Code that schedulers and workers share:
+//!
+//! - [`active_policy`]: the active policy with its run-time settings.
+//! - [`delegation`]: rights to delegate.
+//! - [`begin_turn`]: turns that calls begin.
+//! - [`report`]: reports of results and endings.
+//! - [`suspect_permit`]: limits a process to one suspect at a time.
+//! - [`retry_until`]: retries until Redis responds.
 
 pub mod active_policy;
 pub mod begin_turn;

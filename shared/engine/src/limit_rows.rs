@@ -1,13 +1,10 @@
-//! Counters of configured limits.
-
 use tickfleet_core::CounterKey;
 use tickfleet_core::turn::limit::{LimitRow, WindowKind};
 use tickfleet_model::day::{Tz, zone};
 
 use crate::time::counter_stagger_ms;
 
-/// A counter of a limit, and the offset of the counter's windows, ms. The offset is smaller than the length of a
-/// window.
+/// A counter of a limit, and the offset of the counter's windows in ms. The offset is smaller than a window.
 #[must_use]
 pub fn counter_of(row: &LimitRow, key: &str) -> (CounterKey, i64) {
     let stagger_ms = match row.window {
@@ -17,7 +14,7 @@ pub fn counter_of(row: &LimitRow, key: &str) -> (CounterKey, i64) {
     (CounterKey::new(&*row.name, key), stagger_ms)
 }
 
-/// The zone with this name. The configuration has validated it.
+/// The configuration has validated the name.
 #[must_use]
 pub fn known_zone(name: &str) -> Tz {
     zone(name).unwrap_or(Tz::UTC)

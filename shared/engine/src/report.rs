@@ -18,20 +18,17 @@ use tickfleet_model::redaction::Redactor;
 use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, EffectNote, Outcome, TenantId, limits};
 use tickfleet_protocol::{audit, result};
 
-/// Options for how results are reported.
 #[derive(Debug, Clone)]
 pub struct ReportOptions {
     /// True if calls are audited.
     pub log_tool_calls: bool,
     /// Removes secrets from texts for the audit log.
     pub redactor: Arc<Redactor>,
-    /// Maximum characters of a result in the audit log.
     pub result_chars: usize,
     /// True if audit entries include all inputs of the policy evaluation.
     pub premises: bool,
-    /// The generation of the active policy, for the audit log.
     pub policy_version: Option<u64>,
-    /// The beginning of the active policy's digest, for the audit log; empty if unknown.
+    /// The beginning of the active policy's digest; empty if unknown.
     pub policy_digest: Arc<str>,
 }
 
@@ -57,10 +54,10 @@ struct ReplyHead<'a> {
     task_id: Option<&'a str>,
     tenant: &'a str,
     agent: &'a str,
-    /// For a task: the agent that delegated the task.
+    /// For a task: the agent that delegated it.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<&'a str>,
-    /// For a task: the call that delegated the task. The reply with that call's result may come later.
+    /// For a task: the call that delegated it. That call's own reply can follow later.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegated_by: Option<&'a str>,
     status: &'a str,
@@ -81,13 +78,11 @@ impl ReplyHead<'_> {
     }
 }
 
-/// True for a task.
 #[must_use]
 pub fn is_task(name: &TurnName, head: &Head) -> bool {
     head.task.as_ref().is_some_and(|(task, _)| task.as_str() == name.turn.as_str())
 }
 
-/// The frame of a turn's or task's reply.
 #[must_use]
 pub fn frame(name: &TurnName, head: &Head) -> ReplyFrame {
     // Providers reject a message without content.
@@ -95,7 +90,6 @@ pub fn frame(name: &TurnName, head: &Head) -> ReplyFrame {
     ReplyFrame { head: reply_head(name, head).open(), messages, audits: head.want_audits }
 }
 
-/// The head of the reply to a turn or task that has ended.
 fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
     let id = Some(name.turn.as_str());
     let is_task = is_task(name, head);
@@ -113,7 +107,7 @@ fn reply_head<'a>(name: &'a TurnName, head: &'a Head) -> ReplyHead<'a> {
     }
 }
 
-/// The message to a producer that a call waits for approval, JSON. The decision that requests the approval replaces
+/// The JSON message to a producer that a call waits for approval. When the approval is requested, its times replace
 /// `{asked_ms}` and `{until_ms}`.
 #[must_use]
 pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&str, &CallId, &str)) -> String {
@@ -125,27 +119,24 @@ pub fn pending_approval(name: &TurnName, head: &Head, (approval, call, tool): (&
     format!(r#"{open}],"approval":{about},"asked_ms":{{asked_ms}},"until_ms":{{until_ms}}}}}}"#)
 }
 
-/// A result, with all data that its message and audit entry report.
 pub struct ReportedCall<'a> {
-    /// The turn or task.
     pub name: &'a TurnName,
-    /// The immutable part of its record.
+    /// The immutable part of the turn's or task's record.
     pub head: &'a Head,
-    /// The name of the tool, if it is known.
+    /// `None` if the tool is unknown.
     pub tool_name: Option<&'a str>,
-    /// The ID of the tool, if it is known.
+    /// `None` if the tool is unknown.
     pub tool_id: Option<&'a str>,
-    /// The arguments as text.
+    /// The arguments as JSON text.
     pub arguments: &'a str,
-    /// The result.
     pub result: &'a CallResult,
-    /// True if the call certainly ran or received the result of another call, see [`CallResult::ran`].
+    /// True if the call ran, or received the result of another call, see [`CallResult::ran`].
     pub ran: bool,
-    /// The rules and limits in shadow mode that would have stopped the call.
+    /// Rules and limits in shadow mode that would have stopped the call.
     pub shadow: &'a [ShadowDenial],
     /// The effect that the call claimed, if it may have taken effect.
     pub effect: Option<&'a EffectNote>,
-    /// Shard time, ms.
+    /// Shard time in milliseconds.
     pub now_ms: i64,
 }
 
@@ -155,7 +146,7 @@ pub fn delegated<'a>(name: &TurnName, head: &'a Head) -> Option<Option<&'a Agent
     is_task(name, head).then(|| head.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
 }
 
-/// The inputs of the policy evaluation that the rest of the audit entry does not have, without secrets.
+/// The inputs of the policy evaluation that no other part of the audit entry contains, without secrets.
 fn premises(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
     let head = r.head;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
@@ -177,7 +168,6 @@ fn premises(r: &ReportedCall<'_>, redactor: &Redactor) -> String {
     serde_json::to_string(&premises).unwrap_or_default()
 }
 
-/// Renders one result.
 #[must_use]
 pub fn rendered_call(options: &ReportOptions, r: &ReportedCall<'_>) -> RenderedCall {
     let audit = if options.log_tool_calls {
@@ -210,14 +200,13 @@ pub fn rendered_call(options: &ReportOptions, r: &ReportedCall<'_>) -> RenderedC
     }
 }
 
-/// What is known about a call that ends without its own result.
+/// The history of a call that ends without its own result.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CallHistory<'a> {
     /// The bounds of the limit that the call reached, in words, see [`limit_words`].
     pub limit: Option<&'a str>,
-    /// Number of failed attempts.
     pub tries: u32,
-    /// True if a worker that died held the call, or may have held it.
+    /// True if the call was, or may have been, with a worker that died.
     pub lost: bool,
     /// True if the call began work elsewhere and waited for it.
     pub waited: bool,
@@ -226,8 +215,8 @@ pub struct CallHistory<'a> {
 }
 
 impl CallHistory<'_> {
-    /// The end of the sentence that reports why a call ended. It never says that a call did not run if the call began
-    /// (invariant 21).
+    /// The end of the sentence that reports why a call ended. If the call began, the sentence never says that the call
+    /// did not run (invariant 21).
     fn sentence_end(&self) -> String {
         match (self.tries, self.lost) {
             _ if self.waited => {
@@ -247,7 +236,7 @@ impl CallHistory<'_> {
     }
 }
 
-/// The outcome and error of a call that ends without its own result. `deadline_ms` is the deadline of the turn.
+/// `deadline_ms` is the deadline of the turn.
 #[must_use]
 pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) -> (Outcome, CallError) {
     let (outcome, code, message, details) = match reason {
@@ -290,7 +279,7 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, history: &CallHistory<'_>) ->
             let message = format!("The limit {named} {what}. Give it as a number; the call was not executed.");
             (Outcome::InvalidArguments, "invalid_arguments", message, Some(serde_json::json!({ "limit": limit })))
         }
-        // A limit on permits: it is unknown when a running call will return its permit.
+        // The limit counts permits. The time when a running call returns its permit is unknown.
         EndReason::LimitReached { limit, resets_ms: 0 } => {
             let named = limit_text(limit, history);
             let what = "Every place of the limit";
@@ -334,14 +323,14 @@ pub fn limit_words(policy: &Policy, tenant: &TenantId, name: &str) -> Option<Str
     Some(policy.tenants.get(tenant).map_or_else(|| limit.to_string(), |owner| owner.limit(limit).to_string()))
 }
 
-/// A cancel's reason as part of a sentence.
+/// The reason for a cancellation, as part of a sentence.
 #[must_use]
 pub fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
 }
 
-/// The outcome and error of a call that began and has no result. Such a call must never be reported as not executed,
-/// regardless of how the turn ends.
+/// The outcome of a call that began and has no result. Such a call must never be reported as not executed, however the
+/// turn ends.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
@@ -350,7 +339,7 @@ pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     ))
 }
 
-/// The outcome and error of a task that an external runtime took without reporting its end.
+/// The outcome of a task that an external runtime took without reporting the task's end.
 fn taken_and_not_ended(reason: &EndReason, deadline_ms: i64, why: Option<&str>) -> (Outcome, CallError) {
     let what = match reason {
         EndReason::Expired => format!("The deadline {} came", rfc3339(deadline_ms)),
@@ -367,8 +356,7 @@ fn unknown(message: String) -> (Outcome, CallError) {
     (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
 }
 
-/// The approval of a call with these arguments, as reported in its result. `narrowed` has the values that approvers
-/// changed, as a JSON object from pointer to value.
+/// `narrowed` is a JSON object from pointer to value, with the values that approvers changed.
 #[must_use]
 pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str) -> CallApproval {
     let values: NarrowedValues = narrowed.and_then(|narrowed| serde_json::from_str(narrowed).ok()).unwrap_or_default();
@@ -378,17 +366,16 @@ pub fn approved(id: &str, by: &[String], narrowed: Option<&str>, arguments: &str
     CallApproval { id: id.to_owned(), by: by.to_vec(), arguments }
 }
 
-/// Renders the results of calls that end without running, for schedulers.
+/// Renders, for schedulers, the results of calls that end without running.
 #[derive(Debug, Clone)]
 pub struct Renderer<'a> {
-    /// How results are reported.
     pub options: &'a ReportOptions,
-    /// The policy from which the audit log takes the names of tools.
+    /// The source of tool names for the audit log.
     pub policy: &'a Policy,
 }
 
 impl Renderer<'_> {
-    /// The outcome and error of a call, and the number of attempts to add to its failed attempts.
+    /// Returns the outcome, the error, and the number of attempts to add to the call's failed attempts.
     #[must_use]
     pub fn outcome(&self, ended_call: &EndedCall<'_>, tool: &str) -> (Outcome, CallError, u32) {
         let EndedCall { name, turn, reason, fate, .. } = ended_call;
@@ -484,7 +471,7 @@ mod tests {
         .unwrap()
     }
 
-    /// The results of all calls of a turn that ends for `reason`, each with its audit entry.
+    /// The result of each call of a turn that ends for `reason`, and the call's audit entry.
     fn render(turn: &Turn, reason: &EndReason, options: &ReportOptions) -> Vec<(Value, Value)> {
         let name = TurnName::parse("acme:t1").unwrap();
         let policy = Policy::default();

@@ -1,5 +1,5 @@
-//! The retry loop for work that must not be dropped while Redis is unreachable. It does not handle settlements that a
-//! script error rejected: the worker's batches retry them in a loop of their own.
+//! The retry loop for work that must not be dropped while Redis is unreachable. If a script error rejects a settlement,
+//! the worker's batches retry it in a loop of their own.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,12 +7,10 @@ use std::time::Duration;
 use tickfleet_store::Backoff;
 use tokio_util::sync::CancellationToken;
 
-/// The result of one attempt.
 #[derive(Debug)]
 pub enum Attempt<T> {
-    /// The attempt succeeded, with this result.
     Done(T),
-    /// The attempt failed. The next one follows after a growing wait ([`Backoff`]).
+    /// The attempt failed. The next attempt follows after a growing wait ([`Backoff`]).
     Failed,
     /// The work cannot be done yet. The next attempt follows after this time.
     Later(Duration),
@@ -22,7 +20,6 @@ pub enum Attempt<T> {
 
 /// How a loop waits between two attempts, and when it must stop.
 pub trait RetryWait {
-    /// Returns true if the loop must stop.
     fn is_over(&self) -> bool;
     /// Waits for `time`, or until the loop must stop.
     fn pause(&self, time: Duration) -> impl Future<Output = ()> + Send;
@@ -55,8 +52,9 @@ impl RetryWait for NeverStop {
     }
 }
 
-/// Repeats `attempt` until it is done, and returns its result. Makes at least one attempt. Returns `None` if the loop
-/// must stop first. After each failed attempt, the loop checks this before and after the wait.
+/// Repeats `attempt` until it is done, and returns its result. Makes at least one attempt. If the loop must stop before
+/// an attempt is done, returns `None`. After a failed attempt, the loop checks for a stop before and after
+/// the wait.
 ///
 /// This function logs nothing: each attempt logs its own failures.
 pub async fn retry_until<T, AttemptFuture: Future<Output = Attempt<T>>>(

@@ -12,9 +12,9 @@ use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
 use crate::active_policy::ActivePolicy;
 use crate::limit_rows::{counter_of, known_zone};
 
-/// The worker slots that a process has counted. Limits on shares and parts of the slots depend on them.
+/// The worker slots that a process has counted. Limits on the slots depend on these counts.
 pub trait SlotBounds: Sync {
-    /// True if the limit must be counted. False if the limit is a share of the slots, and there are enough slots for
+    /// Returns true if the limit must be counted. A share of the slots is not counted while there are enough slots for
     /// every tenant.
     fn counts(&self, limit: &Limit) -> bool;
 
@@ -22,7 +22,7 @@ pub trait SlotBounds: Sync {
     fn max_of(&self, limit: &Limit, tenant: &TenantId) -> Option<u64>;
 }
 
-/// For a process that does not count slots. Limits that are a share of the slots are not counted.
+/// The bounds of a process that does not count slots: limits that are a share of the slots are not counted.
 #[derive(Debug, Clone, Copy)]
 pub struct NoSlotBounds;
 
@@ -36,16 +36,13 @@ impl SlotBounds for NoSlotBounds {
     }
 }
 
-/// The rules of a policy in one shard.
 #[derive(Clone)]
 pub struct ActiveRules<'a> {
-    /// The policy with its run-time settings.
     pub active: Arc<ActivePolicy>,
-    /// The shard's generations of the policy and settings.
+    /// This shard's generations of the policy and settings.
     pub generations: Generations,
     /// The shard, and the number of shards.
     pub shard: (u32, u32),
-    /// The workers' slots.
     pub slots: &'a dyn SlotBounds,
 }
 
@@ -71,7 +68,7 @@ impl tickfleet_core::turn::limit::Policy for ActiveRules<'_> {
 }
 
 impl ActiveRules<'_> {
-    /// The debits of caps, followed by those of configured limits.
+    /// Returns the debits of caps, followed by the debits of configured limits.
     fn debits(
         &self,
         name: &TurnName,
@@ -82,7 +79,7 @@ impl ActiveRules<'_> {
         let policy = &self.active.policy;
         let tenant = &name.tenant;
         let mut caps = policy.caps(owner, agent);
-        // Without calls per tick, turns of a paused agent wait in its tick queue, at most until their deadlines.
+        // With 0 calls per tick, turns of a paused agent wait in its tick queue, at most until their deadlines.
         if policy.pause(tenant, &head.agent).is_some() {
             caps.calls_per_tick = 0;
         }
@@ -134,8 +131,8 @@ impl ActiveRules<'_> {
     }
 }
 
-/// The offset of an agent's ticks, ms. It is smaller than the length of a tick. The offset is a stable hash, so that a
-/// million agents do not wake at the same moment.
+/// The offset of an agent's ticks in ms, smaller than a tick. The offset is a stable hash, so that a million agents do
+/// not wake at the same moment.
 #[must_use]
 pub fn stagger_ms(tenant: &TenantId, agent: &AgentId, tick_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

@@ -1,16 +1,14 @@
-//! Limits a whole process to one suspect at a time.
-
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Grants the right to handle a suspect, that is, work that a process held when it died. A process has only one such
-/// right, even if it serves several shards. All work of a process dies with it, and a crash must count against only one
-/// suspect (invariant 17). Clones share the right.
+/// Grants the right to handle a suspect: work that a process held when it died. A process has only one such right, even
+/// if it serves several shards. All work of a process dies with it, and a crash must count against only one suspect
+/// (invariant 17). Clones share the right.
 #[derive(Debug, Clone)]
 pub struct SuspectSemaphore(Arc<Semaphore>);
 
-/// The right to handle a suspect. It is returned when this value is dropped.
+/// The right to handle a suspect. Dropping this value returns the right.
 #[derive(Debug)]
 pub struct SuspectPermit {
     /// `None` if the semaphore was closed, which does not happen.
@@ -24,8 +22,8 @@ impl Default for SuspectSemaphore {
 }
 
 impl SuspectSemaphore {
-    /// Waits until no other suspect is handled in this process. Waiting callers are served in order. If the future is
-    /// dropped before it completes, it has not taken the right.
+    /// Waits until no other suspect is handled in this process. Waiting callers are served in order. A future that is
+    /// dropped before it completes has not taken the right.
     pub async fn acquire(&self) -> SuspectPermit {
         SuspectPermit { _permit: Arc::clone(&self.0).acquire_owned().await.ok() }
     }

@@ -1,14 +1,12 @@
-//! The format of times in results and replies, and the offsets of windows.
-
-/// Formats a time for people and programs: RFC 3339 in UTC, to the second.
+/// RFC 3339 in UTC, to the second.
 #[must_use]
 pub fn rfc3339(ms: i64) -> String {
     let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
     time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
 }
 
-/// The offset of a counter's windows, ms. It is smaller than the length of a window. The offset is a stable hash, so
-/// that the windows of different counters do not all begin at the same moment.
+/// The offset of a counter's windows in ms, smaller than a window. The offset is a stable hash, so that the windows of
+/// different counters do not all begin at the same moment.
 #[must_use]
 pub fn counter_stagger_ms(limit: &str, counter: &str, period_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

@@ -1,5 +1,5 @@
-//! Spans and a metric with OpenTelemetry's names for models and agents (`gen_ai.*`). They are in addition to the
-//! project's own names.
+//! Spans and a metric with OpenTelemetry's names for models and agents (`gen_ai.*`). The process records them in
+//! addition to its own spans and metrics.
 //!
 //! The conventions are still in development (semantic-conventions-genai, read in November 2026), so the names are off
 //! unless a setting enables them. A second setting enables the content: arguments and results.
@@ -12,36 +12,32 @@ use tracing::Span;
 
 use crate::traces::TARGET;
 
-/// Buckets of [`TOOL_SECONDS`], seconds, as the conventions require.
+/// Buckets of [`TOOL_SECONDS`] in seconds, as the conventions require.
 const BUCKETS: [f64; 14] = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
 /// `gen_ai.execute_tool.duration` in the notation of Prometheus.
 const TOOL_SECONDS: &str = "gen_ai_execute_tool_duration_seconds";
 
-/// The recorded data of the whole process.
 static NAMES: AtomicBool = AtomicBool::new(false);
 static CONTENT: AtomicBool = AtomicBool::new(false);
 
-/// Sets whether spans and the metric with these names are recorded. `content` sets whether the spans contain arguments
-/// and results.
+/// Enables spans and the metric with these names. `content` also adds arguments and results to the spans.
 pub fn record(names: bool, content: bool) {
     NAMES.store(names, Ordering::Relaxed);
     CONTENT.store(names && content, Ordering::Relaxed);
 }
 
-/// Returns true if the names are recorded.
 #[must_use]
 pub fn is_recorded() -> bool {
     NAMES.load(Ordering::Relaxed)
 }
 
-/// Returns true if arguments and results are recorded.
 #[must_use]
 pub fn records_content() -> bool {
     CONTENT.load(Ordering::Relaxed)
 }
 
-/// The span of one attempt of a call; disabled if the names are not recorded. `id` is the model provider's ID of the
-/// call, or the fleet's ID if the provider gave none.
+/// The span of one attempt of a call. If the names are not recorded, the span is disabled. `id` is the model provider's
+/// ID of the call, or the fleet's ID if the provider gave none.
 #[must_use]
 pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -56,7 +52,7 @@ pub fn tool_span(tool: &str, id: &str, agent: &str) -> Span {
     )
 }
 
-/// The span of one request to a model; disabled if the names are not recorded.
+/// The span of one request to a model. If the names are not recorded, the span is disabled.
 #[must_use]
 pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     if !is_recorded() {
@@ -70,13 +66,13 @@ pub fn chat_span(provider: &str, model: &str, agent: &str) -> Span {
     )
 }
 
-/// Marks the span as failed. `word` is from a closed list of error types.
+/// `word` is from a closed list of error types.
 pub fn failed(span: &Span, word: &str) {
     span.record("otel.status_code", "ERROR");
     span.record("error.type", word);
 }
 
-/// The metric that the conventions define. While the names are not recorded, the metric has no series.
+/// The metric that the conventions define. While the names are not recorded, it has no series.
 #[derive(Debug)]
 pub(crate) struct ToolSeconds(HistogramVec);
 
@@ -89,7 +85,7 @@ impl ToolSeconds {
         Ok(Self(seconds))
     }
 
-    /// Records the duration of an attempt of a call of `tool`. `failed` is the error type, if the attempt failed.
+    /// Records the duration of an attempt. `failed` is the error type of a failed attempt.
     pub(crate) fn observe(&self, tool: &str, took: Duration, failed: Option<&str>) {
         if is_recorded() {
             self.0.with_label_values(&[tool, failed.unwrap_or_default()]).observe(took.as_secs_f64());

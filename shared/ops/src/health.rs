@@ -22,13 +22,13 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::{Metrics, RedisScrape, seconds_since_epoch};
 pub use super::progress::{LoopHandle, LoopState, Progress};
 
-/// How long a probe or scrape waits for Redis. This is shorter than the timeouts of kubelet and Prometheus in the chart
-/// (1 s or more), so that kubelet and Prometheus receive a response instead of a timeout.
+/// How long a probe or scrape waits for Redis. In the chart, the timeouts of kubelet and Prometheus are longer (1 s or
+/// more), so both receive a response instead of a timeout.
 const ASK_TIMEOUT: Duration = Duration::from_millis(900);
 
 type HealthCheck<T> = Arc<dyn Fn() -> BoxFuture<'static, T> + Send + Sync>;
 
-/// The state behind the probes of one process. Clones share it.
+/// Clones share the state.
 #[derive(Clone)]
 pub struct Health {
     progress: Progress,
@@ -44,12 +44,10 @@ impl std::fmt::Debug for Health {
     }
 }
 
-/// Why a process is not ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotReady {
-    /// The reason in words.
     pub reason: String,
-    /// Why Redis rejects writes, if Redis responds.
+    /// Why Redis rejects writes. `None` if Redis does not respond or accepts writes.
     pub refusal: Option<Refusal>,
 }
 
@@ -59,29 +57,23 @@ impl From<String> for NotReady {
     }
 }
 
-/// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum HealthError {
-    /// Another process uses the address.
     #[error("the address {addr} for metrics and health is taken by another process; configure another, or port 0")]
     Taken {
-        /// The requested address.
         addr: SocketAddr,
     },
-    /// The system rejects the address.
     #[error("cannot listen on {addr} for metrics and health: {source}")]
     Listen {
-        /// The requested address.
         addr: SocketAddr,
-        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl Health {
-    /// Probes that check `progress` and serve `metrics`. `ready` checks within 0.9 s whether the process can work now.
-    /// If Redis responds and accepts writes, `ready` returns `Ok` with optional lines for the response. Otherwise, it
-    /// returns the reason.
+    /// Probes that check `progress` and serve `metrics`. `ready` checks whether the process can work now, in at most
+    /// 0.9 s. If Redis responds and accepts writes, `ready` returns `Ok` with optional lines for the response.
+    /// Otherwise, `ready` returns the reason.
     pub fn new<F, Fut>(progress: Progress, metrics: Arc<Metrics>, ready: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -91,15 +83,15 @@ impl Health {
         Self { progress, metrics, started, ready: Arc::new(move || ready().boxed()), scrape: None }
     }
 
-    /// Marks startup as complete: `/startupz` returns 200 from now on. Call it when everything is built and the loops
-    /// run. Do not wait for Redis before the call: if Redis is unavailable when a process starts, the process waits,
-    /// and must not be restarted repeatedly.
+    /// Marks startup as complete: `/startupz` returns 200 from now on. Call this function when everything is built and
+    /// the loops run, but do not wait for Redis first. If Redis is unavailable, a starting process waits, and must not
+    /// be restarted repeatedly.
     pub fn started(&self) {
         self.started.store(true, Ordering::Relaxed);
     }
 
-    /// Adds `scrape`, which reads values from Redis whenever the metrics are read. If `scrape` returns `None` or takes
-    /// longer than 0.9 s, these values are absent from the metrics.
+    /// Adds `scrape`, which reads values from Redis at each scrape of the metrics. If `scrape` returns `None` or takes
+    /// longer than 0.9 s, these values are absent.
     #[must_use]
     pub fn with_scrape<F, Fut>(mut self, scrape: F) -> Self
     where
@@ -110,8 +102,8 @@ impl Health {
         self
     }
 
-    /// Listens on `addr` (port 0: any free port) until `shutdown` is canceled. Returns the bound address. Probes must
-    /// also respond during a drain, so cancel `shutdown` only at the end of the drain.
+    /// Listens on `addr` until `shutdown` is canceled. Port 0 means any free port. Returns the bound address. Probes
+    /// must also respond during a drain, so cancel `shutdown` only at the end of the drain.
     ///
     /// # Errors
     /// [`HealthError`] if the address is unavailable.
@@ -184,8 +176,8 @@ async fn metrics(State(health): State<Health>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
 }
 
-/// Sets the series of the loops. Loops with the same name, one per shard, share a series, which has the time of the
-/// loop that is furthest behind.
+/// Sets the series of the loops. Loops with the same name (one per shard) share a series. The series has the time of
+/// the loop that is furthest behind.
 fn show_loops(health: &Health) {
     let mut oldest: BTreeMap<&'static str, Duration> = BTreeMap::new();
     for LoopState { name, age, .. } in health.progress.loops() {
@@ -212,7 +204,6 @@ mod tests {
         Health::new(Progress::default(), Arc::new(Metrics::new().unwrap()), || async { Ok(String::new()) })
     }
 
-    /// The complete response to a GET request, head and body.
     async fn ask(addr: SocketAddr, path: &str) -> String {
         let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -228,7 +219,7 @@ mod tests {
         let tick = health.progress.register("tick", Duration::ZERO);
         let addr = health.serve(ANY_PORT, CancellationToken::new()).await.unwrap();
 
-        // Wait until some time has passed: a loop with a maximum gap of zero is then late.
+        // Wait until some time has passed. A loop with a maximum gap of zero is then late.
         let stalled = loop {
             let answer = ask(addr, "/livez").await;
             if answer.starts_with("HTTP/1.1 503") {
@@ -324,7 +315,7 @@ mod tests {
             backlog: vec![(WorkStage::Ready, Backlog::default())],
             ..RedisScrape::default()
         }));
-        // Each request waits for the other at the barrier. They meet only if both run at the same time.
+        // Each request waits for the other at the barrier, so both complete only if they run at the same time.
         let meeting = Arc::new(Barrier::new(2));
         let have_met = Arc::new(AtomicBool::new(false));
         let asked = (Arc::clone(&meeting), Arc::clone(&have_met));

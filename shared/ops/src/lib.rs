@@ -1,5 +1,5 @@
-//! The operational parts of every process: logs, traces, metrics, health and shutdown. Also the private Redis that
-//! `tickfleet dev` and the tests start.
+//! The operational parts of every process: logs, traces, metrics, health and shutdown. This crate also starts the
+//! private Redis of `tickfleet dev` and the tests.
 
 pub mod gen_ai;
 pub mod health;

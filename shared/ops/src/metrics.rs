@@ -1,5 +1,5 @@
-//! All metrics. `catalogue` is the table of the metrics' names, labels and help texts. The methods in this module
-//! record events in the metrics.
+//! All metrics. `catalogue` is the table of their names, labels and help texts. The methods in this module record
+//! events.
 //!
 //! No label names a tenant, agent, turn or task, because their number is unbounded. IDs belong in logs, traces and
 //! `explain`. The values of the labels `tool` and `rule` come from outside; `tool_labels.rs` bounds their number. Each
@@ -49,35 +49,31 @@ use self::tool_labels::ToolLabels;
 use tickfleet_model::{Outcome, RejectionCode};
 use tickfleet_store::Observer;
 
-/// Number of digits of the configuration's digest in its label.
 const DIGEST_DIGITS: usize = 12;
 
-/// The amount of work in one [`WorkStage`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Backlog {
-    /// Number of entries, turns or slices, depending on the stage.
+    /// Entries, turns or slices, depending on the stage.
     pub count: u64,
     /// Age of the oldest entry, turn or slice. `None` if the stage is empty.
     pub oldest: Option<Duration>,
 }
 
-/// The complete backlog. A stage that is not in the list is absent from the scrape.
+/// The backlog of all stages. A stage without an entry is absent from the scrape.
 pub type Backlogs = Vec<(WorkStage, Backlog)>;
 
-/// Values that were read from Redis during a scrape.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RedisScrape {
-    /// The waiting and running work in all shards.
     pub backlog: Backlogs,
-    /// Used memory, bytes.
+    /// Used memory, in bytes.
     pub memory_used: u64,
-    /// The memory limit, bytes. 0: no limit.
+    /// The memory limit, in bytes. 0: no limit.
     pub memory_max: u64,
     /// True if any shard rejects new work because memory is nearly full.
     pub pressure: bool,
     /// Age of the oldest unsealed entry of the audit log. `None` if no entry waits for a seal.
     pub unsealed: Option<Duration>,
-    /// The current time of each shard, ms since the epoch.
+    /// The current time of each shard, in ms since the epoch.
     pub shard_times_ms: Vec<i64>,
 }
 
@@ -90,7 +86,6 @@ pub struct Metrics {
     turns_admitted: IntCounterVec,
     calls_admitted: IntCounter,
     governance: GovernanceMetrics,
-    /// Metrics that only a gateway records.
     pub gateway: GatewayMetrics,
     turns_refused: IntCounterVec,
     released: IntCounter,
@@ -130,7 +125,7 @@ pub struct Metrics {
     loop_progress: GaugeVec,
     config_info: GaugeVec,
     config_generation: IntGauge,
-    /// The digest of the configuration whose generation is in `config_generation`.
+    /// The digest that belongs to the generation in `config_generation`.
     config_digest: Mutex<String>,
     config_agents: IntGauge,
     config_tenants: IntGauge,
@@ -150,8 +145,6 @@ impl Metrics {
         Self::of(ProcessRole::Both)
     }
 
-    /// The metrics of a process with this role.
-    ///
     /// # Errors
     /// Mistakes in the catalogue: two metrics have the same name, or a name has a character that Prometheus rejects.
     pub fn of(role: ProcessRole) -> Result<Self, prometheus::Error> {
@@ -215,73 +208,65 @@ impl Metrics {
     }
 }
 
-/// Intake and admission.
 impl Metrics {
-    /// `entries` entries were read from an inbound stream (`turns`, `tasks`).
+    /// Counts entries from the inbound stream `turns` or `tasks`.
     pub fn inbound(&self, stream: &'static str, entries: u64) {
         self.inbound.with_label_values(&[labels::known(&labels::STREAMS, stream)]).inc_by(entries);
     }
 
-    /// Admission decided about `turns` turns.
     pub fn admitted(&self, decision: Decision, turns: u64) {
         self.turns_admitted.with_label_values(&[decision.as_str()]).inc_by(turns);
     }
 
-    /// `calls` calls were debited and admitted.
     pub fn calls_admitted(&self, calls: u64) {
         self.calls_admitted.inc_by(calls);
     }
 
-    /// A turn was rejected with this code.
     pub fn refused(&self, code: &str) {
         self.turns_refused.with_label_values(&[labels::known(&RejectionCode::WORDS, code)]).inc();
     }
 
-    /// An entry was written to the dead stream.
+    /// Counts an entry that was written to the dead stream.
     pub fn dead(&self, reason: &str) {
         self.dead.with_label_values(&[labels::known(&RejectionCode::WORDS, reason)]).inc();
     }
 }
 
-/// Durations and times.
 impl Metrics {
-    /// `slices` slices with `calls` calls left their throttle queues.
+    /// Counts slices, and their calls, that left throttle queues.
     pub fn released(&self, slices: u64, calls: u64) {
         self.released.inc_by(slices);
         self.calls_admitted.inc_by(calls);
     }
 
-    /// `slices` parked slices returned to their queues.
+    /// Counts parked slices that returned to their queues.
     pub fn promoted(&self, slices: u64) {
         self.promoted.inc_by(slices);
     }
 
-    /// A round of the tick on a shard ended after `took`. The throttle queue that was due first was released `lag`
-    /// late.
+    /// Records one round of the tick on a shard. `lag` is the delay of the throttle queue that was due first.
     pub fn ticked(&self, shard: u32, took: Duration, lag: Duration) {
         self.tick_seconds.observe(took.as_secs_f64());
         self.tick_lags.record(shard, lag, Instant::now());
     }
 
-    /// `entries` slices or inbound entries were recovered from dead consumers.
+    /// Counts slices and inbound entries that were recovered from dead consumers.
     pub fn reaped(&self, entries: u64) {
         self.reaped.inc_by(entries);
     }
 
-    /// `slices` slices were quarantined.
     pub fn quarantined(&self, slices: u64) {
         self.quarantined.inc_by(slices);
     }
 
-    /// A holder lost its lease while it was alive (`scheduler`, `worker`, `external`).
+    /// Counts a lease that its holder lost while the holder was alive. `holder`: `scheduler`, `worker`, `external`.
     pub fn lease_lost(&self, holder: &'static str) {
         self.leases_lost.with_label_values(&[labels::known(&labels::HOLDERS, holder)]).inc();
     }
 }
 
-/// Execution of calls.
 impl Metrics {
-    /// Registers configured tools: their counters start at zero.
+    /// Starts the counters of configured tools at zero.
     pub fn tools_known<'a>(&self, tools: impl IntoIterator<Item = &'a str>) {
         for tool in tools {
             let tool = self.tools.label(tool, Outcome::Ok);
@@ -291,17 +276,18 @@ impl Metrics {
         }
     }
 
-    /// A slice began on a worker after `waited`.
+    /// Records how long a slice waited until a worker began the slice.
     pub fn started(&self, waited: Duration) {
         self.schedule_to_start.observe(waited.as_secs_f64());
     }
 
-    /// A turn or task ended, `took` after it was submitted.
+    /// Records the time from the submission of a turn or task to its end.
     pub fn turn_ended(&self, took: Duration) {
         self.turn_seconds.observe(took.as_secs_f64());
     }
 
-    /// A call of `tool` ended. `executed` is the time that its handler ran in the last attempt. `None` if it never ran.
+    /// Counts a call of `tool` that ended. `executed` is the duration of the handler's last attempt. `None`: the
+    /// handler never ran.
     pub fn call_ended(&self, tool: &str, outcome: Outcome, executed: Option<Duration>) {
         let tool = self.tools.label(tool, outcome);
         self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
@@ -310,38 +296,37 @@ impl Metrics {
         }
     }
 
-    /// A call ended without a worker. `tool` is its name if it is configured.
+    /// Counts a call that ended without a worker. `tool` is `None` if the tool is not configured.
     pub fn call_not_run(&self, tool: Option<&str>, outcome: Outcome) {
         let tool = self.tools.known_label(tool);
         self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
     }
 
-    /// An attempt failed and will be retried.
+    /// Counts a failed attempt that will be retried.
     pub fn retried(&self, reason: &'static str) {
         self.retries.with_label_values(&[labels::known(&labels::RETRIES, reason)]).inc();
     }
 
-    /// The fence rejected the verb (`STALE`).
+    /// Counts that the fence rejected `verb` (`STALE`).
     pub fn fenced(&self, verb: &'static str) {
         self.fenced.with_label_values(&[labels::known(&labels::FENCED, verb)]).inc();
     }
 
-    /// Registers a worker's slots. `busy_and_all` is called whenever the metrics are read, and returns the number of
-    /// busy slots and of all slots. The process' gauges are the sums over its workers. If it returns `None`, the worker
-    /// is removed.
+    /// Registers a worker's slots. At each scrape, `busy_and_all` returns the number of busy slots and of all slots.
+    /// The gauges of the process are the sums over its workers. If `busy_and_all` returns `None`, the worker is
+    /// removed.
     pub fn watch_slots(&self, busy_and_all: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
         self.slots_now.watch(busy_and_all);
     }
 
-    /// Registers the MCP servers of the process. `servers` is called whenever the metrics are read.
+    /// Registers the MCP servers of the process. `servers` is called at each scrape.
     pub fn watch_mcp(&self, servers: impl Fn() -> Vec<McpServer> + Send + Sync + 'static) {
         self.mcp_now.watch(servers);
     }
 }
 
-/// Redis, as seen by the process and its scrapes.
 impl Metrics {
-    /// Redis responded to a request after `took`. For a blocking read, `took` is `None`.
+    /// Records a response of Redis. `took` is `None` for a blocking read.
     pub fn redis_answered(&self, verb: &'static str, took: Option<Duration>) {
         let verb = labels::known(&labels::VERBS, verb);
         self.redis_commands.with_label_values(&[verb]).inc();
@@ -350,13 +335,12 @@ impl Metrics {
         }
     }
 
-    /// A request to Redis failed.
     pub fn redis_error(&self, verb: &'static str) {
         self.redis_errors.with_label_values(&[labels::known(&labels::VERBS, verb)]).inc();
     }
 
-    /// Sets the values that were read from Redis during a scrape. `None` means that Redis did not respond: the values
-    /// are removed. A gauge that kept its last value would hide the outage, and 0 would be wrong.
+    /// Sets the values that were read from Redis during a scrape. If Redis did not respond (`None`), removes the
+    /// values: an old value would hide the outage, and 0 would be wrong.
     pub fn scraped(&self, scraped: Option<&RedisScrape>) {
         self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
         self.unsealed_age(scraped.and_then(|scraped| scraped.unsealed));
@@ -377,31 +361,28 @@ impl Metrics {
         }
     }
 
-    /// A script rejected this process' policy as outdated.
+    /// Counts that a script rejected this process' policy as outdated.
     pub fn policy_stale(&self) {
         self.policy_stale.inc();
     }
 
-    /// The clock of Redis has jumped ahead.
     pub fn clock_jumped(&self) {
         self.clock_jumps.inc();
     }
 
-    /// The restart epoch of Redis has changed.
     pub fn epoch_changed(&self) {
         self.epoch_changes.inc();
     }
 
-    /// Redis has lost its streams or groups.
+    /// Counts a loss of streams or groups in Redis.
     pub fn state_lost(&self) {
         self.state_lost.inc();
     }
 }
 
-/// The process' loops and configuration.
 impl Metrics {
-    /// Sets the time at which each running loop last advanced, seconds since the epoch. The health server calls this at
-    /// each scrape. A loop that has ended is removed, because its last time would look like a stalled loop.
+    /// Sets the time at which each running loop last advanced, in seconds since the epoch. The health server calls this
+    /// function at each scrape. A loop that has ended is removed, because its last time would look like a stalled loop.
     pub fn loops(&self, advanced_seconds: impl IntoIterator<Item = (&'static str, f64)>) {
         self.loop_progress.reset();
         for (name, seconds) in advanced_seconds {
@@ -409,8 +390,8 @@ impl Metrics {
         }
     }
 
-    /// The configuration with this digest is active. `generation` is the generation of its policy in a shard (0: not
-    /// known yet). Each shard counts generations separately. The gauge has the highest generation.
+    /// Sets the digest and generation of the active configuration. Each shard counts generations separately; the gauge
+    /// has the highest generation. If the generation is not known yet, `generation` is 0.
     pub fn config_in_force(&self, digest: &str, generation: u64) {
         let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
         // One series per process: the previous configuration is removed.
@@ -427,18 +408,15 @@ impl Metrics {
         }
     }
 
-    /// Sets the number of agents whose list of tools was left out because it is too large.
     pub fn tool_lists_left_out(&self, agents: usize) {
         self.tool_lists_left_out.set(i64::try_from(agents).unwrap_or(i64::MAX));
     }
 
-    /// Sets the numbers of agents and tenants in the active policy.
     pub fn config_admits(&self, agents: usize, tenants: usize) {
         self.config_agents.set(i64::try_from(agents).unwrap_or(i64::MAX));
         self.config_tenants.set(i64::try_from(tenants).unwrap_or(i64::MAX));
     }
 
-    /// A reload of the configuration was applied (`ok`), or rejected without a change.
     pub fn config_reloaded(&self, ok: bool) {
         let [taken, rejected] = labels::RELOADS;
         self.config_reloads.with_label_values(&[if ok { taken } else { rejected }]).inc();
@@ -490,8 +468,8 @@ impl Observer for Metrics {
     }
 }
 
-/// An empty list of label values. A plain gauge cannot be removed. So a gauge that is absent at times is a vector
-/// without labels.
+/// An empty list of label values. A plain gauge cannot be removed, so a gauge that can be absent is a vector without
+/// labels.
 const fn none() -> &'static [&'static str] {
     &[]
 }
@@ -501,7 +479,7 @@ const fn wide(count: u64) -> f64 {
     count as f64
 }
 
-/// Seconds since the epoch by this machine's clock.
+/// The time in seconds since the epoch, by this machine's clock.
 #[allow(clippy::disallowed_methods, reason = "Prometheus wants a time stamp of its own world; nothing decides by it")]
 pub(super) fn seconds_since_epoch() -> f64 {
     std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()

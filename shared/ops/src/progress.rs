@@ -1,5 +1,3 @@
-//! Progress of the loops of a process, for `/livez`.
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,8 +5,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// All watched loops of one process. Clones share the loops. Times are monotonic. The check does not involve Redis: if
-/// it did, the whole fleet would be restarted at once whenever Redis is unavailable.
+/// All watched loops of one process. Clones share the loops. Times are monotonic. The check does not depend on Redis:
+/// otherwise, an outage of Redis would restart the whole fleet at once.
 #[derive(Debug, Clone)]
 pub struct Progress {
     born: Instant,
@@ -19,25 +17,23 @@ pub struct Progress {
 struct WatchedLoop {
     name: &'static str,
     gap_ms_max: u64,
-    /// When the loop last advanced, ms since `born`.
+    /// When the loop last advanced, in ms since `born`.
     advanced_ms: AtomicU64,
     finished: AtomicBool,
 }
 
-/// The handle of a watched loop. The loop calls [`Self::advanced`] in each iteration, idle or not.
+/// The handle of a watched loop. Even an idle loop calls [`Self::advanced`] in each iteration.
 ///
-/// Dropping it does not end the watch: a loop that panics also drops its handle, and must be reported as stalled.
-/// [`Self::finished`] ends the watch.
+/// Dropping the handle does not end the watch: a loop that panics also drops its handle, and must be reported as
+/// stalled. [`Self::finished`] ends the watch.
 #[derive(Debug, Clone)]
 pub struct LoopHandle {
     born: Instant,
     watched: Arc<WatchedLoop>,
 }
 
-/// The state of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopState {
-    /// The loop's name, as registered.
     pub name: &'static str,
     /// Time since the loop last advanced.
     pub age: Duration,
@@ -46,7 +42,6 @@ pub struct LoopState {
 }
 
 impl LoopState {
-    /// Returns true if the loop has not advanced for longer than `gap_max`.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.age > self.gap_max
@@ -60,8 +55,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Watches another loop. The registration counts as its first advance. `gap_max` is the longest time between two
-    /// calls of [`LoopHandle::advanced`] in a healthy process, including blocking reads and timeouts.
+    /// Watches another loop. The registration counts as the loop's first advance. `gap_max` is the longest time between
+    /// two calls of [`LoopHandle::advanced`] in a healthy process, including blocking reads and timeouts.
     #[must_use = "a loop whose handle is dropped is reported as stalled"]
     pub fn register(&self, name: &'static str, gap_max: Duration) -> LoopHandle {
         let watched = Arc::new(WatchedLoop {
@@ -74,7 +69,7 @@ impl Progress {
         LoopHandle { born: self.born, watched }
     }
 
-    /// Every loop that has not finished.
+    /// Returns every loop that has not finished.
     #[must_use]
     pub fn loops(&self) -> Vec<LoopState> {
         let now_ms = millis(self.born.elapsed());
@@ -83,7 +78,6 @@ impl Progress {
         loops.iter().map(|watched| watched.state(now_ms)).collect()
     }
 
-    /// The loops that have not advanced for longer than their maximum gap.
     #[must_use]
     pub fn stalled(&self) -> Vec<LoopState> {
         self.loops().into_iter().filter(LoopState::is_stalled).collect()
@@ -92,7 +86,7 @@ impl Progress {
 
 impl WatchedLoop {
     fn state(&self, now_ms: u64) -> LoopState {
-        // Saturate, because another thread possibly advanced the loop after `now_ms` was read.
+        // Saturate, because another thread can have advanced the loop after `now_ms` was read.
         let age_ms = now_ms.saturating_sub(self.advanced_ms.load(Ordering::Relaxed));
         LoopState {
             name: self.name,
@@ -103,12 +97,11 @@ impl WatchedLoop {
 }
 
 impl LoopHandle {
-    /// Reports an iteration of the loop.
     pub fn advanced(&self) {
         self.watched.advanced_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
     }
 
-    /// Ends the watch, because the loop ends as intended, for example in a drain.
+    /// Ends the watch of a loop that ends as intended, for example in a drain.
     pub fn finished(self) {
         self.watched.finished.store(true, Ordering::Relaxed);
     }

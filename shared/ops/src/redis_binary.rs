@@ -1,19 +1,15 @@
-//! Finds the Redis server program.
-
 use std::path::{Path, PathBuf};
 
-/// The environment variable with the program: a path, or a name in PATH.
+/// The environment variable that names the program: a path, or a name in PATH.
 const VARIABLE: &str = "TICKFLEET_REDIS_SERVER";
-/// Names to search for in PATH, in this order.
+/// The programs to search for in PATH, in this order.
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// No server program was found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerNotFound {
-    /// The variable does not name a program.
     #[error("TICKFLEET_REDIS_SERVER: {0:?} is not a program")]
     Named(PathBuf),
-    /// PATH has neither program.
+    /// PATH contains neither of the two programs.
     #[error(
         "found neither redis-server nor valkey-server in PATH. Install one (Debian: apt-get install redis-server), \
          name one with TICKFLEET_REDIS_SERVER, or point REDIS_URL at a running one"
@@ -21,11 +17,11 @@ pub enum ServerNotFound {
     InPath,
 }
 
-/// The program that `TICKFLEET_REDIS_SERVER` names. If the variable is not set, the first `redis-server` in PATH,
-/// otherwise the first `valkey-server`.
+/// The program that `TICKFLEET_REDIS_SERVER` names. If the variable is not set, searches PATH for `redis-server`, and
+/// then for `valkey-server`.
 ///
 /// # Errors
-/// [`ServerNotFound`] explains how to install one.
+/// [`ServerNotFound`] explains how to install a server.
 #[allow(clippy::disallowed_methods, reason = "PATH and the program's name belong to the machine, not to the fleet")]
 pub fn find_binary() -> Result<PathBuf, ServerNotFound> {
     let path = std::env::var_os("PATH").unwrap_or_default();

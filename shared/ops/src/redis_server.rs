@@ -21,42 +21,38 @@ use super::redis_binary;
 pub use super::redis_binary::{ServerNotFound, find_binary};
 use super::redis_watchdog::Watchdog;
 
-/// Maximum length of a unix socket's path on Linux, bytes (`sun_path` without its terminator).
+/// Maximum length of a unix socket's path on Linux, in bytes (`sun_path` without its terminator).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// The interval between two checks of a server that starts or stops.
 const STEP: Duration = Duration::from_millis(10);
 /// Maximum attempts to find a free port. Another process can take a port before the server does.
 const PORT_TRIES: usize = 5;
-/// Maximum number of lines of the server's log in an error.
+/// Maximum lines of the server's log in an error.
 const LOG_LINES: usize = 8;
 
-/// The address of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Listen {
     /// The unix socket `redis.sock` in the server's folder. Only this user has access to the folder.
     #[default]
     Socket,
-    /// This port of 127.0.0.1. With 0, the server takes a free port, and keeps it over restarts.
+    /// This port of 127.0.0.1. If the port is 0, a free port is chosen and kept over restarts.
     Loopback(u16),
 }
 
-/// Options of a server.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
     /// Folder of the socket, data and log. Created if missing. If the server listens on a socket, the folder's path
     /// must be short (about 90 bytes).
     pub dir: PathBuf,
-    /// The address.
     pub listen: Listen,
-    /// True if the server writes an append-only file in `dir`, and so keeps its data over a restart.
+    /// If true, the server writes an append-only file in `dir`, so its data survives a restart.
     pub appendonly: bool,
     /// Maximum bytes of memory. `None`: no limit.
     pub maxmemory: Option<u64>,
     /// Absolute path of a configuration file. Arguments override the file. A sentinel needs a file that it can rewrite.
     pub config: Option<PathBuf>,
-    /// Further arguments, such as `["--io-threads", "2"]`. They override the default arguments.
+    /// Further arguments, such as `["--io-threads", "2"]`. These arguments override the defaults.
     pub extra_args: Vec<String>,
-    /// The program. `None`: found with [`find_binary`].
+    /// The server's program. If `None`, [`find_binary`] finds the program.
     pub binary: Option<PathBuf>,
     /// Maximum time from the start of the server to its first response. Loading a large append-only file takes time.
     pub ready_within: Duration,
@@ -81,65 +77,49 @@ impl ServerOptions {
     }
 }
 
-/// Why a server did not start or stop.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// No program was found.
     #[error(transparent)]
     NoBinary(#[from] ServerNotFound),
-    /// The socket's path is too long.
     #[error(
         "the path of the socket {0:?} has more than {SOCKET_PATH_BYTES_MAX} bytes; choose a folder with a shorter path"
     )]
     PathTooLong(PathBuf),
-    /// The folder cannot be used.
     #[error("cannot use the folder {dir:?} for Redis: {source}")]
     Folder {
-        /// The folder.
         dir: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
-    /// Another running server uses the folder.
     #[error("a running Redis uses the folder {0:?}: stop the other Tickfleet, or wait until it has saved")]
     InUse(PathBuf),
-    /// The program cannot be started.
     #[error("cannot start {binary:?}: {source}")]
     Spawn {
-        /// The program.
         binary: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
-    /// The server ended instead of responding.
+    /// The server ended before its first response.
     #[error("{binary:?} exited at once ({status}); its output:\n{log}")]
     Ended {
-        /// The program.
         binary: PathBuf,
-        /// The exit status.
         status: ExitStatus,
-        /// The end of its log.
+        /// The end of the server's log.
         log: String,
     },
-    /// The requested port is taken.
     #[error("the port {0} of 127.0.0.1 is taken: choose another one")]
     PortTaken(u16),
-    /// The server runs, but does not respond.
     #[error("{binary:?} did not respond within {waited:?}; its output:\n{log}")]
     Silent {
-        /// The program.
         binary: PathBuf,
-        /// The time after which the wait for a response ended.
         waited: Duration,
-        /// The end of its log.
+        /// The end of the server's log.
         log: String,
     },
-    /// The system rejects a signal, or a wait for the process.
+    /// The system rejected a signal, or a wait for the process.
     #[error("cannot control the Redis child process: {0}")]
     Control(#[from] io::Error),
 }
 
-/// A running private server. Dropping it kills the server without saving. [`Self::stop`] lets it save.
+/// A running private server. Dropping this value kills the server without saving; [`Self::stop`] lets the server save.
 #[derive(Debug)]
 pub struct PrivateRedis {
     options: ServerOptions,
@@ -204,19 +184,17 @@ impl PrivateRedis {
         self.port.is_none().then(|| socket_in(&self.options.dir))
     }
 
-    /// The server's process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The server's folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.options.dir
     }
 
-    /// Sends a signal to the server. SIGSTOP makes the server hang, and SIGCONT resumes it.
+    /// Sends a signal to the server. For example, SIGSTOP makes the server hang, and SIGCONT resumes the server.
     ///
     /// # Errors
     /// [`ServerError::Control`] if the process has ended.
@@ -240,7 +218,7 @@ impl PrivateRedis {
         Ok(())
     }
 
-    /// Lets the server save and end. If this takes longer than `stop_within`, kills the server.
+    /// Lets the server save and end. If the server does not end within `stop_within`, kills the server.
     ///
     /// # Errors
     /// [`ServerError::Control`] if the system rejects a signal.
@@ -262,8 +240,7 @@ impl PrivateRedis {
         Ok(())
     }
 
-    /// Starts the server again with the same folder, port and options, after [`Self::kill9`] or [`Self::stop`]. A
-    /// running server is stopped first.
+    /// Starts the server again with the same folder, port and options. A running server is stopped first.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -321,7 +298,7 @@ fn folder_error(options: &ServerOptions, source: io::Error) -> ServerError {
     ServerError::Folder { dir: options.dir.clone(), source }
 }
 
-/// Creates the folder with access for this user only. Returns its absolute path, because server and clients possibly
+/// Creates the folder with access for this user only. Returns the absolute path, because the server and its clients can
 /// have different working folders.
 fn own_folder(dir: &Path) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;

@@ -1,14 +1,14 @@
 //! Ends the private Redis after the parent process has ended, even if the parent was killed.
 //!
 //! `Drop` does not run when a process is killed. The kernel's `PR_SET_PDEATHSIG` needs unsafe code, and reacts to the
-//! end of the *thread* that started the child. So a small shell holds the read end of a pipe, and only this process has
-//! the write end. When this process ends, the shell's `read` returns, and the shell ends the server.
+//! end of the *thread* that started the child. So a small shell holds the read end of a pipe, and only this process
+//! holds the write end. When this process ends, the shell's `read` returns, and the shell ends the server.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// Continues the server, because it is possibly stopped. Lets it save, waits up to five seconds, then kills it. `$1` is
-/// the server's process ID.
+/// Continues the server, which may be stopped by a signal, and lets the server save. Waits up to five seconds, then
+/// kills the server. `$1` is the server's process ID.
 const SCRIPT: &str = r#"
 read -r _
 kill -CONT "$1" && kill -TERM "$1" || exit 0
@@ -19,16 +19,15 @@ done
 kill -KILL "$1"
 "#;
 
-/// The watch over a server. Dropping it ends the watch. Drop it before the server is reaped, because the process ID of
-/// a reaped server can belong to another process.
+/// The watch over a server. Dropping this value ends the watch. Drop it before the server is reaped, because the
+/// process ID of a reaped server can belong to another process.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     shell: Child,
 }
 
 impl Watchdog {
-    /// Watches the server `pid`. If no shell can be started, there is no watchdog, and a crash of this process leaves
-    /// the server running.
+    /// If no shell can be started, returns `None`. A crash of this process then leaves the server running.
     pub(super) fn watch(pid: u32) -> Option<Self> {
         let spawned = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "tickfleet-watchdog", &pid.to_string()])
@@ -53,7 +52,7 @@ impl Watchdog {
 
 #[cfg(test)]
 impl Watchdog {
-    /// Closes this end of the pipe, as the system does when the process ends.
+    /// The system does the same when the process ends.
     pub(super) fn close_pipe(&mut self) {
         self.shell.stdin = None;
     }

@@ -14,11 +14,10 @@ use tracing_subscriber::layer::{Context, Filter};
 
 /// Minimum interval between two equal warnings or errors in the log.
 const EVERY: Duration = Duration::from_secs(10);
-/// Maximum number of remembered lines: far more than there are log statements.
+/// Maximum remembered lines. There are far fewer log statements.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// Passes the first of several equal warnings or errors, and then one in each [`EVERY`]. Lines of lower levels always
-/// pass.
+/// Passes the first of several equal warnings or errors, and then one per [`EVERY`]. Lines of lower levels always pass.
 #[derive(Debug, Default)]
 pub(super) struct RepeatFilter {
     seen: Mutex<HashMap<u64, Instant>>,
@@ -32,7 +31,7 @@ impl RepeatFilter {
         }
         if seen.len() >= REMEMBERED_MAX {
             seen.retain(|_, last| now.duration_since(*last) < EVERY);
-            // All remembered lines are recent. Forget them: repeated lines are better than unbounded memory.
+            // All remembered lines are recent. Drop them, because repeated lines are better than unbounded memory.
             if seen.len() >= REMEMBERED_MAX {
                 seen.clear();
             }
@@ -80,7 +79,6 @@ mod tests {
 
     use super::*;
 
-    /// Counts the lines that pass.
     struct Counting(Arc<AtomicUsize>);
 
     impl<S: Subscriber> Layer<S> for Counting {

@@ -1,4 +1,4 @@
-//! Shutdown in two phases: the first signal starts a drain, the second one stops the process.
+//! Shutdown in two phases: the first signal starts a drain, and the second signal stops the process.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt, stream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The two phases. Clones share their state.
+/// Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     /// Phase one: lease no new work, finish running work, and release the rest.
@@ -19,7 +19,7 @@ impl Shutdown {
     /// Handles SIGTERM and SIGINT from now on. The first signal starts [`Self::draining`], the second signal starts
     /// [`Self::now`], and later signals have no effect. Must be called inside a tokio runtime.
     ///
-    /// These signals have no default action for PID 1, which would otherwise ignore them.
+    /// Without this handling, PID 1 would ignore the signals, because it has no default action for them.
     ///
     /// # Errors
     /// The system rejects a signal handler.
@@ -34,18 +34,17 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// Starts phase one, as the first signal does.
     pub fn drain(&self) {
         self.draining.cancel();
     }
 
-    /// Starts phase two, and phase one if it has not started.
+    /// Also starts phase one, if it has not started.
     pub fn stop_now(&self) {
         self.draining.cancel();
         self.now.cancel();
     }
 
-    /// Starts one phase for each of `signals`, until both have started.
+    /// Starts one phase per signal, until both phases have started.
     async fn follow(self, signals: impl Stream<Item = &'static str>) {
         let mut signals = std::pin::pin!(signals);
         while let Some(name) = signals.next().await {

@@ -14,7 +14,6 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 use super::repeat_filter::RepeatFilter;
 use super::traces::Traces;
 
-/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -37,10 +36,8 @@ impl std::str::FromStr for LogFormat {
     }
 }
 
-/// The level and format of a process' log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogOptions {
-    /// The format of lines.
     pub format: LogFormat,
     /// A level (`info`), or levels by target (`info,tickfleet_store=debug`), as `EnvFilter` takes them.
     pub level: String,
@@ -52,33 +49,26 @@ impl Default for LogOptions {
     }
 }
 
-/// Why logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The level is invalid.
     #[error("log level {level:?}: {why}; expected off, error, warn, info, debug or trace, or TARGET=LEVEL pairs")]
     Level {
-        /// The invalid text.
         level: String,
-        /// The problem with it.
         why: String,
     },
-    /// The format is unknown.
     #[error("log format {0:?} is unknown; expected pretty or json")]
     Format(String),
-    /// Logging has already started in this process.
     #[error("logging was started twice in one process: {0}")]
     Started(#[from] tracing_subscriber::util::TryInitError),
-    /// Logging has not started, so its level cannot be changed.
     #[error("cannot change the log level: logging was not started")]
     NotStarted,
 }
 
-/// The level of the process' log, once logging has started. There is one log per process.
+/// Empty until logging has started.
 static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
-/// Starts logging for the whole process, and the export of spans if it is configured. Call it once, before the first
-/// log line.
+/// Starts logging for the whole process. Also starts the export of spans, if it is configured. Call this function
+/// once, before the first log line.
 ///
 /// # Errors
 /// [`TelemetryError::Level`] if the level is invalid, [`TelemetryError::Started`] on a second call.
@@ -103,17 +93,16 @@ pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), Telemet
     Ok(())
 }
 
-/// A layer that writes JSON lines to stderr.
 fn json_lines<S>() -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> LookupSpan<'a>,
 {
     let lines = fmt::layer().with_writer(std::io::stderr).json();
-    // Put fields at the top level, so that a collector's query uses `turn` instead of `fields.turn`.
+    // Put fields at the top level, so that a collector's query is `turn` instead of `fields.turn`.
     lines.flatten_event(true).with_current_span(true).with_span_list(false).boxed()
 }
 
-/// Writes the events of `emit` as JSON log lines. Use it for errors before logging has started.
+/// Writes the events of `emit` as JSON log lines. Use this function for errors before logging has started.
 pub fn emit_json(emit: impl FnOnce()) {
     tracing::subscriber::with_default(tracing_subscriber::registry().with(json_lines()), emit);
 }
@@ -129,28 +118,27 @@ pub fn set_level(level: &str) -> Result<(), TelemetryError> {
     handle.reload(filter).map_err(|_| TelemetryError::NotStarted)
 }
 
-/// Returns true if log lines are colored: if stderr is a terminal, and `NO_COLOR` is unset or empty
-/// (<https://no-color.org>).
+/// Returns true if stderr is a terminal, and `NO_COLOR` is unset or empty (<https://no-color.org>).
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of terminals, no setting of ours")]
 fn colour_wanted() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Parses a level. `EnvFilter` alone would interpret a misspelled level (`inof`) as the name of a target, and then log
-/// nothing. A bare word must therefore be a level here.
+/// Parses a level. `EnvFilter` alone would take a misspelled level (`inof`) for the name of a target, and then log
+/// nothing. So a bare word must be a level here.
 fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     let fail = |why: String| TelemetryError::Level { level: level.to_owned(), why };
     let directives: Vec<&str> = level.split(',').map(str::trim).collect();
     for directive in &directives {
         let bare = !directive.contains(['=', '[']);
-        // The parser would accept an empty word as the level `error`. An empty word is certainly a mistake.
+        // The parser would accept an empty word as the level `error`, but an empty word is a mistake.
         if directive.is_empty() || (bare && directive.parse::<LevelFilter>().is_err()) {
             return Err(fail(format!("{directive:?} is not a level")));
         }
     }
-    // The MCP library logs whole messages, including arguments and results. It is silent unless the level names it.
+    // The MCP library logs whole messages, including arguments and results. So it is silent unless the level names it.
     let quiet = if level.contains("rmcp") { "" } else { ",rmcp=off" };
-    // Joined without blanks around commas, which `EnvFilter` would treat as part of the names.
+    // Join without blanks, because `EnvFilter` would treat blanks as part of the names.
     EnvFilter::try_new(directives.join(",") + quiet).map_err(|error| fail(error.to_string()))
 }
 

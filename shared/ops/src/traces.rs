@@ -1,5 +1,5 @@
-//! Traces. The process passes on the trace context of a producer. If an endpoint is configured, the process also
-//! exports its own spans as OTLP over HTTP.
+//! Traces. The process passes on the trace context of a producer. If an endpoint is configured, it also exports its own
+//! spans as OTLP over HTTP.
 //!
 //! Without an endpoint, spans cost nothing: they have level debug and the target [`TARGET`], and `tracing` builds a
 //! span only if its level is enabled.
@@ -25,40 +25,34 @@ use tracing_subscriber::registry::LookupSpan;
 
 use tickfleet_model::Context;
 
-/// The target of all exported spans, and of nothing else.
+/// The target of all exported spans. Nothing else uses this target.
 pub const TARGET: &str = "tickfleet::span";
 
-/// Timeout of one request to the collector.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an ending process waits for the export of its last spans.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// True if spans are exported. There is one exporter per process.
 static EXPORTING: AtomicBool = AtomicBool::new(false);
 
-/// The destination of spans, and their sampling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceOptions {
-    /// Base URL of the collector (`http://otel-collector:4318`); spans are posted to `/v1/traces` below it.
+    /// Base URL of the collector, such as `http://otel-collector:4318`. Spans are posted to `/v1/traces` below this
+    /// URL.
     pub endpoint: String,
-    /// Sampled share of the traces that start in this process, from 0 to 1. If a producer has started the
-    /// trace, the producer's decision applies.
+    /// Sampled share of the traces that start in this process, from 0 to 1. If a producer has started the trace, the
+    /// producer's decision applies.
     pub sample_ratio: f64,
     /// `service.name` of the spans.
     pub service_name: String,
 }
 
-/// Why spans cannot be exported.
 #[derive(Debug, thiserror::Error)]
 #[error("spans cannot be exported to {endpoint}: {why}")]
 pub struct TracesError {
-    /// The destination.
     pub endpoint: String,
-    /// The reason.
     pub why: String,
 }
 
-/// The export of spans.
 #[derive(Debug)]
 pub struct Traces {
     provider: SdkTracerProvider,
@@ -66,7 +60,7 @@ pub struct Traces {
 
 impl Traces {
     /// Prepares the export; [`super::telemetry::init`] starts it. Must be called inside a tokio runtime. If the
-    /// collector is unavailable or does not accept spans, they are dropped, with a log line.
+    /// collector is unavailable or rejects spans, the spans are dropped and the loss is logged.
     ///
     /// # Errors
     /// [`TracesError`] if the endpoint is not a URL, or the client cannot be created.
@@ -93,7 +87,7 @@ impl Traces {
         Ok(Self { provider })
     }
 
-    /// Returns the layer that passes only spans with [`TARGET`] to the exporter.
+    /// Passes only spans with [`TARGET`] to the exporter.
     pub(super) fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: tracing::Subscriber + for<'a> LookupSpan<'a>,
@@ -103,12 +97,11 @@ impl Traces {
         layer.with_tracked_inactivity(false).with_threads(false).with_location(false).with_filter(ours)
     }
 
-    /// Marks the export as started. From now on, spans have a context that other services can continue.
+    /// From now on, spans have a context that other services can continue.
     pub(super) fn started(&self) {
         EXPORTING.store(true, Ordering::Relaxed);
     }
 
-    /// Exports the remaining spans, and ends the export.
     pub async fn flush(self) {
         let provider = self.provider;
         let flushed = tokio::task::spawn_blocking(move || provider.shutdown());
@@ -124,20 +117,20 @@ impl Traces {
 /// The trace context of a request to another service: the headers `traceparent` and `tracestate`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext {
-    /// W3C trace context. If spans are exported, its parent is the current span, otherwise the producer's span.
+    /// W3C trace context. The parent is the current span or, if spans are not exported, the producer's span.
     pub traceparent: String,
     /// The vendors' data, unchanged.
     pub tracestate: Option<String>,
 }
 
-/// Makes `span` a child of the span in `traceparent`. Has no effect if spans are not exported, or `traceparent` is
+/// Makes `span` a child of the span in `traceparent`. Has no effect if spans are not exported, or if `traceparent` is
 /// absent or invalid.
 pub fn follow(span: &Span, traceparent: Option<&str>, tracestate: Option<&str>) {
     if span.is_disabled() || !EXPORTING.load(Ordering::Relaxed) {
         return;
     }
     if let Some(remote) = traceparent.and_then(|parent| remote(parent, tracestate)) {
-        // Fails only if the span has already begun. Such a span already has a parent.
+        // This fails only if the span has already begun. Such a span already has a parent.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(remote));
     }
 }
@@ -154,16 +147,15 @@ pub fn traceparent(span: &Span) -> Option<String> {
     context.is_valid().then(|| format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id()))
 }
 
-/// The trace context of a request that is sent now for a turn. `context` is the turn's context. `None` if the producer
-/// gave no trace context and spans are not exported.
+/// The trace context of a request that is sent now for a turn. `context` is the turn's context. `None` if spans are not
+/// exported and the producer gave no trace context.
 #[must_use]
 pub fn outgoing(context: &Context) -> Option<TraceContext> {
     let traceparent = traceparent(&Span::current()).or_else(|| context.traceparent.clone())?;
     Some(TraceContext { traceparent, tracestate: context.tracestate.clone() })
 }
 
-/// Parses the trace context of another process. The format was checked on arrival. `None` if the context is invalid
-/// nevertheless.
+/// Parses the trace context of another process. `None` if it is invalid, although its format was checked on arrival.
 fn remote(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.split('-').skip(1);
     let trace = TraceId::from_hex(parts.next()?).ok()?;

@@ -12,7 +12,6 @@ use chrono::DateTime;
 use tickfleet_proof::lines::{self, End, Header};
 use tickfleet_proof::seal::{ChainName, EntryId, Head, Leaf, Losses, Signer, seal};
 
-/// Entries in one seal.
 const BATCH: usize = 500;
 const AGENTS: u64 = 100;
 const BEGAN_MS: u64 = 1_800_000_000_000;

@@ -1,5 +1,5 @@
-//! Measures sealing, verifying, proving and what-if of an export: processor time of one core, and peak memory. Each
-//! step runs in its own process. Pass the output of the example `export`:
+//! Measures the processor time of one core and the peak memory for sealing, verifying, proving and a what-if of an
+//! export. Each step runs in its own process. Pass the output of the example `export`:
 //! `cargo run --release -p tickfleet-proof --example measure million.jsonl`
 
 use std::cell::Cell;
@@ -21,7 +21,7 @@ use tickfleet_proof::whatif::recorded::{LogStart, OperatorActions, RecordedEntry
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
 
-/// The agents and tenant in the output of `export`, and the caps on their ticks and days.
+/// As in the output of `export`.
 const AGENTS: u64 = 100;
 const CALLS_PER_TICK: u32 = 10;
 const CALLS_PER_DAY: u32 = 1_000_000;
@@ -55,7 +55,7 @@ fn measure(path: &str, what: &str) -> Result<(), Box<dyn Error>> {
         _ => decide_anew(lines)?,
     };
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The fields after the process' name. Fields 11 and 12 of them are user and system time.
+    // In the fields after the process' name, indexes 11 and 12 are user and system time.
     let numbers: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let of = |at: usize| numbers.get(at).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or_default();
     let seconds = (of(11) + of(12)) / TICKS;
@@ -73,8 +73,8 @@ struct EntryTenant {
     tenant: String,
 }
 
-/// A scheduler's work for entries, without requests to Redis: reads the tenant, hashes, and writes one seal for 500
-/// entries. If `seals` is false, entries are only read. Subtract the time of that run.
+/// Does a scheduler's work for entries, without requests to Redis: reads the tenant, hashes, and writes one seal for
+/// each 500 entries. If `seals` is false, entries are only read, so that the time of that run can be subtracted.
 fn seal_all(lines: impl Iterator<Item = std::io::Result<String>>, seals: bool) -> MeasureResult {
     let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
     let signer = Signer::new("k1", &"07".repeat(32)).map_err(std::io::Error::other)?;
@@ -120,8 +120,8 @@ fn prove(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult 
     Ok((proof.calls, format!("{} claims hold: {}", proof.claims.len(), proof.holds)))
 }
 
-/// Replays caps and limits under the fleet's own policy. The command also runs the guards for each call, and sorts the
-/// log first.
+/// Replays caps and limits under the fleet's own policy. In addition, the command `tickfleet whatif` runs the guards
+/// for each call, and sorts the log first.
 fn decide_anew(lines: impl Iterator<Item = std::io::Result<String>>) -> MeasureResult {
     let mut policy = Policy::default();
     policy.defaults.calls_per_tick = CALLS_PER_TICK;

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::seal::{ChainName, SealBody, encode, head_of};
 
-/// The version of the anchor format.
 const FORMAT: u32 = 1;
 
 /// The head of a chain, as one line of JSON.
@@ -25,7 +24,7 @@ pub struct Anchor {
     pub entries: u64,
     /// The head of the chain.
     pub head: String,
-    /// The time of the seal, ms by the shard's clock.
+    /// The time of the seal (ms by the shard's clock).
     pub sealed_ms: i64,
     /// The ID of the key that signed the seal.
     pub key_id: String,
@@ -55,14 +54,13 @@ impl Anchor {
         })
     }
 
-    /// The chain that the head belongs to.
     #[must_use]
     pub fn chain(&self) -> ChainName {
         ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
     }
 
-    /// Parses an anchor from a line. The anchor is the line itself, the text after `anchor=`, or the member
-    /// `fields.anchor` or `anchor` of a JSON log line.
+    /// Parses an anchor from a line: the line itself, the text after `anchor=`, or the member `fields.anchor` or
+    /// `anchor` of a JSON log line.
     #[must_use]
     pub fn read(line: &str) -> Option<Self> {
         let line = line.trim();

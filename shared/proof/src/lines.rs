@@ -1,7 +1,7 @@
-//! The lines of an export: a header, then the entries and seals of each shard in their order, then an end.
+//! The lines of an export: a header, then the entries and seals of each shard in order, then an end.
 //!
-//! A line contains an entry's text unchanged, because exactly these bytes were sealed. So an export can be split,
-//! joined and compressed, but must not be reformatted.
+//! A line contains an entry's text unchanged, because exactly these bytes were sealed. An export can be split, joined
+//! and compressed, but must not be reformatted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,22 +9,21 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The version of the export format.
 pub const FORMAT: u32 = 1;
 
-/// Statements of an export about itself. They are unsigned, so they prove nothing.
+/// Unsigned statements of an export about itself, which prove nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Header {
     /// [`FORMAT`].
     pub export: u32,
     /// The fleet.
     pub fleet: String,
-    /// The time of the export, ms by the exporter's clock.
+    /// The time of the export (ms by the exporter's clock).
     pub made_ms: i64,
-    /// If set, the export has only entries from this time on, ms.
+    /// If set, the export has only entries from this time on (ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_ms: Option<i64>,
-    /// If set, the export has only entries before this time, ms.
+    /// If set, the export has only entries before this time (ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<i64>,
     /// If set, the export has only this tenant's entries.
@@ -33,8 +32,8 @@ pub struct Header {
     /// Public keys by ID.
     #[serde(default)]
     pub keys: BTreeMap<String, String>,
-    /// How long the fleet remembers the ID of a turn after the turn's end, ms. Later, another turn can have the same
-    /// ID.
+    /// How long the fleet remembers the ID of a turn after the turn has ended (ms). Later, another turn can have the
+    /// same ID.
     #[serde(default)]
     pub dedupe_ms: i64,
     /// For each tenant, the time zone and the cap of its days.
@@ -44,8 +43,8 @@ pub struct Header {
     /// continues.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub follows: BTreeMap<u32, String>,
-    /// For each shard whose log had lost its oldest entries before the export: the time of the oldest remaining entry,
-    /// ms.
+    /// For each shard whose log had lost its oldest entries before the export: the time of the oldest remaining entry
+    /// (ms).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub begins: BTreeMap<u32, i64>,
 }
@@ -60,7 +59,6 @@ pub struct TenantFacts {
     pub day_cap: Option<u64>,
 }
 
-/// The end of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct End {
     /// The number of entries in the export.
@@ -88,40 +86,28 @@ pub struct LostEntries {
     pub before: Option<String>,
 }
 
-/// A line of an export.
 #[derive(Debug)]
 pub enum Line<'a> {
-    /// The header.
     Header(Box<Header>),
-    /// An entry.
     Entry(EntryLine<'a>),
-    /// A seal.
     Seal(SealLine<'a>),
     /// Entries that could not be exported.
     Gone(LostEntries),
-    /// The end.
     End(End),
 }
 
-/// An entry of the audit log.
 #[derive(Debug, Clone)]
 pub struct EntryLine<'a> {
-    /// The shard in which it was written.
     pub shard: u32,
-    /// The entry's ID.
     pub id: Cow<'a, str>,
     /// The shard's notes about the admission of the entry's call; empty if the shard wrote none.
     pub admitted: Cow<'a, str>,
-    /// The entry's text.
     pub text: Cow<'a, str>,
 }
 
-/// A seal.
 #[derive(Debug, Clone)]
 pub struct SealLine<'a> {
-    /// The shard in which it was written.
     pub shard: u32,
-    /// The seal's body.
     pub body: &'a str,
     /// The signature of the seal's head.
     pub signature: Cow<'a, str>,
@@ -154,7 +140,7 @@ struct RawLine<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Parses a line; `None` if it is not a line of an export.
+    /// Returns `None` if the line is not a line of an export.
     #[must_use]
     pub fn read(line: &'a str) -> Option<Self> {
         if line.starts_with("{\"export\":") {
@@ -180,19 +166,18 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The header as a line, without the line break.
+/// Without the line break.
 #[must_use]
 pub fn header(header: &Header) -> String {
     serde_json::to_string(header).unwrap_or_default()
 }
 
-/// The end as a line.
 #[must_use]
 pub fn end(end: End) -> String {
     format!(r#"{{"end":{{"entries":{},"seals":{}}}}}"#, end.entries, end.seals)
 }
 
-/// An entry as a line. If the text is not JSON, or spans several lines, it is written as a JSON string.
+/// If the text is not JSON or spans several lines, the text is written as a JSON string.
 #[must_use]
 pub fn entry(shard: u32, id: &str, admitted: &str, text: &str) -> String {
     let mut line = format!(r#"{{"shard":{shard},"id":{}"#, quoted(id));
@@ -212,19 +197,17 @@ pub fn entry(shard: u32, id: &str, admitted: &str, text: &str) -> String {
     line
 }
 
-/// A seal as a line.
 #[must_use]
 pub fn seal(shard: u32, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"body":{body},"signature":{}}}"#, quoted(signature))
 }
 
-/// A seal as a line, with its ID in the stream of seals. An exporter that follows the log continues from this ID.
+/// Includes the seal's ID in the stream of seals. An exporter that follows the log continues from this ID.
 #[must_use]
 pub fn followed_seal(shard: u32, id: &str, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"id":{},"body":{body},"signature":{}}}"#, quoted(id), quoted(signature))
 }
 
-/// Entries that could not be exported, as a line.
 #[must_use]
 pub fn gone(gone: &LostEntries) -> String {
     format!(r#"{{"gone":{}}}"#, serde_json::to_string(gone).unwrap_or_default())

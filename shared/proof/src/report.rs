@@ -5,10 +5,9 @@ use chrono::DateTime;
 use crate::prove::{Claim, Proof};
 use crate::verify::ExportVerdict;
 
-/// Maximum violations of a claim, and findings, in a report. The JSON output has more.
+/// Maximum findings, and violations of each claim, in a report. The JSON output has more.
 const SHOWN_MAX: usize = 50;
 
-/// The report in Markdown.
 #[must_use]
 pub fn markdown(proof: &Proof, verdict: &ExportVerdict) -> String {
     let mut text = String::from("# What the audit log proves\n\n");

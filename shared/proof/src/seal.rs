@@ -17,25 +17,22 @@ use ring::digest::{Context, SHA256, digest};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 
-/// The version of the seal format.
 pub const FORMAT: u32 = 1;
 /// Bytes of an entry's hash in a seal.
 const LEAF_BYTES: usize = 16;
-/// Prefix of the signed bytes. With it, a signature that the same key made for another purpose is not valid for a seal.
+/// Prefix of the signed bytes. Without the prefix, a signature that the same key made for another purpose could be
+/// valid for a seal.
 const SIGNED: &[u8] = b"tickfleet audit seal\n";
 /// Bytes of a secret key.
 const SEED_BYTES: usize = 32;
 
-/// A SHA-256.
 pub type Hash = [u8; 32];
 
-/// The ID of a stream entry: the time at which the entry was written, ms by Redis' clock, and a number that is unique
-/// within that millisecond.
+/// The ID of a stream entry: when the entry was written (ms by Redis' clock), and a number that is unique within that
+/// millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct EntryId {
-    /// The time, ms.
     pub ms: u64,
-    /// The number within the millisecond.
     pub seq: u64,
 }
 
@@ -45,7 +42,6 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// A text that is not an entry ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an entry id, such as 1795306210410-0")]
 pub struct NoEntryId(String);
@@ -63,15 +59,14 @@ impl FromStr for EntryId {
 /// The ID and hash of an entry: the input of a seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leaf {
-    /// The entry's ID.
     pub id: EntryId,
     /// The hash of the entry's ID, admission and text.
     pub hash: Hash,
 }
 
 impl Leaf {
-    /// The leaf of an entry with this ID, admission notes of the shard (possibly empty), and text. The length of each
-    /// part is hashed before the part, so that two different entries never hash the same bytes.
+    /// `admitted` has the shard's admission notes (possibly empty). The length of each part is hashed before the part,
+    /// so that two different entries never hash the same bytes.
     #[must_use]
     pub fn of(id: EntryId, admitted: &str, text: &str) -> Self {
         let mut context = Context::new(&SHA256);
@@ -95,9 +90,7 @@ impl Leaf {
 pub struct ChainName {
     /// The fleet: the first part of the fleet's Redis keys.
     pub fleet: String,
-    /// The shard's number.
     pub shard: u32,
-    /// The tenant; empty for entries without a tenant.
     pub tenant: String,
 }
 
@@ -108,7 +101,6 @@ impl fmt::Display for ChainName {
     }
 }
 
-/// The end of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Head {
     /// The number of the chain's last seal; 0 if the chain has no seals.
@@ -140,7 +132,7 @@ impl FromStr for Head {
     }
 }
 
-/// Entries that a shard's log has lost so far before they were sealed.
+/// Entries of a shard's log that were lost before they were sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Losses {
     /// Entries of the shard, of any tenant, that were trimmed or deleted before they were sealed.
@@ -163,7 +155,7 @@ pub struct Gap {
     pub before: Option<String>,
 }
 
-/// The body of a seal. The head is the hash of its exact bytes.
+/// The body of a seal. The seal's head is the hash of the exact bytes of the body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealBody {
     /// [`FORMAT`].
@@ -196,9 +188,9 @@ pub struct SealBody {
     /// The loss found in this step, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<Gap>,
-    /// The time of the seal, ms by the shard's clock.
+    /// The time of the seal (ms by the shard's clock).
     pub sealed_ms: i64,
-    /// The ID of the key that signs it.
+    /// The ID of the key that signs the seal.
     pub key_id: String,
 }
 
@@ -207,14 +199,11 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl SealBody {
-    /// The chain that the seal belongs to.
     #[must_use]
     pub fn chain(&self) -> ChainName {
         ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
     }
 
-    /// The IDs of the seal's entries.
-    ///
     /// # Errors
     /// [`BadSeal`].
     pub fn entry_ids(&self) -> Result<Vec<EntryId>, BadSeal> {
@@ -225,11 +214,11 @@ impl SealBody {
         Ok(ids)
     }
 
-    /// Returns true if an export of this time range, ms, includes the seal. It does in two cases:
+    /// Returns true if an export of this time range (ms) includes the seal, in two cases:
     ///
     /// - The seal has an entry in the range.
-    /// - It was sealed at or after `from_ms`, and its first entry is before `until_ms`. Anchors have the time of the
-    ///   seal, which is later than the times of its entries.
+    /// - The seal was made at or after `from_ms`, and its first entry is before `until_ms`. Anchors have the time of
+    ///   the seal, which is later than the times of the seal's entries.
     ///
     /// A seal without entries is in every export.
     #[must_use]
@@ -255,23 +244,20 @@ impl SealBody {
     }
 }
 
-/// Bytes of a short hash.
 #[must_use]
 pub const fn short_bytes() -> usize {
     LEAF_BYTES
 }
 
-/// An invalid seal, or an invalid part of one.
+/// An invalid seal, or a seal with an invalid part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadSeal(pub &'static str);
 
-/// A new seal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// The seal's body. The exact bytes matter.
+    /// The exact bytes are hashed, so the text must not be reformatted.
     pub body: String,
-    /// The signature of the seal's head.
     pub signature: String,
     /// The end of the chain, including this seal.
     pub head: Head,
@@ -306,14 +292,12 @@ pub fn seal(chain: &ChainName, head: &Head, leaves: &[Leaf], losses: &Losses, se
     Sealed { signature: by.sign(&hash), body, head }
 }
 
-/// The hash of the entries' joined hashes.
 pub(crate) fn root_of<'a>(hashes: impl Iterator<Item = &'a Hash>) -> Hash {
     let mut context = Context::new(&SHA256);
     hashes.for_each(|hash| context.update(hash));
     hash_of(context.finish().as_ref())
 }
 
-/// The head of a seal with this body.
 #[must_use]
 pub fn head_of(body: &str) -> Hash {
     hash_of(digest(&SHA256, body.as_bytes()).as_ref())
@@ -326,14 +310,11 @@ fn hash_of(bytes: &[u8]) -> Hash {
     hash
 }
 
-/// Encodes a hash as text.
 #[must_use]
 pub fn encode(hash: &Hash) -> String {
     URL_SAFE_NO_PAD.encode(hash)
 }
 
-/// Decodes a hash.
-///
 /// # Errors
 /// [`BadSeal`].
 pub fn decode_hash(text: &str) -> Result<Hash, BadSeal> {
@@ -341,8 +322,8 @@ pub fn decode_hash(text: &str) -> Result<Hash, BadSeal> {
     if bytes.len() == 32 { Ok(hash_of(&bytes)) } else { Err(BadSeal("a hash does not have 32 bytes")) }
 }
 
-/// Encodes IDs compactly. The first ID is written in full, each later one as `+<ms since the previous>-<number>`. If
-/// the previous ID has the same millisecond, only `-<number>` is written.
+/// Encodes IDs compactly. The first ID is written in full, each later ID as `+<ms since the previous>-<number>`. If the
+/// previous ID has the same millisecond, only `-<number>` is written.
 fn ids_of(ids: &[EntryId]) -> String {
     let mut text = String::new();
     let mut last: Option<EntryId> = None;
@@ -375,7 +356,6 @@ fn read_ids(text: &str) -> Result<Vec<EntryId>, BadSeal> {
     Ok(ids)
 }
 
-/// The secret Ed25519 key that signs seals, and its ID.
 pub struct Signer {
     key_id: String,
     pair: Ed25519KeyPair,
@@ -388,7 +368,7 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// A signer with this secret: 32 bytes, in base64 or as 64 hexadecimal digits.
+    /// Takes the secret: 32 bytes, in base64 or as 64 hexadecimal digits.
     ///
     /// # Errors
     /// [`BadSeal`], which does not show the secret.
@@ -398,7 +378,6 @@ impl Signer {
         Ok(Self { key_id: key_id.to_owned(), pair })
     }
 
-    /// The ID of the key.
     #[must_use]
     pub fn key_id(&self) -> &str {
         &self.key_id

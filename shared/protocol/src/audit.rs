@@ -16,12 +16,11 @@ use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, Tena
 /// Maximum characters of the provider's ID of a call in an entry.
 const TOOL_CALL_ID_CHARS_MAX: usize = 256;
 
-/// The data of an entry. All of it is borrowed, because the code that writes entries runs for every call.
+/// The data of an entry. All data is borrowed, because the code that writes entries runs for every call.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditInput<'a> {
-    /// When the call ended, ms since the epoch of the shard's clock.
+    /// When the call ended, in milliseconds since the epoch by the shard's clock.
     pub timestamp_ms: i64,
-    /// The tenant of the call.
     pub tenant: &'a TenantId,
     /// The agent that made the call; for a task, the agent that carried it out.
     pub agent: &'a AgentId,
@@ -36,19 +35,18 @@ pub struct AuditInput<'a> {
     pub tool_id: Option<&'a str>,
     /// The arguments as the model wrote them.
     pub arguments: &'a str,
-    /// The result of the call.
     pub result: &'a CallResult,
     /// The rules in shadow mode that would have denied the call.
     pub shadow: &'a [ShadowDenial],
     /// Other inputs of the decision, as JSON; empty if entries are configured without them.
     pub premises: &'a str,
-    /// The effect that the call claimed, if it may have taken effect or if the result is that of an equal call.
+    /// The effect that the call claimed. Set if the effect possibly happened, or if the result is that of an equal
+    /// call.
     pub effect: Option<&'a EffectNote>,
     /// The generation of the policy that decided the call; `None` if no policy decided it.
     pub policy_version: Option<u64>,
     /// The start of the digest of that policy; empty if unknown.
     pub policy_digest: &'a str,
-    /// Redacts secrets.
     pub redactor: &'a Redactor,
     /// Characters of the result to keep; [`limits::AUDIT_RESULT_CHARS`] unless configured.
     pub result_chars_max: usize,
@@ -67,8 +65,8 @@ pub fn audit_entry(input: &AuditInput<'_>) -> String {
     entry.text("level", if result.success { "info" } else { "error" });
     entry.text("action", "TOOL_CALL");
     entry.text("entity_type", "tool");
-    // A tool has one spelling in all entries, its name, whether a worker ran the call or the scheduler ended it. If
-    // no tool was looked up, the entry has the name that the model wrote, which may contain anything.
+    // Every entry spells a tool by its name, whether a worker ran the call or the scheduler ended it. If no tool was
+    // looked up, the entry has the name that the model wrote, which can contain anything.
     let tool = redactor.text(&result.tool);
     entry.text("entity_id", input.tool_name.unwrap_or(&tool));
     let (actor_type, actor) = match input.delegated {
@@ -214,8 +212,8 @@ fn shown(json: &str, chars_max: usize, redactor: &Redactor) -> String {
     const MARGIN: usize = 1_024;
     let window = super::json::prefix(json, chars_max.saturating_mul(4).saturating_add(2 * MARGIN));
     let mut clean = redactor.json(window);
-    // If redaction shortened the window, the kept characters may reach the window's end, where a secret may be cut in
-    // two. In that case, redact the whole output.
+    // If redaction shortened the window, the kept characters possibly reach the window's end, where a secret can be cut
+    // in two. In that case, redact the whole output.
     if window.len() < json.len() && clean.len() < chars_max.saturating_mul(4).saturating_add(MARGIN) {
         clean = redactor.json(json);
     }
@@ -308,7 +306,7 @@ mod tests {
         let ran = entry(&done("{}"), "{}");
         let ended = entry_of(&done("{}"), "{}", None);
         assert_eq!((&ran["entity_id"], &ended["entity_id"]), (&json!("send"), &json!("send")));
-        // A dialect may show a tool under another spelling.
+        // A dialect can show a tool under another spelling.
         let shown = CallResult { tool: "se_nd".into(), ..done("{}") };
         assert_eq!(entry(&shown, "{}")["entity_id"], "send");
     }

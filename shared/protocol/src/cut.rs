@@ -28,9 +28,9 @@ pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {
 /// how many bytes are missing. No character or escape is split.
 ///
 /// A string stays a string, with a marker between its head and tail. Any other value becomes an object
-/// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}`. Its head and tail are pieces of the value's
-/// JSON text. Three quarters of the room go to the head. If `bytes_max` is below about 150 bytes, only the marker is
-/// left, and the result may exceed `bytes_max`.
+/// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}`. The head and tail are pieces of the value's JSON
+/// text. Three quarters of the room go to the head. If `bytes_max` is below about 150 bytes, only the marker is left,
+/// and the result can exceed `bytes_max`.
 #[must_use]
 pub fn cut_output(json: &str, bytes_max: usize) -> Cow<'_, str> {
     if json.len() <= bytes_max {
@@ -59,7 +59,7 @@ pub fn cut_output(json: &str, bytes_max: usize) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The marker in place of the cut text. It has no characters that JSON escapes.
+/// Has no characters that JSON escapes.
 fn marker(cut: usize, bytes: usize) -> String {
     format!("[… {cut} of {bytes} bytes cut …]")
 }

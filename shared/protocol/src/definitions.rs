@@ -7,7 +7,7 @@ use super::dialects::rules;
 use tickfleet_model::{Dialect, ToolSpec};
 
 /// The definitions of `tools` for a request in `dialect`: a JSON array for the request's `tools` field. For
-/// [`Dialect::Text`] it is a string made with the built-in prompts. For other prompts, use
+/// [`Dialect::Text`], the result is a string made with the built-in prompts. For other prompts, use
 /// [`Prompts::describe`](super::Prompts::describe).
 ///
 /// Names that the dialect does not allow are mangled by a [`NameMap`](super::NameMap) of these tools. To resolve a
@@ -26,7 +26,6 @@ pub fn define_strict(dialect: Dialect, tools: &[&ToolSpec]) -> Definitions {
     rules(dialect).define(tools, true)
 }
 
-/// A tool for tests.
 #[cfg(test)]
 pub(super) fn test_tool(name: &str) -> ToolSpec {
     use serde_json::json;

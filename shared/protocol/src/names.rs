@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 /// The tool names that a dialect permits: letters, digits, `_`, and the bytes in `also`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NameRules {
-    /// The bytes that a name may contain in addition to `A-Z a-z 0-9 _`.
+    /// The bytes that are allowed in a name in addition to `A-Z a-z 0-9 _`.
     pub(super) also: &'static [u8],
     /// True if a name must begin with a letter or `_`.
     pub(super) first_is_letter: bool,
@@ -38,7 +38,7 @@ const DIGEST_DIGITS: usize = 16;
 /// `math_x2E_add`). A `_` that looks like the start of such an escape is itself escaped, so different names stay
 /// different.
 ///
-/// The result may be too long for a dialect; [`NameMap`] shortens such names.
+/// The result can be too long for a dialect; [`NameMap`] shortens such names.
 #[must_use]
 pub fn mangle(name: &str) -> Cow<'_, str> {
     mangle_by(NameRules::STRICTEST, name)
@@ -124,8 +124,8 @@ impl NameMap {
                 long.push(name.to_owned());
             }
         }
-        // Names that fit keep their form. A shortened name must not equal one of them. Sort the long names, so that
-        // the result does not depend on the caller's order.
+        // Names that fit keep their form, and no shortened name may equal such a name. Sort the long names, so that the
+        // result does not depend on the caller's order.
         long.sort_unstable();
         long.dedup();
         for name in long {
@@ -148,14 +148,14 @@ impl NameMap {
         }
     }
 
-    /// The wire name of the tool `name`, which models see.
+    /// The wire name that models see for the tool `name`.
     #[must_use]
     pub fn wire<'a>(&'a self, name: &'a str) -> Cow<'a, str> {
         self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
     }
 
-    /// The name whose wire name is exactly `wire` in some dialect. A text that is not a wire name but would unmangle
-    /// to a name (`_x6C_ist`) does not count: code that counts calls by name must find the same name.
+    /// Returns the name whose wire name is exactly `wire` in some dialect. A text that only unmangles to a name
+    /// (`_x6C_ist`) does not count, because code that counts calls by name must find the same name.
     #[must_use]
     pub fn shown_as(&self, wire: &str) -> Option<&str> {
         self.from_wire.get(wire).map(String::as_str)
@@ -166,8 +166,8 @@ impl NameMap {
         self.from_wire.iter().map(|(wire, name)| (wire.as_str(), name.as_str())).filter(|(wire, name)| wire != name)
     }
 
-    /// The tool that a model means by `wire`, which may be a name of the map or one of its wire names. If `wire` is
-    /// neither, it is unmangled.
+    /// The tool that a model means by `wire`. If `wire` is neither a tool's name nor a wire name of the map, it is
+    /// unmangled.
     #[must_use]
     pub fn tool<'a>(&'a self, wire: &'a str) -> Cow<'a, str> {
         if self.to_wire.contains_key(wire) {

@@ -16,7 +16,6 @@ fn cases(text: &str) -> Vec<Value> {
     serde_json::from_str(text).unwrap()
 }
 
-/// The turn with these members, in addition to tenant and agent.
 fn turn(members: &Value) -> Turn {
     let mut turn: Map<String, Value> = members.as_object().unwrap().clone();
     turn.insert("tenant".into(), "acme".into());

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use super::{RejectedId, RejectionStatus, messages, parse_turn, rejection_reply};
 use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId, limits};
 
-/// A call as a provider may send it. Its ID may equal the ID of another call, and its arguments may be broken.
+/// A call as a provider can send it. Its ID can equal the ID of another call, and its arguments can be broken.
 #[derive(Debug, Clone)]
 struct ProviderCall {
     id: Option<String>,
     arguments: String,
-    /// True if a block or item that is not a call precedes it.
+    /// True if a block or item that is not a call precedes the call.
     after_other: bool,
 }
 
@@ -28,7 +28,6 @@ fn provider_call() -> impl Strategy<Value = ProviderCall> {
     (id, arguments, any::<bool>()).prop_map(|(id, arguments, after_other)| ProviderCall { id, arguments, after_other })
 }
 
-/// The element of a list of calls.
 fn element(dialect: Dialect, position: usize, call: &ProviderCall) -> Value {
     let name = format!("t{position}");
     let arguments = &call.arguments;
@@ -82,8 +81,8 @@ fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     turn.calls.iter().enumerate().map(one).collect()
 }
 
-/// What identifies the answered call in each message: the provider's ID or the fleet's ID. In plain text, the tool's
-/// name.
+/// The value that identifies the answered call in each message: the provider's ID or the fleet's ID. In plain text, the
+/// tool's name identifies the call.
 fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
     let list = match dialect {
         Dialect::Anthropic | Dialect::Text => {

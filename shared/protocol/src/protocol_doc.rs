@@ -50,7 +50,6 @@ fn every_example_is_what_it_says() {
     }
 }
 
-/// The audit entry for an operator's reset of a counter.
 fn reset_entry() -> Value {
     let tenant = TenantId::new("acme").unwrap();
     let mut entry = json(&limit_reset_entry(&LimitReset {

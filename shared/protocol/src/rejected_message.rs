@@ -11,13 +11,11 @@ use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, Tenant
 /// producer a `rejected` reply with one result for every readable call.
 #[derive(Debug, Clone)]
 pub struct RejectedMessage {
-    /// The broken rule.
     pub code: RejectionCode,
     /// The problem and what was expected; at most [`limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// The tenant, if it is readable and well-formed. All other IDs below have the same condition.
+    /// The tenant, if it is readable and well-formed. The other IDs below are set under the same condition.
     pub tenant: Option<TenantId>,
-    /// The turn's ID.
     pub turn_id: Option<TurnId>,
     /// The digest of the turn's content, if it could be read.
     pub digest: Option<String>,
@@ -25,20 +23,18 @@ pub struct RejectedMessage {
     pub task_id: Option<TaskId>,
     /// The agent's name, even if it is not well-formed; at most [`limits::NAME_BYTES_MAX`] bytes and `…`.
     pub agent: Option<String>,
-    /// The inbox that receives the reply.
     pub reply_to: Option<InboxName>,
-    /// The dialect of the calls that were found.
     pub dialect: Dialect,
     /// Echoed in the reply.
     pub correlation_id: Option<String>,
     /// Echoed in the reply.
     pub traceparent: Option<String>,
-    /// The readable calls, in order. Their number has no limit, because each of them needs an answer.
+    /// The readable calls, in order. Their number has no limit, because each call needs an answer.
     pub calls: Vec<RejectedCall>,
 }
 
 impl RejectedMessage {
-    /// The rejection of a message that is unreadable, or whose content is not needed.
+    /// For a message that is unreadable, or whose content is not needed.
     #[must_use]
     pub fn new(code: RejectionCode, message: String) -> Self {
         Self {
@@ -57,11 +53,11 @@ impl RejectedMessage {
         }
     }
 
-    /// The rejection of a message because of `problem`, with the readable parts of `document`.
+    /// Includes the readable parts of `document`.
     pub(super) fn of(problem: MessageProblem, document: &Document<'_>) -> Box<Self> {
         let message = bounded(&problem.message, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned();
         let mut refusal = Box::new(Self::new(problem.code, message));
-        // If a key occurs twice, the first value counts. A broken place could hide the second one.
+        // If a key occurs twice, the first value counts, because a broken place could hide the second value.
         let root = document.root().into_iter().flat_map(|root| root.members());
         let format = document.root().and_then(|root| root.member("format")).and_then(|format| format.as_str());
         let format = format.and_then(|word| Dialect::parse(&word));

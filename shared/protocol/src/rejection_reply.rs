@@ -7,13 +7,12 @@ use super::result::{messages_frame, result_json};
 use super::write::Object;
 use tickfleet_model::{CallError, CallId, CallResult, Outcome, TurnId, limits};
 
-/// Why a message is not accepted. The `status` of the reply reports it.
+/// Why a message is not accepted, as reported in the `status` of the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionStatus {
-    /// The message breaks a rule.
     Rejected,
-    /// The message's ID belongs to another turn. The reply has no results, because a reader would take them for
-    /// results of that other turn.
+    /// The message's ID belongs to another turn. The reply has no results, because a reader would take them for results
+    /// of the other turn.
     Conflict,
 }
 
@@ -30,9 +29,7 @@ impl RejectionStatus {
 /// entry.
 #[derive(Debug, Clone, Copy)]
 pub enum RejectedId<'a> {
-    /// A turn.
     Turn(&'a TurnId),
-    /// A message about a task.
     Task(&'a str),
 }
 

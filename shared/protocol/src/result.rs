@@ -4,7 +4,7 @@ use super::dialects::rules;
 use super::write::Object;
 use tickfleet_model::{CacheHit, CallResult, Dialect};
 
-/// A result as JSON, in the documented order of its fields.
+/// The fields have the documented order.
 #[must_use]
 pub fn result_json(result: &CallResult) -> String {
     let mut object = Object::new(256 + result.output.as_ref().map_or(0, |output| output.get().len()));
@@ -48,7 +48,6 @@ pub fn result_json(result: &CallResult) -> String {
     object.end()
 }
 
-/// The origin of a cached result as JSON.
 pub(crate) fn cached_json(cached: &CacheHit) -> String {
     let mut object = Object::new(cached.call.len() + 48);
     object.raw("age_ms", &cached.age_ms.to_string());
@@ -59,7 +58,7 @@ pub(crate) fn cached_json(cached: &CacheHit) -> String {
 /// The message in `dialect` that reports this result to a model (in MCP: to a client), or a part of such a message.
 /// `None` if the dialect has no messages.
 ///
-/// The provider's ID is returned unchanged. If the provider gave none, the fleet's ID is used instead. A failed call
+/// The provider's ID is returned unchanged. If the provider gave no ID, the fleet's ID is used instead. A failed call
 /// is reported with the error's message, followed by the error's details as JSON.
 #[must_use]
 pub fn tool_message(dialect: Dialect, result: &CallResult) -> Option<String> {
@@ -67,8 +66,8 @@ pub fn tool_message(dialect: Dialect, result: &CallResult) -> Option<String> {
 }
 
 /// The text before and after the [`tool_message`]s of a turn, which are joined with commas. The joined text is a list
-/// that can be appended to a conversation: one message or item per call, or one message with all results. For MCP it
-/// is the list of results. `None` if the dialect has no messages.
+/// that can be appended to a conversation: one message or item per call, or one message with all results. For MCP, the
+/// joined text is the list of results. `None` if the dialect has no messages.
 #[must_use]
 pub fn messages_frame(dialect: Dialect) -> Option<(&'static str, &'static str)> {
     rules(dialect).frame()

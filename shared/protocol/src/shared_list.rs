@@ -14,8 +14,8 @@ use super::names::NameMap;
 const NAMED: [(&str, Dialect); 3] =
     [("openai", Dialect::OpenaiChat), ("gemini", Dialect::Gemini), ("mcp", Dialect::Mcp)];
 
-/// The shared form of `tools` as JSON. It has the definition of each tool in the dialect `raw`, with the tool's wire
-/// names that differ from its name. It also has the description of all tools in plain text.
+/// The shared form of `tools` as JSON. Each tool has its definition in the dialect `raw`, and its wire names that
+/// differ from its name. The shared form also describes all tools in plain text.
 #[must_use]
 pub fn shared_list(tools: &[&ToolSpec]) -> String {
     let mut definitions = define(Dialect::Raw, tools);
@@ -31,8 +31,8 @@ pub fn shared_list(tools: &[&ToolSpec]) -> String {
     json!({"tools": definitions, "text": define(Dialect::Text, tools)}).to_string()
 }
 
-/// The definitions for a request in `dialect`, made from a shared list. They equal the result of [`define`] for the
-/// same tools.
+/// The definitions for a request in `dialect`, made from a shared list. These definitions equal the result of
+/// [`define`] for the same tools.
 ///
 /// # Errors
 /// The text is not a shared list.

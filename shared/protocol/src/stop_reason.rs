@@ -39,7 +39,6 @@ const CUT_OFF: [&str; 30] = [
     "error_toxic",
 ];
 
-/// Returns true if this word says that a response, or an item of a response, is incomplete.
 #[must_use]
 pub fn is_unfinished(word: &str) -> bool {
     let word = word.to_ascii_lowercase();

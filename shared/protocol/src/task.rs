@@ -18,31 +18,23 @@ use tickfleet_model::{
 /// A message on the `tasks` stream.
 #[derive(Debug, Clone)]
 pub enum TaskMessage {
-    /// A new task.
     Delegate(Box<Task>),
     /// The runtime that leased the task is alive and still works on it.
     Heartbeat(LeasedTask),
-    /// The task succeeded.
     Finish {
-        /// The task and its lease.
         leased: LeasedTask,
         /// The answer; any JSON.
         output: Box<RawValue>,
     },
-    /// The task failed.
     Fail {
-        /// The task and its lease.
         leased: LeasedTask,
-        /// The error; its code is `failed` if the runtime gave none.
+        /// The error's code is `failed` if the runtime gave none.
         error: CallError,
         /// True if a retry makes sense.
         retryable: bool,
     },
-    /// Cancels a task or a turn.
     Cancel {
-        /// The tenant of the target.
         tenant: TenantId,
-        /// The target.
         target: CancelTarget,
         /// The reason, which is recorded.
         reason: Option<String>,
@@ -52,27 +44,21 @@ pub enum TaskMessage {
 /// A leased task, as the runtime identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeasedTask {
-    /// The tenant of the task.
     pub tenant: TenantId,
-    /// The task's id.
     pub task: TaskId,
     /// The ID of the entry that the runtime leased. If the runtime was replaced in the meantime, its entry
     /// is outdated and its reports are rejected.
     pub lease: String,
 }
 
-/// The target of a cancellation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelTarget {
-    /// A task.
     Task(TaskId),
-    /// A turn.
     Turn(TurnId),
 }
 
 const OPS: &str = "delegate, heartbeat, finish, fail, cancel";
 
-/// The fields of a delegated task on the wire.
 pub const DELEGATE_FIELDS: [&str; 20] = [
     "op",
     "task_id",

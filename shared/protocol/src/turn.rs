@@ -75,8 +75,7 @@ fn strict(document: &Document<'_>) -> Result<Turn, MessageProblem> {
 
 /// Writes a turn in the form that [`parse_turn`] reads, in the turn's own dialect.
 ///
-/// Arguments that are not JSON are written as a string. A raw call may have such arguments. Then only this call is
-/// rejected.
+/// Arguments that are not JSON, which a raw call can have, are written as a string. Then only this call is rejected.
 #[must_use]
 pub fn write_turn(turn: &Turn) -> String {
     let mut object = Object::new(256 + turn.calls.iter().map(|call| call.arguments.len() + 96).sum::<usize>());

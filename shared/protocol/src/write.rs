@@ -7,13 +7,11 @@ use serde_json::value::RawValue;
 use super::json::push_quoted;
 use tickfleet_model::Context;
 
-/// A JSON object that is being written.
 pub(super) struct Object {
     text: String,
 }
 
 impl Object {
-    /// An empty object with room for `capacity` bytes.
     pub(super) fn new(capacity: usize) -> Self {
         let mut text = String::with_capacity(capacity);
         text.push('{');
@@ -30,13 +28,11 @@ impl Object {
         self.text.push_str("\":");
     }
 
-    /// Writes a string.
     pub(super) fn text(&mut self, name: &'static str, value: &str) {
         self.key(name);
         push_quoted(&mut self.text, value);
     }
 
-    /// Writes a string, if there is one.
     pub(super) fn optional(&mut self, name: &'static str, value: Option<&str>) {
         if let Some(value) = value {
             self.text(name, value);
@@ -49,14 +45,12 @@ impl Object {
         self.text.push_str(json);
     }
 
-    /// Writes a list of names, if there is one.
     pub(super) fn names(&mut self, name: &'static str, names: Option<&BTreeSet<String>>) {
         if let Some(names) = names {
             self.texts(name, names.iter().map(String::as_str));
         }
     }
 
-    /// Writes a list of strings.
     pub(super) fn texts<'t>(&mut self, name: &'static str, texts: impl Iterator<Item = &'t str>) {
         self.key(name);
         self.text.push('[');
@@ -83,15 +77,14 @@ impl Object {
         self.optional("tracestate", context.tracestate.as_deref());
     }
 
-    /// Closes the object and returns its text.
     pub(super) fn end(mut self) -> String {
         self.text.push('}');
         self.text
     }
 }
 
-/// A time in ms since the epoch as RFC 3339, in UTC with milliseconds. A time that RFC 3339 cannot express (before
-/// the year 0, after 9999) becomes the nearest time that it can express.
+/// Formats milliseconds since the epoch as RFC 3339, in UTC with milliseconds. RFC 3339 cannot express times before the
+/// year 0 or after 9999, so such a time becomes the nearest possible time.
 pub(super) fn time(ms: i64) -> String {
     const FIRST_MS: i64 = -62_167_219_200_000;
     const LAST_MS: i64 = 253_402_300_799_999;

@@ -45,7 +45,7 @@ fn our_result(condition: &str) -> Option<bool> {
     Evaluation::of(&facts).holds(&node).ok()
 }
 
-/// Values of all types. Some do not fit the operator that is applied to them.
+/// Values of all types. Some values do not fit the operator that is applied to them.
 fn value() -> impl Strategy<Value = String> {
     let leaf = prop::sample::select(vec![
         "args.i",
@@ -87,7 +87,7 @@ fn value() -> impl Strategy<Value = String> {
     })
 }
 
-/// Numbers or texts. Thus operands that fit their operator are drawn more often than others.
+/// Draws only numbers or only texts, so that operands fit their operator more often.
 fn fitting(of: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::select(of).prop_map(str::to_owned)
 }

@@ -15,12 +15,12 @@ use crate::facts::Variable;
 use crate::names::{self, UnknownName};
 use crate::number::Number;
 
-/// Sizes of the compiled program of a regular expression, KiB. The smallest size that a pattern fits into is its
+/// Sizes of a regular expression's compiled program, in KiB. The smallest size that a pattern fits into is also its
 /// cost: the steps of work for each byte of text.
 const PATTERN_KIB: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 /// The expectation in errors about text that is not CEL.
 const CONDITION: &str = "a condition in CEL, such as `args.amount <= 500`";
-/// The functions that a condition may call, as the error about an unknown function lists them.
+/// The functions that a condition can call, as the error about an unknown function lists them.
 const FUNCTIONS: &str =
     "has, size, startsWith, endsWith, contains, matches, lowerAscii, double, all, exists, exists_one";
 
@@ -65,7 +65,7 @@ pub(crate) fn condition(text: &str) -> Result<Node, RuleError> {
     }
 }
 
-/// Compiles an expression, which may have any type.
+/// Compiles an expression of any type.
 pub(crate) fn expression(text: &str) -> Result<Node, RuleError> {
     if text.len() > RULE_BYTES_MAX {
         return Err(RuleError::because(format!("has {} bytes", text.len()), format!("at most {RULE_BYTES_MAX}")));
@@ -245,8 +245,8 @@ impl Compiler {
         })
     }
 
-    /// Recognizes `all`, `exists` and `exists_one`, which the parser expands to loops. Rejects `map` and `filter`:
-    /// they build lists, and their cost grows with the square of the length.
+    /// Recognizes `all`, `exists` and `exists_one`, which the parser expands to loops. Rejects `map` and `filter`,
+    /// because they build lists at a cost that grows with the square of the length.
     fn quantified(&mut self, loops: &ComprehensionExpr) -> CompileResult {
         let step = match &loops.loop_step.expr {
             Expr::Call(call) => (call.func_name.as_str(), call.args.as_slice()),

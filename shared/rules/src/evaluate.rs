@@ -26,8 +26,8 @@ pub(crate) enum Node {
     Item(Box<Node>, Box<Node>),
     Not(Box<Node>),
     Negate(Box<Node>),
-    /// `&&` if `decisive` is false, `||` if `decisive` is true. If one side has the value `decisive`, it decides,
-    /// even if the other side is an error.
+    /// `&&` if `decisive` is false, `||` if `decisive` is true. If one side has the value `decisive`, that side
+    /// decides, even if the other side is an error.
     Both {
         decisive: bool,
         sides: Box<[Node; 2]>,
@@ -49,7 +49,6 @@ pub(crate) enum Node {
     Quantified(Quantifier, Box<[Node; 2]>),
 }
 
-/// A constant.
 #[derive(Debug, Clone)]
 pub(crate) enum Literal {
     Null,
@@ -91,12 +90,12 @@ pub(crate) enum Quantifier {
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     pub(crate) regex: Regex,
-    /// Steps of work for each byte of text. They grow with the size of the compiled program: the matcher may have to
-    /// walk the program for each byte.
+    /// Steps of work for each byte of text. The number grows with the size of the compiled program, because the matcher
+    /// sometimes walks the whole program for each byte.
     pub(crate) cost: usize,
 }
 
-/// The evaluation of all conditions of one call. All of them share one bound on the work.
+/// The evaluation of all conditions of one call. All conditions share one bound on the work.
 pub(crate) struct Evaluation<'a> {
     facts: &'a Facts<'a>,
     pub(crate) work: Work,
@@ -116,9 +115,8 @@ impl<'a> Evaluation<'a> {
         Self { facts, work: Work::full(), locals: Vec::new(), arguments: None }
     }
 
-    /// Returns true if a condition is met.
     pub(crate) fn holds(&mut self, node: &'a Node) -> Result<bool, Problem> {
-        // If an earlier condition ended with an error, it may have left variables behind.
+        // An earlier condition that ended with an error possibly left variables behind.
         self.locals.clear();
         match self.value(node)? {
             Value::Bool(holds) => Ok(holds),
@@ -262,7 +260,8 @@ impl<'a> Evaluation<'a> {
 
     fn within(&mut self, one: &'a Node, all: &'a Node) -> EvalResult<'a> {
         let one = self.value(one)?;
-        // Most lists are literals in the rule. Compare with them directly, without building a list for each call.
+        // Most lists are literals in the rule. Compare with the literals directly, without building a list for each
+        // call.
         if let Node::List(nodes) = all
             && nodes.iter().all(|node| matches!(node, Node::Literal(_)))
         {

@@ -1,4 +1,4 @@
-//! The values that conditions may use: the call's arguments, its agent, tenant and tool, and the context of its turn.
+//! The values that conditions can use: the call's arguments, its agent, tenant and tool, and the context of its turn.
 
 use std::borrow::Cow;
 
@@ -13,11 +13,8 @@ use crate::value::Value;
 pub struct Facts<'a> {
     /// The arguments, as the tool gets them.
     pub arguments: &'a RawValue,
-    /// The calling agent, and its policy.
     pub agent: (&'a AgentId, &'a AgentPolicy),
-    /// The agent's tenant, and its policy.
     pub tenant: (&'a TenantId, &'a TenantPolicy),
-    /// The tool.
     pub tool: &'a ToolSpec,
     /// The context that the producer sent with the turn.
     pub context: &'a Context,
@@ -27,15 +24,13 @@ pub struct Facts<'a> {
 
 macro_rules! variables {
     ($($variant:ident $name:literal),+ $(,)?) => {
-        /// A name that conditions may use.
+        /// A name that conditions can use.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Variable { $($variant),+ }
 
         impl Variable {
-            /// All names.
             pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The name in a condition.
             pub(crate) const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
@@ -62,7 +57,6 @@ variables! {
 }
 
 impl Variable {
-    /// The variable with this name.
     pub(crate) fn find(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.name() == name)
     }
@@ -110,7 +104,6 @@ impl Variable {
     }
 }
 
-/// One user of a tenant, as conditions see it.
 fn user(user: &TenantUser) -> Value<'_> {
     let mut members = vec![
         (Cow::Borrowed("name"), Value::text(&user.name)),

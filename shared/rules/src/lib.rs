@@ -1,10 +1,10 @@
 //! Rules on a call's arguments and context: conditions in a row of `permissions.yaml`, in addition to the lists of
 //! agents and roles that may call the tool.
 //!
-//! A condition is written in CEL and parsed by the `cel` crate. This crate compiles it to a small language of its
-//! own, which has three properties that the `cel` interpreter lacks. Every evaluation has a bound on its work,
-//! numbers are exact decimals, and values that a condition does not use are not parsed. If both can evaluate a
-//! condition, both give the same result; a test compares them. ADR 14 has the reasons.
+//! A condition is written in CEL and parsed by the `cel` crate. This crate compiles it to a small language of its own,
+//! which has three properties that the `cel` interpreter lacks. Every evaluation has a bound on its work, numbers are
+//! exact decimals, and values that a condition does not use are not parsed. If this crate and `cel` can both evaluate a
+//! condition, they give the same result, as a test checks. ADR 14 has the reasons.
 //!
 //! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `number`, `facts` (the names that a
 //! condition may use), `message` (the message of a rule), `names` (checks that names exist).
@@ -66,22 +66,20 @@ pub fn unknown_in_message(text: &str, schemas: &[&serde_json::Value]) -> Vec<Unk
     compiled.map(|message| names::unknown_arguments(&message.values(), schemas)).unwrap_or_default()
 }
 
-/// The compiled rules of a permission matrix. Clones share them.
+/// The compiled rules of a permission matrix. Clones share the rules.
 #[derive(Debug, Clone, Default)]
 pub struct Rulebook(Arc<BTreeMap<String, Vec<CompiledRule>>>);
 
-/// One rule.
 #[derive(Debug)]
 struct CompiledRule {
-    /// The rule's path in the configuration.
     place: String,
     /// The condition as written. Messages show it if the rule has no message of its own.
     text: String,
     mode: RuleMode,
-    /// For a rule that asks people about calls that violate it: the approvers that it demands, and the whole rule as
-    /// text. An approval is bound to this text.
+    /// Set if the rule asks people about calls that violate it. Has the approvers that the rule demands, and the whole
+    /// rule as text. An approval is bound to this text.
     ask: Option<(ApprovalDemand, String)>,
-    /// `None` if a part does not compile. Such a configuration is rejected when it is read. If the rule gets here in
+    /// `None` if a part does not compile. Loading a configuration with such a rule fails. If the rule gets here in
     /// another way, it stops every call.
     parts: Option<RuleParts>,
 }
@@ -93,12 +91,9 @@ struct RuleParts {
     message: Option<Message>,
 }
 
-/// Why a rule stops a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DenialCause {
-    /// The condition of the rule is false.
     NotMet,
-    /// The condition of the rule cannot be evaluated.
     Undecided,
 }
 
@@ -113,12 +108,10 @@ impl DenialCause {
     }
 }
 
-/// The rule that stops a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleDenial {
     /// The path of the rule in the configuration (`permissions.send_money.rules.small_amounts`).
     pub rule: String,
-    /// Why the rule stops the call.
     pub why: DenialCause,
     /// The reason in words, as the model reads it.
     pub message: String,
@@ -153,7 +146,6 @@ pub struct RuleFindings {
 }
 
 impl Rulebook {
-    /// Compiles the rules of a matrix.
     #[must_use]
     pub fn of(matrix: &BTreeMap<String, ToolGrant>) -> Self {
         let with_rules = matrix.iter().filter(|(_, row)| !row.rules.is_empty());

@@ -8,15 +8,13 @@ use crate::value::Value;
 
 /// Maximum bytes of a configured message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 300;
-/// Maximum values in one message.
 const VALUES_MAX: usize = 8;
-/// Maximum characters of a value in a message. They are enough, because a model knows the arguments that it sent.
+/// Maximum characters of a value in a message. This is enough, because a model knows the arguments that it sent.
 const VALUE_CHARS_MAX: usize = 80;
-/// Maximum bytes of a value that are read: those of its kept characters, and of one more character, which shows that
-/// the value is cut.
+/// Maximum bytes of a value that are read: enough for the kept characters and one more, which shows that the value is
+/// cut.
 const VALUE_BYTES_MAX: usize = (VALUE_CHARS_MAX + 1) * 4;
 
-/// A compiled message.
 #[derive(Debug, Clone)]
 pub(crate) struct Message(Vec<Part>);
 
@@ -65,7 +63,6 @@ impl Message {
         Ok(Self(parts))
     }
 
-    /// The values in the message.
     pub(crate) fn values(&self) -> Vec<&Node> {
         let values = self.0.iter().filter_map(|part| match part {
             Part::Value(node) => Some(node),
@@ -74,8 +71,8 @@ impl Message {
         values.collect()
     }
 
-    /// The message about one call. A value that cannot be evaluated is shown as a question mark: the decision to stop
-    /// the call does not depend on it.
+    /// The message about one call. A value that cannot be evaluated is shown as a question mark, because the decision
+    /// to stop the call does not depend on the value.
     pub(crate) fn render<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> String {
         let mut text = String::new();
         for part in &self.0 {

@@ -1,8 +1,9 @@
-//! Checks the names in a condition against the input schema of its tool, and against the fields of a tenant's users.
-//! A rule with a misspelled name can never be evaluated. If the name is inside `has`, the rule may let every call
+//! Checks the names in a condition against the input schema of its tool, and against the fields of a tenant's users. A
+//! rule with a misspelled name can never be evaluated. If the name is inside `has`, the rule possibly lets every call
 //! pass.
 //!
-//! Only certain errors are reported: below keywords such as `anyOf` and `patternProperties`, any name may be valid.
+//! Only certain errors are reported: below keywords such as `anyOf` and `patternProperties`, any name is possibly
+//! valid.
 
 use std::sync::LazyLock;
 
@@ -14,7 +15,7 @@ use crate::facts::Variable;
 
 /// Maximum number of references that are followed. After that, the schema counts as unknown.
 const REFERENCES_MAX: usize = 8;
-/// Keywords by which a schema may allow names that are not in its `properties`.
+/// Keywords by which a schema can allow names that are not in its `properties`.
 const OPENING: [&str; 9] = [
     "allOf",
     "anyOf",
@@ -45,7 +46,6 @@ pub struct UnknownName {
 }
 
 impl UnknownName {
-    /// The declared name that was probably meant.
     #[must_use]
     pub fn meant(&self) -> Option<String> {
         suggest::closest(&self.name, self.there.iter().map(String::as_str))
@@ -91,7 +91,7 @@ struct Declared<'a> {
 
 struct NameChecker<'a> {
     arguments: Option<&'a Json>,
-    /// The schemas of the variables of the quantifiers around a node; `None` for an undeclared one.
+    /// The schemas of the variables of the quantifiers around a node; `None` for an undeclared variable.
     locals: Vec<Option<Declared<'a>>>,
     unknown: Vec<UnknownName>,
 }

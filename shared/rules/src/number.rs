@@ -1,5 +1,5 @@
 //! Numbers as exact decimals: `0.1` is a tenth, and integers and decimals are compared by value. With doubles, `0.1 +
-//! 0.2 <= 0.3` would be false, and an amount with many digits could count as a round one.
+//! 0.2 <= 0.3` would be false, and an amount with many digits could count as a rounded amount.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -44,7 +44,6 @@ impl Number {
         Self::parse(&double.to_string())
     }
 
-    /// A count as a number.
     pub(crate) fn count(count: usize) -> Self {
         i128::try_from(count).ok().and_then(|count| Self::of(count, 0)).unwrap_or(Self { digits: 0, scale: 0 })
     }
@@ -86,8 +85,8 @@ impl Number {
         Self::of(self.digits.checked_mul(other.digits)?, self.scale.checked_add(other.scale)?)
     }
 
-    /// The number with the opposite sign. It cannot overflow, because numbers of [`DIGITS_MAX`] digits are far from
-    /// the limits of `i128`.
+    /// The number with the opposite sign. The negation cannot overflow, because numbers of [`DIGITS_MAX`] digits are
+    /// far from the limits of `i128`.
     pub(crate) const fn negated(self) -> Self {
         Self { digits: -self.digits, scale: self.scale }
     }

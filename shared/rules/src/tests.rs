@@ -10,7 +10,7 @@ use tickfleet_model::{AgentId, Context, Effect, TaskGrant, TaskId, TenantId, Ten
 
 use super::*;
 
-/// A call with all values that a condition may use.
+/// A call with all values that a condition can use.
 struct Call {
     arguments: Box<RawValue>,
     agent: (AgentId, AgentPolicy),

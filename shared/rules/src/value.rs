@@ -1,5 +1,5 @@
-//! Values in conditions. JSON stays text until a condition reads it, and then one level is parsed at a time. So a
-//! rule on one argument does not parse the others, and a number keeps all its digits.
+//! Values in conditions. JSON stays text until a condition reads it, and then one level is parsed at a time. So a rule
+//! on one argument does not parse the other arguments, and a number keeps all its digits.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,17 +25,14 @@ pub(crate) enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// A borrowed text.
     pub(crate) fn text(text: &'a str) -> Self {
         Self::Text(Cow::Borrowed(text))
     }
 
-    /// A list of borrowed texts.
     pub(crate) fn texts(texts: impl Iterator<Item = &'a str>) -> Self {
         Self::List(texts.map(Self::text).collect())
     }
 
-    /// An empty object.
     pub(crate) fn nothing() -> Self {
         Self::Map(Rc::new([]))
     }

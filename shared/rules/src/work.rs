@@ -11,8 +11,8 @@ pub(crate) enum Problem {
     /// The condition cannot be evaluated; contains the reason. As in CEL, `false && …` is still false, and
     /// `true || …` still true.
     Cannot(String),
-    /// The condition would take too much work. This ends the evaluation, even if the other side of `&&` or `||` would
-    /// decide.
+    /// The condition would take too much work. This problem ends the evaluation, even if the other side of `&&` or
+    /// `||` would decide.
     TooMuch,
 }
 

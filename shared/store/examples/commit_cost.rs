@@ -44,7 +44,6 @@ const WAYS: [Way; 3] = [Way::Store, Way::Same, Way::Writes];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Transactions.
     Store,
     /// The commands that the store's script runs for these transactions.
     Same,
@@ -63,7 +62,6 @@ struct Texts {
 
 impl Texts {
     fn new(n: usize) -> Self {
-        // Different for each turn.
         let words = (1..10).map(|word| format!("{:016x}", (n * 10 + word).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         let text = words.collect::<String>() + "abcdef";
         let result = format!(
@@ -185,7 +183,7 @@ impl Bench {
         (self.cost().await - before) / (rounds * batch) as f64
     }
 
-    /// CPU time that the server has used, in microseconds, or thousands of instructions.
+    /// The server's CPU time in microseconds, or its instructions in thousands.
     async fn cost(&mut self) -> f64 {
         if let Some(pid) = self.counted {
             let told = Command::new("callgrind_control").args(["-e", &pid.to_string()]).output().unwrap().stdout;

@@ -1,5 +1,3 @@
-//! Estimates of shard time between replies of Redis.
-
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use crate::{Store, StoreError};
 #[derive(Debug)]
 pub struct ShardClock {
     started: Instant,
-    /// Shard time at `started`, ms.
+    /// Shard time at `started`.
     base_ms: AtomicI64,
 }
 
@@ -23,12 +21,12 @@ impl Default for ShardClock {
 }
 
 impl ShardClock {
-    /// Sets the shard time that Redis reported.
     pub fn set(&self, now_ms: i64) {
         self.base_ms.store(now_ms - self.elapsed_ms(), Ordering::Relaxed);
     }
 
-    /// Estimated shard time, ms since the epoch. It is behind by about one network round trip.
+    /// Estimated shard time in milliseconds since the Unix epoch. The estimate is behind by about one network round
+    /// trip.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
         self.base_ms.load(Ordering::Relaxed) + self.elapsed_ms()
@@ -46,7 +44,7 @@ impl ShardClock {
 }
 
 impl Store {
-    /// Shard time, ms.
+    /// Reads shard time from the store.
     ///
     /// # Errors
     /// [`StoreError`].

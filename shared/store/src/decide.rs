@@ -1,5 +1,3 @@
-//! Decisions of `core` on this shard: [`Store::decide`] reads, decides and commits.
-
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,10 +14,8 @@ use crate::seam::redis::RedisStore;
 use crate::seam::{self, RunError, ShardState, Versions};
 use crate::{Confirmed, ShardClock, Store, StoreError};
 
-/// The store behind a shard.
 #[derive(Clone)]
 pub(crate) enum Backend {
-    /// Redis.
     Redis(Arc<RedisStore>),
     /// A store without Redis: in this process's memory, behind another process's socket, or with injected faults.
     Memory(Arc<dyn seam::Store>),
@@ -34,26 +30,25 @@ impl std::fmt::Debug for Backend {
     }
 }
 
-/// The state that a process has for a shard. All clones of a [`Store`] share it.
+/// The state of a shard that a process has cached. All clones of a [`Store`] share the cache.
 #[derive(Debug)]
 pub(crate) struct ShardCache {
     versions: Versions,
     state: Mutex<ShardState>,
     clock: ShardClock,
     inbound: [Mutex<InboundCheck>; 2],
-    /// The largest amount by which a returned shard time was ahead of this process's estimate, ms.
-    /// [`Store::take_jump_ms`] resets it.
+    /// The largest amount by which a returned shard time was ahead of this process's estimate, since the last
+    /// [`Store::take_jump_ms`].
     ahead_ms: AtomicI64,
 }
 
-/// The last check of the bytes of an inbound stream.
 #[derive(Debug, Clone, Copy, Default)]
 struct InboundCheck {
     looked_ms: i64,
     is_full: bool,
 }
 
-/// Time between two checks of the bytes of an inbound stream, ms.
+/// Minimum time in milliseconds between two checks of the bytes of an inbound stream.
 const INBOUND_CHECK_MS: i64 = 100;
 
 impl Default for ShardCache {
@@ -76,7 +71,6 @@ fn rand_prefix() -> u64 {
 }
 
 impl Store {
-    /// The store behind this shard.
     #[must_use]
     pub fn seam(&self) -> &dyn seam::Store {
         match &self.backend {
@@ -91,7 +85,6 @@ impl Store {
         matches!(self.backend, Backend::Memory(_))
     }
 
-    /// The bounds of decisions.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
         let options = self.options();
@@ -135,33 +128,29 @@ impl Store {
         Ok(if inbound.is_full { Bounds { turns_max: 0, ..bounds } } else { bounds })
     }
 
-    /// An operator's entry for the audit log. If `text` is empty, no entry is written.
+    /// An operator's entry for the audit log. An empty `text` means that no entry is written.
     #[must_use]
     pub fn audit_entry(&self, text: &str) -> AuditEntry {
         AuditEntry { text: Bytes::copy_from_slice(text.as_bytes()), entries_max: self.options().audit_entries_max }
     }
 
-    /// Draws the versions of this process's transactions.
     #[must_use]
     pub fn versions(&self) -> &Versions {
         &self.known.versions
     }
 
-    /// The shard's state as the last commit returned it, with the current estimate of shard time.
+    /// The shard's state as of the last commit, with the current estimate of shard time.
     #[must_use]
     pub fn state(&self) -> ShardState {
         let state = *self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
         ShardState { now_ms: self.known.clock.now_ms().max(state.now_ms), ..state }
     }
 
-    /// Estimates the shard's time between commits.
     #[must_use]
     pub fn clock(&self) -> &ShardClock {
         &self.known.clock
     }
 
-    /// Reads the shard's state from the store.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn refresh_state(&self) -> Result<ShardState, StoreError> {
@@ -170,13 +159,13 @@ impl Store {
         Ok(self.state())
     }
 
-    /// The largest amount by which a returned shard time was ahead of this process's estimate since the last call, ms.
+    /// The largest amount in milliseconds by which a returned shard time was ahead of this process's estimate, since
+    /// the last call.
     #[must_use]
     pub fn take_jump_ms(&self) -> i64 {
         self.known.ahead_ms.swap(0, Ordering::Relaxed)
     }
 
-    /// Stores the state that a commit returned.
     pub(crate) fn learn(&self, state: ShardState) {
         let mut known = self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
         // Replies may arrive in another order than their commits.
@@ -189,7 +178,7 @@ impl Store {
         }
     }
 
-    /// Makes one decision: reads what it needs, decides, and commits. Starts again after a conflict.
+    /// Makes one decision: reads its input, decides, and commits. Starts again after a conflict.
     ///
     /// # Errors
     /// [`RunError`].
@@ -277,8 +266,6 @@ impl Store {
         if state.epoch == 0 { self.refresh_state().await } else { Ok(state) }
     }
 
-    /// Answers one query.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn query(&self, query: Query) -> Result<Value, StoreError> {
@@ -286,8 +273,6 @@ impl Store {
         values.pop().ok_or_else(|| StoreError::Undecided(format!("no answer to {query:?}")))
     }
 
-    /// Reads a record.
-    ///
     /// # Errors
     /// [`StoreError::Undecided`] if the record cannot be read.
     pub async fn record_of<T: Record>(&self, key: &RecordKey) -> Result<Option<Stored<T>>, StoreError> {

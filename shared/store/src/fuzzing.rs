@@ -8,7 +8,6 @@ use tickfleet_model::policy::TenantPolicy;
 
 use crate::{AdmissionNote, FailedAttempt};
 
-/// Parses the record of an unfinished turn, and the notes that are shown to people.
 #[must_use]
 pub fn turn(content: &[u8]) -> Option<(Turn, Vec<AdmissionNote>, Vec<FailedAttempt>)> {
     let turn = Turn::decode(content).ok()?;
@@ -17,14 +16,11 @@ pub fn turn(content: &[u8]) -> Option<(Turn, Vec<AdmissionNote>, Vec<FailedAttem
     Some((turn, admissions, tries))
 }
 
-/// Parses the record of a finished turn.
 #[must_use]
 pub fn finished(content: &[u8]) -> Option<Finished> {
     Finished::decode(content).ok()
 }
 
-/// Parses a tenant that was declared at run time.
-///
 /// # Errors
 /// The problem with the declaration.
 pub fn tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {

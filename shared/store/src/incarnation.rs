@@ -21,7 +21,7 @@ pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
     id.or_else(|_| ConsumerId::new(format!("{kind}-{since:x}-{start}"))).unwrap_or_else(|_| unreachable_name())
 }
 
-/// The worker's name in a consumer name. All starts of the same process share it, in all shards. `None` if the consumer
+/// The worker's name in a consumer name. All starts of a worker share this name, in all shards. `None` if the consumer
 /// is not a worker.
 #[must_use]
 pub fn worker_of(consumer: &str) -> Option<&str> {

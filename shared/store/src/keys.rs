@@ -4,7 +4,6 @@ use std::fmt;
 
 use tickfleet_model::{AgentId, InboxName, Priority, TenantId};
 
-/// The keys of one shard.
 #[derive(Debug, Clone)]
 pub struct Keys {
     prefix: String,
@@ -17,7 +16,6 @@ impl Keys {
         Self { prefix: format!("{{{namespace}:{shard}}}:") }
     }
 
-    /// The prefix of all keys.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
@@ -29,43 +27,36 @@ impl Keys {
         format!("{}{suffix}", self.prefix)
     }
 
-    /// The record of an unfinished turn or task.
     #[must_use]
     pub fn turn(&self, name: &TurnName) -> String {
         self.key(format_args!("turn:{name}"))
     }
 
-    /// The record of a finished turn or task.
     #[must_use]
     pub fn done(&self, name: &TurnName) -> String {
         self.key(format_args!("done:{name}"))
     }
 
-    /// The history of a task that a model runs in steps.
     #[must_use]
     pub fn steps(&self, task: &TurnName) -> String {
         self.key(format_args!("steps:{task}"))
     }
 
-    /// The tasks of a tenant.
     #[must_use]
     pub fn tasks(&self, tenant: &TenantId) -> String {
         self.key(format_args!("tasks:{tenant}"))
     }
 
-    /// The tasks that a task has delegated.
     #[must_use]
     pub fn children(&self, task: &TurnName) -> String {
         self.key(format_args!("children:{task}"))
     }
 
-    /// The messages of a session.
     #[must_use]
     pub fn session(&self, tenant: &TenantId, session: &str) -> String {
         self.key(format_args!("session:{tenant}:{session}"))
     }
 
-    /// The reply stream of an inbox.
     #[must_use]
     pub fn replies(&self, tenant: &TenantId, inbox: &InboxName) -> String {
         self.key(format_args!("replies:{tenant}:{inbox}"))
@@ -74,12 +65,9 @@ impl Keys {
 
 pub use tickfleet_core::keys::TurnName;
 
-/// The name of a counter: its limit, and the counter's name within the limit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CounterName {
-    /// The limit's name.
     pub limit: String,
-    /// The counter's name within the limit.
     pub counter: String,
 }
 
@@ -89,15 +77,13 @@ impl fmt::Display for CounterName {
     }
 }
 
-/// A queue of slices.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Queue {
-    /// A `ready` stream, read by workers.
+    /// Read by workers.
     Ready(Priority),
     /// Slices of this priority whose holder has crashed. Each worker runs one such slice at a time, in a separate slot
     /// (rule 23).
     Suspect(Priority),
-    /// The stream of an agent's external runtime.
     External(TenantId, AgentId),
 }
 

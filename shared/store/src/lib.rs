@@ -85,10 +85,8 @@ pub fn refusal_names() -> Vec<&'static str> {
     connection::error::ANSWERS.to_vec()
 }
 
-/// The source of the shard's time.
 #[derive(Debug, Clone, Default)]
 pub enum TimeSource {
-    /// Redis `TIME`.
     #[default]
     Redis,
     /// A time in ms that a test sets.
@@ -102,23 +100,18 @@ pub struct StoreOptions {
     pub namespace: String,
     /// The number of shards. All processes must use the same number.
     pub shards: u32,
-    /// Age of a consumer's last heartbeat at which the consumer counts as dead, ms.
+    /// Age of a consumer's last heartbeat at which the consumer counts as dead.
     pub lease_ms: i64,
-    /// After this time, an end of a turn that was taken but not settled is offered again, ms.
+    /// If an end of a turn was taken but not settled, it is offered again after this time.
     pub ending_lease_ms: i64,
-    /// Time that the record of a finished turn is kept, ms.
     pub retain_ms: i64,
-    /// Time that an ID from a producer is kept after the end of its turn, ms.
+    /// Time that an ID from a producer is kept after the end of its turn.
     pub dedupe_ms: i64,
-    /// Time that replies are kept, ms.
     pub reply_retain_ms: i64,
-    /// Time that audit entries are kept, ms.
     pub audit_retain_ms: i64,
-    /// Maximum number of audit entries.
     pub audit_entries_max: u64,
     /// True if audit entries record how their calls were admitted.
     pub audit_admissions: bool,
-    /// Maximum number of dead entries.
     pub dead_entries_max: u64,
     /// Maximum number of turns on the inbound stream.
     pub turns_max: u64,
@@ -132,7 +125,6 @@ pub struct StoreOptions {
     pub tenant_ready_max: u64,
     /// Maximum number of unread replies of an inbox.
     pub inbox_unread_max: u64,
-    /// Maximum number of inboxes of a tenant.
     pub inboxes_max: u64,
     /// Number of crashes after which a slice is quarantined.
     pub crashes_max: u32,
@@ -240,14 +232,12 @@ impl Store {
         Self { backend: Backend::Memory(Arc::new(memory)), ..Self::on(none, shard, options) }
     }
 
-    /// The same shard with another source of time, for tests.
     #[must_use]
     pub fn with_time(mut self, time: TimeSource) -> Self {
         self.time = time;
         self
     }
 
-    /// The same shard with an observer of all commands to Redis.
     #[must_use]
     pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
         self.connection = self.connection.observed_by(observer);
@@ -264,25 +254,21 @@ impl Store {
         tickfleet_model::ids::shard_of(tenant, self.options.shards) == self.shard
     }
 
-    /// The shard's number.
     #[must_use]
     pub const fn shard(&self) -> u32 {
         self.shard
     }
 
-    /// The names of the shard's keys.
     #[must_use]
     pub const fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// The bounds and times of scripts.
     #[must_use]
     pub fn options(&self) -> &StoreOptions {
         &self.options
     }
 
-    /// The underlying connection, which the store's own commands and reads use.
     #[must_use]
     pub const fn connection(&self) -> &Connection {
         &self.connection

@@ -11,7 +11,6 @@ use crate::seam::redis::{CALLED, COMMIT_SOURCE};
 /// script in that file and start empty.
 pub const DEFAULT_USER: &str = "off ~* &* +@all";
 
-/// A role that uses Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Scheduler, worker and operator in one user, for `tickfleet dev`.
@@ -33,7 +32,7 @@ pub enum Role {
 }
 
 /// Commands of every connection, about the server and its place in a cluster. Rules for workers name the category of
-/// `waitaof` and not the command: a server rejects a rule that names a command it does not know.
+/// `waitaof` instead of the command, because a server rejects a rule with an unknown command.
 const CONNECTING: &[&str] = &["ping", "select", "info", "role", "time", "cluster|shards", "cluster|slots"];
 /// Commands that call the commit function, and load it if the server does not know it.
 const COMMITTING: &[&str] = &["fcall", "function|load", "evalsha", "script|load"];
@@ -80,19 +79,19 @@ const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
 /// Waits until an intent record is durable.
 const WAITING: &[&str] = &["@blocking", "wait"];
 
-/// A selector of a user: commands, and the keys on which the user may run them. The keys are rules without the
-/// namespace.
+/// A selector of a user: commands, and the keys on which the user may run them. The keys are in the format of rules,
+/// but without the namespace.
 struct Selector {
     keys: &'static [&'static str],
     commands: &'static [&'static str],
 }
 
-/// Calls the function that schedulers have loaded, but cannot load one. The only key is the bare prefix of a shard,
-/// which never exists. In a cluster, it is used to ask nodes for the owner of the slot.
+/// Permits calls of the function that schedulers have loaded, but not loading a function. The only key is the bare
+/// prefix of a shard, which never exists. In a cluster, commands use this key to ask nodes for the owner of the slot.
 const LENT_FUNCTION: Selector = Selector { keys: &["~"], commands: &["fcall", "evalsha", "exists"] };
 
-/// The permissions of producers. The function and their other commands need them. Each command is allowed only on the
-/// keys that it needs.
+/// The permissions that producers need for the function and for their other commands. Each command is allowed only on
+/// the keys that it needs.
 const PRODUCER: &[Selector] = &[
     LENT_FUNCTION,
     Selector { keys: &["%W~turns", "%W~tasks"], commands: &["xadd"] },
@@ -209,7 +208,6 @@ const GATEWAY_WRITES: &[&str] = &[
 ];
 
 impl Role {
-    /// All roles with their words.
     pub const WORDS: [(&str, Self); 8] = [
         ("tickfleet", Self::Tickfleet),
         ("scheduler", Self::Scheduler),
@@ -221,7 +219,7 @@ impl Role {
         ("exporter", Self::Exporter),
     ];
 
-    /// True if the role has all commands of a commit, on all its keys.
+    /// True if the role may run all commands of a commit on all of the role's keys.
     const fn commits(self) -> bool {
         match self {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => true,
@@ -243,7 +241,6 @@ impl Role {
         }
     }
 
-    /// Permissions on certain keys only.
     const fn selectors(self) -> &'static [Selector] {
         match self {
             Self::Producer => PRODUCER,
@@ -294,7 +291,6 @@ impl Role {
 }
 
 impl Selector {
-    /// The selector as a rule of a user in `namespace`.
     fn rule(&self, namespace: &str) -> String {
         let key = |rule: &&str| {
             let (mode, suffix) = rule.split_once('~').unwrap_or(("", rule));
@@ -306,7 +302,6 @@ impl Selector {
     }
 }
 
-/// The commands that the function calls.
 fn called(source: &str) -> BTreeSet<String> {
     const CONTAINERS: [&str; 3] = ["xinfo", "xgroup", "memory"];
     let literal = |text: &str| text.split_once('\'').map(|(word, rest)| (word.to_ascii_lowercase(), rest.to_owned()));
@@ -408,10 +403,10 @@ mod tests {
         let hidden: Vec<&str> = code
             .filter(|line| [" call(", " try("].iter().any(|start| line.contains(start)))
             .filter(|line| !line.contains("call('") && !line.contains("try('"))
-            // A line that runs a command of `CALLED`.
+            // Skips the line that runs a command of `CALLED`.
             .filter(|line| !line.contains("call(unpack(ARGV"))
             .collect();
-        // The line that runs a command in parts, because a list is too long for one call.
+        // The remaining line runs a command in parts, because a list is too long for one call.
         assert!(
             matches!(hidden[..], [one] if one.contains("try(command, key, unpack(")),
             "which command is it? {hidden:?}"

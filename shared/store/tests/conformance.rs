@@ -40,9 +40,7 @@ use conformance::subjects::{InMemory, OnRedis, OverSocket};
 const GAMES: u32 = 400;
 /// Minimum count of each expected event in a run of [`GAMES`] games.
 const OFTEN: usize = 10;
-/// Maximum number of steps of a game.
 const STEPS: usize = 40;
-/// Start time of a game, ms.
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
 /// Events that must occur in a run of [`GAMES`] games. The suite does not compare behavior that never occurs.
@@ -99,7 +97,6 @@ const EXPECTED: &[&str] = &[
     "conflict NotHeld",
 ];
 
-/// Plays games until two stores differ.
 fn play_games(games: u32, play: impl Fn(&[Step]) -> (Seen, Result<(), Differs>)) {
     let seed = number("TICKFLEET_CONFORMANCE_SEED").unwrap_or_else(|| RandomState::new().hash_one("seed"));
     let games = number("TICKFLEET_CONFORMANCE_GAMES").and_then(|games| games.try_into().ok()).unwrap_or(games);

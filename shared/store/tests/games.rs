@@ -65,17 +65,14 @@ fn games(usual: u64) -> u64 {
     std::env::var("TICKFLEET_GAMES").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// A fleet without faults.
 fn calm() -> Plan {
     Plan::calm()
 }
 
-/// Processes crash and pause.
 fn crashes() -> Plan {
     Plan { crash: 30, pause: 60, ..calm() }
 }
 
-/// Turns are canceled at any time.
 fn cancels() -> Plan {
     Plan { turns: 30, crash: 10, pause: 60, cancel_later: 60, ..calm() }
 }
@@ -90,12 +87,10 @@ fn losses() -> Plan {
     Plan { crash: 3, pause: 20, lose: 10, ..calm() }
 }
 
-/// The store's clock steps, and its memory becomes short.
 fn clocks() -> Plan {
     Plan { crash: 10, pause: 30, step: 10, short: 10, ..calm() }
 }
 
-/// Facts, claims and approvals govern calls.
 fn governed() -> Plan {
     Plan { turns: 20, crash: 20, pause: 60, governed: true, ..calm() }
 }
@@ -228,7 +223,6 @@ fn games_detect_each_guard_that_is_missing() {
     assert_eq!(undetected, Vec::<&str>::new());
 }
 
-/// True if the game fails without the guard.
 fn is_detected(mutant: &'static str, seed: u64, plan: Plan) -> bool {
     let played = || {
         let mut game = Game::new(seed, plan);

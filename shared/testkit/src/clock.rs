@@ -1,9 +1,7 @@
-//! A clock that a test sets.
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The shard's time in ms since the epoch. Clones share the time. Only the test moves the time.
+/// The shard's time in milliseconds since 1970. Clones share the time. Only the test moves the time.
 #[derive(Debug, Clone)]
 pub struct TestClock {
     now_ms: Arc<AtomicI64>,
@@ -17,13 +15,11 @@ impl Default for TestClock {
 }
 
 impl TestClock {
-    /// A clock that shows `now_ms`.
     #[must_use]
     pub fn at(now_ms: i64) -> Self {
         Self { now_ms: Arc::new(AtomicI64::new(now_ms)) }
     }
 
-    /// The time that the clock shows, ms since the epoch.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
         self.now_ms.load(Ordering::SeqCst)
@@ -34,7 +30,6 @@ impl TestClock {
         self.now_ms.fetch_add(ms, Ordering::SeqCst) + ms
     }
 
-    /// Sets the clock to `now_ms`.
     pub fn set(&self, now_ms: i64) {
         self.now_ms.store(now_ms, Ordering::SeqCst);
     }

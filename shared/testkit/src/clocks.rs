@@ -15,7 +15,6 @@ use crate::{RedisOptions, RedisServer};
 const SOURCE: &str = include_str!("clocks.c");
 /// The environment variable with the clock file of a process.
 const VARIABLE: &str = "TICKFLEET_TEST_CLOCK";
-/// The clock file of a server, in its folder.
 const FILE: &str = "clock";
 
 /// Gives programs their own wall clocks, which initially show the machine's time. Monotonic time is unaffected.
@@ -109,8 +108,8 @@ pub fn file_of(server: &RedisServer) -> PathBuf {
     server.dir().join(FILE)
 }
 
-/// Sets a process' clock to `ahead_ms` ahead of the machine's clock; if negative, behind it. `file` is the clock file
-/// of the process.
+/// Sets a process' clock to `ahead_ms` ahead of the machine's clock. A negative value sets the clock behind. `file` is
+/// the clock file of the process.
 ///
 /// # Panics
 /// The file does not exist, because its process was not started.

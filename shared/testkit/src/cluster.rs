@@ -1,4 +1,4 @@
-//! A Redis Cluster: primaries that share the slots, and replicas that can take over from them.
+//! A Redis Cluster: primaries that share the slots, and replicas that can replace the primaries.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,21 +11,19 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::network::{PortProxy, address_of};
 use crate::{Network, RedisOptions, RedisServer, TlsFiles};
 
-/// The slots of every cluster.
 const SLOTS: u16 = 16_384;
-/// Silence after which a majority of primaries considers a node dead. If this were shorter, a busy machine would cause
+/// Silence after which a majority of primaries considers a node dead. With a shorter time, a busy machine would cause
 /// failovers.
 const NODE_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// The longest wait for an expected event, such as a complete cluster or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Timeout of a request for a node's list of nodes. A paused node does not respond.
+/// Timeout of a request for a node's list of nodes. A timeout is needed because a paused node does not respond.
 const ANSWER: Duration = Duration::from_secs(1);
-/// The interval between two checks.
 const STEP: Duration = Duration::from_millis(20);
 /// Maximum attempts to find a free port for the cluster bus. Another process can take the port first.
 const PORT_TRIES: usize = 5;
 
-/// The servers, all on ports of 127.0.0.1. The servers end when the cluster is dropped.
+/// All servers use ports of 127.0.0.1. They end when the cluster is dropped.
 #[derive(Debug)]
 pub struct Cluster {
     /// The initial primaries, then the first replica of each primary, then the second replica of each, and so on. With
@@ -34,12 +32,12 @@ pub struct Cluster {
     primaries: usize,
     /// The ports for clients that use TLS; empty if the cluster does not use TLS.
     tls_ports: Vec<u16>,
-    /// The network between the servers, if it can be cut. `announced` then has the port of each server's proxy.
+    /// The network between the servers, if the network can be cut. `announced` then has the port of each server's
+    /// proxy.
     network: Option<Network>,
     announced: Vec<u16>,
 }
 
-/// A line of `CLUSTER NODES`.
 #[derive(Debug, Clone)]
 struct NodeLine {
     id: String,
@@ -158,14 +156,11 @@ impl Cluster {
         format!("redis+cluster://{}", seeds.join(","))
     }
 
-    /// Host and port of a server.
     #[must_use]
     pub fn address(&self, server: usize) -> String {
         format!("127.0.0.1:{}", self.port(server))
     }
 
-    /// The slot of a key.
-    ///
     /// # Panics
     /// No server responds.
     pub async fn slot(&self, key: &str) -> u16 {
@@ -173,7 +168,7 @@ impl Cluster {
         self.cluster_command(asked, &["KEYSLOT", key]).await
     }
 
-    /// The server that holds this slot according to most of the servers that respond. `None` if no server reports a
+    /// The server that holds this slot according to most of the responding servers. `None` if no server reports a
     /// holder.
     ///
     /// # Panics
@@ -250,7 +245,7 @@ impl Cluster {
         }
     }
 
-    /// A server's response to a command. `None` if there is an error.
+    /// Returns `None` if the command fails.
     async fn command<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> Option<T> {
         let mut connection = crate::connect(&self.servers[server].url()).await.ok()?;
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
@@ -287,10 +282,8 @@ impl Cluster {
         self.cluster_command::<()>(from, &["SETSLOT", &slot, "MIGRATING", &target]).await;
     }
 
-    /// The keys of a slot on this server.
-    ///
     /// # Panics
-    /// It does not respond.
+    /// The server does not respond.
     pub async fn keys_in(&self, slot: u16, server: usize) -> Vec<Vec<u8>> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("GETKEYSINSLOT").arg(slot).arg(1_000_000);
@@ -321,8 +314,8 @@ impl Cluster {
         }
     }
 
-    /// Assigns a slot to the server `to`, which has all keys of the slot now. Tells `to` first, so that the slot always
-    /// has an owner.
+    /// Assigns a slot to the server `to`, which now has all keys of the slot. The command goes to `to` first, so that
+    /// the slot always has an owner.
     ///
     /// # Panics
     /// A server rejects the command, because the server `from` still has keys of the slot.
@@ -391,7 +384,6 @@ impl Cluster {
         0
     }
 
-    /// Distributes the slots among the primaries.
     async fn divide(&self) {
         let count = usize::from(SLOTS);
         let primaries = self.primaries;
@@ -404,7 +396,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the condition is true for every node. `is` takes the node's list of nodes and its `CLUSTER INFO`.
+    /// Waits until `is` is true for every node. `is` takes the node's list of nodes and its `CLUSTER INFO`.
     async fn wait_until(&self, what: &str, is: impl Fn(&[NodeLine], &str) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         for server in 0..self.servers.len() {
@@ -428,7 +420,6 @@ impl Cluster {
         }
     }
 
-    /// The response to `CLUSTER …`.
     async fn cluster_command<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> T {
         self.try_cluster_command(server, words).await.unwrap_or_else(|error| panic!("CLUSTER {words:?}: {error}"))
     }
@@ -459,7 +450,6 @@ impl Cluster {
         port_of(&self.servers[server])
     }
 
-    /// The port under which the other nodes know this one.
     fn announced(&self, server: usize) -> String {
         self.announced.get(server).map_or_else(|| self.port(server), ToString::to_string)
     }
@@ -481,14 +471,14 @@ impl Cluster {
     }
 }
 
-/// Parses `0-5460` or `7`. `None` for a migrating slot (`[7->-…]`).
+/// Parses `0-5460` or `7`. Returns `None` for a migrating slot (`[7->-…]`).
 fn slots_of(range: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// Starts a node, and returns it with its cluster bus port. The bus port is chosen explicitly: the default is the port
-/// plus 10,000, which can be beyond the highest valid port.
+/// Starts a node, and returns the node with the port of its cluster bus. The default bus port is the port plus 10,000,
+/// which can exceed the highest valid port. So the bus port is chosen here.
 async fn node(options: RedisOptions) -> (RedisServer, u16) {
     let mut last = String::new();
     for _ in 0..PORT_TRIES {
@@ -499,7 +489,7 @@ async fn node(options: RedisOptions) -> (RedisServer, u16) {
         let silence = NODE_TIMEOUT.as_millis().to_string();
         let own = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", &silence];
         let pace = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
-        // A replica can take over even if its data is old, and stays with its primary.
+        // A replica with old data can also take over. Replicas stay with their primary.
         let lenient = ["--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no"];
         let args = own.iter().chain(&pace).chain(&lenient).map(|arg| (*arg).to_owned());
         let extra_args = args.chain(options.extra_args.iter().cloned()).collect();

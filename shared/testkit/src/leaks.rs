@@ -2,7 +2,6 @@
 
 use redis::aio::ConnectionLike;
 
-/// Keys scanned per round trip.
 const SCAN_COUNT: usize = 1_000;
 
 /// Fails the test if any key of the server has no TTL and matches no exception. An exception is a pattern (`*` any

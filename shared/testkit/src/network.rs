@@ -15,19 +15,16 @@ use tokio::task::JoinHandle;
 /// The numbers of two servers, the lower number first.
 type Pair = (usize, usize);
 
-/// The network between the servers. It carries nothing after it is dropped.
+/// The network between the servers. After it is dropped, it carries no data.
 #[derive(Debug)]
 pub struct Network {
     cuts: watch::Sender<BTreeSet<Pair>>,
     doors: Vec<JoinHandle<()>>,
 }
 
-/// A proxy in front of a port of a server.
 #[derive(Debug)]
 pub(crate) struct PortProxy {
-    /// The port that the server announces.
     pub(crate) port: u16,
-    /// The port behind the proxy, once it is known.
     pub(crate) behind: Arc<OnceLock<u16>>,
 }
 
@@ -48,7 +45,6 @@ const fn pair(a: usize, b: usize) -> Pair {
 }
 
 impl Network {
-    /// A network without a partition.
     pub(crate) fn new() -> Self {
         Self { cuts: watch::Sender::default(), doors: Vec::new() }
     }
@@ -58,7 +54,6 @@ impl Network {
         TcpListener::bind((address_of(0), 0)).await.is_ok()
     }
 
-    /// Opens a proxy in front of a port of this server.
     pub(crate) async fn door(&mut self, server: usize) -> PortProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("its number").port();
@@ -83,12 +78,10 @@ impl Network {
         self.cuts.send_modify(|cuts| cuts.extend(cut));
     }
 
-    /// Cuts all traffic between two servers.
     pub fn part(&self, one: usize, other: usize) {
         self.cuts.send_if_modified(|cuts| cuts.insert(pair(one, other)));
     }
 
-    /// Removes all cuts.
     pub fn join(&self) {
         self.cuts.send_replace(BTreeSet::new());
     }

@@ -1,5 +1,3 @@
-//! A private Redis server for a test.
-
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -13,35 +11,32 @@ use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerError, ServerOptio
 /// machine.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Options of a test's server.
 #[derive(Debug, Clone, Default)]
 pub struct RedisOptions {
-    /// True if the server fsyncs every write, so that it keeps its data over [`RedisServer::restart`] and
+    /// True if the server fsyncs every write. Its data then survives [`RedisServer::restart`] and
     /// [`RedisServer::kill9`].
     pub appendonly: bool,
     /// True if the server listens on a free port of 127.0.0.1 instead of a unix socket. Proxies need a port.
     pub tcp: bool,
-    /// Maximum bytes of memory. `None`: no limit.
+    /// Maximum memory in bytes. `None` means no limit.
     pub maxmemory: Option<u64>,
-    /// More arguments for the server.
     pub extra_args: Vec<String>,
-    /// The program. `None`: the installed Redis.
+    /// `None` means the installed Redis.
     pub program: Option<std::path::PathBuf>,
 }
 
 impl RedisOptions {
-    /// Options with only these arguments.
     #[must_use]
     pub fn with(extra_args: &[&str]) -> Self {
         Self { extra_args: extra_args.iter().map(|arg| (*arg).to_owned()).collect(), ..Self::default() }
     }
 }
 
-/// A server with its own folder. Dropping it ends the server and deletes the folder. If the test process is killed, a
-/// watchdog ends the server within seconds, but the folder is left for the system to clean up.
+/// A server with its own folder. When it is dropped, the server ends and the folder is deleted. If the test process is
+/// killed, a watchdog ends the server within seconds, but the folder is left for the system to clean up.
 #[derive(Debug)]
 pub struct RedisServer {
-    // Dropped before its folder.
+    // Declared before `_dir`, so that the server ends before its folder is deleted.
     server: PrivateRedis,
     _dir: TempDir,
 }
@@ -55,10 +50,8 @@ impl RedisServer {
         Self::start_with(RedisOptions::default()).await
     }
 
-    /// An empty server with these options.
-    ///
     /// # Panics
-    /// It does not start. The message states the reason, and how to install Redis.
+    /// The server does not start. The message states the reason, and how to install Redis.
     pub async fn start_with(options: RedisOptions) -> Self {
         match Self::try_start_with(options).await {
             Ok(server) => server,
@@ -85,13 +78,11 @@ impl RedisServer {
         Ok(Self { server: server.await?, _dir: dir })
     }
 
-    /// Returns the URL that clients connect to.
     #[must_use]
     pub fn url(&self) -> String {
         self.server.url()
     }
 
-    /// The server's folder.
     #[must_use]
     pub fn dir(&self) -> &std::path::Path {
         self.server.dir()
@@ -120,7 +111,7 @@ impl RedisServer {
     /// Starts the server again with the same socket or port and the same folder. A running server first saves and ends.
     ///
     /// # Panics
-    /// It does not start.
+    /// The server does not start.
     pub async fn restart(&mut self) {
         if let Err(error) = self.server.restart().await {
             panic!("the test's Redis does not start again: {error}");
@@ -140,7 +131,7 @@ impl RedisServer {
         let () = pipe.query_async(&mut connection).await.expect("cut the replicas off");
     }
 
-    /// Makes the server hang: connections stay open, but it does not respond.
+    /// Makes the server hang: connections stay open, but the server does not respond.
     ///
     /// # Panics
     /// The server has ended.

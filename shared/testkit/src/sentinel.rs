@@ -12,26 +12,23 @@ use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 use crate::network::{PortProxy, address_of};
 use crate::{Network, RedisOptions, RedisServer, TlsFiles, connect};
 
-/// The name of the primary in the sentinels.
 const NAME: &str = "fleet";
 /// Number of sentinels. A majority must agree on a failover.
 const SENTINELS: usize = 3;
-/// Silence after which a sentinel considers a server dead.
 const DOWN_AFTER: Duration = Duration::from_millis(1_000);
 /// The longest wait for an expected event, such as a replica or a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The interval between two checks.
 const STEP: Duration = Duration::from_millis(20);
-/// Intervals of the sentinels, ms. They are short, so that tests do not wait. Only `TILT-TRIGGER` is long, so that
-/// sentinels do not mistake a busy machine for a moved clock.
+/// Intervals of the sentinels in milliseconds. They are short, so that tests do not wait. Only `TILT-TRIGGER` is long,
+/// so that sentinels do not mistake a busy machine for a moved clock.
 ///
-/// If the primary is down, sentinels read `INFO` from a replica once a second, regardless of `INFO-PERIOD`. They
-/// promote no replica whose `INFO` is older than five times `PING-PERIOD`. So this product must be longer than one
-/// second. Otherwise, a replica that responds a moment late would be unfit, and the next attempt would follow only
-/// after twice `failover-timeout`.
+/// If the primary is down, sentinels read `INFO` from a replica once a second, regardless of `INFO-PERIOD`. A sentinel
+/// does not promote a replica whose `INFO` is older than five times `PING-PERIOD`. So five times `PING-PERIOD` must be
+/// longer than one second. Otherwise, a replica that responds a moment late would be unfit. The next attempt would
+/// follow only after twice `failover-timeout`.
 ///
-/// A sentinel that sees a promoted server makes it a replica again, unless another sentinel announces the promotion
-/// within four times `PUBLISH-PERIOD`. On a busy machine, the announcement takes seconds.
+/// A sentinel that sees a promoted server makes the server a replica again, unless another sentinel announces the
+/// promotion within four times `PUBLISH-PERIOD`. On a busy machine, the announcement takes seconds.
 const PACE: [&str; 14] = [
     "INFO-PERIOD",
     "200",
@@ -49,24 +46,23 @@ const PACE: [&str; 14] = [
     "6000",
 ];
 
-/// The servers and the sentinels, all on ports of 127.0.0.1. They end when the setup is dropped.
+/// Servers and sentinels use ports of 127.0.0.1. They end when the setup is dropped.
 #[derive(Debug)]
 pub struct SentinelSetup {
-    /// The initial primary, and its replicas.
     pub servers: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
     speaks_tls: bool,
-    /// The ports under which sentinels and clients reach each server.
+    /// The ports that sentinels and clients use for each server.
     ports: Vec<String>,
-    /// The network between servers and sentinels, if it can be cut.
+    /// The network between servers and sentinels, if the network can be cut.
     network: Option<Network>,
 }
 
 #[derive(Debug)]
 struct Sentinel {
-    // Dropped before its folder.
+    // Declared before `_dir`, so that the server is dropped before its folder.
     server: PrivateRedis,
-    /// The port under which clients reach the sentinel.
+    /// The port that clients use for the sentinel.
     port: String,
     _dir: TempDir,
 }
@@ -107,7 +103,6 @@ impl SentinelSetup {
         self.network.as_ref().expect("a trio with a network that can be cut")
     }
 
-    /// The number of servers and sentinels on the network.
     #[must_use]
     pub const fn on_network(&self) -> usize {
         self.servers.len() + SENTINELS
@@ -156,7 +151,6 @@ impl SentinelSetup {
         trio
     }
 
-    /// The URL of the current primary.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_by(0..SENTINELS)
@@ -170,7 +164,7 @@ impl SentinelSetup {
         format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","))
     }
 
-    /// The port under which the sentinels know this server.
+    /// The port that the sentinels use for this server.
     #[must_use]
     pub fn port(&self, server: usize) -> &str {
         &self.ports[server]
@@ -209,7 +203,7 @@ impl SentinelSetup {
     }
 
     /// Promotes a replica while all servers run. A sentinel aborts the failover if it considers the replica unfit, for
-    /// example because the replica has just restarted. The failover is then requested again.
+    /// example after a recent restart. The failover is then requested again.
     ///
     /// # Panics
     /// No replica is promoted in time.
@@ -221,7 +215,7 @@ impl SentinelSetup {
             named.map(|(_, port)| port)
         };
         let deadline = Instant::now() + PATIENCE;
-        // A sentinel that was cut off learns the primary a moment later.
+        // After a cut, a sentinel knows the primary only a moment later.
         let before = loop {
             let named = names().await;
             let primary = self.primary().await;
@@ -267,8 +261,6 @@ impl SentinelSetup {
         }
     }
 
-    /// Kills this sentinel.
-    ///
     /// # Panics
     /// The system rejects the signal.
     pub fn kill_sentinel(&mut self, index: usize) {
@@ -367,26 +359,24 @@ impl Sentinel {
         sentinel
     }
 
-    /// The response to `SENTINEL …`. `None` if there is an error.
+    /// Returns `None` if the command fails.
     async fn sentinel_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
         let mut connection: MultiplexedConnection = connect(&self.server.url()).await.ok()?;
         redis::cmd("SENTINEL").arg(words).query_async(&mut connection).await.ok()
     }
 }
 
-/// A proxy in front of this server or sentinel, if there is a network.
 async fn door_of(network: Option<&mut Network>, own: usize) -> Option<PortProxy> {
     Some(network?.door(own).await)
 }
 
-/// Sets `port` as the port behind the proxy, and returns the proxy's port. Returns `port` if there is no proxy.
+/// Sets `port` as the target of the proxy, and returns the proxy's port. Without a proxy, returns `port`.
 fn behind(door: Option<PortProxy>, port: String) -> String {
     let Some(door) = door else { return port };
     door.behind.set(port.parse().expect("a port")).expect("a door of its own");
     door.port.to_string()
 }
 
-/// Starts a server, and returns it with its port.
 async fn start(options: RedisOptions, tls: Option<&TlsFiles>) -> (RedisServer, String) {
     let mut extra_args = options.extra_args;
     extra_args.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"].map(str::to_owned));

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum number of checks of a process. They take at least ten seconds.
+/// Maximum number of checks of a process. The checks take at least ten seconds.
 const CHECKS_MAX: usize = 10_000;
 /// The interval between two checks. The system sends no event when a process has stopped.
 const EVERY: Duration = Duration::from_millis(1);
 
-/// Waits until every thread of a process that was sent SIGSTOP has stopped. On a system without `/proc`, it does not
-/// wait.
+/// Waits until every thread of a process that was sent SIGSTOP has stopped. On a system without `/proc`, returns at
+/// once.
 ///
 /// # Panics
 /// The process has not stopped within ten seconds.

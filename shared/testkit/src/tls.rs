@@ -7,11 +7,9 @@ use tokio::net::TcpListener;
 /// The files with which servers authenticate themselves and others.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// Certificate of the certificate authority.
     pub ca: PathBuf,
     /// The servers' certificate; it must name `localhost` and 127.0.0.1.
     pub certificate: PathBuf,
-    /// The certificate's private key.
     pub key: PathBuf,
 }
 

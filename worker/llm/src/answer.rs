@@ -7,18 +7,16 @@ use tickfleet_tools::{DeclarationError, OutputCheck};
 
 use crate::history::History;
 
-/// The member of an answer that the loop fills in, if the schema has this member: the calls that led to the answer.
+/// If the schema has this member, the loop fills it with the calls that led to the answer.
 const AUDITS: &str = "tool_call_audits";
-/// Maximum bytes of a call's result in an entry of that member.
+/// Maximum bytes of a call's result in an entry of [`AUDITS`].
 const AUDIT_RESULT_BYTES: usize = 1_000;
 
-/// The form of an agent's answers.
 pub(crate) struct AnswerForm {
     check: OutputCheck,
     has_audits: bool,
 }
 
-/// A call in the member [`AUDITS`] of an answer.
 #[derive(Serialize)]
 struct CallAudit<'a> {
     call: String,
@@ -28,8 +26,6 @@ struct CallAudit<'a> {
 }
 
 impl AnswerForm {
-    /// Compiles a schema.
-    ///
     /// # Errors
     /// The error in the schema.
     pub(crate) fn compile(schema: &Value) -> Result<Self, DeclarationError> {
@@ -38,8 +34,6 @@ impl AnswerForm {
         Ok(Self { check, has_audits: schema.pointer(&format!("/properties/{AUDITS}")).is_some() })
     }
 
-    /// Parses the text of an answer, and returns it as the output of the task.
-    ///
     /// # Errors
     /// Why the text does not fit, as a message for the model.
     pub(crate) async fn read(&self, text: &str, task: &str, history: &History) -> Result<Box<RawValue>, String> {
@@ -62,7 +56,7 @@ impl AnswerForm {
     }
 }
 
-/// The schema for the model, without the member that the loop fills in.
+/// The schema for the model, without [`AUDITS`], which the loop fills in.
 pub(crate) fn schema_for_model(schema: &Value) -> String {
     let mut schema = schema.clone();
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
@@ -74,14 +68,13 @@ pub(crate) fn schema_for_model(schema: &Value) -> String {
     schema.to_string()
 }
 
-/// The message to the model about an answer that does not fit.
 pub(crate) fn unfit_message(problem: &str) -> String {
     format!(
         "Your answer does not have the form that it must have. {problem} Give the whole answer again, as one JSON object and nothing around it."
     )
 }
 
-/// The text without the code fence that many models put around JSON.
+/// Removes the code fence that many models put around JSON.
 fn bare(text: &str) -> &str {
     let text = text.trim();
     let inner = text.strip_prefix("```").and_then(|text| text.strip_suffix("```"));

@@ -1,4 +1,4 @@
-//! Budgets of tokens and money. Before a request is sent, the maximum that it may use is debited. The real usage is
+//! Budgets of tokens and money. Before a request is sent, the maximum that it can use is debited. The real usage is
 //! counted in the same step that records the model's response.
 
 use std::sync::Arc;
@@ -27,22 +27,21 @@ use tickfleet_tools::{Awaited, CallContext, ToolFailure};
 use crate::LlmAgent;
 use crate::failure::{stale, store_unavailable, transient};
 
-/// The minimum bytes of text per token, on average over a whole request.
+/// Minimum bytes of text per token, averaged over a request.
 const BYTES_PER_TOKEN: usize = 3;
 /// Tokens that providers add to each message or tool for its format.
 const TOKENS_PER_PART: u64 = 16;
 
-/// The budgets of a task at the start of a step.
 pub(crate) struct Budgets<'a> {
     agent: &'a LlmAgent,
     context: &'a CallContext,
     name: &'a TurnName,
     active: Arc<ActivePolicy>,
-    /// The current time, ms of shard time.
+    /// The current time, in ms of shard time.
     pub(crate) now_ms: i64,
 }
 
-/// The maximum number of tokens that a request may use, as (input, answer).
+/// The maximum tokens of a request, as (input, answer).
 pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
     let message = |message: &ChatMessage| match message {
         ChatMessage::User(text) => text.len(),
@@ -59,8 +58,8 @@ pub(crate) fn tokens_at_most(request: &ModelRequest) -> (u64, u64) {
     (input, u64::from(request.tokens_max))
 }
 
-/// The usage of an answer. If the provider does not report usage, it is estimated from the lengths of the request and
-/// the answer, so that the answer is not free.
+/// The usage of an answer. If the provider reports no usage, the lengths of the request and the answer serve as an
+/// estimate. Otherwise, the answer would be free.
 pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
     let TokenUsage { input, output } = answer.usage;
     if (input, output) == (0, 0) {
@@ -72,7 +71,7 @@ pub(crate) fn used(request: &ModelRequest, answer: &ModelAnswer) -> TokenUsage {
 }
 
 impl<'a> Budgets<'a> {
-    /// The budgets of a task. Reads the shard's time once.
+    /// Reads the shard's time once.
     pub(crate) async fn now(
         agent: &'a LlmAgent,
         context: &'a CallContext,
@@ -82,11 +81,11 @@ impl<'a> Budgets<'a> {
         Ok(Self { agent, context, name, active: agent.active.load(), now_ms })
     }
 
-    /// Debits the maximum that a request to `model` may use. Returns false, without contacting the store, if no limit
-    /// counts the request.
+    /// Debits the maximum that a request to `model` can use. If no limit counts the request, returns false without
+    /// contacting the store.
     ///
     /// # Errors
-    /// [`ToolFailure::Waits`] until the budget may have room; otherwise the reason why the task ends.
+    /// [`ToolFailure::Waits`] until the budget can have room; otherwise the reason why the task ends.
     pub(crate) async fn reserve(
         &mut self,
         number: &str,
@@ -95,7 +94,7 @@ impl<'a> Budgets<'a> {
     ) -> Result<bool, ToolFailure> {
         let (input, output) = tokens_at_most(request);
         let at_most = Spend { tokens: input + output, money: self.agent.set.cost(model, input, output) };
-        // If a window ended during an attempt, the next attempt computes the windows from the shard's present time.
+        // If a window ended during an attempt, the next attempt computes the windows from the shard's current time.
         for _ in 0..3 {
             let debits = self.debits(at_most)?;
             if debits.is_empty() {
@@ -123,7 +122,7 @@ impl<'a> Budgets<'a> {
         Err(transient("The day that budgets are counted in has just ended.".to_owned(), None))
     }
 
-    /// Cancels the debits of a request that was certainly not carried out.
+    /// Cancels the debits of a request. Call this function only if the request was certainly not carried out.
     pub(crate) async fn return_debits(&self, number: &str) -> Result<(), ToolFailure> {
         let unreserve = Unreserve { name: self.name.clone(), entry: self.entry(), request: number.to_owned() };
         self.agent.store.decide(unreserve).await.map_err(|error| store_unavailable(error.into()))?;
@@ -134,7 +133,7 @@ impl<'a> Budgets<'a> {
         EntryId::new(&self.context.fence)
     }
 
-    /// The usage of a response, to be counted together with the step.
+    /// The usage of a response. The step that stores the response also counts this usage.
     pub(crate) fn spent(&self, number: &str, input: u64, output: u64, cost: u64) -> Spent {
         let policy = &self.active.policy;
         let of_tenant = policy.tenants.get(&self.context.tenant).map(|owner| policy.time_zone(owner));
@@ -155,7 +154,6 @@ impl<'a> Budgets<'a> {
         if !policy.limits.iter().any(|limit| limit.bound.is_of_models()) {
             return Ok(Vec::new());
         }
-        // An unknown agent has no budget.
         let unknown = |_| transient(format!("Tenant {tenant} and its agent {agent} are not known here."), None);
         let (owner, of_agent) = policy.look_up(tenant, agent).map_err(unknown)?;
         let task = self.context.task.as_ref().map(|(task, _)| task);
@@ -183,7 +181,7 @@ impl<'a> Budgets<'a> {
         }
     }
 
-    /// The failure that follows from an exhausted budget: the task waits or ends.
+    /// The failure that follows from an exhausted budget: the task either waits or ends.
     ///
     /// # Errors
     /// The store is unreachable.
@@ -197,7 +195,7 @@ impl<'a> Budgets<'a> {
             if place == Value::Place(None) {
                 self.agent.metrics.limit_reached(name, LimitAction::Wait, 1);
             }
-            // Wait no longer than `WINDOW_LOOK_MS`, because an operator may raise the limit before the window ends.
+            // Wait no longer than `WINDOW_LOOK_MS`, because an operator can raise the limit before the window ends.
             let look_ms = if *ends_ms > 0 { *ends_ms - self.now_ms } else { WINDOW_LOOK_MS };
             let at_most = Duration::from_millis(look_ms.clamp(1, WINDOW_LOOK_MS).unsigned_abs());
             let awaits = Awaited::Budget { limit: name.to_owned(), counter: counter.counter.to_string() };
@@ -228,7 +226,7 @@ impl<'a> Budgets<'a> {
         Ok(ToolFailure::permanent(message, Some(details)))
     }
 
-    /// The limit with this name, as it applies to the task's tenant.
+    /// The limit `name` as it applies to the task's tenant.
     fn limit_of(&self, name: &str) -> Option<Limit> {
         let policy = &self.active.policy;
         let limit = policy.limits.iter().find(|limit| limit.name == name)?;

@@ -1,5 +1,3 @@
-//! Why a task cannot continue now.
-
 use std::time::Duration;
 
 use tickfleet_models::{FailureClass, ModelChainError};
@@ -22,13 +20,13 @@ pub(crate) fn store_unavailable(error: StoreError) -> ToolFailure {
     transient(error.to_string(), None)
 }
 
-/// The failure if another worker has the slice. This worker's report about the task is then stale and ignored.
+/// The failure if another worker has the task's slice. This worker's report about the task is then ignored as stale.
 pub(crate) fn stale() -> ToolFailure {
     transient("Another worker carries the task out now.".to_owned(), None)
 }
 
-/// The failure of a request that no model answered. If every model that may respond later is paused, no request was
-/// sent. In this case the task waits without a slot, and this does not count as an attempt.
+/// The failure of a request that no model answered. If every model that can respond later is paused, no request was
+/// sent. The task then waits without a slot, and the wait does not count as an attempt.
 pub(crate) fn unanswered(error: &ModelChainError) -> ToolFailure {
     if let Some(at_most) = error.paused_for() {
         return ToolFailure::Waits { awaits: Awaited::Time, at_most };

@@ -1,4 +1,4 @@
-//! The history of a task: a list of entries in Redis, which determines the task's next step.
+//! The history of a task: a list of entries in Redis. The entries determine the task's next step.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::loops::alike_in_a_row;
@@ -8,29 +8,22 @@ use tickfleet_models::{ModelAnswer, StopReason, ToolCall};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "k", rename_all = "snake_case")]
 pub(crate) enum HistoryEntry {
-    /// The model's answer.
     Plan(Plan),
     /// The result of one call of the preceding plan, in the order of the calls.
     Result(CallOutcome),
-    /// A note from the loop to the model that is not a result.
+    /// A note from the loop to the model.
     Note {
-        /// The text.
         text: String,
     },
-    /// A message of another agent.
     Heard {
-        /// The ID.
         id: String,
-        /// The sender.
         from: String,
-        /// The text.
         text: String,
     },
-    /// An earlier exchange of the session that the task belongs to.
+    /// An earlier exchange of the session to which the task belongs.
     Earlier {
-        /// The user's message.
         user: String,
-        /// The agent's answer; `None` if it gave none.
+        /// `None` if the agent gave no answer.
         agent: Option<String>,
     },
     /// A summary that replaces all entries before [`Summary::upto`]. These entries are no longer sent to the model.
@@ -42,15 +35,11 @@ pub(crate) enum HistoryEntry {
     },
 }
 
-/// An answer of the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// The model that answered.
     pub(crate) model: String,
-    /// The text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) text: String,
-    /// The calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) calls: Vec<PlanCall>,
     /// True if the model had to answer without calls.
@@ -59,17 +48,15 @@ pub(crate) struct Plan {
     /// True if the token limit cut off the answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) cut: bool,
-    /// Tokens of the request.
     #[serde(default)]
     pub(crate) input: u64,
-    /// Tokens of the answer.
     #[serde(default)]
     pub(crate) output: u64,
-    /// The cost of all these tokens, in millionths of the currency.
+    /// The cost of the request and the answer, in millionths of the currency.
     #[serde(default)]
     pub(crate) cost: u64,
-    /// When the model was asked, ms of shard time. The plan's calls were certainly not submitted before this time.
-    /// `None` if the entry does not record it.
+    /// When the model was asked, in ms of shard time. The plan's calls were not submitted before this time. `None` if
+    /// the entry does not record the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) at_ms: Option<i64>,
 }
@@ -79,19 +66,14 @@ pub(crate) struct Plan {
 pub(crate) struct Summary {
     /// The index of the first entry that the summary does not replace. This entry is a plan.
     pub(crate) upto: usize,
-    /// The text.
     pub(crate) text: String,
-    /// The model that wrote it.
     pub(crate) model: String,
-    /// Tokens of the request.
     pub(crate) input: u64,
-    /// Tokens of the answer.
     pub(crate) output: u64,
-    /// The cost of all these tokens, in millionths of the currency.
+    /// The cost of the request and the answer, in millionths of the currency.
     pub(crate) cost: u64,
 }
 
-/// A call that the model requested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PlanCall {
     pub(crate) id: String,
@@ -109,26 +91,21 @@ pub(crate) struct CallOutcome {
     pub(crate) content: String,
 }
 
-/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NextStep {
-    /// Ask the model.
     Plan {
         /// True if the model must answer without calls.
         last: bool,
     },
     /// Warn the model that it repeats the same calls.
     Warn,
-    /// Carry out the calls of the last plan.
     Execute {
         /// The plan's number, from 1.
         number: usize,
     },
-    /// The model has answered.
     Answer,
 }
 
-/// The history of one task.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) entries: Vec<HistoryEntry>,
@@ -146,12 +123,10 @@ impl History {
         Ok(Self { entries: entries.iter().enumerate().map(read).collect::<Result<_, _>>()? })
     }
 
-    /// The answers of the model.
     pub(crate) fn plans(&self) -> impl DoubleEndedIterator<Item = &Plan> {
         self.entries.iter().filter_map(|entry| if let HistoryEntry::Plan(plan) = entry { Some(plan) } else { None })
     }
 
-    /// The model's last answer.
     pub(crate) fn last_plan(&self) -> Option<&Plan> {
         self.plans().next_back()
     }
@@ -163,36 +138,32 @@ impl History {
             .filter_map(|entry| if let HistoryEntry::Summary(summary) = entry { Some(summary) } else { None })
     }
 
-    /// The summary in use: the last one.
     pub(crate) fn summary(&self) -> Option<&Summary> {
         self.summaries().next_back().filter(|summary| summary.upto <= self.entries.len())
     }
 
-    /// Total usage: tokens of requests, tokens of answers, and their cost in millionths of the currency.
+    /// Tokens of all requests, tokens of all answers, and their cost in millionths of the currency.
     pub(crate) fn used(&self) -> (u64, u64, u64) {
         let of_plans = self.plans().map(|plan| (plan.input, plan.output, plan.cost));
         let of_summaries = self.summaries().map(|summary| (summary.input, summary.output, summary.cost));
         of_plans.chain(of_summaries).fold((0, 0, 0), |sum, used| (sum.0 + used.0, sum.1 + used.1, sum.2 + used.2))
     }
 
-    /// Returns true if the model's first final answer was also the last answer that the iteration limit permitted.
-    /// Answers after the first final answer only correct its form.
+    /// Returns true if the model had to give its first final answer without calls, for example because of the iteration
+    /// limit. Later answers only correct the form of the first final answer.
     pub(crate) fn was_last(&self) -> bool {
         self.plans().find(|plan| plan.calls.is_empty() || plan.last).is_some_and(|plan| plan.last)
     }
 
-    /// The index of the last plan.
     pub(crate) fn last_plan_at(&self) -> Option<usize> {
         self.entries.iter().rposition(|entry| matches!(entry, HistoryEntry::Plan(_)))
     }
 
-    /// The number of answers that did not fit the agent's schema.
     pub(crate) fn unfit(&self) -> usize {
         self.entries.iter().filter(|entry| matches!(entry, HistoryEntry::Unfit { .. })).count()
     }
 
-    /// The next step. `iterations_max` is the agent's limit of answers, `repeats_max` its limit of equal rounds in a
-    /// row.
+    /// `iterations_max` is the agent's limit of answers. `repeats_max` is the agent's limit of equal rounds in a row.
     pub(crate) fn next(&self, iterations_max: u32, repeats_max: u32) -> NextStep {
         let Some(at) = self.last_plan_at() else {
             return NextStep::Plan { last: iterations_max <= 1 };
@@ -220,7 +191,7 @@ impl History {
         NextStep::Plan { last: number + 1 >= iterations_max as usize }
     }
 
-    /// How many times in a row the calls of the last plan were made and had the same results.
+    /// Counts the last rounds in a row that have the same calls with the same results.
     fn repeats(&self) -> u32 {
         type Round<'a> = (Vec<(&'a str, &'a str)>, Vec<&'a CallOutcome>);
         let rounds: Vec<Round<'_>> = self
@@ -230,7 +201,6 @@ impl History {
         u32::try_from(alike_in_a_row(&rounds)).unwrap_or(u32::MAX)
     }
 
-    /// The calls of each plan with their results.
     pub(crate) fn rounds(&self) -> impl Iterator<Item = (&[PlanCall], Vec<&CallOutcome>)> {
         let is_plan = |entry: &HistoryEntry| matches!(entry, HistoryEntry::Plan(_));
         let starts = self.entries.iter().enumerate().filter(move |(_, e)| is_plan(e)).map(|(at, _)| at);
@@ -244,7 +214,7 @@ impl History {
 }
 
 impl Plan {
-    /// The entry for an answer of the model, with the answer's cost and the time when the model was asked.
+    /// `at_ms` is the time when the model was asked.
     pub(crate) fn of(model: &str, answer: ModelAnswer, last: bool, cost: u64, at_ms: i64) -> Self {
         let planned = |call: ToolCall| PlanCall {
             id: call.id,

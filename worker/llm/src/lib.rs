@@ -1,17 +1,22 @@
-//! The task handler `llm`: it asks an agent's model, carries out the model's calls as a turn, and returns the results
-//! to the model, until the model answers.
+//! The task handler `llm`: asks an agent's model, carries out the model's calls as a turn, and returns the results to
+//! the model, until the model answers.
 //!
-//! START HERE: `run` carries out one task from its current state to its next wait or its end. Continue with `history`
-//! (the stored state of a task, and its next step), `task_input` (what reaches a task from outside: its session, and
-//! messages of other agents), `prompt` (the requests to the model), `budget` (limits on usage), `answer` (answers in a
-//! given form), `compact` (summaries of old steps), `turns` (how calls are submitted and their results read), and
-//! `models` (the configured models).
+//! START HERE: `run` carries out one task from its current state to its next wait or its end. Then read:
 //!
-//! A task is carried out in steps, each of which is stored in Redis before the next one begins: `plan` (the model's
-//! answer), `execute` (its calls are submitted as a turn), `validate` (their results have arrived), `answer`. While
-//! the task waits for a turn, it uses no slot: its slice is parked, and the end of the turn wakes it. After a crash,
-//! another worker reads the history and continues from there. It repeats at most one request to the model: the one
-//! whose answer was not stored.
+//! - `history`: the stored state of a task, and its next step.
+//! - `task_input`: what reaches a task from outside: its session, and messages of other agents.
+//! - `prompt`: the requests to the model.
+//! - `budget`: limits on usage.
+//! - `answer`: answers in a given form.
+//! - `compact`: summaries of old steps.
+//! - `turns`: the submission of calls and their results.
+//! - `models`: the configured models.
+//!
+//! A task is carried out in steps, and each step is stored in Redis before the next one begins: `plan` (the model's
+//! answer), `execute` (its calls are submitted as a turn), `validate` (their results have arrived), `answer`. A task
+//! that waits for a turn uses no slot: its slice is parked, and the end of the turn wakes it. After a crash, another
+//! worker reads the history and continues. At most one request to the model is repeated: the request whose answer was
+//! not stored.
 
 mod answer;
 mod budget;
@@ -38,7 +43,6 @@ use tickfleet_tools::{CallContext, DeclarationError, DeclaredHandler, Handler, T
 
 pub use models::ModelSet;
 
-/// Makes the handlers of agents that are run by a model.
 #[derive(Clone)]
 pub struct LlmKind {
     store: Store,
@@ -48,7 +52,8 @@ pub struct LlmKind {
 }
 
 impl LlmKind {
-    /// Creates handlers for tasks of the shard of `store`. They use `models`, within the budgets of the active policy.
+    /// Makes handlers for tasks of the shard of `store`. The handlers use `models` within the budgets of the active
+    /// policy.
     #[must_use]
     pub fn new(store: Store, models: Arc<ModelSet>, active: Arc<PolicyHandle>, metrics: Arc<Metrics>) -> Self {
         Self { store, models, active, metrics }
@@ -73,20 +78,18 @@ impl ToolKind<LlmDef> for LlmKind {
     }
 }
 
-/// Carries out the tasks of one agent.
 struct LlmAgent {
     def: LlmDef,
     store: Store,
-    /// The models in order, or why none are available.
+    /// The models in order. If none is available, the reason.
     models: Result<ModelChain, String>,
-    /// The models that summarize old steps, if the agent is configured for this.
+    /// The models that summarize old steps. `None` if the agent is not configured for summaries.
     compacts: Option<Result<ModelChain, String>>,
     /// All models, with their prices.
     set: Arc<ModelSet>,
-    /// Limits, tenants and agents.
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
-    /// The form of the agent's answers, if they must have one.
+    /// `None` if the agent's answers need no form.
     form: Option<answer::AnswerForm>,
 }
 

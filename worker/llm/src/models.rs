@@ -1,4 +1,4 @@
-//! The configured models. They are created from `models.yaml` once, so that all agents share a provider's circuit
+//! The configured models. They are created from `models.yaml` only once, so that all agents share a provider's circuit
 //! breaker.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,6 @@ use tickfleet_config::tools::SecretRef;
 use tickfleet_config::{ModelApi, ModelDef, Prices, ProviderDef};
 use tickfleet_models::{ModelChain, Provider, ProviderApi, ProviderSettings, from_environment};
 
-/// The models of a configuration, by name.
 #[derive(Debug, Default)]
 pub struct ModelSet(BTreeMap<String, Result<PricedModel, String>>);
 
@@ -20,18 +19,18 @@ struct PricedModel {
 }
 
 impl ModelSet {
-    /// Creates the models of `defs`. `environment` has the environment variables of the process, which contain the
-    /// keys. A model that is not available here affects only the agents that use it.
+    /// Creates the models of `defs`. `environment` contains the keys, as environment variables. A model that is not
+    /// available here affects only the agents that use it.
     #[must_use]
     pub fn new(defs: &BTreeMap<String, ModelDef>, environment: &BTreeMap<String, String>) -> Self {
         let made = |(name, def): (&String, &ModelDef)| (name.clone(), entry(name, def, environment));
         Self(defs.iter().map(made).collect())
     }
 
-    /// The models with these names, in order. Models that are not available here are left out.
+    /// The available models with these names, in order.
     ///
     /// # Errors
-    /// Why none of them is available.
+    /// Why none of the models is available.
     pub(crate) fn chain(&self, names: &[String]) -> Result<ModelChain, String> {
         let mut missing = Vec::new();
         let mut providers = Vec::new();
@@ -48,7 +47,7 @@ impl ModelSet {
         Ok(ModelChain::new(providers))
     }
 
-    /// The cost of tokens, in millionths of the currency.
+    /// The cost of the tokens, in millionths of the currency.
     pub(crate) fn cost(&self, provider: &str, input: u64, output: u64) -> u64 {
         let Some(Ok(entry)) = self.0.get(provider) else { return 0 };
         let of = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price) / 1_000_000;
@@ -63,7 +62,7 @@ fn entry(name: &str, def: &ModelDef, environment: &BTreeMap<String, String>) -> 
             "set OPENAI_API_KEY and OPENAI_MODEL, ANTHROPIC_API_KEY and CLAUDE_MODEL, or another provider of models.yaml",
         )?,
     };
-    // The provider is named like the configured model, not like its API.
+    // Name the provider like the configured model, not like its API.
     let provider = Provider::new(ProviderSettings { name: name.to_owned(), ..settings })?;
     Ok(PricedModel { provider: Arc::new(provider), prices: def.prices })
 }

@@ -13,31 +13,24 @@ use tickfleet_tools::CallContext;
 use crate::history::{History, HistoryEntry};
 use crate::{answer, compact};
 
-/// The text that replaces the answer of an exchange without one.
+/// Replaces the missing answer of an exchange.
 const NO_ANSWER: &str = "(I gave no answer to this.)";
-/// Bytes of an old result that are still sent when the space for results is used up.
+/// Bytes that are still sent of an old result when the space for results is used up.
 const OLD_RESULT_BYTES: usize = 200;
 
-/// The arguments of a task's handler.
 #[derive(Debug, Deserialize)]
 pub(crate) struct TaskArguments {
-    /// The work, as text.
     pub(crate) description: String,
-    /// Structured input, in addition to the text.
     #[serde(default)]
     pub(crate) input: Option<Box<RawValue>>,
-    /// The priority.
     #[serde(default)]
     pub(crate) priority: Option<String>,
-    /// The deadline.
     #[serde(default)]
     pub(crate) deadline: Option<String>,
-    /// The agent that delegated the task.
     #[serde(default)]
     pub(crate) delegator: Option<String>,
 }
 
-/// The request for the model's next answer.
 pub(crate) fn request(
     def: &LlmDef,
     context: &CallContext,
@@ -55,7 +48,6 @@ pub(crate) fn request(
     }
 }
 
-/// The system prompt, with the form of the answer.
 fn system(def: &LlmDef) -> String {
     let system = def.system.trim();
     match &def.answer_schema {
@@ -145,8 +137,8 @@ fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: 
     messages
 }
 
-/// Returns for each entry whether it is sent in full: the newest results are, until the space is used up. Older
-/// results are shortened but not left out, so that each call keeps its result.
+/// For each entry, returns true if the entry is sent in full. The newest results are sent in full until the space is
+/// used up. Older results are shortened but not left out, so that each call keeps its result.
 fn whole_results(history: &History, bytes_max: usize) -> Vec<bool> {
     let mut whole = vec![true; history.entries.len()];
     let mut bytes = 0;

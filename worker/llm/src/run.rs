@@ -20,29 +20,25 @@ use crate::prompt::{self, TaskArguments};
 use crate::turns::{self, PlanResults, RECHECK_AFTER};
 use crate::{LlmAgent, answer, compact, task_input};
 
-/// The warning to a model that makes the same calls again and again.
 const SAME_CALLS: &str =
     "You have made the same calls with the same arguments several times in a row, and each time got the same results.";
 
-/// Number of answers of the wrong form after which the model is asked again. The next such answer fails the task.
+/// How often the model is asked again after answers of the wrong form. The next such answer fails the task.
 const UNFIT_MAX: usize = 2;
 
-/// The output of a task.
 #[derive(Serialize)]
 struct TaskOutput<'a> {
-    /// The model's answer.
     answer: &'a str,
-    /// The answer in the agent's form, if the agent has one.
+    /// The answer in the agent's form. `None` if the agent has no form.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Box<RawValue>>,
     /// Why the task stopped: `answered`, `max_iterations`, `repeated`, or `cut_off` if the answer is incomplete.
     stopped: &'static str,
-    /// The total number of answers that the model gave.
+    /// The number of answers that the model gave.
     iterations: usize,
     usage: TaskUsage,
 }
 
-/// The usage of the task's model.
 #[derive(Serialize, Default)]
 struct TaskUsage {
     input_tokens: u64,
@@ -51,7 +47,6 @@ struct TaskUsage {
     cost: String,
 }
 
-/// A task while this worker carries it out.
 struct TaskRun<'a> {
     agent: &'a LlmAgent,
     models: &'a ModelChain,
@@ -59,14 +54,14 @@ struct TaskRun<'a> {
     name: TurnName,
     task: TaskArguments,
     history: History,
-    /// The number of entries in the history when this attempt began. Later entries were written by this attempt.
+    /// Number of entries in the history when this attempt began. This attempt wrote all later entries.
     known_at_start: usize,
 }
 
-/// Carries out a task as far as possible now: until it has its answer, or must wait for a turn.
+/// Carries out a task as far as possible now: until the task has its answer, or must wait for a turn.
 ///
 /// # Errors
-/// [`ToolFailure::Waits`] while it waits for a turn; otherwise the reason why the task cannot continue.
+/// [`ToolFailure::Waits`] while the task waits for a turn; otherwise the reason why the task cannot continue.
 pub(crate) async fn task(
     agent: &LlmAgent,
     models: &ModelChain,
@@ -99,13 +94,13 @@ pub(crate) async fn task(
     }
 }
 
-/// The span of a step, inside the span of the task's call.
+/// The span of a step. Its parent is the span of the task's call.
 fn span(step: &'static str) -> Span {
     tracing::debug_span!(target: traces::TARGET, "step", step)
 }
 
 impl TaskRun<'_> {
-    /// Asks the model, and stores the answer before acting on it.
+    /// Asks the model, and stores the answer before the answer has any effect.
     async fn plan(&mut self, last: bool) -> Result<(), ToolFailure> {
         let known = self.history.entries.len();
         self.append(
@@ -118,7 +113,7 @@ impl TaskRun<'_> {
         let number = self.history.entries.len().to_string();
         let ModelReply { model, mut answer, spent, at_ms } = self.ask(self.models, &number, &request).await?;
         if last {
-            // The model was asked for an answer without calls, but some servers ignore this. Such calls are not
+            // The model must answer without calls, but some servers ignore this. Calls in such an answer are not
             // carried out.
             answer.calls.clear();
         }
@@ -138,20 +133,19 @@ impl TaskRun<'_> {
         Ok(())
     }
 
-    /// Summarizes old steps, if the agent has models for summaries and the results no longer fit into a request. If
-    /// no summary can be made, old results are shortened instead.
+    /// Summarizes old steps, if the agent has models for summaries and the results no longer fit into a request. If no
+    /// summary can be made, old results are shortened instead.
     async fn compact(&mut self) -> Result<(), ToolFailure> {
         let agent = self.agent;
         let Some(Ok(models)) = &agent.compacts else { return Ok(()) };
         let Some(upto) = compact::summary_due(&self.history, agent.def.context_bytes_max) else { return Ok(()) };
         let task = prompt::task_message(self.context, &self.task);
         let request = compact::request(&agent.def, &task, &self.history, upto);
-        // The `s` distinguishes this number from that of the next plan's request, even if no summary is added in
-        // between.
+        // The `s` distinguishes this number from the number of the next plan's request, even if no summary is added.
         let number = format!("{}s", self.history.entries.len());
         let reply = match self.ask(models, &number, &request).instrument(span("compact")).await {
             Ok(reply) => reply,
-            // The budget of a model is temporarily exhausted, or its provider is paused.
+            // Either the budget of a model is used up for now, or its provider is paused.
             Err(waits @ ToolFailure::Waits { .. }) => return Err(waits),
             Err(failure) => {
                 tracing::warn!(task = %self.name.turn, ?failure, "no summary of old steps; truncating them");
@@ -172,8 +166,8 @@ impl TaskRun<'_> {
         Ok(())
     }
 
-    /// Asks `models` in order until one answers, each within its budget. `number` must be unique among the requests
-    /// of the task.
+    /// Asks `models` in order, each within its budget, until one answers. `number` must be unique among the requests of
+    /// the task.
     async fn ask(&self, models: &ModelChain, number: &str, request: &ModelRequest) -> Result<ModelReply, ToolFailure> {
         request.check().map_err(|error| unanswered(&error.into()))?;
         let agent = self.agent;
@@ -181,13 +175,14 @@ impl TaskRun<'_> {
         let mut budgets = Budgets::now(agent, self.context, &self.name).await?;
         let mut failed = Vec::new();
         for (at, model) in models.names().enumerate() {
-            // Each model has its own number, so that the debit of an earlier model's request stays if the provider
-            // may have charged for it.
+            // Each model has its own number. So the debit of an earlier model's request stays if the provider may
+            // charge for that request.
             let number = format!("{number}.{at}");
             let is_reserved = match budgets.reserve(&number, model, request).await {
                 Ok(is_reserved) => is_reserved,
-                // An earlier model may have charged for this request. End this attempt: attempts are limited. If the
-                // task waited for the budget of this model instead, each wake-up would ask the earlier model again.
+                // An earlier model may charge for this request. End this attempt, because the number of attempts is
+                // limited. If the task waited for this model's budget instead, each wake-up would ask the earlier model
+                // again.
                 Err(_) if failed.iter().any(|error: &ModelError| error.may_have_run) => break,
                 Err(failure) => return Err(failure),
             };
@@ -219,10 +214,9 @@ impl TaskRun<'_> {
         Err(unanswered(&ModelChainError::All(failed)))
     }
 
-    /// Carries out the calls of the last plan as a turn, and adds their results to the history.
     async fn execute(&mut self, number: usize) -> Result<(), ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Ok(()) };
-        // If this attempt made the plan itself, no earlier attempt can have submitted the plan's calls.
+        // If this attempt made the plan, no earlier attempt can have submitted the plan's calls.
         let since = plan.at_ms.filter(|_| self.history.last_plan_at() < Some(self.known_at_start));
         let (bytes_max, priority) =
             (self.agent.def.result_bytes_max, self.task.priority.as_deref().unwrap_or_default());
@@ -231,7 +225,7 @@ impl TaskRun<'_> {
                 self.agent.metrics.task_step("execute");
                 Err(ToolFailure::Waits { awaits: Awaited::Turn(turn), at_most: RECHECK_AFTER })
             }
-            // All results are added in one step, so that no history contains only some of them.
+            // Add all results in one step, so that no history contains only some of them.
             PlanResults::Finished(results) => {
                 let entries = results.into_iter().map(HistoryEntry::Result).collect();
                 self.append(entries, None).instrument(span("validate")).await?;
@@ -241,7 +235,7 @@ impl TaskRun<'_> {
         }
     }
 
-    /// Returns the answer, or `None` if the model must answer again in the required form.
+    /// Returns the answer. Returns `None` if the model must answer again in the required form.
     async fn answer(&mut self) -> Result<Option<ToolOutput>, ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Err(internal("it has no answer")) };
         let output = match &self.agent.form {
@@ -277,8 +271,8 @@ impl TaskRun<'_> {
         Ok(Some(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" }))
     }
 
-    /// Appends entries to the history in memory and in the store. Counts the usage of the model's response in the
-    /// same step.
+    /// Appends entries to the history in memory and in the store. In the same step, counts the usage of the model's
+    /// response.
     async fn append(&mut self, entries: Vec<HistoryEntry>, spent: Option<&Spent>) -> Result<(), ToolFailure> {
         if entries.is_empty() && spent.is_none() {
             return Ok(());
@@ -307,11 +301,10 @@ impl TaskRun<'_> {
     }
 }
 
-/// A model's answer that is not stored yet.
 struct ModelReply {
     model: String,
     answer: ModelAnswer,
     spent: Spent,
-    /// When the model was asked, ms of shard time.
+    /// When the model was asked, in ms of shard time.
     at_ms: i64,
 }

@@ -1,6 +1,6 @@
-//! Inputs of a task while it runs: the earlier exchanges of its session, and messages of other agents. Both are
-//! written to the task's history before the model reads them. So if another worker takes over the task, it sends the
-//! model the same text.
+//! Inputs that reach a task from outside: the earlier exchanges of its session, and messages of other agents. Both are
+//! written to the task's history before the model reads them. So a worker that takes over the task sends the model the
+//! same text.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_client::session::{ExchangeRef, store_answer};
@@ -9,21 +9,18 @@ use tickfleet_tools::CallContext;
 
 use crate::history::HistoryEntry;
 
-/// Maximum number of messages per step of a task.
 const MESSAGES: usize = 10;
 
-/// A message between agents, as it is stored. The tool that sends messages writes the same format.
+/// A stored message between agents. The tool that sends messages writes the same format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct AgentMessage {
-    /// A unique ID, which contains the key of the call that sent the message.
+    /// A unique ID. It contains the key of the call that sent the message.
     id: String,
-    /// The sender.
     from: String,
-    /// The text.
     text: String,
 }
 
-/// The exchanges of the task's session before the task; empty if the task has no session.
+/// The session's exchanges before the task. Empty if the task has no session.
 pub(crate) async fn earlier_exchanges(store: &Store, context: &CallContext) -> Result<Vec<HistoryEntry>, StoreError> {
     let before = tickfleet_client::session::earlier_exchanges(
         store,
@@ -36,7 +33,7 @@ pub(crate) async fn earlier_exchanges(store: &Store, context: &CallContext) -> R
     Ok(exchanges.into_iter().map(|spoken| HistoryEntry::Earlier { user: spoken.user, agent: spoken.agent }).collect())
 }
 
-/// Writes the answer to the task's session, if it has one.
+/// Writes the answer to the task's session. Does nothing if the task has no session.
 pub(crate) async fn record_answer(store: &Store, context: &CallContext, text: &str) -> Result<(), StoreError> {
     match ExchangeRef::of_task(context.call.turn.as_str()) {
         Some(place) => store_answer(store, &context.tenant, &context.agent, &place, text).await,

@@ -13,19 +13,16 @@ use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::history::{CallOutcome, Plan};
 
-/// The end of a turn wakes the task. If that wake-up is lost, the task checks again after this time.
+/// If the wake-up at the end of the turn is lost, the task checks again after this time.
 pub(crate) const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
-/// The results of a plan's calls.
 pub(crate) enum PlanResults {
-    /// The results have arrived.
     Finished(Vec<CallOutcome>),
-    /// The turn is not finished.
     Pending(TurnId),
 }
 
-/// The ID of the turn that carries out the calls of a task's `number`th plan. A worker that takes over the task gets
-/// the same ID.
+/// The ID of the turn that carries out the calls of a task's plan. If another worker takes over the task, that worker
+/// computes the same ID.
 fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> {
     let task = context.call.turn.as_str();
     let id = TurnId::new(format!("{task}.step-{number}")).or_else(|_| {
@@ -35,9 +32,9 @@ fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> 
     id.map_err(|error| ToolFailure::Internal { message: error.to_string() })
 }
 
-/// Submits the calls unless they were submitted already, and reads their results. `number` is the plan's number.
-/// `since` is the earliest time, ms of shard time, at which an earlier attempt may have submitted the calls. `None`
-/// if no earlier attempt can have submitted them.
+/// Submits the calls, unless they were already submitted, and reads their results. `number` is the plan's number.
+/// `since` is the earliest time (ms of shard time) at which an earlier attempt may have submitted the calls. `None` if
+/// no earlier attempt can have submitted the calls.
 pub(crate) async fn carry_out(
     store: &Store,
     context: &CallContext,
@@ -60,7 +57,7 @@ pub(crate) async fn carry_out(
     })
 }
 
-/// Returns true if a turn that the store does not know was certainly never submitted. The store remembers ended turns
+/// Returns true if a turn that the store has no record of was certainly never submitted. The store keeps ended turns
 /// for `dedupe_ms`, so this is certain only during that time.
 async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
     let Some(since) = since else { return Ok(true) };
@@ -102,13 +99,13 @@ fn turn(context: &CallContext, plan: &Plan, id: TurnId, priority: &str) -> Turn 
     }
 }
 
-/// A tool message of the dialect in which the turn was submitted.
+/// A tool message in the dialect in which the turn was submitted.
 #[derive(Deserialize)]
 struct ToolMessage {
     content: String,
 }
 
-/// The results in a turn's record, one for each call. A call that is missing in the record gets a failure.
+/// The results in a turn's record, one for each call. If a call is missing from the record, its result is a failure.
 fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     let Ok(reply) = serde_json::from_str::<Reply>(reply) else { return all(plan, FORGOTTEN) };
     let messages = reply.messages.as_deref().map_or("[]", RawValue::get);
@@ -128,7 +125,7 @@ fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
     plan.calls.iter().map(one).collect()
 }
 
-/// A text that is cut to at most `bytes_max` bytes. Its beginning and end are kept.
+/// Cuts a text to at most `bytes_max` bytes. Keeps its beginning and its end.
 pub(crate) fn cut(text: String, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text;

@@ -1,5 +1,5 @@
-//! Decides whether a provider is asked at all. It is not asked while its circuit breaker is open, or during a pause
-//! that it has asked for.
+//! Decides whether a provider is asked. A provider is not asked while its circuit breaker is open, or during a pause
+//! that the provider has requested.
 
 use std::time::Duration;
 
@@ -7,19 +7,17 @@ use parking_lot::Mutex;
 use tickfleet_model::retry::breaker::{Breaker as State, BreakerPermit, BreakerRejection, BreakerSettings};
 use tokio::time::Instant;
 
-/// Number of failures in a row that open the breaker, and the time that it stays open before it lets one request
-/// through.
+/// The breaker opens after `failures_max` failures in a row. After `rest`, the open breaker lets one request through.
 const ENDURANCE: BreakerSettings = BreakerSettings { failures_max: 5, rest: Duration::from_secs(30) };
 
-/// The breaker of one provider.
 #[derive(Debug)]
 pub(crate) struct ProviderBreaker {
     state: Mutex<State>,
     since: Instant,
 }
 
-/// A permit for one request. A permit that is dropped without a result does not count, and the next request may
-/// become the trial.
+/// A permit for one request. A permit that is dropped without a result does not count. The next request can then become
+/// the trial.
 #[derive(Debug)]
 pub(crate) struct RequestPermit<'a> {
     breaker: &'a ProviderBreaker,
@@ -33,7 +31,7 @@ impl Default for ProviderBreaker {
 }
 
 impl ProviderBreaker {
-    /// Returns a permit for a request. The error is the time for which the provider is still paused.
+    /// The error is the time for which the provider is still paused.
     pub(crate) fn permit(&self) -> Result<RequestPermit<'_>, Duration> {
         match self.state.lock().acquire(self.since.elapsed()) {
             Ok(given) => Ok(RequestPermit { breaker: self, given: Some(given) }),
@@ -49,14 +47,14 @@ impl ProviderBreaker {
 }
 
 impl RequestPermit<'_> {
-    /// The provider responded, which resets all counts.
+    /// The provider responded. This resets all counts.
     pub(crate) fn answered(mut self) {
         if let Some(given) = self.given.take() {
             self.breaker.state.lock().record_success(given, self.breaker.since.elapsed());
         }
     }
 
-    /// The request failed in a way that would affect later requests too. `rest` is the pause that the provider asked
+    /// The request failed in a way that would also affect later requests. `rest` is the pause that the provider asked
     /// for.
     pub(crate) fn failed(mut self, rest: Option<Duration>) {
         if let Some(given) = self.given.take() {

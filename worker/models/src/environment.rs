@@ -8,13 +8,14 @@ use secrecy::SecretString;
 use crate::provider::ProviderSettings;
 use crate::wire::ProviderApi;
 
-/// The default timeout of one request.
+/// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The provider that `environment` alone selects, with its key, model and address. `LLM_PROVIDER` selects `openai`,
-/// `openai-responses`, `anthropic`, `claude` or `gemini`. Without it, the provider is OpenAI if OpenAI's key or
-/// address is set, otherwise Anthropic if Anthropic's key is set. `None` if no variable selects a provider. An empty
-/// variable counts as unset.
+/// The provider that `environment` alone selects, with its key, model and address.
+///
+/// `LLM_PROVIDER` selects `openai`, `openai-responses`, `anthropic`, `claude` or `gemini`. If it is not set, the key or
+/// address of OpenAI selects OpenAI. Otherwise, the key of Anthropic selects Anthropic. `None` if no variable selects a
+/// provider. An empty variable counts as unset.
 ///
 /// # Errors
 /// The name of a missing or invalid variable. The message does not contain a key.
@@ -35,7 +36,7 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         ProviderApi::Anthropic => ("ANTHROPIC_API_KEY", "CLAUDE_MODEL", "ANTHROPIC_BASE_URL"),
         ProviderApi::Gemini => ("GEMINI_API_KEY", "GEMINI_MODEL", "GEMINI_BASE_URL"),
     };
-    // A self-hosted server often needs no key. The providers' own addresses always need one.
+    // A self-hosted server often needs no key. The providers' own addresses always need a key.
     if value(key).is_none() && value(base).is_none() {
         return Err(format!("{key}: expected the key of {}", api.as_str()));
     }
@@ -47,13 +48,13 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         key: value(key).map(|key| SecretString::from(key.to_owned())),
         model: model.to_owned(),
         function_calling: true,
-        // The operator who sets the variable has chosen this server, and a model cannot influence the address.
+        // The operator who sets the variable has chosen this server. A model cannot influence the address.
         allow_private: value(base).and_then(host_of).into_iter().collect(),
         timeout: TIMEOUT,
     }))
 }
 
-/// The host of an address, with its port if the address has one.
+/// The host of an address, and its port if the address has one.
 fn host_of(url: &str) -> Option<String> {
     let url = reqwest::Url::parse(url).ok()?;
     let host = url.host_str()?;

@@ -1,9 +1,13 @@
-//! Requests to models: one neutral request and answer, the providers' formats for them, and how to handle failures.
+//! Requests to models: one request and answer for all providers, the providers' formats, and the handling of failures.
 //!
-//! `message` is the neutral form, `wire` has each provider's format, `planner` has the form for models without function
-//! calling, `provider` sends one request over HTTP, `breaker` decides whether a provider is asked at all, and
-//! `model_chain` has the order in which providers are asked. This crate never retries by itself: the caller decides when
-//! to ask again.
+//! - `message`: the common form of requests and answers.
+//! - `wire`: each provider's format.
+//! - `planner`: the form for models without function calling.
+//! - `provider`: sends one request over HTTP.
+//! - `breaker`: decides whether a provider is asked.
+//! - `model_chain`: the order in which providers are asked.
+//!
+//! This crate never retries by itself: the caller decides when to ask again.
 
 mod breaker;
 mod environment;

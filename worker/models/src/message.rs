@@ -1,72 +1,59 @@
-//! The neutral form of requests to a model and of its answers.
+//! Requests to a model and answers of a model, in a form that does not depend on the provider.
 
 use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
 
-/// The largest request body that is sent, in bytes.
+/// Maximum size of a request's body, in bytes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The most messages in one request.
 const MESSAGES_MAX: usize = 4_096;
-/// The most calls in one message.
 pub(crate) const CALLS_MAX: usize = 128;
 /// The longest tool name that every provider accepts, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A tool that the model may call.
 #[derive(Debug, Clone)]
 pub struct ToolDefinition {
-    /// The name: 1 to 64 letters, digits, `_` and `-`, which all providers accept.
+    /// 1 to 64 letters, digits, `_` and `-`. All providers accept such names.
     pub name: String,
-    /// The description for the model.
     pub description: String,
-    /// The JSON Schema of its arguments, an object.
+    /// The JSON Schema of the arguments: an object.
     pub parameters: serde_json::Value,
 }
 
-/// A call that a model requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Unique in the conversation. The ID is derived from the position of the call, not taken from the provider.
-    /// Every provider accepts it, so that a conversation can continue with another provider.
+    /// An ID that is unique in the conversation. It is derived from the call's position, not taken from the provider.
+    /// Every provider accepts this ID, so a conversation can continue with another provider.
     pub id: String,
-    /// The name of the tool.
     pub tool: String,
-    /// The arguments as the model wrote them. They are text that may not be a JSON object, or not JSON at all.
+    /// The arguments as the model wrote them. The text is possibly not a JSON object, or not JSON at all.
     pub arguments: String,
     /// Opaque data that the provider requires back with the call (Gemini's `thoughtSignature`).
     pub signature: Option<String>,
 }
 
-/// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChatMessage {
-    /// Text for the model.
     User(String),
-    /// An answer of the model: text, calls, or both.
     Model {
-        /// The text; may be empty if there are calls.
+        /// Can be empty if there are calls.
         text: String,
-        /// The calls, in the model's order.
+        /// The calls in the model's order.
         calls: Vec<ToolCall>,
     },
-    /// The result of one call. The results directly follow the message with the calls, in the order of the calls.
+    /// The result of one call. The results follow the message with the calls directly, in the order of the calls.
     Result {
-        /// The ID of the call.
         id: String,
-        /// The tool of the call.
         tool: String,
-        /// The result as text or JSON.
+        /// Text or JSON.
         content: String,
-        /// True if the call failed.
         is_error: bool,
     },
 }
 
-/// One request to a model.
 #[derive(Debug, Clone, Default)]
 pub struct ModelRequest {
-    /// The system prompt; may be empty.
+    /// Can be empty.
     pub system: String,
     /// The conversation. It starts with a user message.
     pub messages: Vec<ChatMessage>,
@@ -75,21 +62,18 @@ pub struct ModelRequest {
     /// True if the model must answer without a call. The tools are still sent, because a provider rejects a
     /// conversation with calls of tools that the request does not define.
     pub answer_only: bool,
-    /// The sampling temperature; `None` for the provider's default.
+    /// `None`: the provider's default.
     pub temperature: Option<f64>,
-    /// The maximum number of tokens in the answer.
+    /// Maximum tokens in the answer.
     pub tokens_max: u32,
 }
 
-/// Why a model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// The model has given its final answer.
     Answer,
-    /// The model waits for the results of its calls.
     Calls,
-    /// The answer was cut off, usually by the token limit. If it ends with a call, this call is marked as cut off and
-    /// is never carried out.
+    /// The answer was cut off, usually by the token limit. If the answer ends with a call, that call is marked as cut
+    /// off and never carried out.
     Length,
     /// The model or its provider declined to answer.
     Refused,
@@ -104,49 +88,41 @@ pub struct TokenUsage {
     pub output: u64,
 }
 
-/// A model's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelAnswer {
-    /// The text; may be empty.
+    /// Can be empty.
     pub text: String,
-    /// The calls, in the model's order, at most 128.
+    /// The calls in the model's order, at most 128.
     pub calls: Vec<ToolCall>,
-    /// Why the model stopped.
     pub stop: StopReason,
-    /// The usage; zeros if the provider does not report it.
+    /// Zeros if the provider does not report the usage.
     pub usage: TokenUsage,
 }
 
-/// Why a request is not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
-    /// The conversation is empty or does not start with a user message.
     #[error("the conversation does not start with a user message")]
     Beginning,
     /// A part of the request has too many elements or bytes.
     #[error("{0}")]
     TooMuch(String),
-    /// A tool name that a provider would reject.
     #[error("the tool name {0:?} is not 1 to 64 letters, digits, '_' and '-'")]
     Name(String),
-    /// A duplicate tool name.
     #[error("the tool {0:?} is defined twice")]
     Twice(String),
     /// A call is not followed by its result, or a result does not follow its call.
     #[error("message {at}: the result of call {expected:?} was expected")]
     Pairing {
-        /// The index of the message.
         at: usize,
         /// The call whose result must come next; `none` if no result is due.
         expected: String,
     },
-    /// A message without content.
     #[error("message {0} is empty")]
     Empty(usize),
 }
 
 impl ModelRequest {
-    /// Checks the request for everything that a provider would reject. Call this before sending.
+    /// Checks the request for everything that a provider would reject. Call this function before sending.
     ///
     /// # Errors
     /// The first problem.
@@ -208,8 +184,8 @@ impl ModelRequest {
         }
     }
 
-    /// The ID of the call at `index` in the answer to this request. It is the same for every provider and for every
-    /// repetition of the request.
+    /// The ID of the call at `index` in the answer to this request. The ID does not depend on the provider, and stays
+    /// the same if the request is repeated.
     pub(crate) fn call_id(&self, index: usize) -> String {
         format!("call_{}_{index}", self.messages.len())
     }

@@ -1,4 +1,4 @@
-//! Several providers in order. The first one that is available answers.
+//! Several providers in order. The first available provider answers.
 
 use std::sync::Arc;
 
@@ -6,14 +6,11 @@ use crate::error::{FailureClass, ModelError, ModelFailure};
 use crate::message::{InvalidRequest, ModelAnswer, ModelRequest};
 use crate::provider::Provider;
 
-/// An answer, and the provider that gave it.
 #[derive(Debug)]
 pub struct ProviderAnswer {
-    /// The name of the provider.
     pub provider: String,
-    /// The answer.
     pub answer: ModelAnswer,
-    /// The failures of the providers that were asked before it.
+    /// The failures of the providers that were asked before `provider`.
     pub failed: Vec<ModelError>,
 }
 
@@ -21,10 +18,8 @@ pub struct ProviderAnswer {
 #[derive(Debug, Clone)]
 pub struct ModelChain(Vec<Arc<Provider>>);
 
-/// Why no provider answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelChainError {
-    /// The request is invalid and was not sent.
     #[error("the request was not sent: {0}")]
     Invalid(#[from] InvalidRequest),
     /// The failure of each provider, in order.
@@ -33,7 +28,7 @@ pub enum ModelChainError {
 }
 
 impl ModelChainError {
-    /// How the caller should treat the error: as transient if a provider may answer later.
+    /// How the caller should treat the error. The error is transient if a provider can answer later.
     #[must_use]
     pub fn class(&self) -> FailureClass {
         match self {
@@ -42,8 +37,8 @@ impl ModelChainError {
         }
     }
 
-    /// The shortest pause, if all providers that may answer later are paused. In this case none of these providers
-    /// was asked.
+    /// If all providers that can answer later are paused, returns the shortest pause. None of these providers was
+    /// asked.
     #[must_use]
     pub fn paused_for(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
@@ -52,13 +47,13 @@ impl ModelChainError {
         if all_rest { later().filter_map(|error| error.retry_after).min() } else { None }
     }
 
-    /// The shortest time after which a provider may be asked again, among the providers that may answer later. `None`
+    /// The shortest time after which a provider can be asked again, among the providers that can answer later. `None`
     /// if one of them named no time.
     #[must_use]
     pub fn retry_after(&self) -> Option<std::time::Duration> {
         let Self::All(errors) = self else { return None };
         let mut later = errors.iter().filter(|error| error.class() == FailureClass::Transient);
-        // A provider that named no time may be asked again at once.
+        // A provider that named no time can be asked again at once.
         later.try_fold(None, |least: Option<std::time::Duration>, error| {
             let after = error.retry_after?;
             Some(Some(least.map_or(after, |least| least.min(after))))
@@ -67,7 +62,6 @@ impl ModelChainError {
 }
 
 impl ModelChain {
-    /// Creates a list of providers in this order.
     #[must_use]
     pub fn new(providers: Vec<Arc<Provider>>) -> Self {
         Self(providers)
@@ -89,12 +83,12 @@ impl ModelChain {
         Err(ModelChainError::All(failed))
     }
 
-    /// The names of the providers in order, for callers that ask them one by one.
+    /// The names in order, for callers that ask the providers one by one.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|provider| provider.name())
     }
 
-    /// The API's owner, as OpenTelemetry names it, and the model of the provider with this index.
+    /// The API's owner (as OpenTelemetry names it) and the model of the provider with this index.
     #[must_use]
     pub fn described(&self, at: usize) -> Option<(&'static str, &str)> {
         self.0.get(at).map(|provider| provider.described())
@@ -129,7 +123,7 @@ async fn ask(provider: &Provider, request: &ModelRequest) -> Result<ModelAnswer,
     let asked = provider.ask(request).await;
     match &asked {
         Ok(_) => permit.answered(),
-        // The request caused the failure, so it counts as a response of the provider.
+        // The request caused the failure, so the provider is available.
         Err(error) if matches!(error.failure, ModelFailure::BadRequest | ModelFailure::TooLarge) => permit.answered(),
         Err(error) => permit.failed(error.retry_after),
     }

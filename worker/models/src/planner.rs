@@ -1,4 +1,4 @@
-//! The form for models without function calling: tools are described in the prompt, and calls and results are text.
+//! The form for models without function calling: the prompt describes the tools, and calls and results are text.
 
 use std::fmt::Write as _;
 
@@ -37,7 +37,7 @@ pub(crate) fn as_plain_text(request: &ModelRequest) -> ModelRequest {
     ModelRequest { system, messages, tools: Vec::new(), ..request.clone() }
 }
 
-/// Appends a user message. If the last message is a user message too, joins the two.
+/// Appends a user message. If the last message is also a user message, joins the two.
 fn push_user(messages: &mut Vec<ChatMessage>, text: &str) {
     if let Some(ChatMessage::User(last)) = messages.last_mut() {
         last.push_str("\n\n");
@@ -57,7 +57,7 @@ fn model_message(text: &str, calls: &[ToolCall]) -> ChatMessage {
     ChatMessage::Model { text: words, calls: Vec::new() }
 }
 
-/// Extracts the calls from a plain-text answer. If the answer was cut off, the last call may be unreadable. A call of
+/// Extracts the calls from a plain-text answer. If the answer was cut off, the last call can be unreadable. A call of
 /// `none` is not a call: the text beside it is the answer.
 pub(crate) fn parse_calls(request: &ModelRequest, answer: ModelAnswer) -> ModelAnswer {
     if request.answer_only || request.tools.is_empty() || answer.stop == StopReason::Refused {
@@ -80,6 +80,6 @@ pub(crate) fn parse_calls(request: &ModelRequest, answer: ModelAnswer) -> ModelA
     if calls.is_empty() {
         return answer;
     }
-    // The text consisted of the calls, so it is dropped. The history recreates it from the calls.
+    // The text consisted of the calls, so drop the text. The history recreates it from the calls.
     ModelAnswer { text: String::new(), calls, stop: StopReason::Calls, ..answer }
 }

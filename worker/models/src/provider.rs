@@ -18,37 +18,33 @@ use crate::planner;
 use crate::rate::used_up;
 use crate::wire::{EncodedRequest, ProviderApi};
 
-/// Maximum bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Maximum bytes that are read of an error response: enough for its reason.
+/// Maximum bytes that are read of an error response. This is enough for its reason.
 const REFUSAL_BYTES_MAX: usize = 16 * 1024;
-/// Maximum characters of that reason in an error message.
+/// Maximum characters of the error's reason in an error message.
 const DETAIL_CHARS_MAX: usize = 300;
 /// Timeout for DNS resolution, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The configuration of a provider. Its key is never printed.
+/// The key is never printed.
 #[derive(Debug, Clone)]
 pub struct ProviderSettings {
     /// The name in errors and metrics.
     pub name: String,
-    /// The API format.
     pub api: ProviderApi,
-    /// The base address, without the path that the format adds (`https://api.openai.com/v1`).
+    /// The address without the path that the API format adds, for example `https://api.openai.com/v1`.
     pub base_url: String,
-    /// The key; `None` for a server that needs no key.
+    /// `None` for a server that needs no key.
     pub key: Option<SecretString>,
-    /// The model to ask.
     pub model: String,
-    /// False for a model without function calling, which gets the planner prompt.
+    /// False for a model without function calling. Such a model gets the planner prompt.
     pub function_calling: bool,
     /// Hosts, `host:port` pairs or blocks of private addresses that may be reached.
     pub allow_private: BTreeSet<String>,
-    /// Timeout of one request including its answer.
+    /// Timeout of one request, including its answer.
     pub timeout: Duration,
 }
 
-/// A provider that can be asked.
 #[derive(Debug)]
 pub struct Provider {
     settings: ProviderSettings,
@@ -69,7 +65,6 @@ impl Provider {
         Ok(Self { settings, client, breaker: ProviderBreaker::default() })
     }
 
-    /// The name in errors and metrics.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.settings.name
@@ -85,7 +80,6 @@ impl Provider {
         (of, &self.settings.model)
     }
 
-    /// Sends one request.
     pub(crate) async fn ask(&self, request: &ModelRequest) -> Result<ModelAnswer, ModelError> {
         let plain_text = (!self.settings.function_calling).then(|| planner::as_plain_text(request));
         let written = self.settings.api.write(
@@ -137,7 +131,7 @@ impl Provider {
             }
             _ => self.error(failure, "the connection ended before the complete response"),
         })?;
-        // Parsing creates values that take far more memory than their text, so their number is limited.
+        // Limit the number of values, because parsed values take far more memory than their text.
         if values(&body) > limits::JSON_VALUES_MAX {
             let detail = format!("the response has more than {} values", limits::JSON_VALUES_MAX);
             return Err(self.error(ModelFailure::TooLarge, &detail));
@@ -184,8 +178,7 @@ impl Provider {
         error
     }
 
-    /// An error with this description. A provider's message may repeat the key or other secrets, so they are
-    /// redacted.
+    /// Redacts `detail`, because a provider's message can repeat the key or other secrets.
     fn error(&self, failure: ModelFailure, detail: &str) -> ModelError {
         let key = self.settings.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty());
         let detail = key.map_or_else(|| detail.to_owned(), |key| detail.replace(key, "[REDACTED]"));
@@ -198,7 +191,7 @@ impl Provider {
     }
 }
 
-/// An estimate of the number of values in JSON text: at least half of the real number.
+/// Estimates the number of values in JSON text. The estimate is at least half of the real number.
 fn values(json: &[u8]) -> usize {
     let mut values = 1;
     let mut in_text = false;
@@ -228,8 +221,8 @@ async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u
     }
 }
 
-/// The wait in `Retry-After` or `retry-after-ms`. If it is a date, it is compared with the provider's own clock in
-/// the `Date` header.
+/// The wait in `Retry-After` or `retry-after-ms`. A date is compared with the provider's own clock in the `Date`
+/// header.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {

@@ -1,5 +1,3 @@
-//! The sandbox features that this machine supports.
-
 use std::fmt;
 
 use crate::spec::{Level, Network};
@@ -10,25 +8,25 @@ pub(crate) const ABI_TCP: i32 = 4;
 #[cfg(target_os = "linux")]
 pub(crate) const ABI_SCOPES: i32 = 6;
 
-/// The features that this machine supports, detected by using each of them.
+/// The sandbox features that this machine supports. Each was detected by using it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Abilities {
-    /// The ABI of Landlock. 0 if Landlock is unavailable.
+    /// The version of Landlock's ABI. 0 if Landlock is unavailable.
     pub landlock: i32,
-    /// The reason why the level `basic` is not supported. `None` if it is supported.
+    /// Why the level `basic` is not supported. `None` if the level is supported.
     pub basic: Option<String>,
-    /// The reason why the level `strict` is not supported. `None` if it is supported.
+    /// Why the level `strict` is not supported. `None` if the level is supported.
     pub strict: Option<String>,
-    /// True if commands at the level `strict` have a `/proc` of their own.
+    /// True if each command at the level `strict` has its own `/proc`.
     pub proc: bool,
-    /// The reason why no container engine is available. `None` if an engine is available.
+    /// Why no container engine is available. `None` if an engine is available.
     pub docker: Option<String>,
-    /// The reason why commands do not have a cgroup each. `None` if they have one.
+    /// Why commands do not have their own cgroups. `None` if each command has its own cgroup.
     pub cgroup: Option<String>,
 }
 
 impl Abilities {
-    /// The abilities of a machine that was not probed. Nothing is supported, with `why` as the reason.
+    /// The abilities of a machine that was not probed: nothing is supported, and the reason is `why`.
     #[must_use]
     pub fn none(why: &str) -> Self {
         let why = || Some(why.to_owned());
@@ -61,7 +59,7 @@ impl Abilities {
         }
     }
 
-    /// The levels. Each has the reason why it is not supported, or `None` if it is supported.
+    /// Each level, with the reason why the level is not supported. `None` if the level is supported.
     pub fn levels(&self) -> impl Iterator<Item = (Level, Option<&str>)> {
         let levels = [(Level::Basic, &self.basic), (Level::Strict, &self.strict), (Level::Docker, &self.docker)];
         levels.into_iter().map(|(level, missing)| (level, missing.as_deref()))

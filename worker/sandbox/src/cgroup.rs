@@ -1,5 +1,5 @@
-//! A cgroup for each command. This needs a part of the machine's cgroup hierarchy (version 2) that is delegated to the
-//! worker. The kernel then limits the memory and processes of a command, including memory that belongs to no process.
+//! A cgroup for each command. The worker needs a delegated part of the machine's cgroup hierarchy (version 2). The
+//! kernel then limits a command's processes and memory, including memory that belongs to no process.
 //!
 //! The worker creates and removes the cgroup. The launcher puts its child into the cgroup before the child executes the
 //! command.
@@ -12,27 +12,24 @@ use std::time::Duration;
 
 use crate::spec::Limits;
 
-/// The worker's own cgroup. The kernel limits child cgroups only if their parent cgroup itself contains no processes.
+/// The worker's own cgroup. The kernel limits child cgroups only if their parent contains no processes.
 const WORKER: &str = "tickfleet.worker";
-/// The prefix of the names of the commands' cgroups.
 const COMMAND: &str = "tickfleet.command.";
-/// The controllers that limit a command.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// Processes in a command's cgroup beyond the command's limit: the first process of its namespace, and one more. The
-/// extra process lets a check detect that the limit is exceeded.
+/// Extra processes that the kernel permits in a command's cgroup: the first process of the namespace, and one more.
+/// With the second one, a check can see that the command exceeds its limit.
 const MORE_PROCESSES: u64 = 2;
 /// Maximum number of attempts to remove a cgroup whose processes are still dying.
 const REMOVALS: u32 = 500;
 const REMOVE_EVERY: Duration = Duration::from_millis(20);
 
-/// The part of the hierarchy that is delegated to the worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Cgroups {
     base: PathBuf,
 }
 
 impl Cgroups {
-    /// Finds the cgroup of this process and prepares it for the cgroups of commands: this process moves into a child
+    /// Finds the cgroup of this process and prepares it for the cgroups of commands. This process moves into a child
     /// cgroup.
     ///
     /// # Errors
@@ -43,7 +40,7 @@ impl Cgroups {
         Self::at(&own.ok_or("this machine has no cgroup v2 file system that shows the worker's cgroup")?)
     }
 
-    /// Like [`Self::find`], if `own` is the cgroup of this process.
+    /// Like [`Self::find`] for a known cgroup: `own` is the cgroup of this process.
     fn at(own: &Path) -> Result<Self, String> {
         let is_moved = own.ends_with(WORKER);
         let base = if is_moved { own.parent().unwrap_or(own) } else { own };
@@ -80,8 +77,6 @@ impl Cgroups {
         Ok(Self { base: base.to_owned() })
     }
 
-    /// Creates the cgroup of one command.
-    ///
     /// # Errors
     /// The kernel rejects the new cgroup or its limits.
     pub(crate) fn make(&self, limits: &Limits) -> io::Result<Cgroup> {
@@ -109,7 +104,7 @@ impl Cgroups {
     }
 }
 
-/// The cgroup of one command. Dropping it kills the processes in the cgroup and removes the cgroup.
+/// The cgroup of one command. Dropping this value kills the cgroup's processes and removes the cgroup.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
@@ -129,8 +124,7 @@ impl Drop for Cgroup {
             return;
         }
         let path = std::mem::take(&mut self.path);
-        // Processes take a moment to die. Retry on a separate thread, because this thread may be a thread of the
-        // runtime.
+        // Processes take a moment to die. Retry on a separate thread, because this thread can belong to the runtime.
         #[allow(clippy::disallowed_methods, reason = "the thread has nothing else to do, and no runtime")]
         std::thread::spawn(move || {
             for _ in 0..REMOVALS {
@@ -152,7 +146,7 @@ fn set(cgroup: &Path, name: &str, value: &str) -> io::Result<()> {
     fs::write(cgroup.join(name), value)
 }
 
-/// A command's cgroup, as open files. The launcher opens them while it still has permission.
+/// The open files of a command's cgroup. The launcher opens the files while it still has permission.
 #[derive(Debug)]
 pub(crate) struct CgroupHandle {
     processes: File,
@@ -167,8 +161,6 @@ impl CgroupHandle {
         Ok(Self { processes, events: File::open(cgroup.join("memory.events"))? })
     }
 
-    /// Puts a process into the cgroup.
-    ///
     /// # Errors
     /// The kernel rejects the process.
     pub(crate) fn admit(&self, process: i32) -> io::Result<()> {
@@ -186,7 +178,7 @@ impl CgroupHandle {
     }
 }
 
-/// The folder of a process's cgroup (v2), from the `mountinfo` and `cgroup` files of the process.
+/// The folder of a process's cgroup (v2). `mounts` and `cgroups` are the process's `mountinfo` and `cgroup` files.
 fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
     let path = Path::new(cgroups.lines().find_map(|line| line.strip_prefix("0::"))?);
     mounts.lines().find_map(|line| {
@@ -254,11 +246,11 @@ mod tests {
         assert!(is_gone(&path));
     }
 
-    /// Waits at most ten seconds until a cgroup is removed.
+    /// Waits up to ten seconds.
     #[allow(clippy::disallowed_methods, reason = "a test without a runtime")]
     fn is_gone(path: &Path) -> bool {
         (0..500).any(|_| {
-            // Another thread removes the cgroup, and sends no notification to wait for.
+            // Another thread removes the cgroup without a notification.
             std::thread::sleep(Duration::from_millis(20));
             !path.exists()
         })

@@ -1,5 +1,5 @@
-//! A command that keeps running and exchanges messages with the caller. Its standard output is a socket of the caller.
-//! It is confined, watched and ended in the same way as a command of a single run.
+//! A command that keeps running and exchanges messages with the caller. The command's standard output is a socket of
+//! the caller. The command is confined, watched and ended like the command of a single run.
 
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -16,26 +16,24 @@ use crate::sandbox::{Sandbox, frames};
 use crate::spec::{Level, Spec};
 use crate::wire::{FRAME_BYTES_MAX, Report};
 
-/// A confined command that is running or starting. Dropping it kills all of its processes.
+/// A confined command that is running or starting. Dropping this value kills all processes of the command.
 #[derive(Debug)]
 pub struct Confined {
     launcher: Child,
     control: UnixStream,
-    /// A second handle of the same socket. It can close the socket while the first handle waits for the report.
+    /// A second handle of `control`. It can shut the socket down while the first handle waits for the report.
     held: StdUnixStream,
     stderr: Option<ChildStderr>,
-    /// When dropped, kills all processes that are left in the cgroup.
+    /// When this field is dropped, all processes that are left in the cgroup are killed.
     _cgroup: Option<Cgroup>,
 }
 
-/// How a confined command ended. None of its processes are alive.
+/// How a confined command ended. All of its processes are dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConfinedEnd {
-    /// The exit code; `None` if a signal ended the command.
+    /// `None` if a signal ended the command.
     pub exit_code: Option<i32>,
-    /// The signal that ended the command.
     pub signal: Option<i32>,
-    /// The limit that was exceeded.
     pub stopped: Option<StopCause>,
 }
 
@@ -43,7 +41,7 @@ impl Sandbox {
     /// Starts a command whose standard output is `output`. If `output` is a socket, the command can also read from it.
     ///
     /// # Errors
-    /// [`RunError`] if nothing runs. If the program cannot be executed, [`Confined::ended`] reports it.
+    /// [`RunError`] if nothing runs. If the program cannot be executed, [`Confined::ended`] returns the error.
     pub async fn start(&self, level: Level, spec: Spec, output: OwnedFd) -> Result<Confined, RunError> {
         spec.check().map_err(RunError::Spec)?;
         self.abilities().check(level, &spec.network).map_err(RunError::Machine)?;
@@ -66,28 +64,28 @@ impl Sandbox {
 }
 
 impl Confined {
-    /// The process ID of the launcher. The processes that it started are its descendants.
+    /// The process ID of the launcher. The command's processes are descendants of the launcher.
     #[must_use]
     pub fn launcher(&self) -> Option<u32> {
         self.launcher.id()
     }
 
-    /// The command's standard error. `None` if it was taken before.
+    /// `None` if the standard error was already taken.
     pub fn take_stderr(&mut self) -> Option<ChildStderr> {
         self.stderr.take()
     }
 
-    /// Kills the command and all processes that it has started. [`Self::ended`] waits until they are dead.
+    /// Kills the command and all processes that the command has started. [`Self::ended`] waits for their end.
     pub fn kill(&self) {
-        // This fails if the launcher has already ended. No process is left in that case.
+        // If the launcher has already ended, this fails. Then no process is left.
         let _ = self.held.shutdown(Shutdown::Both);
     }
 
     /// Waits until no process of the command is alive.
     ///
     /// # Errors
-    /// [`RunError`] if the command was not started or the launcher was lost. After [`Self::kill`], the launcher may end
-    /// without a report, which returns [`RunError::Lost`].
+    /// [`RunError`] if the command was not started or the launcher was lost. After [`Self::kill`], the launcher can end
+    /// without a report; the error is then [`RunError::Lost`].
     pub async fn ended(&mut self) -> Result<ConfinedEnd, RunError> {
         let mut report = Vec::new();
         // After an error, the report is incomplete and cannot be parsed.

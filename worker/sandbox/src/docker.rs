@@ -1,5 +1,4 @@
-//! The level `docker`: a short-lived container of an engine on the host. The engine confines the command. This module
-//! calls the engine.
+//! The level `docker`: a short-lived container on the host. The container engine confines the command.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,24 +14,21 @@ use crate::output::drain;
 use crate::spec::{Network, Spec, WORKSPACE};
 use crate::usage;
 
-/// Maximum time for the engine to respond. A worker waits for this response while it starts.
+/// Maximum time for a response of the engine. A starting worker waits for this response.
 const ENGINE: Duration = Duration::from_secs(5);
-/// The time between two checks of the workspace.
 const CHECK_EVERY: Duration = Duration::from_millis(500);
-/// The exit code of the engine's client if it could not start a container.
+/// The exit code of the engine's client if the client could not start a container.
 const NOT_STARTED: i32 = 125;
 
-/// A container engine and the image that commands run in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
-    /// The engine's client, such as `docker` or `podman`.
+    /// The command-line client, such as `docker` or `podman`.
     pub program: PathBuf,
-    /// The image.
     pub image: String,
 }
 
 impl Engine {
-    /// The reason why the engine cannot be used. `None` if the engine responds.
+    /// Why the engine cannot be used. `None` if the engine responds.
     pub async fn missing(&self) -> Option<String> {
         let shown = self.program.display();
         let mut ask = client(&self.program);
@@ -45,8 +41,6 @@ impl Engine {
         }
     }
 
-    /// The arguments that run `spec` in a container called `name`.
-    ///
     /// # Errors
     /// The run has network access or grants, which this level does not support.
     pub fn arguments(&self, spec: &Spec, name: &str) -> Result<Vec<String>, RunError> {
@@ -96,7 +90,7 @@ impl Engine {
     /// Runs a command in a container. The container is always removed when the run ends.
     ///
     /// # Errors
-    /// [`RunError`] gives the reason why nothing ran.
+    /// [`RunError`] if nothing ran.
     pub async fn run(&self, spec: &Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         let name = name();
         let started = client(&self.program)
@@ -115,7 +109,7 @@ impl Engine {
         let keep = spec.limits.output_bytes;
         let fed = async {
             if let Some(mut input) = input {
-                // This fails if the command does not read its input and closes the pipe.
+                // If the command closes the pipe without reading its input, this fails.
                 let _ = input.write_all(&spec.stdin).await;
             }
         };
@@ -148,7 +142,8 @@ impl Engine {
     }
 }
 
-/// Waits until the workspace exceeds a limit. An engine does not limit the size of a mount.
+/// Waits until the workspace exceeds a limit. This check is necessary because an engine does not limit the size of a
+/// mount.
 async fn until_overfull(spec: &Spec) -> StopCause {
     loop {
         tokio::time::sleep(CHECK_EVERY).await;
@@ -162,7 +157,7 @@ async fn check_workspace(spec: &Spec) -> Option<StopCause> {
     let workspace = spec.workspace.clone();
     let limits = spec.limits.clone();
     let check = move || usage::exceeded_limit(usage::folder_size(&workspace, limits.workspace_files), &limits);
-    // Joining fails only while the runtime shuts down.
+    // This fails only while the runtime shuts down.
     tokio::task::spawn_blocking(check).await.ok().flatten()
 }
 
@@ -193,7 +188,7 @@ impl Drop for ContainerRemoval {
     }
 }
 
-/// The engine's client, with the variables that locate the engine and without the worker's secrets.
+/// The engine's client. Its environment has the variables that locate the engine, but not the worker's secrets.
 #[allow(clippy::disallowed_methods, reason = "it is handed on to a child process, and decides nothing here")]
 fn client(program: &Path) -> Command {
     let is_for_it = |name: &str| {
@@ -205,7 +200,7 @@ fn client(program: &Path) -> Command {
     command
 }
 
-/// A unique name for a container: each process of the host uses each name only once.
+/// A container name that is unique on the host.
 fn name() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NUMBER: AtomicU64 = AtomicU64::new(0);

@@ -1,13 +1,11 @@
-//! Hides this process from other processes of the same user.
-
 use std::io;
 
-/// Protects the memory, environment and descriptors of this process from other processes of the same user. `/proc`
-/// shows them only to root, and tracing is forbidden. A process with the capability `CAP_SYS_PTRACE`, `CAP_PERFMON` or
-/// `CAP_SYS_ADMIN` still has access.
+/// Protects the memory, environment and descriptors of this process from other processes of the same user. Only root
+/// sees this data in `/proc`, and tracing is forbidden. A process with the capability `CAP_SYS_PTRACE`, `CAP_PERFMON`
+/// or `CAP_SYS_ADMIN` still has access.
 ///
-/// Programs that this process executes are not hidden. Call this function first in `main`, because data that the
-/// process reads before the call can leak.
+/// Programs that this process executes are not hidden. Call this function first in `main`: data that is read before the
+/// call can leak.
 ///
 /// # Errors
 /// The kernel rejects the request.

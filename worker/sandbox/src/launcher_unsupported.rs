@@ -1,4 +1,4 @@
-//! Replaces the launcher on systems other than Linux. It confines nothing, and reports this. A worker runs on these
+//! Replaces the launcher on systems other than Linux. This launcher rejects every request. A worker runs on these
 //! systems, but rejects tools at the levels `basic` and `strict`.
 
 use std::io;
@@ -8,13 +8,13 @@ use std::process::ExitCode;
 
 use crate::wire::{self, Report};
 
-/// The ABI of Landlock in the running kernel: always 0, which means unavailable.
+/// Always 0: Landlock is unavailable.
 #[must_use]
 pub const fn landlock_abi() -> i32 {
     0
 }
 
-/// Replies to every request that nothing can be confined here.
+/// Replies to every request that the sandbox is unavailable on this system.
 #[must_use]
 pub fn main() -> ExitCode {
     let Ok(control) = io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::from(2) };

@@ -1,8 +1,8 @@
-//! Runs one untrusted command, and leaves none of its processes alive.
+//! Runs an untrusted command and leaves none of the command's processes alive.
 //!
 //! Read in this order:
 //!
-//! - [`spec`]: the command, what it may access, and its limits.
+//! - [`spec`]: the command, what the command may access, and its limits.
 //! - [`sandbox`]: a run from start to end, from the worker's side. [`confined`] is a command that keeps running and
 //!   exchanges messages.
 //! - [`launcher`]: the single-threaded process between worker and command. It confines, watches and kills the command.

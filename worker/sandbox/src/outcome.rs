@@ -1,31 +1,21 @@
-//! How a run ended.
-
 use serde::{Deserialize, Serialize};
 
-/// The limit that ended a run. All processes of the run were killed.
+/// The reason why a run was stopped. All processes of the run were killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
-    /// The run exceeded its wall time.
     Wall,
-    /// The run exceeded its processor time.
     Cpu,
-    /// The run used too much memory.
     Memory,
-    /// The run had too many processes.
     Processes,
-    /// The run's workspace grew too big.
     WorkspaceBytes,
-    /// The run's workspace has too many files.
     WorkspaceFiles,
-    /// A part of the run's workspace cannot be counted, which counts as exceeding the limits.
+    /// A part of the workspace cannot be counted. This counts as exceeding the limits.
     WorkspaceUncountable,
-    /// The caller canceled the run.
     Cancelled,
 }
 
 impl StopCause {
-    /// The message for the model.
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
@@ -43,25 +33,20 @@ impl StopCause {
     }
 }
 
-/// The end of a command that was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunOutcome {
-    /// Standard output, cut at the limit.
+    /// The output is cut at the limit `output_bytes`.
     pub stdout: Vec<u8>,
-    /// Standard error, cut at the limit.
+    /// The output is cut at the limit `output_bytes`.
     pub stderr: Vec<u8>,
-    /// The exit code; `None` if a signal ended the command.
+    /// `None` if a signal ended the command.
     pub exit_code: Option<i32>,
-    /// The signal that ended the command.
     pub signal: Option<i32>,
-    /// True if standard output or error was cut.
     pub truncated: bool,
-    /// The limit that was exceeded.
     pub stopped: Option<StopCause>,
 }
 
 impl RunOutcome {
-    /// Returns true if the command exceeded its wall time.
     #[must_use]
     pub fn timed_out(&self) -> bool {
         self.stopped == Some(StopCause::Wall)

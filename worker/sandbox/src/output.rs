@@ -1,12 +1,11 @@
-//! Reads the output of a command. Keeps the output up to a bound and drops the rest, so that a command never blocks on
-//! a full pipe.
+//! Reads the output of a command. Keeps the output up to a bound and drops the rest, so a command never blocks on a
+//! full pipe.
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Maximum bytes per read.
 const CHUNK: usize = 16 << 10;
 
-/// Reads to the end. Returns the kept output, and whether output was dropped.
+/// Reads to the end. Returns the kept output, and true if output was dropped.
 pub(crate) async fn drain(from: Option<impl AsyncRead + Unpin>, keep: usize) -> (Vec<u8>, bool) {
     let Some(mut from) = from else { return (Vec::new(), false) };
     let mut kept = Vec::new();

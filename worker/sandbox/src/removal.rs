@@ -8,12 +8,12 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fchmod, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// Maximum number of passes in addition to one pass for each moved folder. If more are needed, another process keeps
-/// filling the folder.
+/// Maximum number of passes in addition to one pass for each moved folder. If more passes are needed, another process
+/// keeps filling the folder.
 const IDLE_PASSES_MAX: u64 = 16;
 
-/// Removes a folder and its content, with few descriptors and without recursion: a nested folder is moved up to
-/// `folder` itself before it is removed. Symbolic links are not followed. A missing folder is not an error.
+/// Removes a folder and its content with few descriptors and without recursion: each nested folder is first moved up to
+/// `folder`. Symbolic links are not followed. A missing folder is not an error.
 ///
 /// # Errors
 /// An entry of the folder cannot be removed.
@@ -49,8 +49,8 @@ pub fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes an entry of `root`. If the entry is a folder, its files are removed, and its subfolders are moved up to
-/// `root` for a later pass.
+/// Removes an entry of `root`. If the entry is a folder, its files are removed. Its subfolders are moved up to `root`
+/// for a later pass.
 fn remove_entry(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
     if is_unlinked(root, name)? {
         return Ok(());
@@ -89,9 +89,10 @@ fn move_up(from: BorrowedFd<'_>, name: &CStr, root: BorrowedFd<'_>, moved: &mut 
         let free = format!(".tickfleet-removed-{moved}");
         match renameat(from, name, root, free.as_str()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            // The name is taken: the next one is tried.
+            // If the name is taken, try the next name.
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::ISDIR) => {}
-            // A folder can move to another parent only if the folder itself is writable. Opening it makes it writable.
+            // A folder can move to another parent only if the folder itself is writable. `open` makes the folder
+            // writable.
             Err(Errno::ACCESS) => {
                 drop(open(from, name)?);
                 renameat(from, name, root, free.as_str())?;
@@ -116,7 +117,7 @@ fn open(at: impl AsFd, name: impl rustix::path::Arg + Copy) -> rustix::io::Resul
         }
         opened => opened?,
     };
-    // This fails if the folder belongs to another user. Root does not need the mode.
+    // If the folder belongs to another user, this fails. Root can empty the folder anyway.
     let _ = fchmod(&folder, Mode::RWXU);
     Ok(folder)
 }

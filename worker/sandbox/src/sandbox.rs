@@ -1,5 +1,5 @@
-//! A run from start to end, from the worker's side. The worker starts the launcher, sends it the command, reads the
-//! command's output, and receives the report. The worker's socket closes when the call is canceled or the worker dies.
+//! A run from start to end, from the worker's side. The worker starts the launcher, sends the command, reads the
+//! command's output, and receives the report. If the call is canceled or the worker dies, the worker's socket closes.
 //! The launcher then kills all processes and ends.
 
 use std::ffi::OsString;
@@ -35,21 +35,18 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// The running program itself with the argument [`LAUNCH`]. This also works if the program's file has been
-    /// replaced.
+    /// The running program with the argument [`LAUNCH`]. This also works if the program's file was replaced.
     #[must_use]
     pub fn this_program() -> Self {
         Self { program: "/proc/self/exe".into(), arguments: vec![LAUNCH.into()] }
     }
 
-    /// Another program.
     #[must_use]
     pub fn program(path: impl Into<PathBuf>) -> Self {
         Self { program: path.into(), arguments: Vec::new() }
     }
 }
 
-/// Runs commands at the levels that this machine supports.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     launcher: Launcher,
@@ -59,9 +56,11 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Detects what this machine supports by confining a process at each level, which takes some tens of milliseconds.
+    /// Detects what this machine supports. This confines a process at each level, which takes some tens of
+    /// milliseconds.
     ///
     /// If a cgroup is delegated to this process and contains no other process, this process moves into a child cgroup.
+    ///
     /// `scratch` is an existing folder that serves as a workspace. If this process is root, the folder must belong to
     /// another user.
     pub async fn probe(launcher: Launcher, engine: Option<Engine>, scratch: &Path) -> Self {
@@ -84,13 +83,12 @@ impl Sandbox {
         sandbox
     }
 
-    /// Confines a process without executing a command. Returns whether the process had a `/proc`.
+    /// Confines a process without executing a command. Returns true if the process had a `/proc`.
     async fn try_level(&self, level: Level, scratch: &Path) -> Result<bool, RunError> {
         let (request, cgroup) = self.request(level, Spec::new(["probe"], scratch), true)?;
         Ok(self.launch(request, cgroup, &CancellationToken::new()).await?.1)
     }
 
-    /// Enables cgroups for commands, if this machine permits it.
     async fn use_cgroups(&mut self, found: &Abilities, scratch: &Path) -> Result<(), String> {
         let levels = [(Level::Basic, &found.basic), (Level::Strict, &found.strict)];
         let held = levels.into_iter().filter(|(_, missing)| missing.is_none()).map(|(level, _)| level);
@@ -108,7 +106,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The request for the launcher, and the command's cgroup. The cgroup must outlive the launcher.
+    /// The request for the launcher, and the command's cgroup. Drop the cgroup only after the launcher has ended.
     pub(crate) fn request(&self, level: Level, spec: Spec, probe: bool) -> Result<(Request, Option<Cgroup>), RunError> {
         let make = |cgroups: &Cgroups, limits: &Limits| {
             let refused = |error| RunError::Machine(format!("make a cgroup for the command: {error}"));
@@ -119,14 +117,12 @@ impl Sandbox {
         Ok((Request { level, spec, probe, cgroup: path }, cgroup))
     }
 
-    /// The same sandbox with another container image.
     #[must_use]
     pub fn with_image(&self, image: &str) -> Self {
         let engine = self.engine.clone().map(|engine| Engine { image: image.to_owned(), ..engine });
         Self { engine, ..self.clone() }
     }
 
-    /// The result of the probe.
     #[must_use]
     pub const fn abilities(&self) -> &Abilities {
         &self.abilities
@@ -136,7 +132,7 @@ impl Sandbox {
     /// killed a moment later.
     ///
     /// # Errors
-    /// [`RunError`] gives the reason why nothing ran, or says that the outcome is unknown.
+    /// [`RunError`] if nothing ran, or if the outcome is unknown.
     pub async fn run(&self, level: Level, spec: Spec, cancel: &CancellationToken) -> Result<RunOutcome, RunError> {
         spec.check().map_err(RunError::Spec)?;
         self.abilities.check(level, &spec.network).map_err(RunError::Machine)?;
@@ -150,7 +146,7 @@ impl Sandbox {
         }
     }
 
-    /// `_cgroup` belongs to the command. When it is dropped, all processes that are left in the cgroup are killed.
+    /// `_cgroup` belongs to the command. When `_cgroup` is dropped, all processes that are left in it are killed.
     async fn launch(
         &self,
         request: Request,
@@ -164,7 +160,7 @@ impl Sandbox {
         let stdout = child.stdout.take();
         let stderr = child.stderr.take();
         let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
-        // If a launcher was killed, processes that the launcher should have killed may keep its pipes open forever.
+        // If the launcher was killed, processes that it should have killed could keep its pipes open forever.
         let read =
             |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let read_errors =
@@ -208,7 +204,7 @@ impl Sandbox {
         RunError::Machine(format!("the launcher {} cannot be started: {error}", self.launcher.program.display()))
     }
 
-    /// Starts a launcher with a socket to it. The processes that the launcher starts write to `stdout`.
+    /// Starts a launcher and returns the socket to it. The processes that the launcher starts write to `stdout`.
     pub(crate) fn launcher_with(&self, stdout: Stdio) -> std::io::Result<(Child, tokio::net::UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -218,7 +214,8 @@ impl Sandbox {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(stdout)
             .stderr(Stdio::piped())
-            // A separate process group: the interrupt of a terminal goes only to the worker, which then drains.
+            // Use a separate process group, so that an interrupt from a terminal reaches only the worker. The worker
+            // then drains.
             .process_group(0)
             .spawn()?;
         Ok((child, tokio::net::UnixStream::from_std(ours)?))

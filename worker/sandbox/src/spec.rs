@@ -1,5 +1,3 @@
-//! The specification of a run: the command, what it may access, and its limits.
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -11,13 +9,12 @@ pub const WORKSPACE: &str = "/app/workspace";
 /// The search path for commands without a `/`.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// How a command is confined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// Landlock, seccomp and resource limits. Needs neither privileges nor namespaces.
     Basic,
-    /// Like `Basic`, with separate user, mount, process, network, IPC and host name namespaces and a separate root.
+    /// Like `Basic`, but with its own root and its own user, mount, process, network, IPC and host name namespaces.
     Strict,
     /// A short-lived container of a container engine.
     Docker,
@@ -33,7 +30,6 @@ impl fmt::Display for Level {
     }
 }
 
-/// The network access of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
@@ -49,31 +45,30 @@ pub enum Network {
 pub struct Grant {
     /// Absolute and without symbolic links.
     pub path: PathBuf,
-    /// True if the command may also write to this path.
     pub write: bool,
 }
 
-/// The limits of a command. If a limit is exceeded, either all processes are killed or the operation fails. For each
-/// limit, `docs/reference/sandbox-limits.md` says which of the two happens.
+/// If a limit is exceeded, either all processes are killed or the operation fails. `docs/reference/sandbox-limits.md`
+/// says which of the two happens for each limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Processor time of all processes together, ms.
+    /// Processor time of all processes together, in milliseconds.
     pub cpu_ms: u64,
-    /// Memory of all processes together, bytes.
+    /// Memory of all processes together, in bytes.
     pub memory_bytes: u64,
-    /// Number of processes and threads at the same time.
+    /// Processes and threads at the same time.
     pub processes: u64,
     /// Open files per process.
     pub open_files: u64,
-    /// Size of each file, bytes.
+    /// Maximum size of each file, in bytes.
     pub file_bytes: u64,
-    /// Disk usage of all files in the workspace together, bytes.
+    /// Disk usage of all files in the workspace together, in bytes.
     pub workspace_bytes: u64,
-    /// Number of files and folders in the workspace.
+    /// Files and folders in the workspace.
     pub workspace_files: u64,
-    /// Maximum bytes of standard output, and of standard error, that are kept. Further output is read and dropped.
+    /// Maximum bytes that are kept of standard output, and of standard error. Further output is read and dropped.
     pub output_bytes: usize,
-    /// Time from start to end, ms.
+    /// Time from start to end, in milliseconds.
     pub wall_ms: u64,
 }
 
@@ -93,29 +88,24 @@ impl Default for Limits {
     }
 }
 
-/// The specification of one run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    /// The command and its arguments, one element each. They are not passed through a shell.
+    /// The command and its arguments, one element each. No shell interprets them.
     pub argv: Vec<String>,
-    /// The command's standard input.
     #[serde(skip)]
     pub stdin: Vec<u8>,
-    /// The command's working folder. The command may write to it. It must exist.
+    /// The command's working folder, which the command may write to. The folder must exist.
     pub workspace: PathBuf,
-    /// Environment variables, in addition to the defaults for `PATH`, `HOME`, `LANG` and `TMPDIR`. If a variable has a
-    /// default, the value given here replaces it.
+    /// Environment variables in addition to `PATH`, `HOME`, `LANG` and `TMPDIR`, which have default values. A value
+    /// given here replaces the default.
     pub environment: BTreeMap<String, String>,
-    /// Further paths that the command may use.
     pub grants: Vec<Grant>,
-    /// The network access of the command.
     pub network: Network,
-    /// The limits of the command.
     pub limits: Limits,
 }
 
 impl Spec {
-    /// A run of `argv` in `workspace` with the default limits and without grants.
+    /// A run with the default limits and without grants.
     #[must_use]
     pub fn new<Argument: Into<String>>(
         argv: impl IntoIterator<Item = Argument>,
@@ -133,8 +123,8 @@ impl Spec {
     }
 
     /// Checks for problems that exist on every machine: an empty command, a NUL, a path that is not absolute, or an
-    /// unsafe grant. A grant is unsafe if its path is inside or around a path that a command may write to. A command
-    /// could then redirect the grant.
+    /// unsafe grant. A grant is unsafe if its path is inside or around a path that a command may write to, because a
+    /// command could redirect the grant.
     ///
     /// # Errors
     /// The problem, as a message.

@@ -1,5 +1,5 @@
-//! The size of a workspace: disk usage in blocks, and number of files. A sparse file counts only the blocks that it
-//! uses.
+//! The size of a workspace: disk usage in blocks, and the number of files. For a sparse file, only its used blocks
+//! count.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,10 +13,9 @@ use crate::spec::Limits;
 
 /// Bytes of a block, as `stat` counts them.
 const BLOCK: u64 = 512;
-/// Maximum number of counts if folders are moved during a count.
+/// Maximum number of counts. If a folder was moved during a count, the count starts again.
 const ATTEMPTS: usize = 5;
 
-/// The size of a folder.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct FolderSize {
     /// Bytes of disk.
@@ -25,7 +24,7 @@ pub struct FolderSize {
     pub files: u64,
 }
 
-/// Why a workspace cannot be counted. Callers treat it as exceeding its limits.
+/// Callers treat a workspace that cannot be counted as exceeding its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Uncountable {
     /// The mode of a folder or the file system forbids reading it.
@@ -37,8 +36,8 @@ pub enum Uncountable {
 }
 
 /// Measures a workspace of any depth, with two descriptors and without recursion. Symbolic links are not followed. If a
-/// folder is moved during the count, the count does not follow it out of the workspace. The count stops when it exceeds
-/// `files_max`. A missing workspace has size 0.
+/// folder is moved during the count, the count does not follow the folder out of the workspace. The count stops when it
+/// exceeds `files_max`. A missing workspace has size 0.
 ///
 /// # Errors
 /// A part of the workspace cannot be counted.
@@ -52,7 +51,6 @@ pub fn folder_size(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncou
     Err(Uncountable::Moving)
 }
 
-/// The limit that a workspace exceeds, if any.
 pub(crate) fn exceeded_limit(counted: Result<FolderSize, Uncountable>, limits: &Limits) -> Option<StopCause> {
     let Ok(FolderSize { bytes, files }) = counted else { return Some(StopCause::WorkspaceUncountable) };
     if bytes > limits.workspace_bytes {
@@ -63,7 +61,7 @@ pub(crate) fn exceeded_limit(counted: Result<FolderSize, Uncountable>, limits: &
 
 /// A folder on the path from the workspace to the current folder.
 struct OpenFolder {
-    /// Device and inode number of the folder.
+    /// Device and inode number.
     identity: (u64, u64),
     /// Subfolders that have not been visited yet.
     waiting: Vec<CString>,
@@ -86,7 +84,7 @@ fn count(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
         levels.pop();
         let Some(parent) = levels.last() else { break };
         let above = open(&here, c"..")?.ok_or(Uncountable::Moving)?;
-        // The parent of a moved folder may be outside the workspace.
+        // If a folder was moved, its parent can be outside the workspace.
         if identity(&above)? != parent.identity {
             return Err(Uncountable::Moving);
         }
@@ -95,8 +93,8 @@ fn count(workspace: &Path, files_max: u64) -> Result<FolderSize, Uncountable> {
     Ok(total)
 }
 
-/// Opens a folder. `None` if it no longer exists or is not a folder: an entry that is gone takes no space, and other
-/// entries are already counted.
+/// `None` if the entry no longer exists or is not a folder: a missing entry takes no space, and other entries are
+/// already counted.
 fn open(at: impl AsFd, name: impl rustix::path::Arg) -> Result<Option<OwnedFd>, Uncountable> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(at, name, flags, Mode::empty()) {
@@ -127,7 +125,7 @@ fn list(folder: &OwnedFd, files_max: u64, total: &mut FolderSize) -> Result<Open
         }
         let found = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found,
-            // A file that is gone takes no space.
+            // A missing file takes no space.
             Err(Errno::NOENT) => continue,
             Err(error) => return Err(Uncountable::Unreadable(error)),
         };

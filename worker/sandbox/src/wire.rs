@@ -9,45 +9,42 @@ use serde::{Deserialize, Serialize};
 use crate::outcome::StopCause;
 use crate::spec::{Level, Spec};
 
-/// Longest frame, in bytes.
+/// Maximum length of a frame, in bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 
-/// The request to the launcher. Standard input follows in a separate frame.
+/// Standard input follows in a separate frame.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) level: Level,
     pub(crate) spec: Spec,
-    /// If true, confines the process as for a command, and then exits instead of executing the command.
+    /// If true, the launcher confines the process as for a command, and exits without executing a command.
     pub(crate) probe: bool,
-    /// The cgroup for the command.
     pub(crate) cgroup: Option<PathBuf>,
 }
 
-/// The launcher's reply.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
     /// A step of the confinement failed. Nothing ran.
     Refused(String),
     /// The program cannot be executed. Nothing ran.
     NotStarted(String),
-    /// The command has ended, and none of its processes are alive.
+    /// The command has ended. All of its processes are dead.
     Ended {
         exit_code: Option<i32>,
         signal: Option<i32>,
         stopped: Option<StopCause>,
-        /// Whether the command had a `/proc`, at the level `strict`.
+        /// True if the command had a `/proc` at the level `strict`.
         proc: bool,
     },
 }
 
-/// A frame as bytes: its length as four little-endian bytes, followed by its content.
+/// A frame's length as four little-endian bytes, followed by its content.
 pub(crate) fn frame(content: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(content.len()).ok().filter(|_| content.len() <= FRAME_BYTES_MAX);
     let length = length.ok_or_else(|| io::Error::other("the frame is too long"))?;
     Ok([&length.to_le_bytes(), content].concat())
 }
 
-/// Reads one frame.
 pub(crate) fn read_frame(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
@@ -60,12 +57,10 @@ pub(crate) fn read_frame(from: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Writes a message as a frame of JSON.
 pub(crate) fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     to.write_all(&frame(&serde_json::to_vec(message)?)?)
 }
 
-/// Reads a message from a frame of JSON.
 pub(crate) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     Ok(serde_json::from_slice(&read_frame(from)?)?)
 }

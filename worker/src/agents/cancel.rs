@@ -31,7 +31,7 @@ struct Ending {
     message: String,
 }
 
-/// The tool for this shard. Canceling twice is harmless.
+/// Canceling twice is harmless.
 #[must_use]
 pub fn cancel_task(store: Store) -> TypedTool {
     TypedTool::new(

@@ -73,8 +73,8 @@ struct Confirmation {
 /// The end of a task wakes the call that waits for it. If that wake-up is lost, the call checks again after this time.
 const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
-/// The tool for this shard. Its effect is `idempotent`: the task's ID is derived from the call's idempotency key, so a
-/// repeated call creates only one task.
+/// The effect is `idempotent`: the task's ID is derived from the call's idempotency key, so a repeated call creates
+/// only one task.
 #[must_use]
 pub fn delegate_task(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
@@ -102,8 +102,8 @@ async fn delegate(
     let id = id.map_err(ToolError::internal)?;
     let wait = args.wait;
     let mut task = task(&context, args).map_err(refused)?;
-    // True if an earlier attempt delegated the task. Then this attempt does not delegate: the store may have
-    // forgotten the task's ID, and would create another task.
+    // If an earlier attempt delegated the task, this attempt must not: the store may no longer have the task's ID,
+    // and would create another task.
     let is_given = wait && context.waited;
     if context.may_be_forgotten && !is_given {
         let message = "Whether the task was given out is not known: an earlier try may have done it, and is no longer \
@@ -145,8 +145,8 @@ async fn delegate(
     }
 }
 
-/// The latest deadline of the task, ms. If the call waits for the task, this is the deadline of the call's turn.
-/// Otherwise it is the deadline of the parent task; `None` without a parent.
+/// The latest deadline of the task, in milliseconds. If the call waits for the task, this is the deadline of the
+/// call's turn. Otherwise it is the deadline of the parent task; `None` without a parent.
 async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) -> Result<Option<i64>, ToolError> {
     if wait {
         return Ok(Some(context.deadline_ms));
@@ -158,7 +158,7 @@ async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) 
     Ok(found.map(|parent| parent.value.head.deadline_ms))
 }
 
-/// The result of the task. Until the task has ended, the call waits without a slot. Then the call is repeated.
+/// The result of the task. The call waits without a slot until the task has ended, and is then repeated.
 async fn ended(
     store: &Store,
     context: &CallContext,
@@ -221,7 +221,7 @@ fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
         deadline_ms: args.deadline.map(|d| d.timestamp_millis()),
         reply_to: context.reply_to.clone(),
         parent,
-        // If the turn was narrowed to some tools, so is the task.
+        // If the turn may use only some tools, the task may use only the same tools.
         grant: TaskGrant { budget, tools: context.tools.narrowed().cloned().or(above.tools), ..above },
         context: context.for_begun_work(),
     })

@@ -1,5 +1,5 @@
-//! Messages between agents: `send_mcp_message` stores a message for another agent, `read_messages` returns the calling
-//! agent's own messages. An agent that is run by a model receives them with its next step.
+//! Messages between agents: `send_mcp_message` stores a message for another agent, `read_messages` returns the
+//! calling agent's own messages. An agent that is run by a model receives its messages with its next step.
 
 use std::sync::Arc;
 
@@ -11,18 +11,13 @@ use tickfleet_store::{SendResult, Store, StoreError};
 
 use crate::tools::{CallContext, ToolError, TypedTool};
 
-/// The most messages that a single call reads.
 const READ_MAX: usize = 20;
 
-/// A message as it is stored.
 #[derive(Serialize, Deserialize)]
 struct AgentMessage {
-    /// A unique ID. It is derived from the key of the call that sends the message, so that a repeated call sends one
-    /// message.
+    /// Derived from the key of the sending call, so that a repeated call sends only one message.
     id: String,
-    /// The sender.
     from: String,
-    /// The text.
     text: String,
 }
 
@@ -45,7 +40,6 @@ struct Sent {
     message: &'static str,
 }
 
-/// The tool that sends messages.
 #[must_use]
 pub fn send_mcp_message(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
@@ -116,7 +110,7 @@ struct OneMessage {
     text: String,
 }
 
-/// The tool that reads messages. A repeated call returns the same messages again.
+/// A repeated call returns the same messages again.
 #[must_use]
 pub fn read_messages(store: Store) -> TypedTool {
     TypedTool::new(

@@ -1,4 +1,5 @@
-//! Delegated tasks: the handlers that carry them out, and the tools that agents use for them.
+//! Delegated tasks: the handlers that carry out the tasks, and the tools with which agents delegate tasks, cancel
+//! tasks and exchange messages.
 
 mod cancel;
 mod delegate;
@@ -17,7 +18,7 @@ pub use messages::{read_messages, send_mcp_message};
 
 use crate::tools::{DeclarationError, DeclaredHandler, Environment, RegisteredTool, ToolKind, ToolKinds, TypedTool};
 
-/// The handler of each agent's tasks. A handler is a tool that no model calls: its arguments are the task.
+/// A handler is a tool that no model calls: its arguments are the task.
 pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
 
 /// Replaces the model loop in processes without models: simulations, and tests that need no model.
@@ -55,7 +56,7 @@ pub fn bind(
             },
             TaskHandlerDef::Http(http) => http_handler(http, kinds, timeout_default),
             TaskHandlerDef::Llm(def) => llm_handler(def, llm),
-            // The external runtime that leases its tasks carries them out.
+            // External runtimes lease and carry out these tasks themselves.
             TaskHandlerDef::External { .. } => continue,
         };
         match made {
@@ -74,7 +75,7 @@ fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration)
     handler(about, input_schema, def.effect, def.timeout.unwrap_or(timeout_default), made)
 }
 
-/// The model loop. It is idempotent, because every step is stored before the next one begins.
+/// The model loop is idempotent, because every step is stored before the next step begins.
 fn llm_handler(def: &LlmDef, llm: &dyn ToolKind<LlmDef>) -> Result<RegisteredTool, String> {
     let input_schema = task_schema();
     let made = llm.make(def, &input_schema, Effect::Idempotent).map_err(|e| e.to_string())?;
@@ -82,7 +83,6 @@ fn llm_handler(def: &LlmDef, llm: &dyn ToolKind<LlmDef>) -> Result<RegisteredToo
     handler(about, input_schema, Effect::Idempotent, def.timeout, made)
 }
 
-/// The schema of the arguments of a task's handler.
 fn task_schema() -> serde_json::Value {
     let properties = TASK_ARGUMENTS.iter().map(|name| ((*name).to_owned(), serde_json::json!({})));
     let properties: serde_json::Map<_, _> = properties.collect();
@@ -90,7 +90,6 @@ fn task_schema() -> serde_json::Value {
     serde_json::json!({ "type": "object", "properties": properties, "required": always })
 }
 
-/// A handler as a tool that no model calls, with its ID, its display name and its description.
 fn handler(
     (id, display_name, description): (&str, &str, &str),
     input_schema: serde_json::Value,

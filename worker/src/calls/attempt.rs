@@ -16,7 +16,6 @@ use tickfleet_protocol::json::repaired;
 use crate::calls::messages::{self, CallEnding};
 use crate::tools::{Awaited, CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
 
-/// How a handler ended.
 pub(crate) enum HandlerEnd {
     Returned(Result<Result<ToolOutput, ToolFailure>, Box<dyn Any + Send>>),
     /// The handler returned output that does not match the tool's output schema. The text describes the problems.
@@ -26,31 +25,27 @@ pub(crate) enum HandlerEnd {
     MustStop,
 }
 
-/// The outcome of an attempt, given the tool's effect.
 pub(crate) enum HandlerOutcome {
-    /// The call succeeded.
     Output(ToolOutput),
-    /// The call failed permanently.
     Failed(CallEnding),
     /// The call failed, and a retry is harmless.
     Retry {
         /// The message to the model if the call is not retried.
         message: String,
-        /// The wait that the service asked for, which is the minimum.
+        /// The minimum wait, as requested by the service.
         after: Option<Duration>,
         /// `timeout` or `transient`, for metrics.
         reason: &'static str,
     },
     /// The call has begun work that continues elsewhere. The handler is called again when that work has ended.
     Waits {
-        /// The event that it waits for.
         awaits: Awaited,
         /// The longest time until the handler is called again, even if the event has not happened.
         at_most: Duration,
     },
     /// The turn was canceled, and the call had no lasting effect.
     Stopped,
-    /// The worker must stop, and another may run the call.
+    /// The worker must stop. Another worker can run the call.
     HandBack,
 }
 
@@ -157,7 +152,7 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Handle
             let reason = wording::cut(&message, limits::ERROR_BYTES_MAX);
             tracing::error!(%call, tool = name, reason, "tool panicked");
             if once {
-                // It is unknown how much of its work the handler had done.
+                // It is unknown how much of its work the handler has done.
                 (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
             } else {
                 (Outcome::Internal, messages::internal())
@@ -180,8 +175,8 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Handle
     HandlerOutcome::Failed(CallEnding { outcome, error })
 }
 
-/// The result of a successful call. `result` builds a result from an outcome. Only this function cuts a huge output:
-/// to the call's share of the bytes that all `calls` of the turn may return together.
+/// The result of a successful call. `result` builds a result from an outcome. Only this function truncates a large
+/// output. The bound is the call's share of the bytes that all `calls` of the turn may return together.
 pub(crate) fn succeeded(
     output: ToolOutput,
     calls: usize,

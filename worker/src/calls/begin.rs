@@ -1,5 +1,5 @@
-//! The single decision that begins a call: consent, facts, idempotency claim, streak, cached result and intent record.
-//! If the begin must be durable, the call waits for that before it runs.
+//! The single decision that begins a call: consent, facts, idempotency claim, streak, cached result and intent
+//! record. If the begin must be durable, the call runs only once the begin is durable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,15 +31,15 @@ use crate::calls::state::Calls;
 use crate::tools::inner::Inner;
 use crate::tools::{CallContext, ToolSecrets, Toolbox};
 
-/// The time between two tries to begin a call while the store has just restarted.
+/// How long a begin waits before the next attempt while the store has just restarted.
 pub(super) const RESTART_WAIT: Duration = Duration::from_millis(500);
-/// The end of an equal call wakes the calls that wait for it. If that wake-up is lost, they check again after this
-/// time.
+/// The end of an equal call wakes the calls that wait for it. If that wake-up is lost, the waiting calls check again
+/// after this time.
 const RECHECK_AFTER: Duration = Duration::from_secs(5);
 
 /// The result of earlier attempts of a call, if this attempt does not begin the call.
 pub(super) enum EarlierAttempts {
-    /// No attempt has begun it.
+    /// No attempt has begun the call.
     None,
     /// The call may have run, and running it twice is harmless.
     MayHaveRun,
@@ -47,7 +47,7 @@ pub(super) enum EarlierAttempts {
     Ends(AttemptOutcome),
 }
 
-/// The inputs of a begin that stay the same when it is repeated.
+/// The inputs of a begin that stay the same when the begin is repeated.
 pub(super) struct BeginInputs<'a> {
     pub(super) tools: &'a Toolbox,
     pub(super) streak: Option<StreakCheck>,
@@ -55,17 +55,16 @@ pub(super) struct BeginInputs<'a> {
     pub(super) runs: bool,
 }
 
-/// The next step after a begin.
 enum AfterBegin {
     Started(Box<Started>),
-    /// Begin again. This equal call certainly had no effect, so its claim does not apply.
+    /// Begin again. The equal call certainly had no effect, so its claim does not apply.
     Nothing(Claimant),
     Again,
 }
 
 impl Calls {
-    /// Returns whether another attempt has begun a call that this attempt does not run. After a restart of the store,
-    /// waits until other workers have reported the calls that they have begun.
+    /// Returns the result of earlier attempts of the call. After a restart of the store, first waits until other
+    /// workers have reported the calls that they have begun.
     pub(super) async fn begun_before(&self, attempt: &CallAttempt<'_>) -> EarlierAttempts {
         let once =
             !matches!(attempt.config.registry.effect(&attempt.call.tool), Some(Effect::Read | Effect::Idempotent));
@@ -96,7 +95,7 @@ impl Calls {
         });
         let mut known = match asked.await {
             Some(Some(known)) => known,
-            // The reports cannot be read, and this call may be among them.
+            // The reports cannot be read, and one of them may be about this call.
             Some(None) => return EarlierAttempts::Ends(self.unknown(attempt)),
             None => return EarlierAttempts::Ends(AttemptOutcome::unsent()),
         };
@@ -121,7 +120,7 @@ impl Calls {
         }
     }
 
-    /// The end of a call that another attempt has begun, and whose outcome is unknown.
+    /// The end of a call that another attempt has begun and whose outcome is unknown.
     fn unknown(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         // The attempt that began the call was lost or could not write its result. The text is true in both cases.
         let what = "This call was begun before, and no result of it was recorded.";
@@ -260,7 +259,6 @@ impl Calls {
         }
     }
 
-    /// All queries that the begin of a call needs.
     fn queries(
         &self,
         attempt: &CallAttempt<'_>,
@@ -283,7 +281,6 @@ impl Calls {
         records.chain(cached).collect()
     }
 
-    /// Reads the queries that the view does not contain yet.
     async fn read(&self, attempt: &CallAttempt<'_>, view: &mut View, queries: Vec<Query>) -> Result<(), NotBegun> {
         let missing: Vec<Query> = queries.into_iter().filter(|query| view.get(query).is_err()).collect();
         if missing.is_empty() {
@@ -309,7 +306,6 @@ impl Calls {
         Ok(())
     }
 
-    /// The next step after the result of a begin.
     async fn next(
         &self,
         context: &BeginContext<'_>,
@@ -366,7 +362,6 @@ impl Calls {
         })
     }
 
-    /// The outcome of a call that must wait before it begins.
     fn waits(&self, context: &BeginContext<'_>, reason: WaitReason, view: &View) -> AttemptOutcome {
         let attempt = context.attempt;
         let (at_most, wait, waits_while) = match (&reason, context.facts, context.claim) {
@@ -386,7 +381,6 @@ impl Calls {
         AttemptOutcome::WaitToBegin(Box::new(BeginWait { reason, at_most, wait, waits_while }))
     }
 
-    /// The end of a call that a check in the begin refuses.
     async fn refused_by(&self, context: &BeginContext<'_>, check: Option<&ConsentCheck>, refusal: Refusal) -> NotBegun {
         let attempt = context.attempt;
         let id = check.map_or("", |check| check.uses.id.as_str());
@@ -413,8 +407,8 @@ impl Calls {
         })
     }
 
-    /// Returns an error if the begin of a call does not have the durability that its tool requires. Then nothing is
-    /// sent, and this attempt fails with certainly no effect.
+    /// Returns an error if the begin of a call does not have the durability that its tool requires. In this case
+    /// nothing is sent, so the failed attempt certainly had no effect.
     fn confirmed(
         &self,
         attempt: &CallAttempt<'_>,
@@ -438,7 +432,6 @@ impl Calls {
         Err(self.retry_or_give_up(attempt, &message, None, messages::NOT_DURABLE))
     }
 
-    /// The context of the call for its handler.
     pub(super) fn context(&self, attempt: &CallAttempt<'_>, tools: Toolbox, inner: Inner) -> CallContext {
         let head = attempt.head();
         let name = &attempt.slice.name;
@@ -463,7 +456,6 @@ impl Calls {
     }
 }
 
-/// The inputs of a begin, for messages about its result.
 struct BeginContext<'a> {
     attempt: &'a CallAttempt<'a>,
     inputs: &'a BeginInputs<'a>,

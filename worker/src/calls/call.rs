@@ -34,7 +34,6 @@ use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};
 
 impl Calls {
-    /// Carries out one attempt of one call.
     pub(crate) async fn carry_out(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         if self.now.is_cancelled() {
             return AttemptOutcome::unsent();
@@ -78,8 +77,8 @@ impl Calls {
         Box::pin(self.begin_and_run(attempt, tools, passed, access, streak)).await
     }
 
-    /// Reads the streak of a call that ends without a begin; otherwise the begin reads it. If the read fails, the
-    /// result has no note about a loop.
+    /// Reads the streak of a call that ends without a begin. For other calls, the begin reads the streak. If the read
+    /// fails, the result has no note about a loop.
     async fn read_streak(&self, attempt: &CallAttempt<'_>, streak: Option<&StreakCheck>) {
         let Some(key) = streak.map(|check| check.name.key()) else { return };
         if attempt.view.record::<Streak>(&key).is_ok() {
@@ -92,7 +91,6 @@ impl Calls {
         }
     }
 
-    /// Begins a call that has passed every guard, and runs its tool.
     async fn begin_and_run(
         &self,
         attempt: &CallAttempt<'_>,
@@ -174,7 +172,7 @@ impl Calls {
     }
 
     /// Returns true if the slice may continue. If the lease under which the slice was taken is over, the caller
-    /// returns the slice. No process died, so this does not count as a crash of the slice.
+    /// returns the slice. No process died, so the return does not count as a crash of the slice.
     pub(super) async fn still_leased(&self, attempt: &CallAttempt<'_>) -> bool {
         let sure = self.lease_clock.is_sure(attempt.lease.term).await;
         if !sure {
@@ -184,7 +182,6 @@ impl Calls {
         sure
     }
 
-    /// Returns the end of a call whose turn was canceled or has expired.
     async fn end_if_canceled_or_expired(&self, attempt: &CallAttempt<'_>) -> Option<AttemptOutcome> {
         let reason = if attempt.lease.cancel.is_cancelled() {
             EndReason::Canceled
@@ -196,7 +193,6 @@ impl Calls {
         Some(self.end_unless_begun(attempt, &reason).await)
     }
 
-    /// The reason of the turn's cancellation, if the turn was canceled with a reason.
     pub(super) async fn canceled_because(&self, slice: &Slice) -> Option<String> {
         if let Some(why) = &slice.turn.canceled {
             return Some(why.clone());

@@ -1,5 +1,3 @@
-//! One attempt of a call: the state before it, and its outcome.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,37 +21,33 @@ use crate::config::WorkerConfig;
 use crate::held_slices::SliceLease;
 use crate::tools::Awaited;
 
-/// The outcome of one attempt of a call.
 pub(crate) enum AttemptOutcome {
-    /// The call has its result, with the rules in shadow mode that would have denied it.
+    /// The call has its result, with the rules in shadow mode that would have denied the call.
     Ended(Box<CallResult>, Vec<ShadowDenial>),
     /// Another attempt ran the call and reported this result.
     Reported(Box<RenderedCall>),
     /// This attempt failed. The call is retried after this wait; the text is the reason.
     Retry(Duration, String),
-    /// The call was begun, and it is unknown whether it took effect. After the wait, another tool looks up whether it
-    /// did; the text is the reason of the wait. The number is the attempt number that the turn's record stores
-    /// (`reconcile_progress`). The result applies if the lookups find nothing.
+    /// The call was begun, and it is unknown whether the call took effect. The fields are: the wait until another
+    /// tool looks up the effect, the reason of the wait, the attempt number that the turn's record stores
+    /// (`reconcile_progress`), and the result that applies if the lookups find nothing.
     Reconcile(Duration, String, u32, Box<CallResult>),
-    /// The call has begun work that continues elsewhere. It waits for this event, but at most for this time.
+    /// The call has begun work that continues elsewhere. The call waits for this event, but at most for this time.
     WaitForWork(Awaited, Duration),
     /// The call is not sent, because its tool is unavailable. This does not count as an attempt.
     ToolUnavailable(Box<ToolUnavailable>),
-    /// The call has not begun. It waits for other calls or for people.
+    /// The call has not begun. The call waits for other calls or for people.
     WaitToBegin(Box<BeginWait>),
-    /// The worker must stop, or its lease is over. Another worker may run the call.
+    /// The worker must stop, or its lease is over. Another worker can run the call.
     HandBack(HandBackReason),
     /// Another worker holds the turn, or may hold it.
     Lost,
 }
 
-/// A call that waits before it begins.
 pub(crate) struct BeginWait {
-    /// The event that the call waits for.
     pub(crate) reason: WaitReason,
-    /// The longest wait.
     pub(crate) at_most: Duration,
-    /// The same event, with the records that the park writes.
+    /// The event in `reason`, with the records that the park writes.
     pub(crate) wait: WaitFor,
     /// The call waits only while these conditions hold.
     pub(crate) waits_while: Vec<Guard>,
@@ -65,13 +59,11 @@ pub(crate) struct ToolUnavailable {
     pub(crate) delay: Duration,
     /// The longest total wait. `None` means until the call's deadline, because an operator has paused the tool.
     pub(crate) at_most: Option<Duration>,
-    /// Why the tool is unavailable.
     pub(crate) why: String,
     /// The call's result if the tool is still unavailable after the longest wait.
     pub(crate) final_result: Box<CallResult>,
 }
 
-/// A call on the way to its result.
 pub(crate) struct CallAttempt<'a> {
     pub(crate) slice: &'a Arc<Slice>,
     pub(crate) call: &'a Call,
@@ -82,34 +74,27 @@ pub(crate) struct CallAttempt<'a> {
     pub(crate) waited: bool,
     pub(crate) context: Arc<tickfleet_model::Context>,
     pub(crate) lease: &'a SliceLease,
-    /// The policy and tools with which the call is evaluated.
     pub(crate) config: &'a WorkerConfig,
-    /// Why the turn was canceled, if that is known.
     pub(crate) canceled: Option<&'a str>,
     /// Results of this slice's earlier calls that are not settled, and so not yet counted in their streaks.
     pub(crate) unsettled: &'a [(StreakName, StreakBounds, Repeat)],
     /// Records that the slice's earlier calls have read.
     pub(crate) view: &'a View,
-    /// The progress of the attempt.
     pub(crate) progress: Mutex<AttemptProgress>,
 }
 
-/// What an attempt has written and learned.
 #[derive(Default)]
 pub(crate) struct AttemptProgress {
     /// The turn's record as the attempt has written it, with its version.
     pub(crate) written: Option<Box<(Version, Turn)>>,
-    /// The ID of this attempt, if it has begun the call.
+    /// The ID of this attempt, if the attempt has begun the call.
     pub(crate) begun_by: Option<String>,
-    /// The records that the attempt has read and written.
     pub(crate) view: View,
-    /// The effects of the call's end.
     pub(crate) effects: EndEffects,
     /// Why the turn was canceled, if the store reported it.
     pub(crate) canceled: Option<String>,
 }
 
-/// A call that does not begin now.
 pub(super) struct NotBegun {
     pub(super) outcome: AttemptOutcome,
     /// True if the end of the call counts for the agent's streak.
@@ -123,7 +108,6 @@ impl NotBegun {
 }
 
 impl AttemptOutcome {
-    /// The name of the outcome for spans.
     pub(crate) fn as_str(&self) -> &'static str {
         match self {
             Self::Ended(result, _) => result.outcome.as_str(),
@@ -137,24 +121,22 @@ impl AttemptOutcome {
         }
     }
 
-    /// The outcome of a call that this worker does not carry out. Nothing of the call was sent.
+    /// The outcome of a call that this worker neither carries out nor sends.
     pub(crate) const fn unsent() -> Self {
         Self::HandBack(HandBackReason::Unsent { nonce: None })
     }
 
-    /// Returns true if the call ended because people did not approve it.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Self::Ended(result, _) if result.outcome == Outcome::ApprovalRefused)
     }
 }
 
-/// Returns true if a lost worker may have held the slice. In this case it is unknown whether its calls ran.
+/// Returns true if a lost worker may have held the slice. In this case it is unknown whether the slice's calls ran.
 pub(crate) const fn may_have_been_held(slice: &Slice) -> bool {
     slice.turn.crashes > 0 || slice.turn.may_have_run
 }
 
 impl CallAttempt<'_> {
-    /// The immutable part of the turn.
     pub(crate) fn head(&self) -> &Head {
         &self.slice.turn.head
     }
@@ -169,7 +151,6 @@ impl CallAttempt<'_> {
         self.number == 1 && !self.waited
     }
 
-    /// The name of the call in records.
     pub(crate) fn name(&self) -> CallName {
         CallName::from(self.id.clone())
     }
@@ -179,7 +160,6 @@ impl CallAttempt<'_> {
         self.config.registry.resolve(&self.call.tool).map_or(&self.call.tool, |tool| &tool.spec.name)
     }
 
-    /// The span of this attempt.
     pub(crate) fn span(&self) -> Span {
         tracing::debug_span!(
             target: traces::TARGET, "call", call = %self.id, tool = self.call.tool, attempt = self.number,
@@ -195,12 +175,12 @@ impl CallAttempt<'_> {
         AttemptOutcome::Ended(Box::new(self.result(outcome, error)), Vec::new())
     }
 
-    /// The outcome of a call that this attempt has begun. Nothing of the call was sent.
+    /// The outcome of a call that this attempt has begun but not sent.
     pub(super) fn unsent(&self) -> AttemptOutcome {
         AttemptOutcome::HandBack(HandBackReason::Unsent { nonce: self.progress.lock().begun_by.clone() })
     }
 
-    /// The end of a call that was canceled while it ran and that had no lasting effect.
+    /// The end of a call that was canceled while it ran, without a lasting effect.
     pub(super) fn stopped(&self, why: Option<&str>) -> AttemptOutcome {
         let because = report::because(why);
         let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
@@ -213,7 +193,6 @@ impl CallAttempt<'_> {
         Box::new(CallResult { attempts: past.tries, ..self.result(outcome, error) })
     }
 
-    /// The number of earlier attempts of the call.
     pub(super) fn tries(&self) -> u32 {
         reconcile_progress::own_attempt(self.number).saturating_sub(1)
     }

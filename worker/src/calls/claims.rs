@@ -1,9 +1,10 @@
 //! Idempotency claims. Of equal calls of a tool with an effect key, only one is carried out, and the others get its
 //! outcome. A model that plans again after a crash makes the same payment under another ID. Only the effect key shows
 //! that the two calls are equal.
-//! | A call claims its effect when it begins, and its settle ends the claim, so no such call runs without a claim.
-//! The outcome of the call is read from its claim or from the record of its turn. Otherwise the outcome is reported
-//! as unknown.
+//!
+//! The begin of a call claims its effect, and the settle ends the claim. So no call with an effect key runs without a
+//! claim. The outcome of the call is read from its claim or from the record of its turn. Otherwise the outcome is
+//! reported as unknown.
 
 use std::borrow::Cow;
 
@@ -27,13 +28,11 @@ use crate::tools::RegisteredTool;
 /// call succeeded.
 const KEPT_BYTES_MAX: usize = 16 * 1024;
 
-/// Looks up and records the outcomes of equal calls.
 pub(super) struct EffectClaims {
     store: Store,
 }
 
 impl EffectClaims {
-    /// The claims of the worker's shard.
     pub(super) fn new(common: &Common) -> Self {
         Self { store: common.store.clone() }
     }
@@ -59,7 +58,7 @@ impl EffectClaims {
         Ok(Some(ClaimEffect { effect, by, window_ms: key.window_ms, nothing }))
     }
 
-    /// Returns true if the outcome of an equal call is known, so that its result is the result of this call.
+    /// Returns true if the outcome of an equal call is known, and is therefore the outcome of this call.
     pub(super) async fn is_end_known(
         &self,
         attempt: &CallAttempt<'_>,
@@ -80,7 +79,6 @@ impl EffectClaims {
         })
     }
 
-    /// The end of a call that has the result of an equal call.
     pub(super) fn equal_call_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -92,8 +90,8 @@ impl EffectClaims {
         self.known_outcome(attempt, claim, by, result)
     }
 
-    /// The result of the ended call `by`, which did not end its claim; `None` if it certainly did nothing. The result
-    /// is written to the claim, because the record of the call's turn is kept for a shorter time.
+    /// The result of the ended call `by`, which did not end its claim. `None` if that call certainly had no effect.
+    /// The result is written to the claim, because the record of the call's turn is kept for a shorter time.
     pub(super) async fn end_of(
         &self,
         claim: &ClaimEffect,
@@ -107,15 +105,15 @@ impl EffectClaims {
         }
         let end = EndClaim { effect: claim.effect.clone(), by: by.clone(), end, window_ms: claim.window_ms };
         if let Err(error) = self.store.decide(end).await {
-            // For some time, equal calls find the result in the record of the turn. After that, they end with an
-            // unknown outcome.
+            // For some time, equal calls find the result in the record of the turn. Afterwards, equal calls end with
+            // an unknown outcome.
             tracing::warn!(%error, call = %by.call, "failed to record a call's outcome in its effect claim");
         }
         Some(result)
     }
 
-    /// The end of a call that is not carried out because a result is known: its own, or that of an equal call. A
-    /// call's own result is known if a worker settled the call and then died.
+    /// The end of a call that is not carried out because a result is known: the call's own result, or the result of
+    /// an equal call. A call's own result is known if a worker settled the call and then died.
     pub(super) fn known_outcome(
         &self,
         attempt: &CallAttempt<'_>,
@@ -140,7 +138,7 @@ impl EffectClaims {
     }
 }
 
-/// A claim that was just made by a begin, in the form that the journal reports.
+/// A claim that a begin just made, in the form that the journal reports.
 pub(super) fn opened(claim: &ClaimEffect) -> EndClaim {
     let ClaimEffect { effect, by, window_ms, .. } = claim.clone();
     EndClaim { effect, by, end: EffectEnd::Open, window_ms }
@@ -171,7 +169,6 @@ fn claimant(slice: &Slice, position: usize) -> Claimant {
     Claimant { call, digest: slice.turn.head.digest.clone(), admitted_ms: slice.turn.admitted_ms }
 }
 
-/// The effect of a call, identified by its tool's effect key.
 fn effect_of(
     key: &EffectKey,
     attempt: &CallAttempt<'_>,
@@ -186,7 +183,6 @@ fn effect_of(
     Ok(EffectName { tenant: tenant.clone(), tool: name.clone(), hash })
 }
 
-/// The result of a call whose outcome is unknown.
 fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
     let what = "An equal call had been made before, and how it ended is not known any more.";
     CallResult {
@@ -211,7 +207,7 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
 
 /// The effect that a call had claimed, as the audit log records it. `None` if the call certainly did nothing and does
 /// not have the result of an equal call. The effect is computed again from the arguments, so every process that ends
-/// the call can log it.
+/// the call can log the effect.
 pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<EffectNote> {
     let key = tool.spec.effect_key.as_ref()?;
     if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {
@@ -232,7 +228,7 @@ fn hash_of(key: &EffectKey, tool: &RegisteredTool, slice: &Slice, call: &Call, r
     key.hash(&slice.name.tenant, &tool.spec.name, arguments).ok()
 }
 
-/// Parses a result from a claim or a record; `None` if another program has written something else there.
+/// Parses a result from a claim or a record. `None` if another program has written something else.
 fn read(result: &str) -> Option<CallResult> {
     serde_json::from_str(result).ok()
 }

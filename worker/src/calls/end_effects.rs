@@ -1,5 +1,5 @@
 //! The effects that the ends of calls have on other records: facts, idempotency claims, streaks, cached results and
-//! approvals. They are committed together with the results.
+//! approvals. All effects are committed together with the results.
 
 use tickfleet_core::call::approval::{self, LeaveApproval};
 use tickfleet_core::call::cache::{Fill, FillCache};
@@ -11,24 +11,18 @@ use tickfleet_core::view::Undecided;
 use tickfleet_core::{Context, Query, RecordKey, Section, Transaction, View};
 use tickfleet_model::TenantId;
 
-/// The effects of one call's end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EndEffects {
-    /// The changes of facts.
     pub(crate) facts: Option<(SessionName, EndedCall)>,
-    /// The claim that it ends.
     pub(crate) claim: Option<EndClaim>,
-    /// The streak that it counts for.
     pub(crate) repeat: Option<(StreakName, StreakBounds, Repeat)>,
-    /// The result to add to the read cache.
     pub(crate) fill: Option<Fill>,
-    /// The approval that was requested for the call, if the call ends without using it.
+    /// The approval that was requested for the call, if the call ends without using the approval.
     pub(crate) unused: Option<(TenantId, String)>,
-    /// For a call that ends without running: proof that no other attempt has begun it.
+    /// For a call that ends without running: proof that no other attempt has begun the call.
     pub(crate) unrun: Option<KnownUnrun>,
 }
 
-/// An unused approval.
 #[derive(Debug)]
 struct UnusedApproval {
     tenant: TenantId,
@@ -41,7 +35,6 @@ impl Section for UnusedApproval {
     }
 }
 
-/// The sections of a settle.
 #[derive(Debug, Default)]
 pub(crate) struct SettleSections {
     facts: Vec<EndCalls>,
@@ -80,7 +73,6 @@ impl SettleSections {
         all
     }
 
-    /// All sections.
     pub(crate) fn all(&self) -> Vec<&dyn Section> {
         let mut all: Vec<&dyn Section> = Vec::new();
         all.extend(self.facts.iter().map(|section| section as &dyn Section));
@@ -94,7 +86,6 @@ impl SettleSections {
         all
     }
 
-    /// The records that the sections change.
     pub(crate) fn records(&self) -> Vec<RecordKey> {
         let facts = self.facts.iter().map(|one| one.session.key());
         let claims = self.claims.iter().map(|one| one.effect.key());
@@ -103,7 +94,6 @@ impl SettleSections {
         facts.chain(claims).chain(counts).chain(buckets).collect()
     }
 
-    /// The records that the sections read.
     pub(crate) fn queries(&self) -> Vec<Query> {
         let approvals = self.unused.iter().map(|unused| approval::key(&unused.tenant, &unused.id));
         self.records().into_iter().chain(approvals).map(Query::Record).collect()

@@ -21,7 +21,6 @@ use crate::calls::governed::cache::CacheLookup;
 use crate::calls::messages::{self, CallEnding};
 use crate::tools::{RegisteredTool, RuleViolation, RuledCall, Toolbox, UnusableTool};
 
-/// One guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
     /// The tool is known, and the agent may call it.
@@ -40,7 +39,6 @@ impl Guard {
     /// All guards, in the order in which a call passes them.
     pub const ALL: [Self; 5] = [Self::Permission, Self::Arguments, Self::Validation, Self::Rules, Self::Approval];
 
-    /// The name of the guard for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,7 +50,6 @@ impl Guard {
         }
     }
 
-    /// The condition that a call must meet, as text.
     #[must_use]
     pub const fn condition(self) -> &'static str {
         match self {
@@ -65,7 +62,6 @@ impl Guard {
     }
 }
 
-/// The call that guards check.
 pub(crate) enum GuardedCall<'a> {
     /// A model's call of a tool, by the name that the model used. If `strict`, the model represents omitted optional
     /// arguments as nulls, which are removed.
@@ -82,10 +78,8 @@ pub(crate) enum GuardedCall<'a> {
     Task { handlers: &'a TaskHandlers, agent: &'a AgentId },
 }
 
-/// A call that has passed every guard.
 pub(crate) struct CheckedCall {
     pub(crate) tool: Arc<RegisteredTool>,
-    /// The arguments that the tool gets.
     pub(crate) arguments: Box<RawValue>,
     /// The rules in shadow mode that would have denied the call.
     pub(crate) shadow: Vec<ShadowDenial>,
@@ -93,17 +87,14 @@ pub(crate) struct CheckedCall {
     pub(crate) asked: Vec<ApprovalReason>,
 }
 
-/// A call that has passed every guard and has begun.
 pub(crate) struct BegunCall {
     pub(crate) passed: CheckedCall,
-    /// People's consent to the call.
     pub(crate) approved: Option<CallApproval>,
     /// Time at which the facts allowed the call to begin, in the encoding of
     /// [`tickfleet_model::CallResult::entered_ms`].
     pub(crate) entered_ms: Option<i64>,
-    /// The cache lookup, if the call's result may be cached.
+    /// `None` if the call's result must not be cached.
     pub(super) lookup: Option<CacheLookup>,
-    /// The cached result, if the begin found one.
     pub(super) cached: Option<CachedResult>,
 }
 
@@ -156,7 +147,6 @@ pub(crate) async fn pass(
 }
 
 impl GuardedCall<'_> {
-    /// The tool that the call names.
     fn tool(&self) -> Result<Arc<RegisteredTool>, Box<CallEnding>> {
         match *self {
             Self::Tool { tools, tenant, agent, name, .. } => usable(tools, tenant, agent, name),
@@ -167,7 +157,6 @@ impl GuardedCall<'_> {
         }
     }
 
-    /// The arguments that the tool gets.
     async fn arguments(&self, tool: &RegisteredTool, text: &str) -> Result<Box<RawValue>, Box<CallEnding>> {
         let (checked, name) = match *self {
             Self::Tool { name, strict, .. } => {
@@ -185,8 +174,8 @@ impl GuardedCall<'_> {
 }
 
 impl GuardedCall<'_> {
-    /// Evaluates the rules of the tool's row. They see exactly the arguments that the tool gets. A task has no row:
-    /// the call that delegated the task has one.
+    /// Evaluates the rules of the tool's row. The rules see exactly the arguments that the tool gets. A task has no
+    /// row: the call that delegated the task has one.
     fn evaluate_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<RuleFindings, Box<CallEnding>> {
         let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else {
             return Ok(RuleFindings::default());
@@ -203,11 +192,12 @@ impl GuardedCall<'_> {
 
 impl GuardedCall<'_> {
     /// The reasons for which the call needs approval: the tool, and the rules that the call violates. The caller
-    /// checks whether people have approved the call (`consent`).
+    /// checks whether people have approved the call (`consent`). A task needs no approval, because the call that
+    /// delegated the task could require one.
     ///
     /// # Errors
     /// The end of a call that can never be approved: no approvers are configured, or its arguments are too long to be
-    /// shown to a person in full. A task needs no approval, because the call that delegated it could require one.
+    /// shown to a person in full.
     fn required_approvals(
         &self,
         tool: &RegisteredTool,
@@ -246,7 +236,6 @@ pub(super) fn usable(
     found.map_err(|unusable| not_usable(tools, tenant, agent, name, unusable))
 }
 
-/// The end of a call whose tool its agent cannot use.
 fn not_usable(
     tools: &Toolbox,
     tenant: &TenantId,

@@ -1,5 +1,5 @@
-//! Calls that a tool makes while one of its own calls runs. They are turns of the same agent, and the tool's call waits
-//! for them.
+//! Calls that a tool makes while one of its own calls runs. These inner calls are turns of the same agent, and the
+//! tool's call waits for them.
 
 use std::time::Duration;
 
@@ -18,18 +18,14 @@ use crate::tools::{CallContext, ToolError};
 /// The end of a turn wakes the call that waits for it. If that wake-up is lost, the call checks again after this time.
 const RECHECK_AFTER: Duration = Duration::from_secs(15);
 
-/// Makes the inner calls of one call.
 pub(crate) struct InnerTurns {
-    /// The shard.
     store: Store,
-    /// The priority of the outer call.
     priority: Priority,
     /// The inner turn that this attempt has sent to the store, and whose end this attempt has not seen.
     out: Mutex<Option<TurnId>>,
 }
 
 impl InnerTurns {
-    /// Creates inner calls on the shard of `store`; none has begun yet.
     pub(crate) const fn new(store: Store, priority: Priority) -> Self {
         Self { store, priority, out: Mutex::new(None) }
     }
@@ -40,9 +36,9 @@ impl InnerTurns {
     }
 
     /// Returns true if the `number`th inner call, which the store does not know, was never begun. The first inner
-    /// call may have been begun if the outer call has waited, or if the outer call's earlier attempts are so old that
-    /// the store may have forgotten the inner call. A later inner call ends after the previous inner call and is
-    /// remembered longer. So if the previous one is still known, the later one was never begun.
+    /// call may have been begun in two cases: the outer call has waited, or its earlier attempts are so old that the
+    /// store may have forgotten the inner call. A later inner call is remembered longer than the previous one. So if
+    /// the store still knows the previous inner call, the later one was never begun.
     async fn is_new(&self, context: &CallContext, number: usize) -> Result<bool, StoreError> {
         let Some(before) = number.checked_sub(1).filter(|before| *before > 0) else {
             return Ok(!context.waited && !context.may_be_forgotten);
@@ -85,7 +81,7 @@ impl InnerCalls for InnerTurns {
     }
 }
 
-/// The turn of an inner call. It has the same permissions as the outer call, and no more.
+/// The turn has the same permissions as the outer call, and no more.
 fn turn(context: &CallContext, priority: Priority, id: TurnId, tool: &str, arguments: &RawValue) -> Turn {
     Turn {
         id: Some(id),

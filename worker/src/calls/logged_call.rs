@@ -11,34 +11,29 @@ use crate::calls::guards::{self, GuardedCall};
 use crate::calls::messages::CallEnding;
 use crate::tools::{RegisteredTool, Registry, Toolbox};
 
-/// Names that rules use and whose values an audit entry contains only in its premises.
+/// Names in rules. An audit entry has the values of these names only in its premises.
 const ONLY_IN_PREMISES: [&str; 3] = ["user_context", "session_data", "task."];
 
-/// A call from the audit log.
 #[derive(Debug, Clone, Copy)]
 pub struct LoggedCall<'a> {
-    /// The tenant of the agent that called.
     pub tenant: &'a TenantId,
-    /// The agent.
     pub agent: &'a AgentId,
     /// The tool, as the model named it.
     pub tool: &'a str,
     /// The arguments; `None` if they are incomplete.
     pub arguments: Option<&'a str>,
-    /// The other inputs of the decision, if the log has them.
+    /// The other inputs of the decision. `None` if the log lacks them.
     pub premises: Option<&'a Premises>,
 }
 
-/// The result of the guards for such a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoggedCallVerdict {
-    /// The call passes. The facts of its session may still stop it.
+    /// The call passes. The facts of its session may still stop the call.
     Passes,
     /// The call needs approval, because of these places in the configuration.
     Asks(String),
-    /// The guards end it.
+    /// The guards end the call.
     Ends {
-        /// The outcome.
         outcome: &'static str,
         /// The value of `details.reason`; may be empty.
         reason: String,
@@ -49,13 +44,10 @@ pub enum LoggedCallVerdict {
     Unknown(&'static str),
 }
 
-/// A rule reads arguments that are unknown.
 const HIDDEN: &str = "a rule reads arguments that are incomplete in the log (secrets, or too long)";
-/// A rule reads values that the log does not have.
 const NOT_LOGGED: &str = "a rule reads user, session or task, which the entry lacks (audit.premises)";
 
 impl LoggedCall<'_> {
-    /// Passes the call through the guards.
     pub async fn evaluate(&self, active: &Arc<ActivePolicy>, registry: &Arc<Registry>) -> LoggedCallVerdict {
         let premises = self.premises.cloned().unwrap_or_default();
         let task =
@@ -91,7 +83,7 @@ impl LoggedCall<'_> {
         }
     }
 
-    /// Why the rules cannot be evaluated, if they cannot.
+    /// Why the rules cannot be evaluated. `None` if they can.
     fn missing_input(&self, active: &ActivePolicy, tools: &Toolbox, tool: &RegisteredTool) -> Option<&'static str> {
         if tools.rules(tool) == 0 {
             return None;

@@ -10,10 +10,8 @@ use tickfleet_rules::{DenialCause, RuleDenial};
 
 use crate::tools::wording;
 
-/// The most names that a message lists.
 const NAMES_MAX: usize = 20;
 
-/// The ending of a call that has no output.
 #[derive(Debug)]
 pub(crate) struct CallEnding {
     pub(crate) outcome: Outcome,
@@ -21,20 +19,19 @@ pub(crate) struct CallEnding {
 }
 
 impl CallEnding {
-    /// An ending whose error code is the name of the outcome. It is boxed because it is large and most calls pass the
-    /// guards.
+    /// An ending whose error code is the name of the outcome. The ending is boxed because it is large and most calls
+    /// pass the guards.
     pub(crate) fn of(outcome: Outcome, message: impl Into<String>) -> Box<Self> {
         Box::new(Self { outcome, error: error(outcome, message) })
     }
 }
 
-/// An error whose code is the name of its outcome.
 pub(crate) fn error(outcome: Outcome, message: impl Into<String>) -> CallError {
     CallError { code: outcome.as_str().into(), message: bounded(message.into()), details: None }
 }
 
-/// The error for invalid arguments, as the tool itself found them. The tool's name is added if the problem does not
-/// contain it.
+/// The error for invalid arguments, as the tool itself found them. If the problem does not contain the tool's name,
+/// the name is added.
 pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
     let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
     let named = problem.contains(&tool);
@@ -42,13 +39,12 @@ pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
     error(Outcome::InvalidArguments, message)
 }
 
-/// The error for a call that lacks an argument of its tool's effect key.
 pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
     let problem = format!("the argument at '{pointer}' must be given: by it, a call that is made twice is recognised.");
     invalid_arguments(tool, &problem)
 }
 
-/// The error for a call while an equal call waits for it.
+/// The error for a call that an equal call waits for. If this call waited for the equal call, neither would end.
 pub(crate) fn equal_above(tool: &str, call: &str) -> CallError {
     let details = Some(serde_json::json!({ "reason": "equal_call", "call": call }));
     let message = format!(
@@ -68,7 +64,6 @@ pub(crate) fn too_long_for_people(tool: &str, bytes: usize) -> CallError {
     CallError { details: Some(details), ..invalid_arguments(tool, &problem) }
 }
 
-/// The error for an unknown tool.
 pub(crate) fn unknown_tool(name: &str, close: &[&str], allowed: &[&str]) -> CallError {
     let name: String = name.chars().take(80).collect();
     let mut message = format!("There is no tool called {name:?}.");
@@ -79,7 +74,6 @@ pub(crate) fn unknown_tool(name: &str, close: &[&str], allowed: &[&str]) -> Call
     with_allowed(error(Outcome::UnknownTool, message), allowed)
 }
 
-/// The error for a tool that this rule does not let the agent call.
 pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) -> CallError {
     let why = match denial {
         Denial::Disabled => "it is disabled".to_owned(),
@@ -125,8 +119,8 @@ pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
     }
 }
 
-/// The error for a transient failure that is not retried. `why` is the reason why it is not retried. `after` is the
-/// wait that the service asked for.
+/// The error for a transient failure that is not retried. `why` is the reason for not retrying. `after` is the wait
+/// that the service asked for.
 pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<NoRetryReason>, after: Option<Duration>) -> CallError {
     let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
     let asked_s = after.unwrap_or_default().as_secs();
@@ -169,7 +163,6 @@ pub(crate) fn tool_unavailable(tool: &str, failures: u32, tries: u32) -> CallErr
 /// The reason of an attempt that failed because its begin was not confirmed.
 pub(crate) const NOT_DURABLE: &str = "not_durable";
 
-/// The message of an attempt whose begin was not confirmed as durable in time.
 pub(crate) fn not_durable(durability: Durability, within: Duration) -> String {
     let who = match durability {
         Durability::None => "Nobody",
@@ -179,13 +172,11 @@ pub(crate) fn not_durable(durability: Durability, within: Duration) -> String {
     format!("{who} confirmed the beginning of this call within {} ms, so it was not executed", within.as_millis())
 }
 
-/// The message of an attempt whose begin the server cannot make durable.
 pub(crate) fn cannot_be_durable(durability: Durability) -> String {
     let durable = durability.as_str();
     format!("Redis cannot confirm the beginning of this call ('durable: {durable}'), so it was not executed")
 }
 
-/// The error for a call of a `once` tool if it is unknown whether the call took effect.
 pub(crate) fn outcome_unknown(tool: &str, what: &str) -> CallError {
     let what = what.trim_end_matches('.');
     error(
@@ -202,7 +193,6 @@ pub(crate) fn internal() -> CallError {
     error(Outcome::Internal, "Tool execution failed. The error has been logged for investigation.")
 }
 
-/// The error for a tool that ran and returned output that does not match its schema.
 pub(crate) fn unfit_output(tool: &str, problem: &str, once: bool) -> CallError {
     let done = if once { " Its effect has happened: do not call it again." } else { "" };
     let message = format!(
@@ -213,7 +203,6 @@ pub(crate) fn unfit_output(tool: &str, problem: &str, once: bool) -> CallError {
     CallError { code: "invalid_output".into(), ..error(Outcome::Internal, message) }
 }
 
-/// The message of an attempt that took too long.
 pub(crate) fn timed_out(tool: &str, after: Duration) -> String {
     format!("{tool:?} did not answer within {:.1} s.", after.as_secs_f64())
 }

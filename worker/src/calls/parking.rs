@@ -1,4 +1,4 @@
-//! A slice whose next call has no result yet. It is parked until the call continues, or returned.
+//! A slice whose next call has no result yet: the slice is parked until the call continues, or it is returned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,23 +21,20 @@ use crate::tools::Awaited;
 /// The cause in the turn's history if a call waits only for a time.
 const ASKED_FOR_TIME: &str = "its handler asked for time";
 
-/// The parameters of a park.
 struct ParkRequest {
     reason: ParkReason,
-    /// True if later calls ran in parallel to the next one.
     beside: bool,
     wait: WaitFor,
     waits_while: Vec<tickfleet_core::Guard>,
 }
 
 impl ParkRequest {
-    /// A park whose wait needs no other record.
+    /// A park without a record of its wait, see [`WaitFor::Timer`].
     const fn of(reason: ParkReason, beside: bool) -> Self {
         Self { reason, beside, wait: WaitFor::Timer, waits_while: Vec::new() }
     }
 }
 
-/// A wait that does not count as an attempt.
 fn wait(reason: WaitReason, at_most: Duration, has_begun: bool, cause: &str) -> ParkReason {
     ParkReason::Wait { reason, most_ms: millis(at_most), has_begun, cause: cause.to_owned() }
 }
@@ -83,7 +80,7 @@ impl Pipeline {
         }
     }
 
-    /// Records that the next call had no effect, or only effects that may be repeated.
+    /// The next call had no effect, or only effects that may be repeated.
     async fn undo_begin(&self, run: &SliceRun) {
         self.journal.undo(&run.slice.name, run.position()).await;
     }
@@ -145,8 +142,8 @@ impl Pipeline {
         }
     }
 
-    /// Parks the slice while the tool of its next call is unavailable. If the call has used up its longest wait, it
-    /// gets its final result, and the slice continues.
+    /// Parks the slice while the tool of its next call is unavailable. If the call has used up its longest wait, the
+    /// call gets its final result, and the slice continues.
     pub(super) async fn wait_for_tool(
         &self,
         mut run: SliceRun,
@@ -180,7 +177,7 @@ impl Pipeline {
         None
     }
 
-    /// Parks the slice until the work elsewhere that its call has begun is finished.
+    /// Parks the slice until the work that its call has begun elsewhere is finished.
     async fn wait_for_work(&self, run: SliceRun, (attempt, beside): (u32, bool), awaits: Awaited, at_most: Duration) {
         let name = run.slice.name.clone();
         let place = run.slice.turn.place;
@@ -253,7 +250,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns the slice with its progress. Another worker takes it at once.
+    /// Returns the slice with its progress. Another worker takes the slice at once.
     pub(super) async fn return_slice(&self, mut run: SliceRun, why: HandBackReason) {
         while run.has_results() {
             if self.commit(&mut run).await == CommitOutcome::Over {
@@ -261,13 +258,13 @@ impl Pipeline {
             }
         }
         if self.journal.epoch() != run.lease.epoch {
-            // Another worker may have had the slice too.
+            // Another worker may also have held the slice.
             Arc::make_mut(&mut run.slice).turn.may_have_run = true;
         }
         self.journal.release(&run.slice.name);
         run.view = View::default();
-        // If the next call is a `once` call, nothing of it was sent. Otherwise it would have ended with an unknown
-        // outcome.
+        // If the next call is a `once` call, it was not sent: a `once` call that was sent would have ended with an
+        // unknown outcome.
         self.decisions.hand_back(run.slice, why).await;
     }
 }

@@ -1,6 +1,6 @@
-//! Reconciliation: if it is unknown whether a `once` call took effect, its tool may name another tool that looks it
-//! up. The number of lookups is limited. Between two lookups the slice is parked and the call stays begun. The worker
-//! that continues with the slice repeats the lookup, and never runs the call again.
+//! Reconciliation: the tool of a `once` call may name a lookup tool. If it is unknown whether the call took effect,
+//! the worker calls the lookup tool. The number of lookups is limited. Between two lookups the slice is parked and
+//! the call stays begun. The worker that continues with the slice repeats the lookup, and never runs the call again.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl Calls {
         self.store.clock().until(attempt.head().deadline_ms) > wait
     }
 
-    /// Calls the lookup tool once. It only reads, so any failure counts as an unknown verdict.
+    /// Calls the lookup tool once. The lookup tool only reads, so any failure counts as an unknown verdict.
     async fn ask_other(
         &self,
         attempt: &CallAttempt<'_>,
@@ -132,7 +132,6 @@ fn grace(by: &Reconcile) -> Duration {
     Duration::from_millis(by.grace_ms.unsigned_abs())
 }
 
-/// The wait after this number of lookups.
 fn wait(asked: u32) -> Duration {
     FIRST_WAIT.saturating_mul(3_u32.saturating_pow(asked.saturating_sub(1))).min(LONGEST_WAIT)
 }

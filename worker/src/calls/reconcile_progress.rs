@@ -1,18 +1,16 @@
 //! The progress of the lookups for a call with an unknown outcome. While the call's slice is parked, its attempt
 //! number encodes this progress.
 
-/// Added to the attempt number when the lookup has reported once that the call did not take effect, and the slice is
-/// parked for the grace period.
+/// Added to the attempt number while the slice is parked for the grace period. This period starts when a lookup
+/// reports for the first time that the call did not take effect.
 const GRACE_OVER: u32 = 1_000;
 /// Added to the attempt number for each lookup.
 const QUESTION: u32 = 10_000;
 
-/// The progress of the lookups for one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReconcileProgress {
     /// The number of the call's own attempt whose outcome is unknown.
     pub(super) own: u32,
-    /// Number of lookups so far.
     pub(super) asked: u32,
     pub(super) is_grace_over: bool,
 }
@@ -27,7 +25,6 @@ impl ReconcileProgress {
         Self { own, asked, is_grace_over }
     }
 
-    /// Encodes the number to park.
     pub(super) const fn encode(self) -> u32 {
         let grace = if self.is_grace_over { GRACE_OVER } else { 0 };
         self.own.saturating_add(grace).saturating_add(self.asked.saturating_mul(QUESTION))

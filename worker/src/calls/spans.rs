@@ -14,7 +14,7 @@ use crate::tools::{RegisteredTool, wording};
 const CONTENT_BYTES_MAX: usize = 16 * 1024;
 
 impl Calls {
-    /// The span of an attempt by OpenTelemetry's naming, if it is recorded.
+    /// The span of an attempt, with OpenTelemetry's names.
     pub(super) fn tool_span(&self, attempt: &CallAttempt<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Span {
         let own = attempt.id.to_string();
         let id = attempt.call.provider_id.as_deref().unwrap_or(&own);
@@ -25,7 +25,6 @@ impl Calls {
         span
     }
 
-    /// Records the outcome of an attempt in its span.
     pub(super) fn record_attempt(&self, span: &Span, tool: &RegisteredTool, took: Duration, outcome: &AttemptOutcome) {
         let ok = matches!(outcome, AttemptOutcome::Ended(result, _) if result.success);
         let failed = (!ok && !matches!(outcome, AttemptOutcome::WaitForWork(..))).then(|| outcome.as_str());
@@ -39,7 +38,7 @@ impl Calls {
         self.metrics.tool_tried(&tool.spec.name, took, failed);
     }
 
-    /// Arguments or a result, without secrets and within a bound.
+    /// Removes secrets, and truncates the text.
     fn content(&self, json: &RawValue) -> String {
         wording::cut(&self.redactor.json(json.get()), CONTENT_BYTES_MAX)
     }

@@ -1,5 +1,3 @@
-//! The state that every call needs: the store, the journal, and the parts that govern calls.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +17,6 @@ use crate::decision_queues::DecisionQueues;
 use crate::journal::WorkerJournal;
 use crate::lease_clock::LeaseClock;
 
-/// Carries out calls, one attempt at a time.
 pub(crate) struct Calls {
     pub(super) store: Store,
     pub(super) lease_clock: Arc<LeaseClock>,
@@ -30,21 +27,19 @@ pub(crate) struct Calls {
     pub(super) loops: LoopBreaker,
     pub(super) breakers: Breakers,
     pub(super) metrics: Arc<Metrics>,
-    /// The waits between attempts.
     pub(super) ladder: Ladder,
     /// The default durability of a begin, and the longest wait for its confirmation. A tool can set another
     /// durability.
     pub(in crate::calls) durable: (Durability, Duration),
-    /// Removes secrets from messages.
     pub(super) redactor: Arc<Redactor>,
     /// Canceled when running calls must stop at once.
     pub(super) now: CancellationToken,
 }
 
 impl Calls {
-    /// Retries calls by `ladder`. `redactor` removes secrets from messages about calls. `durable` is the default
-    /// durability of begins, with the longest wait for its confirmation. `loops` configures the loop breaker; `None`
-    /// disables it.
+    /// `ladder` has the waits between attempts. `redactor` removes secrets from messages about calls. `durable` is
+    /// the default durability of begins, with the longest wait for its confirmation. `loops` configures the loop
+    /// breaker; `None` disables it.
     pub(crate) fn new(
         common: &Common,
         journal: &Arc<WorkerJournal>,

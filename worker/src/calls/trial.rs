@@ -19,20 +19,15 @@ use crate::calls::messages::CallEnding;
 use crate::tools::inner::Inner;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 
-/// The call to try.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// The tenant of the agent that calls.
     pub tenant: TenantId,
-    /// The agent that calls.
     pub agent: AgentId,
     /// The tool, as a model would name it.
     pub tool: String,
     /// The arguments, as a model would write them.
     pub arguments: String,
-    /// The context of the turn.
     pub context: Context,
-    /// The tools that a worker would have.
     pub tools: Toolbox,
     /// The waits between attempts, to report what a worker would do.
     pub ladder: Ladder,
@@ -106,7 +101,6 @@ impl Trial {
         tried
     }
 
-    /// Passes every guard before the tool runs.
     async fn pass(&self, steps: &mut Vec<TrialStep>) -> Result<CheckedCall, Box<CallEnding>> {
         let tools = &self.tools;
         let tenant = &self.tenant;
@@ -140,7 +134,7 @@ impl Trial {
         Ok(passed)
     }
 
-    /// The facts in the tool's row. They are listed but not evaluated, because a trial has no session.
+    /// The facts are listed but not evaluated, because a trial has no session.
     fn facts(&self, tool: &RegisteredTool) -> Option<TrialStep> {
         let row = self.tools.facts(tool)?;
         let list = |facts: Vec<String>| facts.join(", ");
@@ -168,7 +162,6 @@ impl Trial {
         Some(TrialStep { step: "facts", passed: true, detail })
     }
 
-    /// The detail of a guard that the call passes.
     fn passed(&self, guard: Guard, tool: &RegisteredTool) -> String {
         match guard {
             Guard::Permission => format!("{} may call {}", self.agent, tool.spec.name),
@@ -204,7 +197,6 @@ impl Trial {
         }
     }
 
-    /// Adds the step and the result of the tool's run.
     fn add_run(
         &self,
         tried: &mut TrialResult,

@@ -1,5 +1,5 @@
-//! START HERE: one slice of a turn, end to end. Its calls are carried out one by one, in order. Every result is
-//! settled, and a transient failure parks the slice. In every case, nothing is lost and nothing is written twice.
+//! START HERE: one slice of a turn, end to end. The slice's calls are carried out one by one, in order. Every result
+//! is settled, and a transient failure parks the slice. In every case, nothing is lost and nothing is written twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,11 +37,11 @@ use crate::held_slices::{HeldSlices, SliceLease};
 use crate::journal::WorkerJournal;
 use crate::slot_pool::Slot;
 
-/// Calls that ran for less than this are settled together with the next result of their slice. A separate commit
-/// would cost more than running them again after a crash.
+/// Calls that ran for less than this time are settled together with the next result of their slice. A separate commit
+/// would cost more than running these calls again after a crash.
 const COMMIT_ALONE_MS: u64 = 100;
 
-/// The most reads of one slice that run at the same time. They share the slice's slot.
+/// The most reads of one slice that run at the same time. These reads share the slice's slot.
 const READS_AT_ONCE_MAX: usize = 8;
 
 /// A held slice with the results since its last commit. The value is consumed when the slice is settled, parked or
@@ -49,48 +49,42 @@ const READS_AT_ONCE_MAX: usize = 8;
 pub(super) struct SliceRun {
     pub(super) slice: Arc<Slice>,
     pub(super) lease: SliceLease,
-    /// Results of the calls from the slice's position on.
+    /// Results of the calls from the slice's position onward.
     pub(super) results: Vec<UncommittedResult>,
-    /// Records that its calls have read and written.
+    /// Records that the slice's calls have read and written.
     pub(super) view: View,
-    /// Results of its calls that count for a streak.
+    /// Results of the slice's calls that count for a streak.
     pub(super) repeats: Vec<(StreakName, StreakBounds, Repeat)>,
-    /// Why the turn was canceled, if that is known.
     pub(super) canceled: Option<String>,
-    /// The ID of the attempt that has begun the next call, or otherwise the last call with a result.
+    /// The ID of the last adopted attempt, if this attempt has begun its call.
     pub(super) begun_by: Option<String>,
 }
 
-/// The result of one call, to be committed.
 #[derive(Clone)]
 pub(super) struct UncommittedResult {
     rendered: RenderedCall,
     effects: EndEffects,
-    /// Why the call was not run, if its turn ends because of that.
+    /// If the call was not run because its turn ends, the reason for that end.
     reason: Option<EndReason>,
 }
 
-/// A finished attempt of a call.
 struct FinishedAttempt {
-    /// The number, from 1.
+    /// Starts at 1.
     number: u32,
     progress: AttemptProgress,
     outcome: AttemptOutcome,
 }
 
-/// The outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommitOutcome {
-    /// The slice continues.
     Ok,
     /// The commit was refused: calls that were reported as not run may have run. Only the results before the first
     /// such call are kept, and the calls from there on are carried out again.
     Again,
-    /// The slice is finished, or another worker has it.
+    /// The slice is finished, or another worker holds the slice.
     Over,
 }
 
-/// Carries out slices from end to end.
 pub(crate) struct Pipeline {
     pub(super) store: Store,
     pub(super) configs: Arc<WorkerConfigs>,
@@ -99,14 +93,12 @@ pub(crate) struct Pipeline {
     pub(super) decisions: Arc<DecisionQueues>,
     pub(super) calls: Calls,
     pub(super) metrics: Arc<Metrics>,
-    /// The options for reporting results.
     report: ReportOptions,
     /// Canceled when running calls must stop at once.
     now: CancellationToken,
 }
 
 impl Pipeline {
-    /// Carries out calls with `calls`, and reports them with `report`.
     pub(crate) fn new(
         common: &Common,
         journal: &Arc<WorkerJournal>,
@@ -194,7 +186,8 @@ impl Pipeline {
         let mut run = SliceRun::new(slice, lease);
         while !run.is_done() {
             if self.journal.epoch() != run.lease.epoch {
-                // The store may have lost that this worker took the slice, so another worker may have it too.
+                // The store may have lost the record that this worker took the slice. So another worker may hold the
+                // slice too.
                 return self.return_slice(run, HandBackReason::Beside).await;
             }
             let config = self.config_for(&run.slice).await;
@@ -275,12 +268,10 @@ impl Pipeline {
         }
     }
 
-    /// Time since `at_ms` of shard time.
     fn since(&self, at_ms: i64) -> Duration {
         Duration::from_millis((self.store.state().now_ms - at_ms).max(0).unsigned_abs())
     }
 
-    /// Adds the result of the next call.
     pub(super) fn end_call(
         &self,
         run: &mut SliceRun,
@@ -317,7 +308,6 @@ impl Pipeline {
         run.results.push(UncommittedResult { rendered, effects, reason });
     }
 
-    /// Adds the result of the next call that another attempt has reported.
     pub(super) fn add_reported(&self, run: &mut SliceRun, config: &WorkerConfig, rendered: RenderedCall) {
         let index = run.results.len();
         let slice = &run.slice;
@@ -372,7 +362,6 @@ impl Pipeline {
         report::rendered_call(&config.report(&self.report), &reported)
     }
 
-    /// Settles the results since the last commit.
     pub(super) async fn commit(&self, run: &mut SliceRun) -> CommitOutcome {
         if run.results.is_empty() {
             return CommitOutcome::Ok;
@@ -456,27 +445,24 @@ impl SliceRun {
         Self { slice, lease, results, view, repeats, canceled: None, begun_by: None }
     }
 
-    /// True if all calls of the slice have results.
     fn is_done(&self) -> bool {
         self.results.len() >= self.slice.calls.len()
     }
 
-    /// True if results wait for their commit.
     pub(super) fn has_results(&self) -> bool {
         !self.results.is_empty()
     }
 
-    /// True if none of its calls ends without running. Otherwise the commit checks again whether such calls have run.
+    /// True if none of the slice's calls ends without running. Otherwise the commit checks again whether such calls
+    /// have run.
     fn is_sure(&self) -> bool {
         self.results.iter().all(|result| result.effects.unrun.is_none())
     }
 
-    /// The position of the next call.
     pub(super) fn position(&self) -> usize {
         self.slice.turn.position + self.results.len()
     }
 
-    /// An attempt of the call at `index` of the slice.
     pub(super) fn attempt<'a>(
         &'a self,
         index: usize,
@@ -532,13 +518,13 @@ fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(
     (!is_used).then(|| (slice.name.tenant.clone(), asked))
 }
 
-/// When an entry was written, ms by the store's clock.
+/// When an entry was written, in milliseconds by the store's clock.
 fn entry_ms(entry: &EntryId) -> Option<i64> {
     entry.as_str().split_once('-')?.0.parse().ok()
 }
 
 /// The limits in shadow mode that would have delayed the call at `index` of the slice. If an admission exceeds a
-/// limit's maximum by n calls, these are its last n calls.
+/// limit's maximum by n calls, the limit would have delayed its last n calls.
 fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenial> {
     let admitted = slice.turn.notes.iter().rev().find_map(|note| match note {
         Note::Admitted { limits, debited, .. } => Some(limits.iter().zip(debited)),
@@ -561,15 +547,15 @@ fn shadow_limit_denials(config: &WorkerConfig, slice: &Slice, index: usize) -> V
     .collect()
 }
 
-/// Returns how many calls run at the same time, starting with the call at `first`. This is one, except for
+/// Returns how many calls run at the same time, starting with the call at `first`. The number is one, except for
 /// consecutive reads of a turn that requests parallel reads. A call with any other effect is a barrier: it begins
-/// when all earlier calls have ended, and no later call begins before it has ended. The calls of a slice whose worker
+/// after all earlier calls have ended, and later calls begin after it has ended. The calls of a slice whose worker
 /// has crashed run one by one.
 fn at_once(config: &WorkerConfig, slice: &Slice, first: usize) -> usize {
     if !slice.turn.head.parallel_reads || slice.turn.is_task() || slice.turn.crashes > 0 {
         return 1;
     }
-    // The order of calls that use facts matters, so they run one after the other.
+    // The order of calls that use facts matters, so these calls run one after the other.
     let reads = |call: &&Call| {
         config.registry.effect(&call.tool) == Some(Effect::Read) && facts::row_of(config, slice, &call.tool).is_none()
     };
@@ -611,7 +597,6 @@ fn span_of(slice: &Slice) -> Span {
 mod tests {
     use super::*;
 
-    /// The size of a function's return value, in bytes.
     fn size_of_answer<A, B, C, D, E, F>(_: impl Fn(A, B, C, D, E) -> F) -> usize {
         size_of::<F>()
     }

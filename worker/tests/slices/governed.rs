@@ -25,7 +25,7 @@ struct Payment {
     amount: u32,
 }
 
-/// A tool that counts its runs, and fails as often as `failures` says, without effect.
+/// A tool that counts its runs. Its first `failures` runs fail without effect.
 fn counted(tool: &str, effect: Effect, runs: &Arc<AtomicU32>, failures: u32) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new(tool, "Pays.", effect, move |_: CallContext, args: Payment| {
@@ -49,7 +49,7 @@ fn permit(active: &mut ActivePolicy, tool: &str, facts: FactRow) {
     active.policy.permissions.matrix.insert(tool.into(), ToolGrant { facts, ..everyone() });
 }
 
-/// The one member of a kind of record, once it is there.
+/// Waits for an approval that needs a decision, and returns its id.
 async fn waiting_approval(shard: &Shard) -> String {
     shard
         .until(|| async {
@@ -142,12 +142,13 @@ async fn a_call_runs_when_people_agree_with_the_arguments_that_they_gave_it() {
     shard.stop().await;
 }
 
-/// A call with a streak, facts, consent and an idempotency claim: one read, one begin and one settle.
+/// A call with a streak, facts, an approval and an idempotency claim takes one read and two commits: begin and
+/// complete.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fully_governed_call_takes_three_round_trips() {
     let runs = Arc::new(AtomicU32::new(0));
     let paid = || Fact::parse("paid").unwrap();
-    // No heartbeat comes while it is counted.
+    // The lease is so long that no heartbeat is counted.
     let shard = Shard::start_for(60_000, |active, setup| {
         let forbid = vec![FactCondition { fact: paid(), mode: RuleMode::Enforce, message: None }];
         let sets = vec![FactChange { fact: paid(), on: [Outcome::Ok].into(), kept_ms: 60_000 }];
@@ -166,7 +167,7 @@ async fn a_fully_governed_call_takes_three_round_trips() {
     shard.tool_lists_written().await;
     let before = shard.memory.round_trips();
     shard.fire("t1").await;
-    // The test's own reads would count, too.
+    // Waits without reading the store, because the test's own reads would be counted too.
     shard.until(|| async { (runs.load(Ordering::SeqCst) == 1).then_some(()) }).await;
     shard.settled(before.1 + 3).await;
     let (reads, commits) = shard.memory.round_trips();

@@ -1,4 +1,4 @@
-//! The life of a worker: what it takes, runs, and gives back.
+//! The lifecycle of a worker: the slices that it takes, runs and returns.
 
 use tickfleet_core::audit::AuditEntry;
 use tickfleet_core::keys;
@@ -39,7 +39,7 @@ async fn a_slice_is_carried_out_and_its_turn_replies() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_of_suspects_runs_together_and_a_lone_one_alone() {
     let shard = Shard::start().await;
-    // The worker may take the first one before the others are there.
+    // The worker may take the first turn before the others are dispatched.
     let group = |group_max| Some(Suspect { group_max, lone_crashes: 0 });
     for (id, group_max) in [("a", 2), ("b", 2), ("d", 2), ("c", 1)] {
         shard.dispatch_as(id, &[("sleep", r#"{"ms":300}"#)], group(group_max)).await;
@@ -114,7 +114,7 @@ async fn a_drained_worker_takes_nothing_until_it_is_resumed() {
     // A take in progress ends within a quarter of a lease.
     tokio::time::sleep(Duration::from_millis(LEASE_MS.unsigned_abs())).await;
     shard.dispatch("t1", &[("echo", "{}")]).await;
-    // Nothing happens for a lease.
+    // A worker that is not drained would take the turn within this time.
     tokio::time::sleep(Duration::from_millis(LEASE_MS.unsigned_abs())).await;
     assert_eq!(shard.held(keys::ready(Priority::Normal)).await, 0);
     assert!(shard.record("t1").await.is_some());
@@ -128,7 +128,8 @@ async fn a_drained_worker_takes_nothing_until_it_is_resumed() {
 async fn a_slice_that_the_worker_holds_and_does_not_run_goes_back() {
     let shard = Shard::start().await;
     let consumer = shard.consumer().await;
-    // A take whose response is lost: of a queue that the worker waits for, the test is faster now and then.
+    // A take whose response is lost. The worker waits for the same queue, so the test tries until its own take is
+    // first.
     let take = TakeRequest { consumer, queues: vec![keys::ready(Priority::Low)], count: 1, wait_ms: 0 };
     let mut number = 0;
     let stray = loop {

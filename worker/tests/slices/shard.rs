@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 use worker::{Breakers, LoopOptions, ProcessParts, Worker, WorkerOptions};
 
 pub const LEASE_MS: i64 = 400;
-/// The time within which everything has happened.
+/// Maximum wait for an expected event.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A turn that is dispatched without an admission.
@@ -60,7 +60,7 @@ impl Decision for Dispatch {
     }
 }
 
-/// A cancel's notice for the holder of a slice, as the turn's timer writes it.
+/// Notifies the holder of a slice of a cancellation, as the turn's timer does.
 pub struct Notify {
     pub name: TurnName,
     pub holder: Arc<str>,
@@ -76,7 +76,6 @@ impl Decision for Notify {
     }
 }
 
-/// A worker that runs.
 pub struct Shard {
     pub memory: MemoryStore,
     pub store: Store,
@@ -94,7 +93,7 @@ impl Shard {
         Self::start_for(LEASE_MS, set_up).await
     }
 
-    /// As [`Self::start_with`], with another lease. A heartbeat comes four times a lease.
+    /// Like [`Self::start_with`], with another lease.
     pub async fn start_for(lease_ms: i64, set_up: impl FnOnce(&mut ActivePolicy, &mut Setup)) -> Self {
         let memory = MemoryStore::new(MemoryOptions { lease_ms, ..MemoryOptions::default() });
         let options = StoreOptions { lease_ms, ..StoreOptions::default() };
@@ -135,7 +134,7 @@ impl Shard {
         self.store.decide(due).await.unwrap();
     }
 
-    /// Waits until a turn waits.
+    /// Waits until a turn is in the state `Waiting`.
     pub async fn parked(&self, id: &str) {
         self.until(|| async { self.record(id).await.filter(|turn| matches!(turn.state, State::Waiting { .. })) }).await;
     }
@@ -149,12 +148,12 @@ impl Shard {
         .await;
     }
 
-    /// Waits for this number of commits.
+    /// Waits until the store has made at least this many commits.
     pub async fn settled(&self, commits: u64) {
         self.until(|| async { (self.memory.round_trips().1 >= commits).then_some(()) }).await;
     }
 
-    /// The outcome of a turn's call, once the turn has ended. Handles timers meanwhile.
+    /// Waits until the turn has ended, and returns the result of the call at `position`. Handles due timers meanwhile.
     pub async fn result(&self, id: &str, position: usize) -> serde_json::Value {
         let finished = self.until(|| async move {
             self.fire_timers().await;
@@ -180,7 +179,7 @@ impl Shard {
         self.store.decide(Dispatch { name: name(id), turn, calls }).await.unwrap();
     }
 
-    /// The reply of a turn, once it has ended.
+    /// Waits until the turn has ended, and returns its reply.
     pub async fn reply(&self, id: &str) -> serde_json::Value {
         let finished = self.until(|| async move {
             self.store.record_of::<Finished>(&name(id).finished()).await.unwrap().map(|stored| stored.value)
@@ -192,7 +191,7 @@ impl Shard {
         self.store.record_of::<Turn>(&name(id).record()).await.unwrap().map(|stored| stored.value)
     }
 
-    /// Waits until `look` finds something.
+    /// Polls until `look` returns a value.
     pub async fn until<T, Looking: Future<Output = Option<T>>>(&self, look: impl Fn() -> Looking) -> T {
         let found = async {
             loop {
@@ -206,7 +205,7 @@ impl Shard {
         tokio::time::timeout(SOON, found).await.expect("it happens soon")
     }
 
-    /// The worker's consumer.
+    /// Returns the name of the worker's consumer.
     pub async fn consumer(&self) -> Arc<str> {
         self.until(|| async {
             let first = Query::First { set: workers::consumers(), upto: None, count: 1 };
@@ -277,7 +276,6 @@ fn worker(store: Store, shutdown: &Shutdown, set_up: impl FnOnce(&mut ActivePoli
     Worker::new(store, process, options, shutdown.now.clone())
 }
 
-/// The permission of all agents.
 pub fn everyone() -> ToolGrant {
     ToolGrant { everyone: true, ..ToolGrant::default() }
 }

@@ -1,4 +1,4 @@
-//! The tool that the benchmark calls. It returns its text, and exists in several kinds.
+//! The tool that the benchmark calls. The tool returns its text, and exists in several kinds.
 
 mod services;
 
@@ -38,7 +38,6 @@ async def echo_python(text: str) -> dict[str, str]:
     \"\"\"
     return {\"text\": text}
 ";
-/// Number of Python interpreters.
 const PROCESSES: usize = 4;
 
 /// The declaration of a tool, without the part for its kind.
@@ -52,7 +51,6 @@ const DECLARED: &str = "    description: Gives the text back.
 ";
 
 impl ToolKind {
-    /// The name of the kind in reports.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Typed => "typed",
@@ -63,7 +61,6 @@ impl ToolKind {
         }
     }
 
-    /// The name of the tool of this kind.
     pub(super) const fn tool(self) -> &'static str {
         match self {
             Self::Typed => "echo",
@@ -134,15 +131,14 @@ fn python(dir: &Path, interpreter: &str, slots: usize) -> io::Result<String> {
     ))
 }
 
-/// Pins the MCP server's tool definitions.
 async fn pin(program: &Path, dir: &Path) -> Result<()> {
     let pinned = Command::new(program).args(["mcp", "pin", "--config"]).arg(dir).output().await?;
     ensure!(pinned.status.success(), "pinning the bench's tool: {}", String::from_utf8_lossy(&pinned.stderr));
     Ok(())
 }
 
-/// Returns the folder of the workspaces for a configuration in `dir`. It is outside `dir`: if the benchmark runs as
-/// root, commands run as another user. That user may not be able to enter `dir`.
+/// Returns the folder of the workspaces for a configuration in `dir`. The folder is outside `dir`: if the benchmark
+/// runs as root, commands run as another user, who may have no access to `dir`.
 pub(super) fn workspaces(dir: &Path) -> PathBuf {
     dir.with_extension("workspaces")
 }

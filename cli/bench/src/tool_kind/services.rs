@@ -1,5 +1,5 @@
-//! The services for tools of the kinds `http` and `mcp`: a web service, and an MCP server without sessions. They run in
-//! the benchmark's own process on a local port. Both return the text that they receive.
+//! The services for tools of the kinds `http` and `mcp`: a web service, and an MCP server without sessions. The
+//! services run in the benchmark's own process on a local port. Both return the text that they receive.
 
 use std::net::Ipv4Addr;
 
@@ -14,15 +14,13 @@ use serde_json::{Value, json};
 const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
 const METHOD_NOT_FOUND: i32 = -32601;
 
-/// The running services. Dropping this stops them.
+/// The running services. Dropping this value stops the services.
 pub(crate) struct Services {
-    /// Host and port of the services.
     pub(super) address: String,
     serving: tokio::task::JoinHandle<()>,
 }
 
 impl Services {
-    /// Starts the services on a free port.
     pub(super) async fn start() -> Result<Self> {
         let listener =
             tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("a port for the services")?;
@@ -83,7 +81,6 @@ fn answer(message: &Value) -> Option<Value> {
     Some(json!({"jsonrpc": "2.0", "id": id, "result": result}))
 }
 
-/// The definition of the only tool.
 fn tool() -> Value {
     json!({
         "name": "echo",

@@ -13,13 +13,10 @@ use tokio_util::sync::CancellationToken;
 /// Ids of a run, given by the front end.
 #[derive(Debug)]
 pub(super) struct RunIds {
-    /// Conversation.
     pub(super) thread: String,
-    /// Run.
     pub(super) id: String,
 }
 
-/// State of the conversion: what has been sent.
 struct RunConverter {
     run: RunIds,
     task: String,

@@ -55,7 +55,6 @@ pub(crate) struct Message {
 }
 
 impl RunInput {
-    /// The text of the user's message.
     fn last_user_text(&self) -> Result<String, Problem> {
         let last = self.messages.last().filter(|message| message.role == "user");
         let last = last.ok_or_else(|| {

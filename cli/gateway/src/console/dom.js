@@ -33,7 +33,6 @@ export function table(caption, columns, rows) {
   return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, inner);
 }
 
-/** A duration as text. */
 export function span(ms) {
   if (ms === undefined || ms === null) return "";
   const all = Math.max(0, ms);
@@ -61,7 +60,6 @@ export function say(text) {
   document.getElementById("said").textContent = visible(text);
 }
 
-/** A labeled field. */
 export function field(label, attributes, ...options) {
   const isChoice = options.length > 0;
   const input = h(isChoice ? "select" : "input", { autocomplete: "off", ...attributes }, options);

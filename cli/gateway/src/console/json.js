@@ -1,6 +1,6 @@
 // Lossless JSON: a number that JavaScript would round or format in another way keeps its digits.
 
-/** A number that keeps its digits as text. It adds and compares as a number, but its digits are shown and sent. */
+/** A number that keeps its digits as text. Arithmetic uses the number; display and requests use the digits. */
 export class Digits {
   constructor(text) {
     this.text = text;

@@ -1,5 +1,5 @@
-//! The console: web pages for operators, over the API in [`operate`](crate::operate). The pages are part of the program
-//! and load only from this server. They can do no more than the entered key permits.
+//! The console: web pages for operators, over the API in [`operate`](crate::operate). The pages are part of the
+//! program and load only from this server. The pages can do no more than the entered key permits.
 
 use axum::Router;
 use axum::extract::Path;
@@ -54,7 +54,6 @@ const GUARDS: [(HeaderName, &str); 4] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// The paths of the console.
 pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route("/console", get(async || Redirect::permanent("console/")))

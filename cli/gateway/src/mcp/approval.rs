@@ -1,5 +1,5 @@
-//! How a client sees a call that waits for approval. The caller can never approve its own call. A client that can show
-//! its user a page is asked to show the page where approvers decide with their own keys. Its response to that request
+//! How a client sees a call that waits for approval. The caller can never approve its own call. A client that can
+//! show its user a page is asked to show the page where approvers decide with their own keys. The client's response
 //! decides nothing.
 
 use chrono::{DateTime, SecondsFormat};

@@ -170,7 +170,6 @@ impl McpServer {
     }
 }
 
-/// The state of a call, shown to a waiting client.
 pub(super) const fn state_words(state: TurnState) -> &'static str {
     match state {
         TurnState::Lane => "waits for a limit, or for the end of a pause",
@@ -181,7 +180,6 @@ pub(super) const fn state_words(state: TurnState) -> &'static str {
     }
 }
 
-/// The turn for a call.
 fn body(request: CallToolRequestParams, dialect: Dialect, context: &RequestContext<RoleServer>) -> Value {
     let mut call = json!({"name": request.name});
     if let Some(arguments) = request.arguments {
@@ -196,7 +194,6 @@ fn body(request: CallToolRequestParams, dialect: Dialect, context: &RequestConte
     body
 }
 
-/// The result of a call that has ended.
 pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
     if let Some(result) = reply.results.first().filter(|result| result.outcome == Outcome::UnknownTool) {
         let message = result.error.as_ref().map_or_else(|| "no such tool".into(), |error| error.message.clone());
@@ -208,8 +205,8 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
     if let Some(result) = results.and_then(|results| results.into_iter().next()) {
         return Ok(result);
     }
-    // The call succeeded, but the library cannot parse its result. If it were reported as failed, the model would
-    // repeat it.
+    // The call succeeded, but the library cannot parse its result. If the call were reported as failed, the model
+    // would repeat the call.
     if let Some(result) = reply.results.first().filter(|result| result.outcome == Outcome::Ok) {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         return Ok(CallToolResult::success(vec![ContentBlock::text(output.to_owned())]));

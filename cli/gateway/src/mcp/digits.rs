@@ -14,7 +14,7 @@ use tickfleet_model::redaction::string_end;
 /// A fraction with at most this many digits is always exact.
 const DIGITS_EXACT: usize = 15;
 
-/// The mark: a text that begins with it is a number.
+/// The mark. A text that begins with the mark is a number.
 fn mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| {

@@ -19,12 +19,11 @@ use crate::problem::Problem;
 use crate::turns::path;
 use crate::{BODY_SLACK_BYTES, Shared};
 
-/// Parses requests and writes responses.
 pub(crate) type HttpServer = StreamableHttpService<McpServer, NeverSessionManager>;
 
-/// Maximum bytes of a request body.
 const BODY_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
-/// Maximum bytes after numbers became texts: each such number has at least 15 digits; its quotes and mark add 51 bytes.
+/// Maximum bytes after numbers became texts. Each such number has at least 15 digits, and its quotes and mark add 51
+/// bytes.
 const GUARDED_BYTES_MAX: usize = 5 * BODY_BYTES_MAX;
 /// Origins of pages on the local machine, on any port.
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
@@ -33,15 +32,14 @@ pub(crate) fn http_server(server: McpServer) -> HttpServer {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
-        // Only programs that know a key send it. A browser never sends a key by itself, so a check of the host name
-        // would protect nothing. Pages of other origins are still rejected, as the specification requires.
+        // Only programs that know a key send the key. A browser never sends a key by itself, so a check of the host
+        // name would protect nothing. Pages of other origins are still rejected, as the specification requires.
         .disable_allowed_hosts()
         .with_allowed_origins(LOCAL_ORIGINS)
         .with_max_request_body_bytes(GUARDED_BYTES_MAX);
     StreamableHttpService::new(move || Ok(server.clone()), Arc::default(), config)
 }
 
-/// Handles a request to an agent's MCP server.
 pub(crate) async fn answer(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

@@ -1,6 +1,6 @@
 //! An MCP server for each agent: the tools that the permission matrix allows, and calls that run as turns, with caps,
-//! permissions, validation and audit. For clients that support tasks, a long call becomes a task. A task is the turn's
-//! record, so any gateway can serve it, even after the gateway that accepted the call is gone.
+//! permissions, validation and audit. For clients that support tasks, a long call becomes a task. A task is the
+//! turn's record. Any gateway can therefore serve the task, even after the gateway that accepted the call is gone.
 //!
 //! START HERE: [`McpServer`] handles requests. `call` runs a call from its parameters to its result. `task` shows a
 //! call in progress, `approval` a call that waits for approval. `digits` preserves large numbers.
@@ -67,7 +67,6 @@ impl Principal {
         self.caller.as_ref().map_or(Ok(()), |caller| caller.may(verb)).map_err(|problem| refused(&problem))
     }
 
-    /// The identity under which requests are counted.
     fn holder(&self) -> CallerIdentity {
         let started = || CallerIdentity {
             credential: CredentialKind::Key,
@@ -84,7 +83,6 @@ impl Principal {
     }
 }
 
-/// Handles MCP requests.
 #[derive(Clone)]
 pub(crate) struct McpServer {
     client: Client,
@@ -110,7 +108,7 @@ impl McpServer {
         Self { client, waiting, metrics: Some(metrics), draining, only: None, public }
     }
 
-    /// The tool list of an agent in its shared form; `None` if no worker has written it in time.
+    /// The tool list of an agent in its shared form; `None` if no worker has written the list in time.
     async fn list_of(
         &self,
         principal: &Principal,
@@ -183,7 +181,6 @@ impl ServerHandler for McpServer {
         Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
     }
 
-    /// The tools that the agent may call, page by page.
     async fn list_tools(
         &self,
         request: Option<PaginatedRequestParams>,

@@ -15,11 +15,10 @@ use super::call::{complete, state_words};
 use super::{McpServer, Principal, failed, unknown_task};
 use crate::owners::agent_of;
 
-/// Recommended polling interval for clients, ms.
+/// Recommended polling interval for clients, in milliseconds.
 const POLL_MS: u64 = 1_000;
 
 impl McpServer {
-    /// The state of a task.
     pub(super) async fn task(
         &self,
         principal: &Principal,

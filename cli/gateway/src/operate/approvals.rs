@@ -1,5 +1,3 @@
-//! Approvals: calls that wait for approval, and decisions about them.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +51,7 @@ pub(crate) struct ApprovalsPage {
     /// Position of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
-    /// Now, ms of shard time.
+    /// The current time (ms of shard time).
     now_ms: i64,
 }
 
@@ -234,8 +232,8 @@ async fn decide(
 }
 
 /// Returns the changed arguments that the approver saw, as stored in the record. The changes are compared by value,
-/// with all digits, because JSON clients format values differently. When the store's script decides, it compares the
-/// returned text with the record again.
+/// with all digits, because JSON clients format values differently. When the store's script decides, the script
+/// compares the returned text with the record again.
 fn changes_seen<'a>(approval: &'a Approval, shown: Option<&RawValue>) -> Result<Option<&'a RawValue>, Problem> {
     let Some(shown) = shown else { return Ok(None) };
     let now = approval.narrowed.as_deref();

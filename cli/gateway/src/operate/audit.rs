@@ -1,5 +1,3 @@
-//! Search of the audit log.
-
 use std::sync::Arc;
 
 use axum::Json;

@@ -80,7 +80,7 @@ pub(crate) struct DeadPage {
     /// Position of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
-    /// Now, ms of shard time.
+    /// The current time (ms of shard time).
     now_ms: i64,
 }
 
@@ -146,7 +146,7 @@ pub(crate) struct DeadCausesPage {
     /// Position to continue from; `None` at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
-    /// Now, ms of shard time.
+    /// The current time (ms of shard time).
     now_ms: i64,
 }
 

@@ -23,13 +23,11 @@ use crate::problem::{Problem, ProblemBody};
 use crate::serving::permits::{Permit, PermitBounds, PermitPool};
 use crate::verbs::{CallerIdentity, Verb};
 
-/// Time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of open live views: of one gateway, and of one key. Each live view is a connection. All live views
 /// receive the same snapshot. Only keys for all tenants can open a live view.
 const WATCHERS_MAX: PermitBounds = PermitBounds { all: 200, tenant: 200, caller: 50 };
 
-/// The latest snapshot.
 #[derive(Debug, Clone)]
 enum FleetSnapshot {
     /// Not polled yet.
@@ -40,7 +38,6 @@ enum FleetSnapshot {
     Away,
 }
 
-/// Polls the fleet for all watchers of this gateway.
 #[derive(Debug, Clone)]
 pub(crate) struct FleetPoller {
     snapshot: watch::Sender<Arc<FleetSnapshot>>,
@@ -85,8 +82,8 @@ impl FleetPoller {
         stop.run_until_cancelled(polling).await;
     }
 
-    /// Streams snapshots while `may_still` returns true for the watcher. If a reader is slow, it skips snapshots and
-    /// receives the newest one.
+    /// Streams snapshots while `may_still` returns true for the watcher. A slow reader skips snapshots and receives
+    /// the newest snapshot.
     ///
     /// # Errors
     /// 429: too many live views.
@@ -149,7 +146,7 @@ where
     }
 }
 
-/// The parts of a snapshot that show a change. Ages and rates are left out: they always differ.
+/// The parts of a snapshot that show a change. Ages and rates are left out, because they always differ.
 fn change_marker(fleet: &Value) -> Value {
     let counts: Vec<&Value> = fleet["backlog"].as_array().into_iter().flatten().map(|one| &one["count"]).collect();
     json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], fleet["warnings"]])
@@ -191,7 +188,7 @@ fn may_watch(operator: &Operator) -> Result<(), Problem> {
     operator.sees_all()
 }
 
-/// A watcher and the credential it sent, which is checked again while it watches.
+/// A watcher and its credential. The credential is checked again while the watcher is connected.
 pub(crate) struct WatchRequest {
     operator: Operator,
     parts: Parts,
@@ -223,7 +220,6 @@ mod tests {
     use crate::operator_backend::{BackendFuture, FleetName, LimitFilter};
     use crate::verbs::{CredentialKind, TenantScope};
 
-    /// A backend that counts polls.
     #[derive(Default)]
     struct Counting(AtomicU64);
 
@@ -273,7 +269,7 @@ mod tests {
         let backend = Arc::new(Counting::default());
         let stop = CancellationToken::new();
         drop(tokio::spawn(live.clone().poll(Arc::clone(&backend) as Arc<dyn OperatorBackend>, stop.clone())));
-        // The test's clock is paused: sleeping advances it.
+        // The test's clock is paused: sleeping advances the clock.
         tokio::time::sleep(POLL_INTERVAL * 10).await;
         assert_eq!(backend.0.load(Ordering::SeqCst), 0, "nobody watches");
 

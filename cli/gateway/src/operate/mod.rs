@@ -39,7 +39,6 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::{bounded, optional, parse_cursor};
 use crate::verbs::{CallerIdentity, Grant, Verb};
 
-/// The paths of the operator API.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/v1/operate/me", get(me))
@@ -108,7 +107,6 @@ impl Operator {
         self.grant.may(verb)
     }
 
-    /// The identity under which requests are counted.
     pub(crate) fn holder(&self) -> CallerIdentity {
         self.grant.holder()
     }
@@ -146,8 +144,8 @@ impl Operator {
         }
     }
 
-    /// Splits `tenant:id`. If the text is only an `id`, the tenant is the key's tenant; with a key for all tenants,
-    /// `None`.
+    /// Splits `tenant:id`. If the text is only an `id`, the tenant is the key's tenant, or `None` for a key for all
+    /// tenants.
     ///
     /// # Errors
     /// 400, 403.
@@ -237,7 +235,6 @@ fn body<T: DeserializeOwned>(bytes: &[u8], expected: &str) -> Result<T, Problem>
     serde_json::from_slice(bytes).map_err(|error| wrong(&error))
 }
 
-/// Validates a reason for the audit log.
 fn validate_reason(reason: &str) -> Result<&str, Problem> {
     let reason = reason.trim();
     let max = limits::CANCEL_REASON_BYTES_MAX;

@@ -1,5 +1,3 @@
-//! Pauses of tenants, agents and tools.
-
 use std::sync::Arc;
 
 use axum::Json;
@@ -40,7 +38,7 @@ pub(crate) struct ActivePause {
 #[derive(Debug, Serialize)]
 pub(crate) struct PausesResponse {
     pauses: Vec<ActivePause>,
-    /// Now, ms of shard time.
+    /// The current time (ms of shard time).
     now_ms: i64,
 }
 
@@ -96,7 +94,8 @@ pub(crate) async fn list(
             pause,
         };
         pauses.extend(visible.map(active));
-        // Every key sees tools that are paused for all tenants. Each shard stores such a pause; it is listed once.
+        // Every key sees tools that are paused for all tenants. Each shard stores such a pause, but the pause is
+        // listed only once.
         let is_theirs = |target: &PausedTool| tenant.is_none() || target.tenant.is_none() || target.tenant == tenant;
         for (target, pause) in set.tool_pauses.into_iter().filter(|(target, _)| is_theirs(target)) {
             let is_same = |pause: &ActivePause| pause.tenant.is_none() && pause.tool.as_ref() == Some(&target.tool);
@@ -186,7 +185,6 @@ pub(crate) async fn resume(
     Ok(Json(ChangeResult { changed: set == PauseResult::Ok }))
 }
 
-/// The target of a pause.
 enum PauseTarget {
     Caller(Paused),
     Tool(PausedTool),

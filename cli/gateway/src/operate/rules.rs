@@ -1,5 +1,3 @@
-//! Rules and limits, with the number of calls that each denied.
-
 use std::sync::Arc;
 
 use axum::Json;
@@ -37,13 +35,13 @@ pub(crate) struct RulesResponse {
     rules: Vec<RuleRow>,
     /// Counted calls of these days.
     calls: u64,
-    /// Time up to which the log of every shard has been counted, ms.
+    /// The log of every shard has been counted up to this time (ms).
     counted_upto_ms: i64,
     /// True if the log has entries that are not counted yet: repeat the request.
     more: bool,
     /// True if entries may have been trimmed from the log before they were counted.
     gap: bool,
-    /// Now, ms of shard time.
+    /// The current time (ms of shard time).
     now_ms: i64,
 }
 

@@ -1,5 +1,3 @@
-//! Statistics of calls.
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -22,7 +20,6 @@ use crate::verbs::Verb;
 pub(super) const DAYS: (usize, usize) = (1, 400);
 /// Steps of 1,000 entries per shard that are counted in one request.
 const STEPS: usize = 20;
-/// Milliseconds per day.
 pub(super) const DAY_MS: i64 = 86_400_000;
 
 /// Filter and grouping of calls.
@@ -51,13 +48,13 @@ pub(crate) struct CallStatsResponse {
     /// Total model usage. Absent if rows are per tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<ModelUseTotal>,
-    /// Time up to which the log of every shard has been counted, ms.
+    /// The log of every shard has been counted up to this time (ms).
     counted_upto_ms: i64,
     /// True if the log has entries that are not counted yet: repeat the request.
     more: bool,
     /// True if entries may have been trimmed from the log before they were counted.
     gap: bool,
-    /// Now, ms of shard time.
+    /// The current time (ms of shard time).
     now_ms: i64,
 }
 
@@ -98,7 +95,6 @@ pub(crate) async fn show(
     Ok(Json(response))
 }
 
-/// How far the logs have been counted.
 pub(super) struct CountProgress {
     pub(super) upto_ms: i64,
     pub(super) more: bool,

@@ -1,5 +1,3 @@
-//! The tasks of all tenants.
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +52,7 @@ pub(crate) struct AllTasksPage {
     next: Option<String>,
     /// True if the requested position has expired: the list of the position's tenant then starts at its newest task.
     list_restarted: bool,
-    /// Now, ms of shard time.
+    /// The current time (ms of shard time).
     now_ms: i64,
 }
 

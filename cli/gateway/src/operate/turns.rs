@@ -1,5 +1,3 @@
-//! Turns in progress: list and cancel.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,7 +82,7 @@ pub(crate) struct TurnsPage {
     /// Position of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
-    /// Now, ms of shard time.
+    /// The current time (ms of shard time).
     now_ms: i64,
 }
 

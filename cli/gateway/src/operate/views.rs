@@ -20,7 +20,7 @@ use crate::verbs::Verb;
 /// Counters per limit: default and maximum.
 const TOP: (usize, usize) = (5, 100);
 
-/// The time of the first shard, ms.
+/// The time of the first shard, in milliseconds.
 pub(super) async fn now_ms(shared: &Shared) -> Result<i64, Problem> {
     match shared.client.stores().first() {
         Some(store) => Ok(store.now_ms().await?),

@@ -1,5 +1,3 @@
-//! Workers, and which of them are drained.
-
 use std::sync::Arc;
 
 use axum::Json;
@@ -18,14 +16,13 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::read_body;
 use crate::verbs::Verb;
 
-/// Maximum bytes of a worker's name.
 const NAME_BYTES_MAX: usize = 128;
 
 /// The list of workers.
 #[derive(Debug, Serialize)]
 pub(crate) struct WorkersResponse {
     workers: Vec<WorkerSummary>,
-    /// Now, ms of shard time.
+    /// The current time (ms of shard time).
     now_ms: i64,
 }
 

@@ -43,11 +43,10 @@ pub(super) fn events(
     })
 }
 
-/// The progress of one follower.
 struct FollowerEvents {
     caller: Caller,
     name: TurnName,
-    /// Number of results.
+    /// Number of results that the follower already has.
     ended: usize,
     standing: Option<TurnPhase>,
     is_away: bool,

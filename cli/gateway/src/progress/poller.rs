@@ -17,9 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::problem::Problem;
 use crate::waiting::{ReplyWaiters, TurnLookup};
 
-/// Interval between polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Pause after a failed poll.
 const POLL_RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// A message that waits for admission is read only with every n-th poll, because it may be large.
 const READ_EVERY: u32 = 8;
@@ -43,7 +41,7 @@ pub(super) enum PolledState {
     },
     /// Ended, with this reply.
     Ended(Arc<Reply>),
-    /// The turn is unknown. If it ended while memory was short, its reply is only in its inbox.
+    /// The turn is unknown. If the turn ended while memory was short, the reply is only in the turn's inbox.
     Gone,
     /// The turn's record cannot be read: the gateway's log has the reason. The turn is not polled again.
     Damaged,
@@ -60,7 +58,6 @@ impl PolledState {
         if let Self::Underway { ended, .. } = self { ended.len() } else { 0 }
     }
 
-    /// The state after another poll.
     fn after(&self, stood: TurnStatus) -> Self {
         let TurnStatus { agent, standing, results } = stood;
         let ended = match self {
@@ -72,12 +69,10 @@ impl PolledState {
     }
 }
 
-/// A follower's subscription to a turn.
 pub(super) struct TurnSubscription {
     pub(super) seen: watch::Receiver<PolledState>,
 }
 
-/// The turns that are followed through this process.
 #[derive(Clone)]
 pub(crate) struct FollowedTurns {
     inner: Arc<Inner>,
@@ -88,7 +83,6 @@ struct Inner {
     waiting: ReplyWaiters,
     turns: Mutex<HashMap<TurnName, watch::Sender<PolledState>>>,
     follower_arrived: Notify,
-    /// Number of polls.
     polls: AtomicU32,
 }
 
@@ -99,7 +93,6 @@ impl FollowedTurns {
         Self { inner: Arc::new(Inner { client, waiting, turns, follower_arrived, polls: AtomicU32::new(0) }) }
     }
 
-    /// Follows a turn from now on.
     pub(super) fn follow(&self, name: &TurnName) -> TurnSubscription {
         let mut turns = self.inner.turns.lock();
         let known = turns.get(name).filter(|seen| seen.receiver_count() > 0);
@@ -165,7 +158,6 @@ impl Inner {
         join_all(polls).await.into_iter().all(|is_read| is_read)
     }
 
-    /// Polls turns of one shard.
     async fn poll_shard_turns(&self, names: &[(TurnName, usize)]) -> bool {
         let Some((first, _)) = names.first() else { return true };
         let stood = match turn_statuses(self.client.store(&first.tenant), names).await {
@@ -203,7 +195,8 @@ impl Inner {
         let is_read = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
         self.update_state(name, |seen| match found {
             Ok(TurnLookup::Ended(reply)) => PolledState::Ended(reply),
-            // The turn may have been admitted between the two reads. In that case, the next poll shows it.
+            // The turn may have been admitted between the two reads. In that case, the next poll shows the turn's
+            // state.
             Ok(TurnLookup::UnderWay) if matches!(seen, PolledState::Underway { .. }) => seen.clone(),
             Ok(TurnLookup::UnderWay) => PolledState::Queued,
             Ok(TurnLookup::InInbox | TurnLookup::Unknown) => PolledState::Gone,

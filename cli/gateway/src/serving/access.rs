@@ -10,14 +10,12 @@ use tokio::time::Instant;
 
 use super::headers::only;
 
-/// Header with the request id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Header of the W3C trace context.
 pub(crate) const TRACEPARENT: &str = "traceparent";
 /// Maximum characters of a request id from the caller.
 const ID_CHARS_MAX: usize = 128;
 
-/// Assigns an id to the request, unless the caller sent a valid one. Returns the id in the response, and logs the
+/// Assigns an id to the request, unless the caller sent a valid id. Returns the id in the response, and logs the
 /// request when its response begins. Frequent requests of probes are logged at debug level.
 pub(crate) async fn log(request: Request, next: Next) -> Response {
     let began = Instant::now();

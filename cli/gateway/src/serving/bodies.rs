@@ -14,7 +14,6 @@ use tokio::time::{Instant, timeout_at};
 /// Maximum time until the body of a request has arrived. Bodies have at most 1 MiB.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Limits the time for the body of a request.
 pub(crate) async fn in_time(request: Request, next: Next) -> Response {
     next.run(request.map(|body| bounded(body.into_data_stream()))).await
 }

@@ -1,7 +1,7 @@
 //! Connections, from their first byte. A connection is unknown until it has sent a valid key or token. Unknown
-//! connections are bounded in number and in time. If there are too many, one is closed: the oldest connection of the
-//! address with the most unknown connections. Silent connections therefore cannot keep others out. A known connection
-//! counts for the caller that its key identifies.
+//! connections are bounded in number and in time. If there are too many, the gateway closes the oldest connection of
+//! the address with the most unknown connections. Silent connections therefore cannot keep others out. A known
+//! connection counts for the caller that its key identifies.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -33,7 +33,6 @@ const UNKNOWN_TIME_MAX: Duration = Duration::from_secs(30);
 /// together.
 const KNOWN_MAX: PermitBounds = PermitBounds { all: usize::MAX, tenant: 5_000, caller: 4_000 };
 
-/// The connections of one gateway.
 #[derive(Debug, Clone)]
 pub(crate) struct Connections {
     inner: Arc<Inner>,
@@ -74,7 +73,6 @@ impl Default for Connections {
 }
 
 impl Connections {
-    /// Registers a new connection.
     pub(crate) fn register(&self, peer: Peer) -> Arc<OpenConnection> {
         let closed = CancellationToken::new();
         let mut unknown = self.inner.unknown.lock();
@@ -89,7 +87,6 @@ impl Connections {
     }
 }
 
-/// An open connection.
 pub(crate) struct OpenConnection {
     peer: Peer,
     number: u64,
@@ -150,7 +147,6 @@ impl RequestConnection {
         parts.extensions.get::<ConnectInfo<Self>>().map(|origin| &origin.0)
     }
 
-    /// The address at the other end.
     pub(super) fn peer(&self) -> Peer {
         self.0.peer
     }
@@ -170,7 +166,6 @@ impl Connected<IncomingStream<'_, PlainListener>> for RequestConnection {
     }
 }
 
-/// Accepts connections without TLS.
 pub(crate) struct PlainListener {
     listener: TcpListener,
     connections: Connections,

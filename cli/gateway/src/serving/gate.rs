@@ -26,13 +26,11 @@ impl Gate {
         self.0.store(false, Ordering::Release);
     }
 
-    /// Accepts requests.
     pub fn open(&self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
-/// Passes a request on if the gate is open.
 pub(crate) async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let asks_fleet = path.starts_with("/v1/") && path != "/v1/openapi.json";

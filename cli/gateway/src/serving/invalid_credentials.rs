@@ -23,7 +23,6 @@ fn peer_of(parts: &Parts) -> Option<Peer> {
     RequestConnection::of(parts).map(RequestConnection::peer)
 }
 
-/// Limits invalid keys and tokens per address.
 #[derive(Debug)]
 pub(crate) struct InvalidCredentialLimiter {
     /// `None` for no limit.
@@ -32,7 +31,8 @@ pub(crate) struct InvalidCredentialLimiter {
     good: Mutex<ValidCredentialCache>,
 }
 
-/// Hashes of valid credentials in two generations. When the newer one is full, it replaces the older one.
+/// Hashes of valid credentials in two generations. When the newer generation is full, it replaces the older
+/// generation.
 #[derive(Debug, Default)]
 struct ValidCredentialCache {
     current: HashSet<[u8; 32]>,
@@ -80,7 +80,6 @@ impl InvalidCredentialLimiter {
         })
     }
 
-    /// Records that the credential is valid.
     pub(crate) fn knows(&self, parts: &Parts, secret: &str) {
         if self.rate.is_some() && peer_of(parts).is_some() {
             self.good.lock().add(Sha256::digest(secret).into());

@@ -1,8 +1,5 @@
-//! Addresses that connections come from.
-
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Peer(pub(super) IpAddr);
 

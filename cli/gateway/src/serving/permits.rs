@@ -52,7 +52,6 @@ impl PermitPool {
         Some(Permit { holder: holder.clone(), in_use: Arc::clone(&self.in_use) })
     }
 
-    /// The number of units in use.
     pub(crate) fn count(&self) -> usize {
         self.in_use.lock().all
     }

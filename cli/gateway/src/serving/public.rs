@@ -37,7 +37,6 @@ impl std::str::FromStr for PublicUrl {
 }
 
 impl PublicUrl {
-    /// URL of the page for approvals.
     pub(crate) fn approvals(&self) -> String {
         format!("{}/console/#/approvals", self.0)
     }
@@ -54,12 +53,10 @@ fn agent_of(path: &str) -> Option<AgentId> {
     AgentId::new(path.strip_prefix("/v1/agents/")?.strip_suffix("/mcp")?).ok()
 }
 
-/// The metadata for clients that need a token for the gateway.
 pub(crate) async fn of_gateway(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Problem> {
     shared.metadata("")
 }
 
-/// The metadata for clients that need a token for an agent's MCP server.
 pub(crate) async fn of_path(
     State(shared): State<Arc<Shared>>,
     Path(path): Path<String>,

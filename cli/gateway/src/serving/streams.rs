@@ -15,10 +15,8 @@ use crate::verbs::{CallerIdentity, Verb};
 
 /// Maximum open streams: of one gateway, one tenant and one caller. Each stream needs a connection and is polled for.
 const STREAMS_MAX: PermitBounds = PermitBounds { all: 1_000, tenant: 250, caller: 200 };
-/// Interval at which a listener's permission is checked.
 const PERMISSION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The open streams.
 #[derive(Debug, Clone)]
 pub(crate) struct Streams(PermitPool);
 
@@ -50,7 +48,6 @@ impl FromRequestParts<Arc<Shared>> for StreamRequester {
     }
 }
 
-/// An open stream and its listener.
 pub(crate) struct OpenStream {
     shared: Arc<Shared>,
     requester: StreamRequester,

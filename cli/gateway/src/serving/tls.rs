@@ -25,28 +25,21 @@ use super::peer::Peer;
 
 /// Interval at which the files are checked. A mounted Secret changes by swapping links, without a file event.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Maximum bytes of each file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// A client that has not completed the handshake within this time is disconnected.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Pause when the system has no more sockets, so that open sockets can be released.
 const REST: Duration = Duration::from_secs(1);
 
-/// Why TLS is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
     File {
-        /// Path of the file.
         path: String,
-        /// The system's error.
         source: io::Error,
     },
-    /// The content of a file is invalid.
     #[error("the file {path}: {problem}")]
     Invalid {
-        /// Path of the file.
         path: String,
         /// The error, and the expected content.
         problem: String,
@@ -127,7 +120,6 @@ fn config(certificate: &Path, key: &Path, certificates: &[u8], secret: &[u8]) ->
     Ok(config)
 }
 
-/// A connection after its handshake, and its origin.
 type Accepted = (ConnectionStream<TlsStream<TcpStream>>, RequestConnection);
 
 /// Accepts connections whose handshake is complete.

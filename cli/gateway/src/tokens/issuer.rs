@@ -14,18 +14,15 @@ use super::{TokenError, TokenOptions};
 /// Path of the discovery document, below the issuer's URL (OpenID Connect Discovery 1.0).
 const DISCOVERY: &str = ".well-known/openid-configuration";
 
-/// Where keys are read from.
 #[derive(Debug)]
 pub(super) enum Source {
     /// A JSON Web Key Set in a file.
     File(PathBuf),
-    /// The issuer, over HTTP.
     Issuer {
         /// Shared by all reads, so that connections are reused.
         client: Client,
         /// The issuer's name, as in tokens.
         name: String,
-        /// URL of the issuer's discovery document.
         discovery: Url,
     },
 }

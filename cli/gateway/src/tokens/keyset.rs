@@ -8,12 +8,10 @@ use serde::Deserialize;
 
 /// Maximum bytes of a set. Issuers have a handful of keys.
 pub(super) const SET_BYTES_MAX: usize = 1 << 20;
-/// Maximum keys of a set.
 const KEYS_MAX: usize = 1_000;
 /// Accepted lengths of an RSA modulus in bytes, as in `ring`.
 const MODULUS_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
 
-/// The usable keys of a set.
 #[derive(Debug, Default)]
 pub(super) struct KeySet {
     /// Keys of different types may share an id.
@@ -26,7 +24,7 @@ pub(super) struct KeySet {
 
 #[derive(Debug)]
 struct VerificationKey {
-    /// The algorithms that the key may be used with. They follow from the key's type, and from its `alg` if it has one.
+    /// The algorithms that the key may be used with. The key's type and its optional `alg` determine the algorithms.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
@@ -60,7 +58,6 @@ impl KeySet {
         Ok(read)
     }
 
-    /// Number of usable keys.
     pub(super) fn len(&self) -> usize {
         self.by_id.values().map(Vec::len).sum::<usize>() + self.nameless.len()
     }
@@ -76,7 +73,8 @@ impl KeySet {
         }
     }
 
-    /// The key with this id for this algorithm. `None`: unknown id. An error: the key is for other algorithms.
+    /// The key with this id for this algorithm. `None` if the id is unknown. An error if the key is for other
+    /// algorithms.
     pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<Result<&DecodingKey, ()>> {
         let keys = self.named(id)?;
         Some(keys.iter().find(|key| key.algorithms.contains(&algorithm)).map(|key| &key.key).ok_or(()))

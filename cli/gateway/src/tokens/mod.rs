@@ -41,16 +41,15 @@ const TOKEN_BYTES_MAX: usize = 16 * 1024;
 const ANSWERS: u32 = 2;
 /// Maximum number of requests that wait for a read of the keys.
 const WAITERS_MAX: usize = 256;
-/// Interval at which keys are read even if no token requires it. A revoked key is accepted until the next read.
+/// Interval at which keys are read even if no token requires a read. A revoked key is accepted until the next read.
 const READ_EVERY: Duration = Duration::from_secs(300);
-/// Time until the next read after a failed read, if no token requires one.
+/// Time until the next read after a failed read, if no token requires a read.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 /// Interval at which the file of rules is checked, and shortest interval between reads of a key file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which a key file is read if no token names an unknown key.
 const LOOK_FILE_EVERY: Duration = Duration::from_secs(10);
 
-/// Which tokens are accepted, and what they grant.
 #[derive(Debug, Clone)]
 pub struct TokenOptions {
     /// The `iss` of the tokens, which is also the URL of the issuer.
@@ -59,13 +58,11 @@ pub struct TokenOptions {
     pub jwks: Option<PathBuf>,
     /// Accepted `aud` values. A token needs one of these values.
     pub audience: Vec<String>,
-    /// Accepted signature algorithms.
     pub algorithms: Vec<Algorithm>,
     /// The claim with the holder's id for the audit log.
     pub name_claim: String,
     /// Maximum difference between the clocks of issuer and gateway.
     pub leeway: Duration,
-    /// The file of rules.
     pub rules: PathBuf,
     /// Shortest interval between two reads of the keys.
     pub keys_rest: Duration,
@@ -76,54 +73,39 @@ pub struct TokenOptions {
 impl TokenOptions {
     /// Default algorithms, all with public keys: RSA with SHA-256, ECDSA with P-256, Ed25519.
     pub const ALGORITHMS: [Algorithm; 3] = [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
-    /// Default of `leeway`.
     pub const LEEWAY: Duration = Duration::from_secs(30);
     /// Maximum of `leeway`. More would defeat short token lifetimes.
     pub const LEEWAY_MAX: Duration = Duration::from_secs(300);
-    /// Default of `keys_rest`.
     pub const KEYS_REST: Duration = Duration::from_secs(10);
-    /// Default of `answer_max`.
     pub const ANSWER_MAX: Duration = Duration::from_secs(5);
 }
 
-/// Why tokens cannot be accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The issuer's URL is invalid, or the HTTP client cannot be set up.
     #[error("the issuer {issuer}: {problem}")]
     Issuer {
-        /// The issuer.
         issuer: String,
-        /// The error.
         problem: String,
     },
-    /// The file of rules is invalid or cannot be read.
     #[error("the file of rules for tokens {path}: {problem}")]
     Rules {
-        /// Path of the file.
         path: String,
-        /// The error and its position.
         problem: String,
     },
-    /// The options are inconsistent.
     #[error("{0}")]
     Options(&'static str),
 }
 
-/// Progress of the task that reads keys.
 #[derive(Debug, Clone, Copy)]
 struct KeyRead {
     /// Number of reads, including failed ones.
     number: u64,
     phase: KeyReadPhase,
-    /// True if the last read failed.
     failed: bool,
 }
 
-/// State of the task that reads keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KeyReadPhase {
-    /// Reading.
     Reading,
     /// Has just read the keys, and ignores requests until the shortest interval between reads is over.
     Resting,
@@ -131,7 +113,6 @@ enum KeyReadPhase {
     Idle,
 }
 
-/// Verifies the tokens of one issuer.
 #[derive(Debug, Clone)]
 pub struct Tokens {
     inner: Arc<Inner>,
@@ -177,7 +158,6 @@ impl Tokens {
         Ok(Self { inner: Arc::new(Inner { options, source, keys, rules, key_read, key_requested, waiter_permits }) })
     }
 
-    /// The name of the issuer.
     #[must_use]
     pub fn issuer(&self) -> &str {
         &self.inner.options.issuer
@@ -317,7 +297,6 @@ impl Inner {
         }
     }
 
-    /// Reads the keys once.
     async fn read_keys(&self) {
         self.key_read.send_modify(|key_read| key_read.phase = KeyReadPhase::Reading);
         let read = self.source.read().await;
@@ -342,7 +321,6 @@ impl Inner {
         });
     }
 
-    /// Waits until the keys are due again.
     async fn wait_for_next_read(&self) {
         let (cooldown, every) = match self.source {
             Source::File(_) => (LOOK_EVERY, LOOK_FILE_EVERY),
@@ -387,7 +365,6 @@ fn ends(claims: &Claims, leeway: Duration) -> DateTime<Utc> {
     end.unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
 
-/// Why a token is invalid, as a message for its sender.
 fn refused(why: &ErrorKind) -> Problem {
     let words = match why {
         ErrorKind::ExpiredSignature => "it has expired",

@@ -9,25 +9,20 @@ use tickfleet_model::{AgentId, TenantId};
 
 use crate::verbs::{CredentialKind, Grant, Rate, Role, TenantScope, Verb, is_pattern};
 
-/// Maximum bytes of the file.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Maximum agents in a claim.
 const AGENTS_MAX: usize = 256;
 
 /// The claims of a valid token.
 pub(super) type Claims = Map<String, Value>;
 
-/// The rules of a file, in order.
 #[derive(Debug, Default)]
 pub(super) struct GrantRules {
     rules: Vec<GrantRule>,
 }
 
-/// One rule: the claims that it matches, and what it grants.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GrantRule {
-    /// Name of the rule in messages.
     name: String,
     /// Claims and their required values: a text, with `*` at its end for any text with that prefix; a number; true or
     /// false. If the claim is a list, one element must match.
@@ -52,7 +47,7 @@ struct GrantRule {
     rate: Option<Rate>,
 }
 
-/// The source of a field: a fixed value, or the claim that has it.
+/// The source of a field: a fixed value, or the name of a claim.
 enum FieldSource<'a, T> {
     Fixed(&'a T),
     Claim(&'a str),
@@ -86,7 +81,6 @@ impl GrantRules {
         Ok(Self { rules })
     }
 
-    /// Number of rules.
     pub(super) const fn len(&self) -> usize {
         self.rules.len()
     }

@@ -13,13 +13,11 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Installs the provider for this process.
 pub(super) fn install() {
     // Fails if a provider is already installed.
     let _ = PROVIDER.install_default();
 }
 
-/// A public key, and the algorithm that it is used with.
 struct RingVerifier {
     algorithm: Algorithm,
     key: DecodingKey,

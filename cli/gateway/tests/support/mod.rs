@@ -24,7 +24,6 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// Timeout of a response.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// A backend that has tenants, their agents and the tool echo, and nothing else.
@@ -96,7 +95,6 @@ impl OperatorBackend for TestBackend {
     }
 }
 
-/// A response.
 #[derive(Debug)]
 pub struct HttpResponse {
     pub status: u16,
@@ -105,7 +103,6 @@ pub struct HttpResponse {
 }
 
 impl HttpResponse {
-    /// The value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.into_iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
@@ -116,7 +113,6 @@ impl HttpResponse {
     }
 }
 
-/// A gateway in front of a fleet.
 pub struct TestGateway {
     pub address: SocketAddr,
     pub client: Client,
@@ -134,7 +130,6 @@ pub fn key(id: &str, tenant: &str, agents: &[&str], verbs: &[&str]) -> (Value, S
 }
 
 impl TestGateway {
-    /// Serves `fleet` to the holders of these keys.
     pub async fn of(fleet: &Fleet, rows: &[Value]) -> Self {
         Self::over(fleet, rows, None).await
     }
@@ -199,7 +194,6 @@ impl TestGateway {
     }
 }
 
-/// Sends a request over a new connection, and reads the response.
 pub async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> HttpResponse {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut bytes = Vec::new();

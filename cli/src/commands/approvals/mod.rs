@@ -143,10 +143,8 @@ fn setting(text: &str) -> Result<(String, Box<RawValue>), String> {
     Ok((pointer.to_owned(), value.map_err(|error| error.to_string())?))
 }
 
-/// Lists, shows or decides approvals.
-///
 /// # Errors
-/// The approval is unknown or no longer valid, or this approver may not decide it.
+/// The approval is unknown or no longer valid, or this approver has no permission to decide it.
 pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Result<(), Failure> {
     // `notify` waits if Redis is unreachable. The other commands fail.
     if let ApprovalsCommand::Notify(args) = &args.command {
@@ -211,14 +209,12 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
     Ok(())
 }
 
-/// A decision and its approver.
 struct Decision<'a> {
     by: Option<String>,
     agrees: bool,
     reason: &'a str,
 }
 
-/// The result of a decision.
 #[derive(Serialize)]
 struct DecisionResult<'a> {
     tenant: &'a TenantId,

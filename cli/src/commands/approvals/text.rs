@@ -1,5 +1,3 @@
-//! Formats approvals as text.
-
 use std::fmt::Write as _;
 
 use comfy_table::Cell;
@@ -12,7 +10,6 @@ use crate::output::{Output, StatusColor, lines, readable_json, short, summary, t
 /// Maximum characters of arguments in a list.
 const ARGUMENTS_CHARS: usize = 48;
 
-/// Formats waiting approvals, one per row.
 pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
     if found.is_empty() {
         return "No approvals waiting.".into();
@@ -40,7 +37,6 @@ pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
     text
 }
 
-/// Names the approvers who have to agree.
 fn needs(approval: &Approval) -> String {
     let all: Vec<String> = approval.needs.iter().map(RequiredApprovers::in_words).collect();
     all.join(" and ")
@@ -73,7 +69,6 @@ pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
     )
 }
 
-/// Formats all details of an approval.
 pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String {
     let mut text = String::new();
     let (color, word) = match approval.state.as_str() {
@@ -123,7 +118,6 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
     text
 }
 
-/// The result of a decision.
 pub(super) fn decided(tenant: &str, (id, call): (&str, &str), state: &str, missing: u32) -> String {
     match (state, missing) {
         ("approved", _) => format!("{tenant}:{id} approved: {call} continues"),

@@ -35,8 +35,6 @@ pub(crate) struct ExportArgs {
     follow: Follow,
 }
 
-/// Runs the export.
-///
 /// # Errors
 /// Redis does not respond, or the file cannot be written.
 pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Result<(), Failure> {

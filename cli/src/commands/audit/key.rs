@@ -31,8 +31,6 @@ pub(crate) fn show(setup: &Setup, output: &Output) -> Result<(), Failure> {
     show_key(signer.key_id(), &signer, output)
 }
 
-/// Creates a signing key.
-///
 /// # Errors
 /// The file exists or cannot be written, or `/dev/urandom` cannot be read.
 pub(crate) fn make(path: &Path, output: &Output) -> Result<(), Failure> {

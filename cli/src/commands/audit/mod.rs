@@ -43,8 +43,6 @@ pub(crate) enum AuditCommand {
     Key(key::Key),
 }
 
-/// Runs the command.
-///
 /// # Errors
 /// The errors of the subcommand.
 pub(crate) async fn run(setup: &Setup, args: &Audit, output: &Output) -> Result<(), Failure> {

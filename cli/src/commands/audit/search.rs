@@ -55,8 +55,6 @@ struct SearchResult {
     cursors: Vec<String>,
 }
 
-/// Runs the search.
-///
 /// # Errors
 /// Redis does not respond.
 pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result<(), Failure> {

@@ -57,8 +57,6 @@ pub(crate) struct Verify {
     against: References,
 }
 
-/// Runs the verification.
-///
 /// # Errors
 /// The export was changed, or a file cannot be read.
 pub(crate) async fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
@@ -125,7 +123,7 @@ pub(crate) fn verified(
     Ok(verifier.finish(anchors, until_ms))
 }
 
-/// Returns a point in time, ms.
+/// Returns a point in time in milliseconds.
 ///
 /// # Errors
 /// The value is a duration, not a time.

@@ -8,10 +8,8 @@ use tokio::sync::mpsc;
 
 use crate::failure::Failure;
 
-/// One input of the user.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// A line of text.
     Line(String),
     /// Ctrl-C.
     Interrupt,
@@ -19,7 +17,6 @@ pub(super) enum Key {
     End,
 }
 
-/// The stream of user input.
 pub(super) struct Keys {
     lines: mpsc::Receiver<String>,
     interrupts: Signal,
@@ -39,7 +36,6 @@ impl Keys {
         Ok(Self { lines, interrupts: signal(SignalKind::interrupt()).map_err(Failure::failed)? })
     }
 
-    /// Returns the next input.
     pub(super) async fn next(&mut self) -> Key {
         tokio::select! {
             line = self.lines.recv() => line.map_or(Key::End, Key::Line),
@@ -58,7 +54,8 @@ fn read(send: &mpsc::Sender<String>) {
     let mut stdin = stdin.lock();
     loop {
         let mut line = Vec::new();
-        // A longer line exceeds the maximum length of a message. Its beginning is sufficient to reject it.
+        // A longer line exceeds the maximum length of a message. The beginning of the line is sufficient to reject the
+        // message.
         let max = limits::TASK_DESCRIPTION_BYTES_MAX as u64 + 2;
         match (&mut stdin).take(max).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,

@@ -92,14 +92,12 @@ pub(crate) async fn run(setup: &Setup, args: &Chat, output: &Output) -> Result<(
     Ok(())
 }
 
-/// Returns a unique ID for a new conversation.
 fn new_session() -> Result<SessionId, Failure> {
     let unique = tickfleet_store::incarnation("c", "chat");
     let plain: String = unique.as_str().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     SessionId::new(plain).map_err(Failure::failed)
 }
 
-/// Converts an error of a session to a failure.
 fn failed(error: SessionError) -> Failure {
     match error {
         SessionError::Store(error) => error.into(),

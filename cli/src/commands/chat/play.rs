@@ -7,12 +7,9 @@ use super::keys::Keys;
 use super::show::{ConversationPrinter, ExchangeSpinner};
 use crate::failure::Failure;
 
-/// How an exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExchangeEnd {
-    /// The exchange ended with an answer.
     Answered,
-    /// The exchange ended without an answer.
     NotAnswered,
     /// The user left. The task is being canceled.
     Left,

@@ -1,5 +1,3 @@
-//! Prints a conversation.
-
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,7 +10,6 @@ use crate::output::{Output, StatusColor, short};
 
 /// Maximum characters of a text within a line.
 const TEXT_CHARS: usize = 140;
-/// Time between two frames of the spinner.
 const SPIN_EVERY: Duration = Duration::from_millis(120);
 
 /// Prints a conversation with one agent. Content goes to stdout, everything else to stderr.
@@ -21,7 +18,7 @@ pub(super) struct ConversationPrinter<'a> {
     agent: &'a AgentId,
 }
 
-/// The spinner of one exchange. Dropping this removes the spinner.
+/// Dropping this value removes the spinner of an exchange.
 pub(super) struct ExchangeSpinner<'a> {
     output: &'a Output,
     agent: &'a AgentId,
@@ -39,7 +36,6 @@ impl<'a> ConversationPrinter<'a> {
         Self { output, agent }
     }
 
-    /// Prints the start of a conversation.
     pub(super) fn greeting(&self, session: &Session, before: usize) {
         let goes_on = if before == 0 { String::new() } else { format!(", continuing after {before} exchanges") };
         let agent = self.agent;
@@ -47,7 +43,6 @@ impl<'a> ConversationPrinter<'a> {
             .note(&format!("Session {} with {agent}{goes_on}. Ctrl-C cancels the task, Ctrl-D exits.", session.id()));
     }
 
-    /// Prints the prompt.
     pub(super) fn prompt(&self) {
         use std::io::Write as _;
         // If the prompt cannot be written, the conversation still works.
@@ -55,18 +50,15 @@ impl<'a> ConversationPrinter<'a> {
         let _ = std::io::stderr().flush();
     }
 
-    /// Prints the end of a conversation.
     pub(super) fn farewell(&self, session: &Session) {
         let id = session.id();
         self.output.note(&format!("\nTo continue: tickfleet chat --agent {} --session {id}", self.agent));
     }
 
-    /// Prints a message for the user.
     pub(super) fn problem(&self, text: &str) {
         self.output.note(text);
     }
 
-    /// Starts the spinner of an exchange.
     pub(super) fn begin(&self) -> ExchangeSpinner<'a> {
         let spinner = if self.output.json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
@@ -79,7 +71,6 @@ impl<'a> ConversationPrinter<'a> {
 }
 
 impl ExchangeSpinner<'_> {
-    /// Prints a message for the user.
     pub(super) fn problem(&self, text: &str) {
         self.spinner.suspend(|| self.output.note(text));
     }
@@ -105,7 +96,7 @@ impl ExchangeSpinner<'_> {
         };
         match event {
             TaskEvent::Accepted { .. } => Vec::new(),
-            // The text of this plan is the final answer. It arrives again as a separate event.
+            // The text of this plan is the final answer, which also arrives as a separate event.
             TaskEvent::Plan { calls, .. } if calls.is_empty() => Vec::new(),
             TaskEvent::Plan { model, text, calls } => {
                 let said = if text.trim().is_empty() { model.clone() } else { format!("{model}: {}", text.trim()) };

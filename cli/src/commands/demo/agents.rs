@@ -24,21 +24,18 @@ use crate::fleet::{self, ProbeAddress, Roles};
 use crate::output::{Output, StatusColor};
 use crate::setup::Setup;
 
-/// The longest wait for an answer. It includes the lease of the killed worker, which must end first.
+/// The longest wait for an answer. The lease of the killed worker must end first, so the wait includes this lease.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two checks of the ledger. When the ledger contains the post, the worker is killed.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The post of each round.
 const POSTS: [&str; 2] =
     ["Argue in one place: research boards are shared now.", "Shared boards, second day: now with tags."];
 
 /// The content of the demo's knowledge base.
 const BOARDS: &str = include_str!("boards.md");
 
-/// The result of the second act.
 #[derive(Debug, Serialize)]
 pub(super) struct Agents {
-    /// One round per task.
     pub(super) rounds: Vec<Round>,
 }
 
@@ -49,14 +46,11 @@ pub(super) struct Round {
     pub(super) outcome: &'static str,
     /// Number of requests to the model in the round.
     pub(super) asked: usize,
-    /// How often the post was published.
     pub(super) posted: usize,
-    /// True if the worker was killed during the round.
     pub(super) killed: bool,
 }
 
 impl Agents {
-    /// Describes the checks that failed.
     pub(super) fn broken(&self) -> Vec<String> {
         let mut broken = Vec::new();
         for (round, number) in self.rounds.iter().zip(1..) {
@@ -181,8 +175,8 @@ fn task(post: &str, inbox: &InboxName) -> anyhow::Result<Task> {
     })
 }
 
-/// Waits for the reply to the task of `atlas`. The inbox also receives replies to tasks that `atlas` delegates; they
-/// are skipped.
+/// Waits for the reply to the task of `atlas`. Skips replies to tasks that `atlas` delegates, which the inbox also
+/// receives.
 async fn answer(client: &Client, inbox: &InboxName) -> Result<Reply, Failure> {
     let mut replies = client.replies(&tenant()?, inbox);
     loop {

@@ -1,11 +1,9 @@
-//! The team calendar of the fake services: a small MCP server. It uses streamable HTTP without sessions. Therefore the
+//! The team calendar of the fake services: a small MCP server. The server uses streamable HTTP without sessions, so the
 //! response to every request is one JSON message.
 
 use serde_json::{Value, json};
 
-/// The path of the calendar on the fake services.
 pub(super) const PATH: &str = "/mcp";
-/// A fake token.
 pub(super) const TOKEN: &str = "stand-in-for-a-calendar-token";
 /// Supported versions of the protocol, the newest first.
 const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
@@ -13,7 +11,6 @@ const METHOD_NOT_FOUND: i32 = -32601;
 const INVALID_REQUEST: i32 = -32600;
 const INVALID_PARAMS: i32 = -32602;
 
-/// A parsed message of a client.
 #[derive(Debug, PartialEq)]
 pub(super) enum ParsedMessage {
     /// A message that needs no response.
@@ -24,15 +21,12 @@ pub(super) enum ParsedMessage {
     Call { id: Value, call: CalendarCall },
 }
 
-/// A tool call.
 #[derive(Debug, PartialEq)]
 pub(super) enum CalendarCall {
     List,
-    /// Books this meeting.
     Book(Value),
 }
 
-/// Parses a message.
 pub(super) fn parse_message(message: &Value) -> ParsedMessage {
     let id = message["id"].clone();
     if !message.is_object() {
@@ -57,7 +51,8 @@ pub(super) fn parse_message(message: &Value) -> ParsedMessage {
     }
 }
 
-/// Returns the response to a tool call. It contains the output as JSON, and as text for clients that only support text.
+/// Returns the response to a tool call. The response contains the output as JSON, and as text for clients that only
+/// support text.
 pub(super) fn called(id: &Value, output: &Value) -> Value {
     answer(id, &json!({"content": [{"type": "text", "text": output.to_string()}], "structuredContent": output}))
 }

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use tickfleet_model::{TenantId, Turn};
 use tickfleet_protocol::parse_turn;
 
-/// The tenant of the day.
 pub(super) const TENANT: &str = "atlas-ux";
 /// Real duration of one hour of the day.
 const HOUR: Duration = Duration::from_secs(1);
@@ -24,10 +23,8 @@ pub(super) enum ServiceResponse {
     /// 429: too many requests, retry in a second.
     #[serde(rename = "429")]
     SlowDown,
-    /// 503: unavailable.
     #[serde(rename = "503")]
     Unavailable,
-    /// 403: permanently refused.
     #[serde(rename = "403")]
     Forbidden,
     /// The service handles the request, but the connection breaks during the response.
@@ -35,7 +32,6 @@ pub(super) enum ServiceResponse {
     Cut,
 }
 
-/// One turn as in `day.json`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -51,13 +47,12 @@ struct Entry {
     /// The responses of the fake services to the first requests of the turn, in order. Later requests succeed.
     #[serde(default)]
     stand_in: Vec<ServiceResponse>,
-    /// The turn's deadline, ms after the submit.
+    /// The turn's deadline, in milliseconds after the submit.
     #[serde(default)]
     expires_after_ms: Option<i64>,
-    /// Cancels the turn, with this reason.
+    /// If given, the turn is canceled with this reason.
     #[serde(default)]
     cancel: Option<String>,
-    /// How often the turn is submitted.
     #[serde(default = "once")]
     submits: usize,
 }
@@ -66,7 +61,6 @@ const fn once() -> usize {
     1
 }
 
-/// One turn of the day.
 pub(super) struct Planned {
     pub(super) at: String,
     /// When the turn is submitted, as time since the start of the day.
@@ -74,7 +68,7 @@ pub(super) struct Planned {
     pub(super) story: String,
     pub(super) turn: Turn,
     /// The text that each call sends to a service: its text, query or title. The fake services recognize the call by
-    /// it.
+    /// this text.
     pub(super) asks: Vec<Option<String>>,
     pub(super) stand_in: Vec<ServiceResponse>,
     pub(super) expires_after_ms: Option<i64>,
@@ -83,14 +77,11 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// The ID of the turn, which is unique in the day.
     pub(super) fn turn_id(&self) -> String {
         self.turn.id.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 }
 
-/// Returns all turns of the day, in order.
-///
 /// # Errors
 /// The embedded file is invalid, which is a bug.
 pub(super) fn plan() -> Result<Vec<Planned>> {
@@ -106,7 +97,6 @@ pub(super) fn plan() -> Result<Vec<Planned>> {
     Ok(planned)
 }
 
-/// Converts `HH:MM` to minutes since midnight.
 fn minutes(at: &str) -> Option<u32> {
     let (hours, minutes) = at.split_once(':')?;
     Some(hours.parse::<u32>().ok()? * 60 + minutes.parse::<u32>().ok()?)
@@ -150,8 +140,6 @@ fn asked(arguments: &str) -> Option<String> {
     asked.as_str().map(ToOwned::to_owned)
 }
 
-/// Returns the tenant of the day as an ID.
-///
 /// # Errors
 /// None in practice: the name is a constant.
 pub(super) fn tenant() -> Result<TenantId> {

@@ -56,8 +56,8 @@ const HASTE: [(&str, &str); 3] = [
     ("TICKFLEET_WORKER_LEASE", "3s"),
 ];
 
-/// The files of the demo's configuration folder, without tools that a machine may lack. All other files are the
-/// built-in ones.
+/// The files of the demo's configuration folder, without the tools that some machines cannot run. All other files are
+/// the built-in ones.
 const MCP: &str = include_str!("mcp.yaml");
 const TOOLS: &str = include_str!("../../../../config/tools.yaml");
 /// The built-in permissions, with additional rows for `sleep` and the calendar's tools.
@@ -95,8 +95,6 @@ pub(crate) struct Demo {
     stay: bool,
 }
 
-/// Plays the demo.
-///
 /// # Errors
 /// The fleet cannot be started or ends too early; [`Failure::Reported`] if a check failed.
 pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
@@ -116,7 +114,7 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
         Some(redis) => redis.stop().await,
         None => Ok(()),
     };
-    // Nothing else cleans up: leftovers stay in the system's temporary folder.
+    // Ignore errors: leftovers stay in the system's temporary folder.
     drop(std::fs::remove_dir_all(&dir));
     drop(std::fs::remove_dir_all(probed.workspaces()));
     let report = outcome?;
@@ -188,7 +186,6 @@ async fn other_acts(
     Ok(())
 }
 
-/// Plays the day on its own fleet.
 async fn first_act(
     setup: &Setup,
     (day, left_out): (&[Planned], &SkippedKinds),

@@ -1,5 +1,5 @@
-//! A scripted model behind an OpenAI-compatible API. It plays atlas, archy and kelly, which it distinguishes by their
-//! system prompts. It logs its responses.
+//! A scripted model behind an OpenAI-compatible API. The model plays atlas, archy and kelly, which it distinguishes by
+//! their system prompts. The model logs its responses.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -13,10 +13,9 @@ use serde_json::{Value, json};
 
 /// In kelly's task, the text of the post follows these words.
 pub(super) const PUBLISH: &str = "Publish this post, word for word: ";
-/// The question that `archy` gets.
 const QUESTION: &str = "What do we tell people about shared research boards?";
 
-/// The running model. Dropping this stops it.
+/// The running model. Dropping this value stops the model.
 pub(super) struct Model {
     /// The value for `OPENAI_BASE_URL`.
     pub(super) base_url: String,
@@ -24,12 +23,9 @@ pub(super) struct Model {
     serving: tokio::task::JoinHandle<()>,
 }
 
-/// One response.
 #[derive(Debug, Clone)]
 pub(super) struct ModelOutput {
-    /// The agent that received the response.
     pub(super) agent: &'static str,
-    /// A short description of the response.
     pub(super) what: String,
 }
 
@@ -90,13 +86,11 @@ fn called(tool: &str, arguments: &Value) -> String {
     about.map_or_else(|| tool.to_owned(), |about| format!("{tool}: {about}"))
 }
 
-/// The next response in the script.
 enum ScriptedResponse {
     Words(String),
     Call(&'static str, Value),
 }
 
-/// One request to the model.
 struct ModelRequest<'a> {
     agent: &'static str,
     task: &'a str,
@@ -148,7 +142,7 @@ impl<'a> ModelRequest<'a> {
         }
     }
 
-    /// Returns the text of the post. It follows the instruction in the first line of the task.
+    /// Returns the text of the post, which follows the instruction in the first line of the task.
     fn post(&self) -> &'a str {
         let line = self.task.lines().next().unwrap_or_default();
         line.split_once(": ").map_or(line, |(_, words)| words)

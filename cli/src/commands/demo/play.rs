@@ -16,14 +16,13 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// If no reply arrives for this long, the missing replies are not waited for any longer.
+/// If no reply arrives for this long, the demo stops waiting for missing replies.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// How long to wait for surplus replies after all expected replies have arrived.
 const ENCORE: Duration = Duration::from_millis(300);
 /// The tool that delegates a task. Its output contains the ID of the task, which gets its own reply.
 const DELEGATE: &str = "delegate_task";
 
-/// The replies that have arrived.
 #[derive(Default)]
 struct Collected {
     turns: BTreeMap<String, Vec<(Instant, Reply)>>,
@@ -131,7 +130,7 @@ fn delegated(reply: &Reply) -> Vec<String> {
     made.filter_map(|result| job(result.output.as_ref()?.get())).collect()
 }
 
-/// Reads the admissions of a turn from its record. Also returns how long the turn waited for them, ms.
+/// Reads the admissions of a turn from its record. Also returns how long (in ms) the turn waited for these admissions.
 async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>, i64), Failure> {
     let turn = match client.store(&planned.turn.tenant).turn_view(&name(planned)?).await? {
         TurnView::Finished(finished) => finished,

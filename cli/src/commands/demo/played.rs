@@ -1,12 +1,9 @@
-//! The results of the played day.
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tickfleet_client::Reply;
 use tickfleet_store::AdmissionNote;
 
-/// All results of the day.
 pub(super) struct DayResult {
     /// One result per turn of the day, in order.
     pub(super) turns: Vec<PlayedTurn>,
@@ -14,15 +11,13 @@ pub(super) struct DayResult {
     pub(super) tasks: BTreeMap<String, Vec<Reply>>,
 }
 
-/// The result of one turn.
 pub(super) struct PlayedTurn {
     /// Each reply, with the time since the submit. There must be exactly one.
     pub(super) replies: Vec<(Duration, Reply)>,
     /// How often a repeated submit was recognized as a duplicate.
     pub(super) duplicates: usize,
-    /// The admissions of the turn, from its record.
     pub(super) slices: Vec<AdmissionNote>,
-    /// How long the turn waited for windows, ms. The wait lasts from its acceptance to its last slice. If it had no
-    /// slice, the wait lasts to its end.
+    /// How long (in ms) the turn waited for windows. The wait lasts from the turn's acceptance to its last slice. If
+    /// the turn had no slice, the wait lasts to the turn's end.
     pub(super) waited_ms: i64,
 }

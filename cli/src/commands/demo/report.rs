@@ -17,9 +17,7 @@ use super::stand_in::Ledger;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// True if every check passed.
     pub(super) ok: bool,
-    /// The checks that failed.
     pub(super) broken: Vec<String>,
     pub(super) turns: usize,
     pub(super) agents: usize,
@@ -71,7 +69,6 @@ pub(super) struct Latency {
     pub(super) unhindered: Figures,
 }
 
-/// Times in milliseconds.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Figures {
     pub(super) turns: usize,
@@ -96,7 +93,6 @@ pub(super) struct RequestCounts {
     pub(super) connections_cut: usize,
 }
 
-/// One turn of the day.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) at: String,
@@ -108,7 +104,6 @@ pub(super) struct Row {
     pub(super) calls: Vec<CallRow>,
 }
 
-/// One call.
 #[derive(Debug, Serialize)]
 pub(super) struct CallRow {
     pub(super) tool: String,
@@ -166,7 +161,6 @@ impl Report {
     }
 }
 
-/// All results of a turn, from all its replies.
 fn results(turn: &PlayedTurn) -> impl Iterator<Item = &CallResult> {
     turn.replies.iter().flat_map(|(_, reply)| &reply.results)
 }
@@ -267,8 +261,7 @@ impl Latency {
 impl Figures {
     fn new(mut took: Vec<Duration>) -> Self {
         took.sort_unstable();
-        // Nearest-rank percentile: the smallest value such that at least this percentage of the values does not exceed
-        // it.
+        // Nearest-rank percentile: the smallest value that at least this percentage of the values does not exceed.
         let at = |percent: usize| took.get((took.len() * percent).div_ceil(100).saturating_sub(1)).copied();
         Self { turns: took.len(), p50_ms: ms(at(50).unwrap_or_default()), p99_ms: ms(at(99).unwrap_or_default()) }
     }

@@ -20,10 +20,8 @@ use crate::output::{Output, StatusColor, lines, short, table};
 
 /// Maximum characters of a message in the table. The lines of the table have at most 110 characters.
 const TOLD_CHARS: usize = 87;
-/// The columns of the day's table.
 const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", "WAITED"];
 
-/// Returns the introduction.
 pub(super) fn opening(
     day: &[Planned],
     policy: &Policy,
@@ -56,7 +54,6 @@ pub(super) fn opening(
     )
 }
 
-/// The tools that the day calls, by kind.
 fn tools_by_kind(day: &[Planned], kinds: &Kinds, left_out: &SkippedKinds, output: &Output) -> String {
     let called: BTreeSet<&str> = day.iter().flat_map(|p| &p.turn.calls).map(|call| call.tool.as_str()).collect();
     let mut text = String::new();
@@ -76,7 +73,6 @@ fn tools_by_kind(day: &[Planned], kinds: &Kinds, left_out: &SkippedKinds, output
     text
 }
 
-/// Formats one reply when it arrives.
 pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
     let id = reply.id().map(ToString::to_string).unwrap_or_default();
     let planned = day.iter().find(|planned| planned.turn_id() == id);
@@ -92,7 +88,6 @@ pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
     format!("{at:5}  {} {story}: {came}", output.paint(StatusColor::Strong, &reply.agent))
 }
 
-/// Formats the whole report.
 pub(super) fn account(report: &Report, output: &Output) -> String {
     let mut text = format!("\n{}\n", output.paint(StatusColor::Strong, "The day, call by call"));
     // Writing to a `String` cannot fail, here and below.
@@ -261,7 +256,6 @@ fn verdict(report: &Report, output: &Output) -> String {
 pub(super) const SECOND_KEPT: &str = "Both tasks were answered, and each post was published once.";
 pub(super) const THIRD_KEPT: &str = "Every payment was decided as expected, and none was paid twice.";
 
-/// The verdict on an act.
 pub(super) fn verdict_on(broken: &[String], kept: &str, output: &Output) -> String {
     if broken.is_empty() {
         return format!("\n{}\n", output.paint(StatusColor::Good, kept));

@@ -18,21 +18,18 @@ use serde_json::{Value, json};
 use super::calendar::{self, CalendarCall, ParsedMessage};
 use super::day::{Planned, ServiceResponse};
 
-/// Maximum bytes of a request.
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
-/// Fake tokens.
 pub(super) const BOT_TOKEN: &str = "100200300:stand-in-for-a-bot-token";
 pub(super) const X_USER_TOKEN: &str = "stand-in-for-a-user-token";
 pub(super) const X_BEARER_TOKEN: &str = "stand-in-for-a-bearer-token";
 
-/// The running fake services. Dropping this stops them.
+/// Dropping this value stops the fake services.
 pub(super) struct StandIn {
     pub(super) base_url: String,
     services: Arc<Services>,
     serving: tokio::task::JoinHandle<()>,
 }
 
-/// The ledger of the services, and their scripted responses.
 struct Services {
     /// The index of the turn to which each text, query or title belongs.
     turns: HashMap<String, usize>,
@@ -51,11 +48,11 @@ pub(super) struct Ledger {
     pub(super) looks: usize,
     /// Number of failures by kind of response. Successful responses are not counted.
     pub(super) troubles: BTreeMap<ServiceResponse, usize>,
-    /// Number of times that each message was sent, by its text.
+    /// Maps the text of each message to how often the message was sent.
     pub(super) messages: BTreeMap<String, usize>,
-    /// Number of times that each post was published, by its text.
+    /// Maps the text of each post to how often the post was published.
     pub(super) posts: BTreeMap<String, usize>,
-    /// All bookings of each meeting, by its title.
+    /// Maps the title of each meeting to all bookings of the meeting.
     pub(super) meetings: BTreeMap<String, Vec<Value>>,
 }
 
@@ -87,14 +84,12 @@ impl Ledger {
     }
 }
 
-/// One request.
 struct ServiceRequest {
     action: ServiceAction,
-    /// The text, query or title of the request. It identifies the turn.
+    /// The text, query or title of the request. This value identifies the turn.
     text: String,
 }
 
-/// The requested action.
 enum ServiceAction {
     /// Sends a message to this chat.
     Message(Value),
@@ -104,7 +99,6 @@ enum ServiceAction {
     Tool(Value, CalendarCall),
 }
 
-/// The service that a request is for.
 #[derive(Debug, Clone, Copy)]
 enum Service {
     Telegram,
@@ -137,7 +131,6 @@ impl StandIn {
         Ok(Self { base_url, services, serving })
     }
 
-    /// Returns a copy of the ledger.
     pub(super) fn ledger(&self) -> Ledger {
         self.services.ledger.lock().clone()
     }
@@ -266,7 +259,6 @@ fn parameter(query: &str, name: &str) -> String {
     decoded(value.map_or("", |(_, value)| value))
 }
 
-/// Decodes a percent-encoded text.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -8,7 +8,6 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// The console, which shows the current act.
 pub(super) struct DemoConsole {
     console: Option<Console>,
 }
@@ -30,7 +29,6 @@ impl DemoConsole {
         watched
     }
 
-    /// Returns a line with the link to the console.
     pub(super) fn invitation(&self) -> String {
         let link = self.console.as_ref().map(|console| format!("Watch it in a browser: {}", console.link()));
         link.unwrap_or_default()

@@ -18,8 +18,8 @@ pub(super) fn counted(words: impl Iterator<Item = (String, StatusColor)>, output
     counts.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the first sentences of a text that fit into `chars_max` characters. If the first sentence does not fit, it
-/// is cut.
+/// Returns the first sentences of a text that fit into `chars_max` characters. If the first sentence does not fit, cuts
+/// the sentence.
 pub(super) fn whole_sentences(text: &str, chars_max: usize) -> String {
     let ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
     let mut ends = ends.chain([text.len()]);

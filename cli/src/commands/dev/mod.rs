@@ -68,13 +68,10 @@ pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
     Setup::of(&sources, &global.extensions, Some(&python))
 }
 
-/// Returns true if every agent has the trial tools.
 fn has_trial_tools(setup: &Setup) -> bool {
     setup.settings().permission.trial_tools && setup.configuration.samples().contains(&"permissions.yaml")
 }
 
-/// Runs until a signal.
-///
 /// # Errors
 /// The reason why the fleet cannot start; [`Failure::RedisReported`] if the chosen Redis cannot be reached.
 pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
@@ -132,25 +129,22 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
         redis_cli: redis_cli(&redis),
     };
     let outcome = serve(&setup.at(redis.url()), &place, console_on(args.console), shutdown, output).await;
-    // In every case, let Redis save its data before it stops. If this process dies earlier, Redis' watchdog stops
-    // Redis.
+    // Let Redis save its data before it stops, even if serving failed. If this process dies earlier, Redis' watchdog
+    // stops Redis.
     redis.stop().await.map_err(Failure::failed)?;
     outcome
 }
 
-/// The requested port. The flag is false: the console must use exactly this port.
+/// Returns the requested port. `false` means that the console must use exactly this port.
 fn console_on(port: Option<u16>) -> Option<(u16, bool)> {
     port.map(|port| (port, false))
 }
 
-/// Where the fleet keeps its data.
 #[derive(Default)]
 struct DataLocation {
-    /// A description of the location.
     place: String,
     /// The URL for other commands; `None` if they find the data without a URL.
     url: Option<String>,
-    /// The `redis-cli` command that connects to the data.
     redis_cli: Option<String>,
 }
 
@@ -165,15 +159,15 @@ fn chosen_is_away(failure: Failure) -> Failure {
 }
 
 /// Creates the folder for this user only, and excludes it from Git. An existing folder is not changed, because it may
-/// contain other files. Errors are ignored, because `.gitignore` is optional.
+/// contain other files. Errors are ignored: `.gitignore` is optional, and a missing folder fails the next step.
 fn make_private(dir: &Path) {
     if !dir.exists() && DirBuilder::new().recursive(true).mode(0o700).create(dir).is_ok() {
         let _ = std::fs::write(dir.join(".gitignore"), "*\n");
     }
 }
 
-/// Runs the fleet. If `console` is given, also serves a console on its port. If the flag is true, the console may use
-/// another port.
+/// Runs the fleet. If `console` is given, also serves a console on its port. If the flag in `console` is true, the
+/// console can use another port.
 async fn serve(
     setup: &Setup,
     place: &DataLocation,
@@ -206,7 +200,6 @@ async fn serve(
     Ok(())
 }
 
-/// Returns the welcome message: what runs, and which commands to try next.
 fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&Console>) -> String {
     let slots = setup.settings().worker.slots;
     let url =
@@ -227,7 +220,6 @@ fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&
     )
 }
 
-/// Returns instructions for submitting a turn over HTTP.
 fn over_http(setup: &Setup, console: &Console) -> String {
     let (address, key) = console.for_services();
     let call = if has_trial_tools(setup) {
@@ -250,7 +242,6 @@ fn redis_cli(redis: &PrivateRedis) -> Option<String> {
     Some(format!("  redis-cli -s {}\n", quoted(&redis.socket()?.display().to_string())))
 }
 
-/// Returns commands that work with this configuration.
 fn next_steps(setup: &Setup) -> String {
     let program = program();
     let dir = setup.sources().dir.as_deref();

@@ -38,8 +38,6 @@ struct User {
     rules: Vec<String>,
 }
 
-/// Prints the rules.
-///
 /// # Errors
 /// Stdout cannot be written.
 pub(crate) fn run(setup: &Setup, args: &Acl, output: &Output) -> Result<(), Failure> {

@@ -6,11 +6,11 @@ use tickfleet_store::ServerFacts;
 use super::Finding;
 use crate::setup::Setup;
 
-/// The first release with `WAITAOF`, for Redis and for Valkey, which continued Redis' version numbers.
+/// The first release with `WAITAOF`. The number applies to Redis and to Valkey, which continued Redis' version numbers.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 
-/// The durability that the configuration requires before a call runs: by the setting, and by each tool with its own
-/// value.
+/// The durability that the configuration requires before a call runs: the general setting, and the value of each tool
+/// that has its own.
 pub(crate) fn durability_needs(setup: &Setup) -> Vec<(String, Durability)> {
     let setting = ("worker.durable".to_owned(), setup.settings().worker.durable);
     let tools = &setup.configuration.tools.tools;

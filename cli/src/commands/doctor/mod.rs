@@ -1,6 +1,6 @@
 //! `tickfleet doctor`: checks whether this Redis is suitable for a fleet's state, whether the queues are healthy, and
 //! whether the stored data is consistent. This file collects the data. [`server`], [`cluster`], [`queues`] and
-//! [`seals`] check the data, and [`repair`] repairs it. [`away`] handles unreachable primaries.
+//! [`seals`] check the data, and [`repair`] repairs it. [`unreachable`] handles unreachable primaries.
 
 pub(crate) mod acl;
 mod cluster;
@@ -24,7 +24,6 @@ use crate::failure::{Failure, is_away};
 use crate::output::{Output, StatusColor};
 use crate::setup::Setup;
 
-/// Maximum number of dead letters shown.
 const DEAD_SHOWN: usize = 3;
 
 /// Check Redis and the health of the queues, with advice for each finding. Exit code 1 if a finding is FAIL.
@@ -46,7 +45,6 @@ pub(crate) struct Doctor {
     by: Option<String>,
 }
 
-/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(crate) enum Level {
@@ -55,7 +53,6 @@ pub(crate) enum Level {
     Fail,
 }
 
-/// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) level: Level,
@@ -86,8 +83,6 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// Runs all checks and prints the report.
-///
 /// # Errors
 /// [`Failure::Redis`] if Redis cannot be reached; [`Failure::Reported`] if a finding is severe enough to fail.
 pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result<(), Failure> {
@@ -283,7 +278,6 @@ async fn any_tenant_is_set(stores: &[Store]) -> bool {
     false
 }
 
-/// Joins the first lines of a message into one line.
 fn in_one_line(message: &str) -> String {
     const LINES_MAX: usize = 5;
     let lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -332,7 +326,6 @@ async fn tool_lists(store: &Store) -> Result<Vec<Finding>, StoreError> {
     Ok((left_out > 0).then(|| Finding::warn("tool lists", says, advice)).into_iter().collect())
 }
 
-/// Findings about waiting work, about the processes that handle this work, and about dead letters.
 async fn waiting(setup: &Setup, store: &Store, facts: &ShardFacts) -> Result<Vec<Finding>, StoreError> {
     let backlog = store.backlog(&[], &[]).await?;
     let mut findings = queues::backlog(&backlog, setup.settings());

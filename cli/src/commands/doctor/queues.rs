@@ -13,10 +13,10 @@ use crate::output::short;
 use crate::output::time_format::millis;
 use crate::output::time_format::{from_now, span};
 
-/// If work waits longer than this to be read, no process reads it, ms.
+/// If work waits longer than this time (ms) to be read, no process reads it.
 const UNREAD_MS_MAX: i64 = 10_000;
-/// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this, no scheduler checks it,
-/// ms.
+/// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this time (ms), no scheduler
+/// checks it.
 const LATE_MS_MAX: i64 = 2_000;
 /// Maximum number of consumers that a finding names.
 const NAMED_MAX: usize = 5;
@@ -208,7 +208,7 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
     findings
 }
 
-/// Reports the number of dead letters, and describes the newest ones. Leaves out their text, which may contain
+/// Reports the number of dead letters, and describes the newest ones. Leaves out their text, which can contain
 /// anything.
 pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> Finding {
     if count == 0 {

@@ -17,9 +17,8 @@ use crate::setup::Setup;
 const CHECKED: usize = 200;
 /// Maximum number of entries of these seals that are read.
 const READ_MAX: usize = 20_000;
-/// Number of entries per read.
 const PAGE: usize = 500;
-/// If entries stay unsealed, or seals stay unanchored, for longer than this, no process does that work, ms.
+/// If entries stay unsealed, or seals stay unanchored, for longer than this time (ms), no process does the work.
 const LATE_MS_MIN: i64 = 30_000;
 
 /// Checks a shard. Returns no findings if no key is configured and nothing was ever sealed.

@@ -6,14 +6,14 @@ use super::Finding;
 
 /// The oldest release with all features that our scripts need.
 const RELEASE_MIN: (u32, u32) = (7, 0);
-/// Maximum tolerated difference between the server's clock and this machine's clock, ms. A larger one confuses people.
+/// Maximum tolerated difference (ms) between the server's clock and this machine's clock. A larger difference confuses
+/// people.
 const CLOCK_DIFFERENCE_MS_MAX: i64 = 1_000;
-/// Memory use at which new work is rejected, percent of `maxmemory`.
+/// Memory use, in percent of `maxmemory`, at which new work is rejected.
 const MEMORY_PERCENT_FULL: u64 = 80;
-/// Memory use at which operators should act, percent of `maxmemory`.
+/// Memory use, in percent of `maxmemory`, at which operators should act.
 const MEMORY_PERCENT_WARN: u64 = 60;
 
-/// Runs all checks on the facts that the server reports.
 pub(super) fn check(facts: &ServerFacts) -> Vec<Finding> {
     let mut findings = vec![version(facts), role(facts), eviction(facts), durability(facts), memory(facts)];
     findings.extend(default_user(facts));
@@ -90,7 +90,7 @@ fn role(facts: &ServerFacts) -> Finding {
 pub(super) fn sentinels(says: &[SentinelReport]) -> Option<Finding> {
     const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
     let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
-    // The Sentinels are queried one after the other, so their answers may differ for a moment during a failover.
+    // The Sentinels are queried one after the other, so their answers can differ for a moment during a failover.
     let primary = named.iter().max_by_key(|name| named.iter().filter(|other| other == name).count())?;
     let agree = named.iter().filter(|name| name == &primary).count();
     let text = format!("{primary}, according to {agree} of {} sentinels", says.len());
@@ -121,7 +121,7 @@ fn eviction(facts: &ServerFacts) -> Finding {
     }
 }
 
-/// Reports which data a crash of the Redis server may lose. Restarts of workers or schedulers never lose data.
+/// Reports which data a crash of the Redis server can lose. Restarts of workers or schedulers never lose data.
 fn durability(facts: &ServerFacts) -> Finding {
     const ADVICE: &str = "CONFIG SET appendonly yes, and appendfsync everysec";
     let Some(aof) = facts.aof else {
@@ -182,7 +182,6 @@ fn memory(facts: &ServerFacts) -> Finding {
     }
 }
 
-/// Formats a size in a readable unit, such as `1.8 MiB`.
 fn rounded(bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
     match bytes / MIB {

@@ -3,7 +3,6 @@
 use super::Finding;
 use crate::failure::Failure;
 
-/// The shards that could not be checked.
 #[derive(Default)]
 pub(super) struct UnreachableShards {
     /// Shards whose primary does not respond.
@@ -14,12 +13,13 @@ pub(super) struct UnreachableShards {
 
 impl UnreachableShards {
     /// Returns true if the primary of this shard is already known to be unreachable. Then the check does not wait for
-    /// it again.
+    /// the primary again.
     pub(super) fn has(&self, shard: usize) -> bool {
         self.shards.iter().any(|away| usize::try_from(*away) == Ok(shard))
     }
 
-    /// Returns the findings about `shards`. If their primary is unreachable, returns a finding about that instead.
+    /// Returns the findings about `shards`. If the primary of the shards is unreachable, returns one finding about the
+    /// primary instead.
     ///
     /// # Errors
     /// Any other failure.

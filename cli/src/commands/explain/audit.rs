@@ -7,25 +7,23 @@ use tickfleet_store::{AuditSearch, AuditSearchResult, Store, TurnName, entry_ms}
 use super::{Explain, Story, StoryState};
 use crate::failure::Failure;
 
-/// Margin around the times in the record, ms. It is needed because entries are numbered by Redis' clock.
+/// Margin (ms) around the times in the record. It is needed because Redis' clock numbers the entries.
 const SLACK_MS: i64 = 1_000;
 /// Maximum number of entries that are read if no time is given.
 const READ_MAX: usize = 100_000;
 /// Maximum number of entries that are read if the user gives a time.
 const READ_MAX_ASKED: usize = 1_000_000;
-/// A turn without a record is assumed to end within this time after its start, ms. This is the default deadline.
+/// A turn without a record is assumed to end within this time (ms) after its start. The value is the default deadline.
 const LIFE_MS: i64 = 86_400_000;
 /// Maximum number of points at which the search starts to read. The points come from admissions and failed attempts.
 const LIKELY_MAX: usize = 32;
 
-/// The audit entries that were found.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Audit {
     /// The entries, unchanged from the log.
     pub(super) entries: Vec<Box<RawValue>>,
     /// True if there are no more entries.
     pub(super) complete: bool,
-    /// Number of log entries that were read.
     pub(super) read: usize,
 }
 
@@ -42,7 +40,7 @@ pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Story, args
         return Ok(Audit { complete: true, ..Audit::default() });
     }
     let Some(accepted) = story.accepted_ms else { return unrecorded(store, name, story.now_ms, args).await };
-    // The log is numbered by Redis' clock. The shard's clock may be ahead of it.
+    // The log is numbered by Redis' clock. The shard's clock can be ahead of Redis' clock.
     let ahead = store.clock_offset_ms().await?;
     let from_ms = args.since.map_or(accepted - ahead - SLACK_MS, |since| since.at(story.now_ms));
     let until_ms = args.until.map_or(story.ended_ms.unwrap_or(story.now_ms) + SLACK_MS, |until| until.at(story.now_ms));

@@ -56,31 +56,27 @@ pub(crate) struct Explain {
     until: Option<TimeArg>,
 }
 
-/// The state of a turn or task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum StoryState {
     /// No scheduler has read the message yet.
     Inbound,
-    /// It was rejected.
     Rejected,
-    /// It waits in a throttle queue.
+    /// Waits in a throttle queue.
     Lane,
-    /// It waits in a ready stream, or in the stream of an external runtime.
+    /// Waits in a ready stream, or in the stream of an external runtime.
     Ready,
-    /// A worker or an external runtime runs it.
+    /// A worker or an external runtime runs the turn or task.
     Running,
     /// A call failed and will be retried.
     Retry,
-    /// Its remaining calls are being ended without running.
+    /// The remaining calls are being ended without running.
     Ending,
-    /// It has ended.
     Done,
-    /// It has ended, and only its ID is still stored.
+    /// Has ended, and only the ID is still stored.
     Forgotten,
 }
 
-/// All that is known about a turn or task.
 #[derive(Debug, Serialize)]
 struct Story {
     tenant: TenantId,
@@ -125,7 +121,6 @@ struct Story {
     waits: Option<record::TurnWait>,
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
-    /// The call that the holder runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     running: Option<record::RunningCall>,
     retries: u64,
@@ -147,18 +142,15 @@ struct Story {
     /// The policy in force; `None` if no scheduler has announced one.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyInForce>,
-    /// Audit entries, and whether the list is complete.
     audit: Audit,
 }
 
-/// The identity of a policy.
 #[derive(Debug, Serialize)]
 struct PolicyInForce {
     generation: u64,
     digest: String,
 }
 
-/// The turn or task to explain.
 struct ExplainTarget {
     /// `None` if all tenants must be searched.
     tenant: Option<TenantId>,
@@ -166,8 +158,6 @@ struct ExplainTarget {
     position: Option<usize>,
 }
 
-/// Collects and prints the history.
-///
 /// # Errors
 /// The ID is unknown.
 pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Result<(), Failure> {
@@ -177,14 +167,13 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
     output.show(&story, |story| story::text(story, output))
 }
 
-/// A history as JSON, and as lines of text.
 #[derive(Debug, Serialize)]
 pub(crate) struct RenderedStory {
     story: Box<RawValue>,
     pub(crate) lines: Vec<String>,
 }
 
-/// Returns the history. The gateway and the live view use this function.
+/// The gateway and the live view use this function.
 ///
 /// # Errors
 /// The ID is unknown.
@@ -202,7 +191,6 @@ pub(crate) async fn render(
     Ok(RenderedStory { story: to_raw_value(&story).map_err(Failure::failed)?, lines })
 }
 
-/// Collects all that is known about the requested turn or task.
 async fn gather(setup: &Setup, client: &Client, target: &ExplainTarget, args: &Explain) -> Result<Story, Failure> {
     let mut found = None;
     for tenant in tenants(target, setup, client).await? {
@@ -245,7 +233,6 @@ async fn policy_in_force(store: &Store) -> Result<Option<PolicyInForce>, Failure
     Ok(generation.map(|generation| PolicyInForce { generation, digest: short_digest(&digest).to_owned() }))
 }
 
-/// Parses the name of the turn or task from the arguments.
 fn parse_target(args: &Explain) -> Result<ExplainTarget, Failure> {
     let (tenant, rest) = match args.id.split_once(':') {
         Some((tenant, rest)) => (Some(TenantId::new(tenant)?), rest),
@@ -262,7 +249,6 @@ fn parse_target(args: &Explain) -> Result<ExplainTarget, Failure> {
     Ok(ExplainTarget { tenant, turn: TurnId::new(turn)?, position })
 }
 
-/// The tenants to search.
 async fn tenants(target: &ExplainTarget, setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
     match &target.tenant {
         Some(tenant) => Ok([tenant.clone()].into()),
@@ -270,7 +256,6 @@ async fn tenants(target: &ExplainTarget, setup: &Setup, client: &Client) -> Resu
     }
 }
 
-/// Returns the stored data of this turn or task, or `None`.
 async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option<Story>, Failure> {
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;
@@ -288,14 +273,14 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
                 (&mut story.waits, counter.filter(|counter| record::is_configured(counter)))
             {
                 wait.limit = record::limit(&active.policy, &name.tenant, counter, &budget, now_ms);
-                // The wait ends with the counter. The timer of the throttle queue may be due before the counter has
-                // room.
+                // Show when the counter's period ends. The timer of the throttle queue may be due earlier, while the
+                // counter still has no room.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
             if let (StoryState::Retry, Some(id)) = (story.state, &live.turn.approval) {
                 let approval = client.approval(&name.tenant, id).await?;
                 let open = approval.filter(|approval| approval.state == "waiting" || approval.state == "approved");
-                // The gateway also shows the approval to keys with only the `view` permission.
+                // Redact the approval. The gateway also shows it to keys with only the `view` permission.
                 let open = open.map(|open| open.for_onlookers(&setup.report().redactor));
                 story.waits = story.waits.map(|wait| wait.or_for_approval(open));
             }
@@ -313,16 +298,16 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
     }
 }
 
-/// Time limit of one attempt with a tool in this configuration, ms. The limit of a typed tool may differ: it is not
-/// known here.
+/// Time limit (ms) of one attempt with a tool in this configuration. If the tool is a typed tool, its real limit may
+/// differ.
 fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
     let declared = setup.configuration.tools.tools.get(tool).and_then(|def| def.timeout_ms);
     let default = setup.settings().worker.tool_timeout.as_millis();
     declared.unwrap_or_else(|| u64::try_from(default).unwrap_or(u64::MAX))
 }
 
-/// Finds a turn without a record. It waits for a scheduler, was rejected, or ended too long ago. A generated ID
-/// contains the ID of the inbound entry. An ID given by the submitter is stored.
+/// Finds a turn without a record: the turn waits for a scheduler, was rejected, or ended too long ago. A generated ID
+/// contains the ID of the inbound entry. An ID that the submitter chose is stored.
 async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Option<Story>, Failure> {
     if let Some((from, entry)) = dead_letters::minted(name)
         && store.is_inbound(from, entry).await?
@@ -340,14 +325,13 @@ async fn not_admitted(store: &Store, name: &TurnName, now_ms: i64) -> Result<Opt
     Ok(remembered.map(|_| record::unadmitted(name, StoryState::Forgotten, None, now_ms)))
 }
 
-/// The history of a message that no scheduler has read, with the schedulers that could read it.
 async fn inbound(store: &Store, name: &TurnName, now_ms: i64) -> Result<Story, Failure> {
     let attendance = Some(QueueReaders::of_inbound(store, now_ms).await?);
     Ok(Story { attendance, ..record::unadmitted(name, StoryState::Inbound, None, now_ms) })
 }
 
-/// The history of a turn without a record, from the audit log. The tenant must be given: there are too many logs to
-/// search them all.
+/// Builds the history of a turn without a record from the audit log. The tenant must be given, because there are too
+/// many logs to search all of them.
 async fn remembered_by_audit(
     client: &Client,
     target: &ExplainTarget,
@@ -362,7 +346,6 @@ async fn remembered_by_audit(
     Ok((!story.audit.entries.is_empty()).then_some((name, story)))
 }
 
-/// The failure for an unknown ID. Names other places to search.
 fn unknown(target: &ExplainTarget, args: &Explain) -> Failure {
     let id = &target.turn;
     let tenant = &target.tenant;

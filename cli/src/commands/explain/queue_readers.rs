@@ -6,11 +6,10 @@ use tickfleet_store::{NodeView, Store};
 use crate::failure::Failure;
 use crate::output::time_format::span;
 
-/// If a runtime has not asked for work for this long, it counts as absent, ms. The reads of a runtime block for
+/// If a runtime has not asked for work for this time (ms), the runtime counts as absent. A runtime's read blocks for
 /// seconds, not for minutes.
 const RUNTIME_SILENT_MS: i64 = 60_000;
 
-/// The processes that could take a turn or task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "who", rename_all = "snake_case")]
 pub(super) enum QueueReaders {
@@ -25,17 +24,16 @@ pub(super) enum QueueReaders {
         busy: usize,
         /// Number of slots on live workers.
         slots: usize,
-        /// Time since the last heartbeat of the most recently lost worker, ms.
+        /// Time (ms) since the last heartbeat of the most recently lost worker.
         #[serde(skip_serializing_if = "Option::is_none")]
         gone_ms: Option<i64>,
     },
     /// Runtimes of an external agent that could take a task.
     Runtimes {
-        /// The stream that the runtimes read.
         stream: String,
         /// Number of runtimes that have ever read the stream.
         known: usize,
-        /// Time since a runtime last requested a task, ms.
+        /// Time (ms) since a runtime last requested a task.
         #[serde(skip_serializing_if = "Option::is_none")]
         asked_ms: Option<i64>,
     },
@@ -49,7 +47,6 @@ pub(super) enum QueueReaders {
 }
 
 impl QueueReaders {
-    /// Finds the readers of `queue`.
     pub(super) async fn of_queue(store: &Store, queue: &str, now_ms: i64) -> Result<Self, Failure> {
         if queue.starts_with("external:") {
             let runtimes = store.runtimes(queue).await?;
@@ -69,7 +66,6 @@ impl QueueReaders {
         })
     }
 
-    /// Finds the readers of the inbound streams.
     pub(super) async fn of_inbound(store: &Store, now_ms: i64) -> Result<Self, Failure> {
         let nodes = store.nodes(now_ms).await?;
         let alive = of_kind(&nodes, "s-").filter(|node| node.lease_left_ms > 0).count();

@@ -33,7 +33,6 @@ pub(super) enum Rule {
     DayCap,
     /// The day's calls of all agents of the tenant are used up.
     TenantDayCap,
-    /// A counter of a limit has reached its maximum.
     Limit,
     /// Other turns of the agent are ahead in the throttle queue.
     BehindOthers,
@@ -41,22 +40,19 @@ pub(super) enum Rule {
     NextLook,
     /// A failed call waits for its next attempt, or no worker can read the slice.
     Backoff,
-    /// The next call needs an approval.
     Approval,
     /// The turn waits for work that it began. Or it waits until a call of another turn ends, because
     /// that call is equal or may change a fact.
     Other,
-    /// An operator has paused the agent or the tenant.
     Paused,
     /// The tool of the next call accepts no calls, after failures or because it is paused.
     ToolRests,
 }
 
-/// Why a turn waits, and until when.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct TurnWait {
     pub(super) rule: Rule,
-    /// When the next call is eligible or is checked again, ms of shard time.
+    /// The shard time (ms) at which the next call is eligible or is checked again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,25 +67,21 @@ pub(super) struct TurnWait {
     pub(super) tenant_day_used: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tenant_day_cap: Option<u32>,
-    /// The turn or task that this turn waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) awaits: Option<String>,
     /// True if this turn did not begin `awaits`, but waits for a call of `awaits` that is equal or may change a fact.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) awaits_equal: bool,
-    /// Who paused the agent or tenant, why, and since when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pause: Option<Pause>,
     /// Number of the next attempt; `None` unless the turn waits to retry a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_try: Option<u64>,
-    /// The limit that the turn waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<LimitWait>,
     /// True if the turn had a concurrency slot of the limit, and returned the slot while its call waited.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) gave_places: bool,
-    /// The approval that the turn waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) approval: Option<Approval>,
     /// Why the tool of the next call accepts no calls.
@@ -97,20 +89,19 @@ pub(super) struct TurnWait {
     pub(super) rests: Option<String>,
 }
 
-/// The call that is running.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct RunningCall {
     /// Position of the first call without a result in Redis. Short calls after it may already have ended.
     pub(super) position: usize,
     pub(super) tool: String,
-    /// How long the holder has had the turn, ms.
+    /// How long (ms) the holder has had the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held_ms: Option<i64>,
-    /// Time limit of one attempt in this configuration, ms.
+    /// Time limit (ms) of one attempt in this configuration.
     pub(super) timeout_ms: u64,
 }
 
-/// The running call of the turn, if there is one. `timeout_ms` returns the time limit of one attempt with a tool.
+/// `timeout_ms` returns the time limit of one attempt with a tool.
 pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<RunningCall> {
     live.holder.as_ref()?;
     let call: Call = serde_json::from_str(live.next_call()?).ok()?;
@@ -127,7 +118,6 @@ pub(super) fn complete(wait: &mut TurnWait, name: &TurnName, agent: &str, policy
     }
 }
 
-/// A limit that a turn waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct LimitWait {
     pub(super) name: String,
@@ -143,7 +133,6 @@ pub(super) struct LimitWait {
     pub(super) is_held: bool,
 }
 
-/// The limit of a counter, with its used amount.
 pub(super) fn limit(
     policy: &Policy,
     tenant: &TenantId,
@@ -173,7 +162,6 @@ pub(super) fn caps(policy: &Policy, tenant: &TenantId, agent: &str) -> Option<Ca
     Some(policy.caps(owner, agent))
 }
 
-/// A history without any data, to be filled.
 fn blank(name: &TurnName, state: StoryState, now_ms: i64) -> Story {
     Story {
         tenant: name.tenant.clone(),
@@ -218,7 +206,6 @@ pub(super) fn unadmitted(name: &TurnName, state: StoryState, refusal: Option<Str
     Story { is_task, refusal, ..blank(name, state, now_ms) }
 }
 
-/// The counter that a turn waits for, if any.
 pub(super) const fn counter(live: &LiveTurn) -> Option<&CounterKey> {
     match &live.turn.state {
         TurnState::Throttled { counter, .. } | TurnState::Waiting { reason: WaitReason::Budget { counter }, .. } => {
@@ -233,7 +220,6 @@ pub(super) fn is_configured(counter: &CounterKey) -> bool {
     !counter.limit.starts_with('_')
 }
 
-/// The history of a turn that has not ended.
 pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Story {
     let turn = &live.turn;
     let state = state(live);
@@ -266,7 +252,6 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
     }
 }
 
-/// The state of a turn that has not ended.
 const fn state(live: &LiveTurn) -> StoryState {
     match &live.turn.state {
         TurnState::Throttled { .. } => StoryState::Lane,
@@ -345,7 +330,6 @@ impl TurnWait {
     }
 }
 
-/// The history of a turn that has ended.
 pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
     let reply: Option<Reply> = serde_json::from_str(&turn.reply).ok();
     let results = reply.as_ref().map(|reply| reply.results.clone()).unwrap_or_default();

@@ -204,8 +204,8 @@ fn life(story: &Story) -> Vec<String> {
     lines
 }
 
-/// Lists rules on arguments and context, and conditions on facts, that stopped a call. Includes those in shadow mode,
-/// which would have stopped it.
+/// Lists rules on arguments and context, and conditions on facts, that stopped a call. Includes rules and conditions in
+/// shadow mode, which would have stopped the call.
 fn rules(story: &Story) -> Vec<String> {
     let told = |verdict: &str, call: &str, details: &Value, message: &str| {
         let rule = details.get("rule").and_then(Value::as_str)?;
@@ -298,7 +298,6 @@ fn waits_for_work(story: &Story) -> Option<&TaskWait> {
     story.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
 }
 
-/// Describes the present state.
 fn present(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     if story.accepted_ms.is_none() {
@@ -323,7 +322,6 @@ fn present(story: &Story) -> Vec<String> {
     lines
 }
 
-/// Describes the process that holds the turn, and the call that it runs.
 fn held(story: &Story, holder: &str) -> String {
     let Some(running) = story.running.as_ref().filter(|_| !story.is_task) else {
         return format!("{holder} runs it");
@@ -433,7 +431,6 @@ fn waiting(wait: &TurnWait, now_ms: i64) -> String {
     }
 }
 
-/// Describes who paused the turn, and how to resume it.
 fn paused(wait: &TurnWait, now_ms: i64) -> String {
     let Some(pause) = &wait.pause else { return "it is paused".into() };
     let since = clock(pause.since_ms);
@@ -452,7 +449,6 @@ fn used_up(limit: &LimitWait) -> String {
     format!("the limit {name} is used up ({allows}{used} used{by})")
 }
 
-/// Describes why a turn ended early.
 const fn because(reason: &EndReason) -> &'static str {
     match reason {
         EndReason::Expired => "the deadline came first",

@@ -4,7 +4,6 @@
 use serde_json::{Value, json};
 use tickfleet_config::{Configuration, PrintedSetting, printed_parts};
 
-/// Maximum number of bytes shown of one file.
 const FILE_BYTES_MAX: usize = 256 * 1024;
 
 /// Returns the configuration as JSON. Secrets are already masked. If a file is longer than [`FILE_BYTES_MAX`], its text

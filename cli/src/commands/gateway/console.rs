@@ -14,12 +14,10 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// The default port of a console.
 pub(crate) const PORT: u16 = 8080;
 /// Time limit for running requests when the console stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
-/// A running console and its keys.
 pub(crate) struct Console {
     address: SocketAddr,
     keys: Keys,
@@ -30,7 +28,7 @@ pub(crate) struct Console {
 /// The keys of a console. They are valid only as long as this process runs.
 struct Keys {
     console: NewKey,
-    /// Can submit turns for all agents of a tenant.
+    /// This key can submit turns for all agents of a tenant.
     service: NewKey,
 }
 

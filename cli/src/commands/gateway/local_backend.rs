@@ -28,11 +28,9 @@ use crate::setup::Setup;
 
 /// Maximum age of a frame that is returned without a new poll.
 const FRAME_FRESH: Duration = Duration::from_secs(1);
-/// Maximum age of the last poll for computing rates. If the poll is older, rates would cover too long a time. Then two
-/// polls are made.
+/// If the last poll is older than this, it is too old for computing rates. Then two polls are made.
 const FRAME_STALE: Duration = Duration::from_secs(15);
 
-/// The operator views of this process.
 pub(super) struct LocalBackend {
     client: Client,
     /// The configuration as of the last request.
@@ -115,8 +113,8 @@ impl LocalBackend {
 }
 
 impl LocalBackend {
-    /// Returns the shown form of the configuration. If `is_whole` is false, its files cannot be read now: only the
-    /// settings of the previous configuration are returned.
+    /// Returns the shown form of the configuration. `is_whole` is false if the files of the configuration cannot be read
+    /// now. If the shown form is not cached either, the result then lacks the texts of the files.
     async fn shown(&self, setup: &Arc<Setup>, is_whole: bool) -> Result<Value, OperatorBackendError> {
         let mut known = self.shown.lock().await;
         if let Some((_, view)) = known.as_ref().filter(|(fingerprint, _)| *fingerprint == setup.fingerprint) {
@@ -212,7 +210,7 @@ impl OperatorBackend for LocalBackend {
     fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
         async move {
             // An approver who was just removed from the file must not be able to decide. If the file cannot be read, no
-            // approver can.
+            // approver can decide.
             let setup = self.current().await?;
             Ok(setup.configuration.policy.permissions.approvers.get(name).cloned())
         }

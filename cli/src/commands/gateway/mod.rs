@@ -162,7 +162,6 @@ impl From<VerbArg> for Verb {
 }
 
 impl Key {
-    /// The permissions of the key.
     fn verbs(&self) -> BTreeSet<Verb> {
         match self.role {
             Some(RoleArg::Viewer) => Role::Viewer.verbs(),
@@ -175,7 +174,6 @@ impl Key {
 }
 
 impl GatewayArgs {
-    /// The keys and tokens with which callers authenticate.
     fn credentials(&self) -> Result<Credentials, Failure> {
         let keys = self.keys.as_deref().map(KeysFile::open).transpose().map_err(Failure::failed)?;
         let tokens = self.tokens.open().map_err(Failure::failed)?;
@@ -186,7 +184,6 @@ impl GatewayArgs {
         Ok(Credentials { keys, tokens, wrong: Some(wrong).filter(|wrong| wrong.per_second > 0) })
     }
 
-    /// The certificate and private key for TLS.
     fn tls(&self) -> Result<Option<TlsFiles>, Failure> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
         TlsFiles::open(certificate, key).map(Some).map_err(|error| Failure::usage(error.to_string()))
@@ -210,8 +207,6 @@ pub(crate) fn aside(args: &GatewayArgs, output: &Output) -> Result<(), Failure> 
     }
 }
 
-/// Serves until it is stopped.
-///
 /// # Errors
 /// Keys or rules that cannot be read, an address that cannot be bound, an unreachable Redis.
 pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure> {
@@ -287,8 +282,6 @@ async fn is_fleet_known(client: &Client) -> Result<bool, Failure> {
     }
 }
 
-/// Creates the gateway of this process.
-///
 /// # Errors
 /// The URL of Redis is invalid.
 fn of(
@@ -323,8 +316,6 @@ async fn probed(
     health.serve(address, ended.clone()).await.map_err(Failure::failed)
 }
 
-/// Starts to listen.
-///
 /// # Errors
 /// The address cannot be bound.
 async fn listen(

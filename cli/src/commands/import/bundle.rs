@@ -30,7 +30,6 @@ impl From<Value> for Bundle {
     }
 }
 
-/// The files that have been read so far.
 struct BundleReader {
     document: PathBuf,
     folder: PathBuf,

@@ -30,9 +30,7 @@ use operation::{ImportedTool, Operation};
 use schema::Document;
 use security::SecretNaming;
 
-/// Maximum size of a document in bytes.
 const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
-/// Maximum number of operations.
 const OPERATIONS_MAX: usize = 2_000;
 /// OpenAPI's methods; other members of a path item are not operations.
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "patch", "head", "options", "trace"];
@@ -67,10 +65,8 @@ pub(crate) struct Import {
     allow_private: Vec<String>,
 }
 
-/// The report of an import.
 #[derive(Default, Serialize)]
 pub(crate) struct Report {
-    /// Declarations of tools, by name.
     pub(crate) tools: BTreeMap<String, Value>,
     /// Operations that were left out, each with the reason.
     left_out: Vec<(String, String)>,
@@ -79,8 +75,6 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// The section of `tools.yaml`.
-    ///
     /// # Errors
     /// None occur for the result of an import.
     pub(crate) fn yaml(&self) -> Result<String, Failure> {
@@ -88,8 +82,6 @@ impl Report {
     }
 }
 
-/// Runs the import.
-///
 /// # Errors
 /// The document cannot be read, an operation of `--only` is missing, or no operation could be imported.
 pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(), Failure> {
@@ -164,7 +156,6 @@ pub(crate) fn imported(
     Ok(report)
 }
 
-/// Converts one operation into a tool that a worker can build.
 fn one(operation: &Operation<'_>, name: &str, args: &Import, builder: &ToolBuilder) -> Result<ImportedTool, String> {
     let server = match &args.server {
         Some(server) => server.trim_end_matches('/').to_owned(),
@@ -208,8 +199,6 @@ fn read(file: &Path) -> Result<Value, Failure> {
     parse(&text).map_err(|error| unread(&error))
 }
 
-/// Parses a JSON or YAML document.
-///
 /// # Errors
 /// The text is neither JSON nor YAML, or its YAML aliases expand too much.
 pub(crate) fn parse(text: &str) -> Result<Value, String> {
@@ -226,8 +215,6 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
 /// The readable operations of a document, and the unreadable ones with the reasons.
 type Operations<'d> = (Vec<Operation<'d>>, Vec<(String, String)>);
 
-/// Finds the operations of a document.
-///
 /// # Errors
 /// The document has too many operations.
 fn operations(document: &Document) -> Result<Operations<'_>, Failure> {

@@ -14,7 +14,6 @@ const HEADERS_IGNORED: [&str; 3] = ["accept", "content-type", "authorization"];
 /// If a body schema has only these keywords, the properties of the body can be arguments of the tool.
 const PLAIN_BODY: [&str; 6] = ["type", "properties", "required", "title", "description", "additionalProperties"];
 
-/// An operation and its position in the document.
 pub(super) struct Operation<'d> {
     pub(super) document: &'d Document,
     pub(super) method: &'d str,
@@ -23,9 +22,7 @@ pub(super) struct Operation<'d> {
     pub(super) operation: &'d Value,
 }
 
-/// A converted tool, and remarks for the reader.
 pub(super) struct ImportedTool {
-    /// Its declaration in `tools.yaml`.
     pub(super) tool: Value,
     pub(super) notes: Vec<String>,
 }
@@ -53,8 +50,6 @@ impl Operation<'_> {
         parts.join("_")
     }
 
-    /// Converts the operation into a tool.
-    ///
     /// # Errors
     /// Why a tool cannot make this request.
     pub(super) fn import(
@@ -132,8 +127,8 @@ impl Operation<'_> {
             let name = text("name");
             let place = text("in");
             let required = place == "path" || parameter.get("required") == Some(&Value::Bool(true));
-            // An unreadable schema is an error even if the parameter is optional. A call without the parameter could do
-            // something else.
+            // An unreadable schema is an error even if the parameter is optional, because a call without the parameter
+            // could have another effect.
             if let Some(schema) = parameter.get("schema")
                 && let Err(reason) = self.document.inlined(schema)
             {

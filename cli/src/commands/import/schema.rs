@@ -44,7 +44,6 @@ const LISTED: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 /// Keywords that can accompany a reference without constraining the value.
 const REMARKS: [&str; 4] = ["description", "title", "summary", "default"];
 
-/// An OpenAPI document.
 pub(super) struct Document {
     pub(super) root: Value,
     /// True for version 3.0, whose schemas differ from JSON Schema.
@@ -96,7 +95,7 @@ impl Document {
         self.root.pointer(pointer).ok_or_else(|| format!("{} points to nothing", self.shown(reference)))
     }
 
-    /// Returns a reference in the form of the original file.
+    /// Returns a reference as the original file contains it.
     fn shown(&self, reference: &str) -> String {
         let in_file = reference.strip_prefix("#/").and_then(|rest| rest.strip_prefix(FILES)?.strip_prefix('/'));
         let Some(in_file) = in_file else { return reference.to_owned() };

@@ -17,9 +17,7 @@ pub(super) struct ImportedCredentials {
     pub(super) notes: Vec<String>,
 }
 
-/// How the variables of secrets are named.
 pub(super) struct SecretNaming {
-    /// Prefix of each variable.
     pub(super) prefix: String,
     /// True if each tenant has its own secret.
     pub(super) per_tenant: bool,
@@ -63,7 +61,7 @@ pub(super) fn signing(
     Err(why.unwrap_or_default())
 }
 
-/// Combines all schemes of one alternative. They are sent together.
+/// Combines all schemes of one alternative, because a request needs all of them.
 fn together(document: &Document, way: &Value, naming: &SecretNaming) -> Result<ImportedCredentials, String> {
     let mut signing = ImportedCredentials::default();
     for (name, scopes) in way.as_object().into_iter().flatten() {

@@ -7,18 +7,15 @@ use tickfleet_tools_knowledge::documents::{FileFormat, Problem};
 
 /// Maximum number of files in folders per import.
 const FILES_MAX: usize = 20_000;
-/// Maximum depth of nested folders.
 const DEPTH_MAX: usize = 32;
 
-/// A file to import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundFile {
-    /// The path of the file. It becomes the source of the file's documents.
+    /// The path of the file, which becomes the source of the file's documents.
     pub(super) name: String,
     pub(super) form: FileFormat,
 }
 
-/// The files that were found below the given paths.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) files: Vec<FoundFile>,

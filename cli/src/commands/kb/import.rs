@@ -37,7 +37,6 @@ pub(super) struct Import {
     prune: bool,
 }
 
-/// The result of an import.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     new: usize,
@@ -68,8 +67,6 @@ impl From<Problem> for ReportedProblem {
     }
 }
 
-/// Runs the import.
-///
 /// # Errors
 /// The tenant is unknown, a document is invalid, or Redis does not respond.
 pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result<(), Failure> {
@@ -96,7 +93,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     }
     let is_good = report.problems.is_empty() && report.stopped.is_none();
     for problem in report.problems.iter().take(PROBLEMS_TOLD).filter(|_| !output.json) {
-        // A file name may contain control characters.
+        // A file name can contain control characters.
         let line = format!("{}: {}", problem.place, problem.why);
         output.note(&line.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>());
     }

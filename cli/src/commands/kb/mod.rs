@@ -83,8 +83,6 @@ struct RemoveResult {
     removed: u64,
 }
 
-/// Runs the command.
-///
 /// # Errors
 /// The tenant is unknown, a document is invalid, the knowledge base is full, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Kb, output: &Output) -> Result<(), Failure> {
@@ -105,7 +103,7 @@ pub(crate) async fn run(setup: &Setup, args: &Kb, output: &Output) -> Result<(),
     }
 }
 
-/// Returns the shard of a tenant. Fails if the tenant does not exist.
+/// Returns the shard of a tenant.
 ///
 /// # Errors
 /// The tenant is unknown, or Redis does not respond.

@@ -1,4 +1,5 @@
-//! The caps of agents, tenants and tasks. They are shown like limits: what they allow, and their fullest counters.
+//! The caps of agents, tenants and tasks. Like limits, each cap is shown with what it allows and with its fullest
+//! counters.
 
 use tickfleet_model::limit::{LimitMode, OnReach};
 use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
@@ -145,7 +146,6 @@ fn agent_of<'a>(policy: &'a Policy, name: &str) -> Option<(&'a TenantPolicy, &'a
     policy.look_up(&TenantId::new(tenant).ok()?, &AgentId::new(agent).ok()?).ok()
 }
 
-/// A cap, and the counters that were found for it.
 struct CapCounters {
     view: LimitView,
 }

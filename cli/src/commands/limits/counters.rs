@@ -12,16 +12,14 @@ use tickfleet_store::{CounterFacts, CounterName, SeenCounters};
 
 use crate::failure::Failure;
 
-/// Maximum number of counters of one limit that are read per shard. This takes about 20 short commands.
+/// Maximum number of counters of one limit that are read per shard. Reading this many takes about 20 short commands.
 pub(super) const COUNTERS_MAX: usize = 10_000;
 
-/// A shard, and the shard's current time.
 pub(super) struct Shard<'a> {
     pub(super) store: &'a tickfleet_store::Store,
     pub(super) now_ms: i64,
 }
 
-/// Returns all shards, each with its current time.
 pub(super) async fn shards(client: &Client) -> Result<Vec<Shard<'_>>, Failure> {
     let mut shards = Vec::with_capacity(client.stores().len());
     for store in client.stores() {
@@ -30,7 +28,6 @@ pub(super) async fn shards(client: &Client) -> Result<Vec<Shard<'_>>, Failure> {
     Ok(shards)
 }
 
-/// The names of the configured limits.
 pub(super) fn names(known: &[Limit]) -> BTreeSet<String> {
     known.iter().map(|limit| limit.name.clone()).collect()
 }
@@ -48,9 +45,8 @@ pub(super) struct CounterKey {
 pub(super) struct Tally {
     /// Used calls, or millionths of an amount, in windows that have not ended.
     pub(super) used: u64,
-    /// When the last of these windows ends, ms of shard time; `None` if all have ended.
+    /// When the last of these windows ends, in milliseconds of shard time. `None` if all windows have ended.
     pub(super) ends_ms: Option<i64>,
-    /// The shards that have the counter.
     pub(super) shards: BTreeSet<u32>,
     /// The maximum of all shards together; `None` if unknown.
     pub(super) allowed: Option<u64>,
@@ -58,13 +54,10 @@ pub(super) struct Tally {
     pub(super) full_in: u32,
 }
 
-/// The counters of one limit.
 #[derive(Debug, Default)]
 pub(super) struct LimitCounters {
     pub(super) counters: BTreeMap<CounterKey, Tally>,
-    /// Number of counters in all shards.
     pub(super) total: u64,
-    /// Number of counters that were read.
     pub(super) looked_at: u64,
     /// True if all counters were read.
     pub(super) complete: bool,
@@ -116,7 +109,7 @@ impl LimitCounters {
             tally.shards.insert(shard);
             tally.allowed = fixed.map(|limit| limit.bound.max());
             let CounterFacts { used, ends_ms, held } = facts;
-            // After its end, a fixed window does not count. A rolling counter may include amounts that have left its
+            // After its end, a fixed window does not count. A rolling counter can include amounts that have left its
             // window, so its use is an upper bound.
             let is_rolling = limit.is_some_and(|limit| matches!(limit.every, Every::Rolling(_)));
             let counts = ends_ms > now_ms || is_rolling;
@@ -131,8 +124,8 @@ impl LimitCounters {
     }
 }
 
-/// Returns the number of turns in the throttle queue of each of these counters, in the same order. `None` for `OTHERS`:
-/// turns that wait for it are in other queues.
+/// Returns the number of turns in the throttle queue of each of these counters, in the same order. For the counter
+/// `OTHERS`, returns `None`, because turns that wait for this counter are in other queues.
 pub(super) async fn waiting(
     shards: &[Shard<'_>],
     limit: &str,

@@ -21,12 +21,10 @@ use crate::setup::Setup;
 /// Number of counters per limit for which waiting turns are counted. These are the fullest counters.
 const ASKED_MAX: usize = 100;
 
-/// The whole list.
 #[derive(Debug, Serialize)]
 pub(super) struct Listing {
     pub(super) now_ms: i64,
     pub(super) policy: PolicyComparison,
-    /// The caps of agents, tenants and tasks.
     pub(super) caps: Vec<LimitView>,
     pub(super) limits: Vec<LimitView>,
 }
@@ -82,7 +80,6 @@ impl<'a> Caller<'a> {
         Ok(Some(Self { tenant, owner, agent: None }))
     }
 
-    /// Returns true if the limit counts calls of this caller.
     fn is_limited_by(&self, limit: &Limit) -> bool {
         let fits = self.agent.is_none_or(|(agent, policy)| limit.matches.fits_agent(agent, policy));
         fits && limit.matches.fits_tenant(self.owner)
@@ -106,8 +103,6 @@ fn no_tenant(tenant: &TenantId, policy: &Policy) -> Failure {
     })
 }
 
-/// Reads the limits of all shards.
-///
 /// # Errors
 /// The limit, tenant or agent is unknown, or Redis does not respond.
 pub(super) async fn of(setup: &Setup, client: &Client, filter: &LimitsFilter) -> Result<Listing, Failure> {
@@ -142,12 +137,10 @@ pub(super) async fn of(setup: &Setup, client: &Client, filter: &LimitsFilter) ->
     Ok(Listing { now_ms, policy: PolicyComparison::of(setup, &shards).await?, caps, limits })
 }
 
-/// Returns the configured limit with this name.
 pub(super) fn find_limit<'a>(limits: &'a [Limit], name: &str) -> Option<&'a Limit> {
     limits.iter().find(|limit| limit.name == name)
 }
 
-/// Returns the failure for an unknown limit.
 pub(super) fn no_limit<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Failure {
     let meant = closest(wanted, names.clone()).map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
     Failure::failed(anyhow::anyhow!("unknown limit {wanted:?}.{meant} Limits: {}", list(names)))
@@ -185,7 +178,8 @@ async fn view(
     })
 }
 
-/// Sort key that puts the fullest counters first. It uses parts per million, because tenants may have different bounds.
+/// Sort key that puts the fullest counters first. The key uses parts per million, because tenants can have different
+/// bounds.
 fn fullness(tally: &Tally) -> std::cmp::Reverse<(u64, u64)> {
     let part = tally.allowed.map_or(0, |allowed| tally.used.saturating_mul(1_000_000) / allowed.max(1));
     std::cmp::Reverse((part, tally.used))

@@ -68,8 +68,6 @@ struct LimitsFilter {
     top: u8,
 }
 
-/// Shows limits, or resets a counter.
-///
 /// # Errors
 /// The limit, counter, tenant or agent is unknown, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! `tickfleet limits reset`: sets one counter to zero and records it in the audit log.
+//! `tickfleet limits reset`: sets one counter to zero and records the reset in the audit log.
 
 use clap::Args;
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub(super) struct Reset {
     by: Option<String>,
 }
 
-/// Trims a text. Rejects it if it is empty or longer than `bytes_max`.
+/// Trims a text. Rejects a text that is empty or longer than `bytes_max`.
 fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
     let text = text.trim();
     match text.len() {
@@ -55,28 +55,23 @@ pub(crate) fn reason(text: &str) -> Result<String, String> {
     bounded(text, limits::REASON_BYTES_MAX)
 }
 
-/// Parses the operator's name for the audit log.
 pub(crate) fn who(text: &str) -> Result<String, String> {
     bounded(text, limits::NAME_BYTES_MAX)
 }
 
-/// The result of a reset.
 #[derive(Debug, Serialize)]
 struct ResetResult<'a> {
     limit: &'a str,
     counter: &'a str,
     /// The amount that was used, summed over all shards.
     used_before: Number,
-    /// When the window ends, ms of shard time.
+    /// When the window ends, in milliseconds of shard time.
     window_ends_ms: Option<i64>,
     /// Number of turns that waited for the counter. They are reconsidered now.
     waiting: u64,
-    /// Shards that had the counter.
     shards: Vec<u32>,
 }
 
-/// Resets a counter.
-///
 /// # Errors
 /// The counter is unknown, the name for the audit log is missing, or Redis does not respond.
 pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<(), Failure> {

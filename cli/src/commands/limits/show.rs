@@ -1,5 +1,3 @@
-//! Formats limits as text.
-
 use tickfleet_model::limit::counters::OTHERS;
 use tickfleet_model::limit::{LimitMode, OnReach};
 

@@ -4,7 +4,6 @@ use serde::Serialize;
 use serde_json::Number;
 use tickfleet_model::limit::{LimitMode, OnReach};
 
-/// A limit with its fullest counters.
 #[derive(Debug, Serialize)]
 pub(super) struct LimitView {
     pub(super) name: String,
@@ -14,17 +13,14 @@ pub(super) struct LimitView {
     pub(super) mode: Option<LimitMode>,
     /// True if the limit bounds concurrent calls. Its counters then count slots in use and have no windows.
     pub(super) is_held: bool,
-    /// Number of counters of the limit.
     pub(super) total: u64,
-    /// Number of counters that were read.
     pub(super) looked_at: u64,
-    /// True if all counters were read. If false, other counters may be fuller than those shown.
+    /// True if all counters were read. If false, other counters can be fuller than those shown.
     pub(super) complete: bool,
     /// The counters to show, the fullest first.
     pub(super) counters: Vec<CounterView>,
 }
 
-/// A counter of a limit.
 #[derive(Debug, Serialize)]
 pub(super) struct CounterView {
     pub(super) counter: String,
@@ -35,10 +31,10 @@ pub(super) struct CounterView {
     pub(super) used: Number,
     /// The maximum in the same unit; `None` if it is unknown in this configuration.
     pub(super) allowed: Option<Number>,
-    /// When the window ends, ms of shard time; `None` if the window has ended.
+    /// When the window ends, in milliseconds of shard time. `None` if the window has ended.
     pub(super) window_ends_ms: Option<i64>,
-    /// Number of turns that wait for the counter. `None` for the shared counter: turns that wait for it are in other
-    /// queues.
+    /// Number of turns that wait for the counter. `None` for the shared counter, because turns that wait for the shared
+    /// counter are in other queues.
     pub(super) waiting: Option<u64>,
     /// Number of shards in which the shard's share of the maximum is used up.
     pub(super) full_in: u32,

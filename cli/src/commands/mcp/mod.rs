@@ -64,7 +64,6 @@ pub(crate) struct ServerArgs {
     timeout: Duration,
 }
 
-/// The result of checking one server.
 #[derive(Debug, Serialize)]
 pub(crate) struct ServerCheck {
     server: String,
@@ -92,12 +91,11 @@ struct Difference {
     /// The tool's effect, which decides whether calls can be repeated. `None` for a tool that is gone or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<tickfleet_model::Effect>,
-    /// True if the tool is pinned.
     #[serde(skip)]
     is_pinned: bool,
 }
 
-/// Pins or checks tools. `tickfleet mcp serve` is handled by [`serve::run`].
+/// Pins or checks tools. [`serve::run`] handles `tickfleet mcp serve`.
 ///
 /// # Errors
 /// An invalid `mcp.yaml`, an unknown server, or a server that does not respond. With `check`, also any difference.
@@ -176,7 +174,7 @@ struct Backoff<'a> {
 impl Backoff<'_> {
     const QUIET: Self = Self { limit: LIST_TIMEOUT, output: None };
 
-    /// Lists a server's tools. If that takes long, prints a note.
+    /// If listing the tools takes longer than [`NOTE_AFTER`], prints a note.
     async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<ServerTools, String> {
         let mut looking = std::pin::pin!(list_tools(name, def, environment, self.limit));
         tokio::select! {
@@ -388,7 +386,6 @@ fn text(checks: &[&ServerCheck], written: bool, output: &Output) -> String {
 }
 
 impl Difference {
-    /// The name of the tool, and what is wrong with it.
     fn named(&self) -> String {
         let detail = if self.kind == "refused" { self.details.join(", ") } else { self.kind.to_owned() };
         format!("{} ({detail})", self.tool)

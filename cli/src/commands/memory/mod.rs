@@ -81,7 +81,6 @@ enum MemoryCommand {
     },
 }
 
-/// Counts of the memories that a command changed.
 #[derive(Debug, Default, Serialize)]
 struct MemoryResult {
     added: usize,
@@ -96,8 +95,6 @@ struct MemoryLine {
     tags: Vec<String>,
 }
 
-/// Runs the command.
-///
 /// # Errors
 /// The agent is unknown, a text is invalid, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result<(), Failure> {

@@ -24,13 +24,11 @@ impl AuditNote {
         self.by.clone().unwrap_or_else(|| by_environment().unwrap_or_else(|_| "unknown".into()))
     }
 
-    /// Returns the reason, or an empty text.
     pub(crate) fn reason(&self) -> &str {
         self.reason.as_deref().unwrap_or_default()
     }
 }
 
-/// Parses a minimum age.
 pub(crate) fn age(text: &str) -> Result<Duration, String> {
     tickfleet_config::units::parse_duration(text).ok_or_else(|| "expected a duration such as 10m or 2h".to_owned())
 }

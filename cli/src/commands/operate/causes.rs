@@ -13,7 +13,6 @@ use crate::output::{Output, lines, short, table};
 #[derive(Serialize)]
 struct CausesOutput {
     causes: Vec<Cause>,
-    /// Number of entries that were read.
     read: usize,
     /// Number of entries with other causes, which are not listed.
     #[serde(skip_serializing_if = "is_none")]

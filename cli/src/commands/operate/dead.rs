@@ -19,9 +19,7 @@ use crate::setup::Setup;
 
 /// Entries per page by default.
 const LISTED: usize = 50;
-/// Maximum entries per page.
 const LISTED_MAX: usize = 1_000;
-/// Entries that a preview shows.
 const PREVIEWED: usize = 10;
 
 /// List dead letters, failed calls and failed tasks; replay or drop them.
@@ -203,8 +201,6 @@ impl DeadEntriesFilter {
     }
 }
 
-/// Lists, shows, replays or drops entries.
-///
 /// # Errors
 /// Neither IDs nor filters are given. The name for the audit log is missing. The message cannot be read. Redis does not
 /// respond.
@@ -256,7 +252,6 @@ async fn now_ms(client: &Client) -> Result<i64, Failure> {
 #[derive(Serialize)]
 struct DeadPageOutput<'a> {
     dead: &'a [DeadEntry],
-    /// Number of entries read.
     read: usize,
     /// The cursor of the next page; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -317,7 +312,6 @@ async fn show(client: &Client, args: &ShowArgs, output: &Output) -> Result<(), F
     output.data(&whole)
 }
 
-/// The action on each entry.
 #[derive(Clone, Copy)]
 struct EntryAction<'a> {
     message: Option<&'a [u8]>,
@@ -325,10 +319,8 @@ struct EntryAction<'a> {
     is_drop: bool,
 }
 
-/// The result for all entries.
 #[derive(Debug, Default, Serialize)]
 struct Summary {
-    /// Number of entries found.
     found: usize,
     /// Number of entries replayed or dropped.
     handled: usize,
@@ -338,7 +330,6 @@ struct Summary {
     answers: Vec<ReplayReport>,
 }
 
-/// Maximum number of results in a summary.
 const ANSWERS_MAX: usize = 1_000;
 
 async fn handle_entries(

@@ -1,8 +1,8 @@
 //! Checks names in operators' commands. A name that the fleet does not have is rejected, with a hint to the nearest
 //! names.
 //!
-//! The local configuration is authoritative only if it is the one in force. An operator's machine may have another
-//! configuration, and a command in an emergency must not fail for that reason.
+//! The local configuration is authoritative only if it is in force. An operator's machine can have another
+//! configuration, and a command in an emergency must not fail because of the difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,9 +36,7 @@ pub(crate) async fn check(setup: &Setup, client: &Client, name: FleetName<'_>, o
     }
 }
 
-/// A name that the local configuration does not have.
 pub(crate) struct UnknownName {
-    /// A message with the name and the nearest names.
     pub(crate) message: String,
     /// True if the local configuration is in force, or if the published tool lists of agents are complete. Then the
     /// fleet does not know the name either.
@@ -146,8 +144,8 @@ pub(crate) async fn resolve_tool_filter(
     }
 }
 
-/// Returns the spelling under which a tool is disabled or paused. This is the tool's name, even if its ID was given.
-/// The ID of one version is kept, because it stands only for that version.
+/// Returns the spelling under which a tool is disabled or paused. If the ID of a tool is given, returns the tool's
+/// name. The ID of one version is returned unchanged, because it stands only for that version.
 ///
 /// # Errors
 /// Redis does not respond.
@@ -161,7 +159,6 @@ struct ToolNames {
     names: BTreeSet<String>,
     /// Maps an ID to the name, or to `<name>@<version>`.
     ids: BTreeMap<String, String>,
-    /// Names or IDs that the configuration disables.
     disabled: BTreeSet<String>,
 }
 
@@ -206,7 +203,6 @@ impl ToolNames {
         }
     }
 
-    /// Returns the name of the tool with this name or ID.
     fn name(&self, given: &str) -> String {
         let name = if self.names.contains(given) { Some(given) } else { self.ids.get(given).map(String::as_str) };
         // The tool may no longer exist although its calls are still stored.

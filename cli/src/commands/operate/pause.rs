@@ -84,7 +84,6 @@ fn tool(text: &str) -> Result<String, String> {
     }
 }
 
-/// A pause in force.
 #[derive(Debug, Serialize)]
 struct ActivePause {
     /// `None` for a tool that is paused for all tenants.
@@ -98,7 +97,6 @@ struct ActivePause {
     pause: Pause,
 }
 
-/// The result of a pause or resume.
 #[derive(Debug, Serialize)]
 struct PauseReport<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,8 +109,6 @@ struct PauseReport<'a> {
     changed: bool,
 }
 
-/// Pauses, or lists all pauses.
-///
 /// # Errors
 /// The name for the audit log is missing, there are too many pauses, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Result<(), Failure> {
@@ -146,8 +142,6 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
     })
 }
 
-/// Resumes a tenant, agent or tool.
-///
 /// # Errors
 /// The name for the audit log is missing, or Redis does not respond.
 pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) -> Result<(), Failure> {
@@ -159,7 +153,7 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
         let name = name_check::tool_switched(setup, &client, tool).await?;
         let paused = PausedTool { tenant: args.tenant.clone(), tool: name };
         let mut set = operate::resume_tool(client.stores(), &paused, operator).await?;
-        // The tool may have been paused under its ID while its ID was unknown to this configuration.
+        // If a configuration does not know a tool's ID, the tool is paused under the ID. Therefore also try the ID.
         if set != PauseResult::Ok && paused.tool != *tool {
             let by_id = PausedTool { tool: tool.clone(), ..paused.clone() };
             set = operate::resume_tool(client.stores(), &by_id, operator).await?;
@@ -177,7 +171,7 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     };
     let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
     let set = operate::resume(client.store(&who.tenant), &who, operator).await?;
-    // Check the name only if nothing changed: a paused name may no longer be configured.
+    // Check the name only if nothing changed, because a paused name can be missing from the configuration.
     if set != PauseResult::Ok {
         name_check::check(setup, &client, fleet_name(&who), output).await?;
     }

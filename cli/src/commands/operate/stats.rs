@@ -20,7 +20,6 @@ use crate::setup::Setup;
 
 /// Number of steps between two progress messages. A step counts 1,000 entries.
 const STEPS: usize = 20;
-/// Milliseconds in a day.
 pub(crate) const DAY_MS: i64 = 86_400_000;
 
 /// Count calls by outcome and duration, grouped by day, tenant, agent or tool.
@@ -88,7 +87,7 @@ struct StatsOutput {
     /// Model usage; `None` if rows are grouped by tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<ModelUseTotal>,
-    /// The entries of all shards are counted up to this time, ms.
+    /// Time (ms) up to which the entries of all shards are counted.
     counted_upto_ms: i64,
     /// True if entries may have left the log before they were counted.
     gap: bool,
@@ -96,16 +95,15 @@ struct StatsOutput {
 
 /// How far the audit logs of all shards have been counted.
 pub(crate) struct CountProgress {
-    /// The entries of all shards are counted up to this time, ms. It comes from the shard that is furthest behind.
+    /// Time (ms) up to which the entries of all shards are counted. The shard that is furthest behind determines this
+    /// time.
     pub(crate) upto_ms: i64,
     /// True if entries may have left the log before they were counted.
     pub(crate) gap: bool,
-    /// Current shard time, ms.
+    /// Current shard time in milliseconds.
     pub(crate) now_ms: i64,
 }
 
-/// Counts all new entries.
-///
 /// # Errors
 /// Redis does not respond.
 pub(crate) async fn count_new_entries(client: &Client, output: &Output) -> Result<CountProgress, Failure> {
@@ -130,8 +128,6 @@ pub(crate) async fn count_new_entries(client: &Client, output: &Output) -> Resul
     Ok(all)
 }
 
-/// Counts new entries and shows the statistics.
-///
 /// # Errors
 /// Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<(), Failure> {
@@ -162,7 +158,6 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
     output.show(&stats_output, |stats_output| rows_text(&stats_output.rows))
 }
 
-/// The cells with the grouping keys of a row.
 fn names(row: &StatsRow) -> Vec<String> {
     row.key().into_iter().flatten().collect()
 }
@@ -179,7 +174,6 @@ fn figures(row: &StatsRow) -> [u64; 8] {
 
 const FIGURES: [&str; 8] = ["calls", "ok", "failed", "retries", "mean_ms", "p50_ms", "p95_ms", "p99_ms"];
 
-/// Columns for model usage, shown if rows have any.
 const USED: [&str; 4] = ["requests", "input_tokens", "output_tokens", "cost"];
 
 fn used(row: &StatsRow) -> Vec<String> {

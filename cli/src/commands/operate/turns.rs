@@ -22,9 +22,7 @@ use crate::setup::Setup;
 
 /// Number of turns per page by default.
 const LISTED: usize = 50;
-/// Maximum number of turns per page.
 const LISTED_MAX: usize = 1_000;
-/// Maximum number of turns that a preview shows.
 const PREVIEWED: usize = 10;
 
 /// List unfinished turns, or cancel many of them.
@@ -173,8 +171,6 @@ impl std::fmt::Display for TurnsFilter {
     }
 }
 
-/// Lists turns, or cancels many turns.
-///
 /// # Errors
 /// Neither IDs nor filters are given, the name for the audit log is missing, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<(), Failure> {
@@ -239,10 +235,8 @@ const fn state(state: TurnState) -> (StatusColor, &'static str) {
     }
 }
 
-/// The result of a bulk cancellation.
 #[derive(Debug, Default, Serialize)]
 struct CancelSummary {
-    /// Number of turns found.
     found: usize,
     /// Number of turns that are being canceled. The others had ended or are unknown.
     cancelled: usize,

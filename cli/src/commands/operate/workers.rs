@@ -51,7 +51,6 @@ struct WorkerArgs {
     by: Option<String>,
 }
 
-/// The result of a drain or resume.
 #[derive(Debug, Serialize)]
 struct DrainResult<'a> {
     worker: &'a str,
@@ -59,8 +58,6 @@ struct DrainResult<'a> {
     changed: bool,
 }
 
-/// Lists, drains or resumes workers.
-///
 /// # Errors
 /// The name for the audit log is missing, the worker is unknown, too many workers are drained, or Redis does not
 /// respond.

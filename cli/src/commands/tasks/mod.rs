@@ -21,7 +21,6 @@ use crate::setup::Setup;
 
 /// Number of tasks listed by default.
 const LISTED: usize = 50;
-/// Maximum number of tasks in a list.
 const LISTED_MAX: usize = 500;
 /// Maximum characters of a description or outcome in a list.
 const SHORT_CHARS: usize = 48;
@@ -115,8 +114,6 @@ struct CancelArgs {
     reason: String,
 }
 
-/// Lists tasks, shows one or cancels one.
-///
 /// # Errors
 /// The task is unknown, or could not be canceled.
 pub(crate) async fn run(setup: &Setup, args: &Tasks, output: &Output) -> Result<(), Failure> {
@@ -201,7 +198,6 @@ fn command(task: &TaskSummary) -> String {
     }
 }
 
-/// The color of an outcome: good or bad.
 pub(crate) const fn good(is_good: bool) -> StatusColor {
     if is_good { StatusColor::Good } else { StatusColor::Bad }
 }

@@ -1,5 +1,3 @@
-//! Formats tasks as text.
-
 use std::fmt::Write as _;
 
 use tickfleet_client::tasks::{
@@ -13,7 +11,6 @@ use crate::output::{Output, StatusColor, short};
 /// Maximum characters of a text in a history.
 const TEXT_CHARS: usize = 160;
 
-/// The state of a task, and the color of the state.
 pub(crate) fn state(task: &TaskSummary) -> (StatusColor, String) {
     match (task.state, &task.outcome) {
         (TaskState::Waiting, _) => (StatusColor::Doubtful, "waiting".into()),
@@ -140,7 +137,6 @@ fn money(micros: u64) -> String {
     tickfleet_model::limit::amount::show(micros)
 }
 
-/// Describes what a task waits for.
 pub(crate) fn waits(wait: &TaskWait, now_ms: i64) -> String {
     let until = wait.until_ms.map(|ms| format!(" ({})", from_now(ms, now_ms))).unwrap_or_default();
     match &wait.reason {
@@ -165,7 +161,6 @@ fn tree(story: &TaskDetails, depth: usize, output: &Output, text: &mut String) {
     }
 }
 
-/// Describes the effects of a cancellation.
 pub(super) fn cancelled(cancelled: &CancelledTask) -> String {
     let mut text = String::new();
     ended(cancelled, 0, &mut text);

@@ -13,7 +13,6 @@ use crate::output::short;
 use crate::output::time_format::{clock, span};
 use tickfleet_model::hidden::visible;
 
-/// Maximum number of rows in a printed table.
 const PRINTED_ROWS_MAX: usize = 20;
 /// Below this width, the table of tools is placed below the table of agents instead of next to it.
 const WIDE_COLUMNS: u16 = 140;
@@ -21,7 +20,6 @@ const WIDE_COLUMNS: u16 = 140;
 const TREND_WORDS: u16 = 48;
 /// Minimum width at which the time covered by a trend is shown.
 const TREND_COLUMNS: u16 = 100;
-/// Width of the slot usage bar, in cells.
 const BAR_CELLS: usize = 20;
 
 const HELP: [&str; 19] = [
@@ -46,10 +44,8 @@ const HELP: [&str; 19] = [
     "any key closes this",
 ];
 
-/// How the frame is drawn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Style {
-    /// True if colors are used.
     pub(super) colour: bool,
 }
 
@@ -63,7 +59,6 @@ impl Style {
     }
 }
 
-/// The explanation of a turn, shown in a window.
 #[derive(Debug, Clone)]
 pub(super) struct TurnStory {
     pub(super) title: String,
@@ -81,11 +76,9 @@ pub(super) struct ViewState {
     pub(super) help: bool,
     /// Why the last poll failed, if it did.
     pub(super) trouble: Option<String>,
-    /// The values of earlier polls.
     pub(super) trend: Trend,
     /// Index of the selected row in the table of capped agents.
     pub(super) chosen: Option<usize>,
-    /// An explanation, drawn on top of the frame.
     pub(super) story: Option<TurnStory>,
 }
 
@@ -157,7 +150,7 @@ pub(super) fn draw(frame: &Frame, view_state: Option<&ViewState>, style: Style, 
     }
 }
 
-/// Height of the upper tables. They show the whole backlog, and only so many nodes that the lower tables have room.
+/// Height of the upper tables: at most half of the height `left`, unless the backlog needs more.
 fn tables_on_top(frame: &Frame, left: u16) -> u16 {
     let backlog = frame.backlog.len() + shard_lines(frame);
     let wanted = backlog.max(frame.nodes.len().min(PRINTED_ROWS_MAX) + 1) + 2;
@@ -266,7 +259,8 @@ fn table(
     let title = if hidden > 0 { format!("{title} · {hidden} more") } else { title.to_owned() };
     buffer.set_line(area.x, area.y, &Line::styled(title, style.bold()), area.width.saturating_sub(1));
     let below = Rect { y: area.y + 1, height: area.height - 1, ..area };
-    // One column takes the remaining width: the column with width 0. If none has width 0, it is the first column.
+    // The column with width 0 takes the remaining width. If no column has width 0, the first column takes the remaining
+    // width.
     let rest = widths.iter().position(|width| *width == 0).unwrap_or(0);
     let width = |(at, width): (usize, &u16)| if at == rest { Constraint::Min(10) } else { Constraint::Length(*width) };
     let widths: Vec<Constraint> = widths.iter().enumerate().map(width).collect();
@@ -384,7 +378,6 @@ fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
 }
 
 fn draw_story(story: &TurnStory, style: Style, area: Rect, buffer: &mut Buffer) {
-    // Wrap lines that are wider than the window.
     let columns = usize::from(area.width.saturating_sub(4)).max(1);
     let wrapped = story.lines.iter().skip(story.at).flat_map(|line| {
         let chars: Vec<char> = visible(line).chars().filter(|c| !c.is_control()).collect();
@@ -396,7 +389,6 @@ fn draw_story(story: &TurnStory, style: Style, area: Rect, buffer: &mut Buffer) 
     draw_window(&title, shown, area.width, style, area, buffer);
 }
 
-/// A centered window on top of everything else.
 fn draw_window(title: &str, shown: Vec<Line<'_>>, width: u16, style: Style, area: Rect, buffer: &mut Buffer) {
     let width = area.width.min(width);
     let height = area.height.min(u16::try_from(shown.len() + 2).unwrap_or(u16::MAX));
@@ -426,7 +418,6 @@ fn grouped(number: f64) -> String {
     out
 }
 
-/// Formats a size in a readable unit.
 fn bytes(count: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut size = count as f64;

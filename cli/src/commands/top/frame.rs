@@ -11,24 +11,22 @@ use tickfleet_store::{MemoryUsage, NodeView, ServerLoad, ShardView, ThrottleQueu
 use super::poll_result::PollResult;
 use super::tools::Tools;
 
-/// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this, no scheduler checks it,
-/// ms.
+/// Schedulers check timers every `scheduler.tick_poll`. If a timer is late by more than this time (ms), no scheduler
+/// checks it.
 const TIMER_LATE_MS_MAX: i64 = 2_000;
 /// States in which work waits until a process reads it.
 const UNREAD_STATES: [&str; 3] = ["inbound turns", "inbound tasks", "ready"];
-/// If work in [`UNREAD_STATES`] waits longer than this, no process reads it, ms.
+/// If work in [`UNREAD_STATES`] waits longer than this time (ms), no process reads it.
 const UNREAD_MS_MAX: i64 = 10_000;
 
-/// The heading of a frame: which Redis, and when.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Heading {
     /// Redis' URL, with the password masked.
     pub(crate) redis: String,
-    /// Shard time, ms since the epoch.
+    /// Shard time in milliseconds since the epoch.
     pub(crate) now_ms: i64,
 }
 
-/// One view of the fleet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Frame {
     #[serde(flatten)]
@@ -49,11 +47,9 @@ pub(crate) struct Frame {
     /// One row per shard, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) shards: Vec<Shard>,
-    /// Problems that an operator should look into.
     pub(crate) warnings: Vec<String>,
 }
 
-/// The server's load.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Server {
     pub(crate) version: String,
@@ -84,14 +80,12 @@ pub(crate) struct Slots {
     pub(crate) all: usize,
 }
 
-/// The work in one state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct WorkInState {
     pub(crate) state: &'static str,
     pub(crate) count: u64,
-    /// What `count` counts.
     pub(crate) unit: &'static str,
-    /// Age of the oldest entry, ms; `None` if the state is empty or the age is unknown.
+    /// Age (ms) of the oldest entry. `None` if the state is empty or the age is unknown.
     pub(crate) oldest_ms: Option<i64>,
 }
 
@@ -102,9 +96,9 @@ pub(crate) struct Node {
     pub(crate) kind: &'static str,
     pub(crate) shard: usize,
     pub(crate) alive: bool,
-    /// Time since its last heartbeat, ms.
+    /// Time (ms) since the last heartbeat.
     pub(crate) beat_age_ms: Option<i64>,
-    /// Time until its lease ends, ms.
+    /// Time (ms) until the lease ends.
     pub(crate) lease_left_ms: i64,
     pub(crate) slots: Option<Slots>,
     /// True if an operator has drained the worker, so that it takes no new work.
@@ -121,11 +115,10 @@ pub(crate) struct Agent {
     /// Name of the limit; `None` if the row is an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<String>,
-    /// Number of waiting turns.
     pub(crate) turns: u64,
-    /// Time since the oldest of these turns was admitted, ms.
+    /// Time (ms) since the oldest of these turns was admitted.
     pub(crate) oldest_ms: Option<i64>,
-    /// When the throttle queue is processed next, ms from now.
+    /// Time (ms) until the throttle queue is processed next.
     pub(crate) due_in_ms: i64,
     pub(crate) tick_used: i64,
     pub(crate) day_used: i64,
@@ -135,12 +128,11 @@ pub(crate) struct Agent {
     /// Calls allowed per day by the local configuration. `None` if unknown, or if the row is a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) day_max: Option<u32>,
-    /// The first turn in the throttle queue, `tenant:turn`.
+    /// The first turn in the throttle queue, as `tenant:turn`.
     pub(crate) first: String,
 }
 
 impl Agent {
-    /// A readable name of the agent or limit that the turns wait for.
     pub(crate) fn name(&self) -> String {
         match &self.limit {
             Some(limit) => format!("limit {limit}"),
@@ -149,7 +141,6 @@ impl Agent {
     }
 }
 
-/// A summary of one shard.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Shard {
     pub(crate) shard: usize,
@@ -160,7 +151,6 @@ pub(crate) struct Shard {
     pub(crate) calls_per_s: Option<f64>,
 }
 
-/// The sort order of the tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
     #[default]
@@ -170,7 +160,6 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
-    /// The next sort order.
     pub(crate) const fn next(self) -> Self {
         match self {
             Self::Count => Self::Time,
@@ -224,7 +213,6 @@ impl Frame {
         frame
     }
 
-    /// Sets the calls allowed per tick and day for each agent.
     pub(super) fn with_caps(mut self, policy: &Policy) -> Self {
         for agent in self.agents.iter_mut().filter(|agent| agent.limit.is_none()) {
             let (Ok(tenant), Ok(name)) = (TenantId::new(&agent.tenant), AgentId::new(&agent.agent)) else { continue };

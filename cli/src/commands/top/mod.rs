@@ -27,11 +27,8 @@ use frame::Sort;
 pub(crate) use frame::Frame;
 pub(crate) use poller::Poller;
 
-/// The shortest refresh interval.
 const EVERY_MIN: Duration = Duration::from_millis(100);
-/// The longest refresh interval.
 const EVERY_MAX: Duration = Duration::from_secs(60);
-/// Width of a printed frame, in columns.
 const PRINTED_COLUMNS: u16 = 110;
 
 /// Show the fleet live: backlog, rates, slots, live processes, capped agents, tools by outcome. Only reads from
@@ -64,7 +61,7 @@ fn every(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// [`Failure::Redis`] if Redis cannot be reached at the start. A failure if the terminal cannot be used. If Redis
-/// becomes unreachable later, this is not an error: the view shows it and waits.
+/// becomes unreachable later, the view shows the problem and waits.
 pub(crate) async fn run(setup: &Setup, args: &Top, output: &Output) -> Result<(), Failure> {
     let mut poller = Poller::new(setup)?;
     let policy = &setup.configuration.policy;

@@ -1,5 +1,3 @@
-//! Polls every shard of the fleet.
-
 use std::time::Instant;
 
 use tickfleet_model::policy::Policy;

@@ -23,10 +23,8 @@ use crate::setup::Setup;
 
 /// How often the thread that reads keys checks whether it is still needed.
 const KEYS_WAIT: Duration = Duration::from_millis(100);
-/// Maximum number of keys that wait to be processed.
 const KEYS_MAX: usize = 64;
 
-/// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KeyAction {
     Quit,
@@ -62,8 +60,8 @@ impl PollPace {
     }
 }
 
-/// The terminal while the live view uses it. Dropping this restores the terminal. A panic also restores the terminal,
-/// before the panic message is printed.
+/// The terminal while the live view uses it. Dropping this value restores the terminal. A panic also restores the
+/// terminal, before the panic message is printed.
 struct Screen {
     terminal: DefaultTerminal,
     reading: Arc<AtomicBool>,
@@ -148,7 +146,6 @@ pub(super) async fn run(
     }
 }
 
-/// Loads explanations of why turns wait.
 struct StoryLoader {
     setup: Arc<Setup>,
     client: Client,

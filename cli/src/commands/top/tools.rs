@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::Serialize;
 use tickfleet_store::EndedCall;
 
-/// The time that the table of tools covers, ms.
+/// The time (ms) that the table of tools covers.
 pub(super) const WINDOW_MS: i64 = 60_000;
 /// Maximum number of calls in the window. At higher rates, the window contains only a sample.
 const CALLS_MAX: usize = 50_000;
@@ -16,19 +16,14 @@ pub(crate) struct ToolRow {
     pub(crate) tool: String,
     /// Number of calls whose end was polled.
     pub(crate) calls: u64,
-    /// Number of calls by outcome.
     pub(crate) outcomes: BTreeMap<String, u64>,
-    /// Mean duration, ms.
     pub(crate) mean_ms: u64,
-    /// Longest duration, ms.
     pub(crate) longest_ms: u64,
 }
 
-/// The tools of the last minute.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Tools {
     pub(crate) rows: Vec<ToolRow>,
-    /// Number of calls in all rows.
     pub(crate) seen: u64,
     /// True if more calls ended than were polled. The rows are then a sample.
     pub(crate) sampled: bool,
@@ -38,7 +33,7 @@ pub(crate) struct Tools {
 #[derive(Debug, Default)]
 pub(super) struct Window {
     calls: VecDeque<EndedCall>,
-    /// Until this time the window is incomplete, because some calls were not polled, ms of shard time.
+    /// The shard time (ms) until which the window is incomplete, because some calls were not polled.
     sampled_until_ms: i64,
 }
 
@@ -59,7 +54,6 @@ impl Window {
         }
     }
 
-    /// Returns the table as of `now_ms`.
     pub(super) fn tools(&mut self, now_ms: i64) -> Tools {
         self.calls.retain(|call| call.at_ms > now_ms - WINDOW_MS);
         let mut rows: BTreeMap<&str, (ToolRow, u64)> = BTreeMap::new();

@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 
 use super::frame::Frame;
 
-/// Maximum number of polls that are kept. With one poll per second, they cover five minutes.
+/// Maximum number of polls that are kept. With one poll per second, this many polls cover five minutes.
 const SEEN_MAX: usize = 300;
 /// The characters for bars, from zero to the maximum.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The values from one poll.
 #[derive(Debug, Clone, Copy)]
 struct Point {
     at_ms: i64,
@@ -25,7 +24,6 @@ pub(super) struct Trend {
 }
 
 impl Trend {
-    /// Adds the values of a poll.
     pub(super) fn add(&mut self, frame: &Frame) {
         let capped = frame.backlog.iter().find(|waiting| waiting.state == "capped").map_or(0, |waiting| waiting.count);
         #[allow(clippy::cast_precision_loss, reason = "turns are far fewer than 2^53")]
@@ -41,7 +39,7 @@ impl Trend {
         }
     }
 
-    /// Returns the time that the trend covers, ms; `None` before the second poll.
+    /// Returns the time (ms) that the trend covers. `None` before the second poll.
     pub(super) fn covers_ms(&self) -> Option<i64> {
         let first = self.seen.front()?;
         let last = self.seen.back()?;

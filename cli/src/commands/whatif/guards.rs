@@ -28,13 +28,10 @@ const LOST: &str = "its worker was lost or failed before the call ran: the log d
 pub(super) struct Guards {
     active: Arc<ActivePolicy>,
     registry: Arc<Registry>,
-    /// How long each fact is kept.
     kept: FactLifetimes,
 }
 
 impl Guards {
-    /// Creates the guards of a configuration.
-    ///
     /// # Errors
     /// The tools of the configuration cannot be used.
     pub(super) fn new(setup: &Setup) -> Result<Self, Failure> {
@@ -101,7 +98,7 @@ impl Guards {
         FactTurn::of(calls.first()?, by_facts)
     }
 
-    /// Evaluates a call. Reports a difference at once, unless facts may still stop the call.
+    /// Evaluates a call. Reports a difference at once, unless facts can still stop the call.
     async fn evaluate_call(
         &self,
         call: &RecordedCall,
@@ -151,7 +148,7 @@ impl Guards {
     }
 }
 
-/// Returns true if it is unknown how far an admitted call got: guards or approvers may have decided about it.
+/// Returns true if it is unknown how far an admitted call got. Guards or approvers may have decided about such a call.
 fn is_lost(call: &RecordedCall) -> bool {
     call.fate == RecordedFate::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
@@ -164,7 +161,6 @@ fn arguments(call: &RecordedCall) -> Option<&str> {
     }
 }
 
-/// Returns the difference between the recorded result of the guards and their new result for a call.
 fn difference(call: &RecordedCall, recall: &LoggedCallVerdict, evaluation: &mut Evaluation) -> Option<Difference> {
     // Arguments that are not JSON, or are too long to be logged, were rejected for exactly this reason. The result
     // stays the same.
@@ -199,14 +195,14 @@ enum Comparison {
     Other(DifferenceKind, String),
 }
 
-/// Compares the new result of the guards with the recorded one.
 fn compared(fate: &RecordedFate, recall: &LoggedCallVerdict) -> Comparison {
     let by_facts = |reason: &str| reason.starts_with("fact_");
     let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
     match (fate, recall) {
         (RecordedFate::NotReached, _) => Comparison::Same,
         (_, LoggedCallVerdict::Unknown(why)) => Comparison::Unknown(why),
-        // The call was stopped by facts. Its facts are evaluated later, and may stop it under the other policy too.
+        // The call was stopped by facts. The facts are evaluated later, and can also stop the call under the other
+        // policy.
         (RecordedFate::Stopped { reason, rule }, LoggedCallVerdict::Passes) if by_facts(reason) => {
             Comparison::Other(DifferenceKind::Allowed, rule.clone())
         }

@@ -38,7 +38,7 @@ const PRINTED_MAX: usize = 100;
 const DIFFERENCES_MAX: usize = 10_000;
 /// Maximum number of calls of one turn that are evaluated together.
 const CALLS_MAX: usize = 1_000;
-/// Maximum number of counter resets that are replayed, and also of pauses.
+/// Maximum number of counter resets that are replayed. The same maximum applies to pauses.
 const OPERATED_MAX: usize = 100_000;
 
 /// Evaluate recorded calls against another policy and list the differences.
@@ -77,7 +77,6 @@ pub(crate) struct WhatIf {
     differences: Option<PathBuf>,
 }
 
-/// The result of an evaluation.
 #[derive(Serialize)]
 pub(super) struct Evaluation {
     pub(super) summary: Summary,
@@ -90,7 +89,6 @@ pub(super) struct Evaluation {
 }
 
 impl Evaluation {
-    /// Records a difference.
     pub(super) fn add_difference(&mut self, difference: Difference) {
         self.summary.count(&difference);
         if let Some(file) = &mut self.file {
@@ -105,7 +103,6 @@ impl Evaluation {
     }
 }
 
-/// Which calls are evaluated.
 struct CallFilter {
     tenant: Option<String>,
     from_ms: Option<i64>,
@@ -116,25 +113,22 @@ struct CallFilter {
 struct RecordedLog {
     calls: Sorter,
     operated: OperatorActions,
-    /// The start of completeness that each part of the export states.
+    /// Since when each part of the export is complete, according to the part itself.
     parts: Vec<ExportPart>,
     began: LogStart,
-    /// When the first entry was written, ms since the epoch.
+    /// The time (ms since the epoch) when the first entry was written.
     first_ms: Option<i64>,
-    /// True if only the calls of one tenant are evaluated.
     one_tenant: bool,
     unread: u64,
 }
 
-/// The time since which a part of an export is complete, ms: for all shards, and for each shard.
+/// Since when (ms) a part of an export is complete: for all shards, and for each shard.
 #[derive(Default)]
 struct ExportPart {
     all_ms: Option<i64>,
     shards: BTreeMap<u32, i64>,
 }
 
-/// Runs the evaluation.
-///
 /// # Errors
 /// At least one decision would change. The configuration, a file or Redis cannot be read.
 pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Result<(), Failure> {
@@ -190,7 +184,7 @@ async fn live(global: &Global, args: &WhatIf, filter: &CallFilter) -> Result<Fil
     Ok(file)
 }
 
-/// When an entry was written, ms since the epoch.
+/// Returns the time (ms since the epoch) when an entry was written.
 fn ms_of(id: &str) -> Option<i64> {
     id.split('-').next()?.parse().ok()
 }
@@ -208,7 +202,6 @@ impl ExportPart {
 }
 
 impl RecordedLog {
-    /// Adds the lines of an export.
     fn take(&mut self, file: File, filter: &CallFilter) -> std::io::Result<()> {
         for line in BufReader::new(file).lines() {
             let line = line?;
@@ -255,7 +248,7 @@ impl RecordedLog {
             at_ms.into_iter().for_each(|at_ms| began.cut_shard(shard, at_ms));
         }
         if self.parts.is_empty() {
-            // Without a header, it is unknown since when the export is complete. Its first entry counts.
+            // If the export has no header, the time of its first entry counts as its start.
             self.first_ms.into_iter().for_each(|at_ms| began.cut(at_ms));
         }
         began
@@ -332,8 +325,8 @@ fn by_their_facts(turns: Sorter, began: &LogStart, evaluation: Evaluation) -> Re
     Ok(evaluation)
 }
 
-/// Evaluates all calls with the guards. Returns two lists: all turns, sorted by the first decision about a call, and
-/// the turns that depend on facts, sorted by the time when these first matter.
+/// Evaluates all calls with the guards. Returns two lists. One has all turns, sorted by the first decision about a
+/// call. The other has the turns that depend on facts, sorted by the time when the facts first matter.
 async fn evaluate_guards(
     guards: &Guards,
     calls: Sorter,
@@ -348,7 +341,7 @@ async fn evaluate_guards(
         if let Some(Some(next)) = &call
             && is_of(&group, next)
         {
-            // Parts of an export may overlap, so a call can occur twice.
+            // Parts of an export can overlap, so a call can occur twice.
             let is_twice = |last: &RecordedCall| (last.position, last.written_ms) == (next.position, next.written_ms);
             if !group.last().is_some_and(is_twice) {
                 group.push(next.clone());
@@ -371,7 +364,6 @@ async fn evaluate_guards(
     }
 }
 
-/// Returns true if a call belongs to the same turn as the calls in `group`.
 fn is_of(group: &[RecordedCall], call: &RecordedCall) -> bool {
     let name = |call: &RecordedCall| (call.shard, call.tenant.clone(), call.turn.clone());
     group.len() < CALLS_MAX && group.first().is_none_or(|first| name(first) == name(call))
@@ -395,7 +387,7 @@ mod tests {
 
     use super::*;
 
-    /// For each of the first two shards, returns the time since which these exports are complete, ms.
+    /// For each of the first two shards, returns since when (ms) these exports are complete.
     fn began(exports: &[&[&str]]) -> (i64, i64) {
         let mut log = RecordedLog {
             calls: Sorter::default(),

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Lines, Seek as _, Write as _};
 
-/// Maximum size of a part that is sorted in memory, bytes.
+/// Maximum size (bytes) of a part that is sorted in memory.
 const PART_BYTES: usize = 32 * 1024 * 1024;
 
 /// Lines to sort. Each line has a sort key.
@@ -39,7 +39,6 @@ impl Sorter {
         Ok(())
     }
 
-    /// Returns all lines, sorted by key.
     pub(super) fn sorted(mut self) -> std::io::Result<Sorted> {
         self.spill_to_disk()?;
         let mut sorted = Sorted { parts: Vec::new(), heads: BinaryHeap::new() };
@@ -51,7 +50,6 @@ impl Sorter {
     }
 }
 
-/// Sorted lines, merged from the parts.
 pub(super) struct Sorted {
     parts: Vec<Lines<BufReader<File>>>,
     heads: BinaryHeap<Reverse<(String, usize, String)>>,
@@ -67,7 +65,6 @@ impl Sorted {
         Ok(())
     }
 
-    /// Returns the next line.
     pub(super) fn next(&mut self) -> std::io::Result<Option<String>> {
         let Some(Reverse((_, number, line))) = self.heads.pop() else { return Ok(None) };
         self.next_of(number)?;

@@ -1,5 +1,3 @@
-//! Formats the evaluation as text.
-
 use std::path::Path;
 
 use tickfleet_proof::whatif::{Counts, DifferenceKind};
@@ -7,10 +5,8 @@ use tickfleet_proof::whatif::{Counts, DifferenceKind};
 use crate::commands::whatif::Evaluation;
 use crate::output::{lines, table};
 
-/// Maximum number of names printed per list.
 const NAMES_MAX: usize = 10;
 
-/// Returns the whole text.
 pub(super) fn text(evaluation: &Evaluation, policy: &Path, printed_max: usize) -> String {
     let summary = &evaluation.summary;
     let mut text = format!("{} calls were evaluated again under {}.\n", summary.calls, policy.display());
@@ -59,7 +55,6 @@ pub(super) fn text(evaluation: &Evaluation, policy: &Path, printed_max: usize) -
     text
 }
 
-/// Formats the names with the most differences.
 fn listed(title: &str, counts: &Counts) -> String {
     let mut found: Vec<(&String, &u64)> = counts.iter().collect();
     found.sort_by(|one, other| other.1.cmp(one.1).then(one.0.cmp(other.0)));

@@ -1,7 +1,7 @@
 //! Exporting the audit log with its seals, as lines that recipients can verify themselves.
 //!
-//! An export contains complete seals: the seals with an entry in the time range, and the seals created after the start
-//! of the range, because anchors refer to the time of sealing. Each seal is exported with all of its entries, including
+//! An export has each seal with an entry in the time range. It also has each seal created after the start of the
+//! range, because anchors refer to the time of sealing. Each seal is exported with all of its entries, including
 //! entries before the range. The export writes one shard after the other. An interrupted export can be continued.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use tickfleet_proof::seal::{EntryId, SealBody};
 use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{LogSeal, Store, StoreError};
 
-/// Number of entries, or of seals, that are read in one page.
+/// Entries or seals per read.
 const PAGE: usize = 500;
 
 /// The range of an export.
@@ -21,9 +21,9 @@ const PAGE: usize = 500;
 pub struct ExportRange {
     /// Only entries of this tenant.
     pub tenant: Option<TenantId>,
-    /// Start of the range, ms by Redis' clock.
+    /// Start of the range (ms by Redis' clock).
     pub from_ms: Option<i64>,
-    /// End of the range, exclusive, ms by Redis' clock.
+    /// End of the range, exclusive (ms by Redis' clock).
     pub until_ms: Option<i64>,
 }
 
@@ -34,7 +34,6 @@ pub struct ExportResume {
     entries: BTreeMap<u32, EntryId>,
     /// The number of the last exported seal of each chain.
     seals: BTreeMap<(u32, String), u64>,
-    /// The numbers of entries and seals exported so far.
     counted: End,
     /// The fleet named in the file's header.
     fleet: Option<String>,
@@ -145,7 +144,6 @@ pub struct Export<'a, W> {
 /// The seals of a shard in the range, and their entries.
 struct SealedRange {
     seals: Vec<(LogSeal, SealBody)>,
-    /// The sealed entries to export.
     ids: BTreeSet<EntryId>,
     /// The last sealed entry of the shard, exported or not.
     upto: EntryId,
@@ -157,8 +155,8 @@ impl<'a, W: io::Write> Export<'a, W> {
         Self { stores, range, resume, out }
     }
 
-    /// Writes the export. Returns the numbers of exported entries and seals. Writes `header` first, unless it continues
-    /// an existing file.
+    /// Writes the export. Returns the numbers of exported entries and seals. Writes `header` first, unless the export
+    /// continues an existing file.
     ///
     /// # Errors
     /// [`StoreError`], or an I/O error.

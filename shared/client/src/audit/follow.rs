@@ -17,7 +17,6 @@ const PAGE: usize = 500;
 /// A position in the log of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogPosition {
-    /// True if the log was read at least once.
     begun: bool,
     /// The last entry that was read.
     entry: EntryId,
@@ -27,7 +26,6 @@ pub struct LogPosition {
     remade: u64,
     /// The number of entries that were gone before they were read.
     gone: u64,
-    /// The last seal that was read.
     seal: EntryId,
 }
 
@@ -123,7 +121,8 @@ impl LogItem {
 pub struct LogBatch {
     /// The shard.
     pub shard: u32,
-    /// The items in the order in which they are written. Empty if this is only the first position of an empty log.
+    /// The items in the order in which they are written. Empty if the batch only sets the first position of an empty
+    /// log.
     pub items: Vec<LogItem>,
     /// The position after these items.
     pub after: LogPosition,
@@ -144,7 +143,7 @@ impl LogBatch {
         self.items.iter().find_map(|item| if let LogItem::Gone(gone) = item { Some(gone) } else { None })
     }
 
-    /// The time of the batch's first entry, ms by Redis' clock.
+    /// The time of the batch's first entry (ms by Redis' clock).
     #[must_use]
     pub fn first_ms(&self) -> Option<i64> {
         let first =
@@ -214,8 +213,8 @@ fn gone(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntrie
     let all_read_is_gone = first.is_none_or(|first| first > position.entry);
     let remade = page.added < position.counted;
     let trimmed = page.added.saturating_sub(page.length);
-    // A log that was never trimmed and has no new entries may be a new log whose clock has stepped back. Export its
-    // entries again under the same IDs. Otherwise, they would never be exported.
+    // A log that was never trimmed and has no new entries may be a new log whose clock has stepped back. Export the
+    // entries again under the same IDs. Otherwise, the entries of the new log would never be exported.
     let made_anew = remade && (all_read_is_gone || read == 0 && trimmed == 0);
     let mut after = position.entry;
     let mut counted = position.counted;
@@ -227,7 +226,7 @@ fn gone(shard: u32, position: &LogPosition, page: &LogPage) -> Option<LostEntrie
             counted = 0;
             trimmed
         }
-        // Redis has lost its last writes, but still has earlier ones. The number of lost entries is unknown.
+        // Redis has lost its last writes, but still has earlier entries. The number of lost entries is unknown.
         true => {
             counted = page.added.saturating_sub(read);
             0

@@ -1,6 +1,6 @@
 //! Searching the audit log. The log has no index, because an index would add a write to every call. A search reads a
-//! bounded number of entries, newest first. It returns the number of entries read, and a cursor from which the next
-//! search continues.
+//! bounded number of entries, newest first. The search returns the number of entries read, and a cursor from which
+//! the next search continues.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use tickfleet_model::TenantId;
 use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{Store, StoreError};
 
-/// Number of entries that are read in one page.
+/// Entries per read.
 const PAGE: usize = 500;
 
 /// A query. An entry has to match all fields that are set.
@@ -25,9 +25,9 @@ pub struct AuditQuery {
     pub outcome: Option<String>,
     /// Only entries that contain this text.
     pub text: Option<String>,
-    /// Start of the time range, ms by Redis' clock.
+    /// Start of the time range (ms by Redis' clock).
     pub from_ms: Option<i64>,
-    /// End of the time range, exclusive, ms by Redis' clock.
+    /// End of the time range, exclusive (ms by Redis' clock).
     pub until_ms: Option<i64>,
     /// Maximum number of results.
     pub found_max: usize,

@@ -10,9 +10,9 @@ use tickfleet_store::{Store, StoreError};
 use super::list::list;
 use super::{DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind};
 
-/// Number of items that are read in one page.
+/// Items per read.
 const PAGE: usize = 500;
-/// Number of entries after which one step ends. The step finishes its last page, so it may read more.
+/// Number of entries after which one step ends. A step finishes its last page, so the step may read more entries.
 const READ_MAX: usize = 20_000;
 /// Maximum number of causes. Items with any other cause are only counted.
 const CAUSES_MAX: usize = 500;
@@ -38,9 +38,9 @@ pub struct Cause {
     pub count: u64,
     /// The number of items that can be replayed unchanged.
     pub as_they_are: u64,
-    /// When the newest item was added, ms by Redis' clock.
+    /// When the newest item was added (ms by Redis' clock).
     pub newest_ms: i64,
-    /// When the oldest item was added, ms by Redis' clock.
+    /// When the oldest item was added (ms by Redis' clock).
     pub oldest_ms: i64,
     /// The newest item.
     pub example: DeadId,
@@ -92,7 +92,7 @@ impl Cause {
     }
 }
 
-/// The values that identify a cause.
+/// Kind, cause, tool and normalized error.
 type CauseKey = (DeadKind, String, Option<String>, Option<String>);
 
 /// The causes found so far.

@@ -11,7 +11,7 @@ use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 
 use super::{DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage};
 
-/// Number of entries that are read in one round trip.
+/// Entries per read.
 const PAGE: usize = 500;
 /// Maximum number of entries read for one page of the list.
 const READ_MAX: usize = 20_000;
@@ -23,8 +23,8 @@ fn again(old: &str, suffix: &str, id: &DeadId) -> String {
     if name.len() <= limits::ID_BYTES_MAX { name } else { format!("again-{}-{}", id.shard, id.entry) }
 }
 
-/// Lists one page of the dead items that match the filter: letters first, then calls and tasks; in each shard, the
-/// newest first. One page reads at most 20,000 entries, which bounds the cost of a filter without matches.
+/// Lists one page of the dead items that match the filter: letters first, then calls and tasks. Within a shard, the
+/// newest item comes first. One page reads at most 20,000 entries, which bounds the cost of a filter without matches.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -84,7 +84,6 @@ async fn read_shard(
     }
 }
 
-/// Adds the items that match the filter, up to the page's limit.
 async fn take(
     store: &Store,
     filter: &DeadFilter,
@@ -331,12 +330,10 @@ fn message(logged: &Logged<'_>, tool: &str, arguments: &str, id: &str) -> String
     )
 }
 
-/// Parses the ID of a turn.
 pub(super) fn turn_id(text: &str) -> Option<TurnId> {
     TurnId::new(text).ok()
 }
 
-/// Parses the ID of a task.
 pub(super) fn task_id(text: &str) -> Option<TaskId> {
     TaskId::new(text).ok()
 }

@@ -108,7 +108,7 @@ impl Serialize for DeadId {
 pub struct DeadEntry {
     /// The item's ID.
     pub id: DeadId,
-    /// When the item was added, ms by Redis' clock.
+    /// When the item was added (ms by Redis' clock).
     pub at_ms: i64,
     /// The item's tenant, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,8 +143,8 @@ pub struct DeadEntryDetails {
     /// The item as listed.
     #[serde(flatten)]
     pub dead: DeadEntry,
-    /// The message that a replay sends, as far as the message is stored. For a letter, only the beginning, without
-    /// secrets.
+    /// The message that a replay sends, as far as the message is stored. A letter has only the beginning of the
+    /// message, with secrets removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The ID of the turn or task that a replay creates, if the ID is known in advance.
@@ -171,9 +171,9 @@ pub struct DeadFilter {
     pub told: Option<String>,
     /// Only items without a [normalized error](DeadEntry::told).
     pub untold: bool,
-    /// Only items added at or after this time, ms by Redis' clock.
+    /// Only items added at or after this time (ms by Redis' clock).
     pub from_ms: Option<i64>,
-    /// Only items added before this time, ms by Redis' clock.
+    /// Only items added before this time (ms by Redis' clock).
     pub until_ms: Option<i64>,
     /// Maximum number of items.
     pub limit: usize,

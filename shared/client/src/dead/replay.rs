@@ -1,5 +1,3 @@
-//! Replaying and dropping dead items.
-
 use serde::Serialize;
 use tickfleet_model::{Task, TenantId, Turn, TurnId, content_digest, task_digest};
 use tickfleet_protocol::{
@@ -104,7 +102,6 @@ impl ReplayReport {
     }
 }
 
-/// The message that a replay sends.
 struct ReplayMessage {
     to: Inbound,
     name: TurnName,
@@ -167,7 +164,6 @@ async fn of<'a>(
     Ok(found.filter(is_theirs).map(|whole| (store, whole)))
 }
 
-/// Builds the message of a replay, with its ID.
 fn sent(store: &Store, whole: &DeadEntryDetails, wish: &ReplayRequest<'_>) -> Result<ReplayMessage, String> {
     let own = whole.message.as_deref().unwrap_or_default();
     let bytes = wish.message.unwrap_or(own.as_bytes());

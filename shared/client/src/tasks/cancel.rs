@@ -1,5 +1,3 @@
-//! Canceling a task, the turn that it waits for, and the tasks below it.
-
 use std::collections::BTreeSet;
 
 use serde::Serialize;
@@ -17,7 +15,7 @@ const TASKS_MAX: usize = 200;
 pub enum CancelStatus {
     /// The turn or task ends at once.
     Ok,
-    /// A worker or runtime runs it. It ends as soon as the worker or runtime notices the cancel.
+    /// A worker or runtime runs the turn or task. The work ends once the worker or runtime notices the cancel.
     Flagged,
     /// The turn or task had already ended.
     Ended,
@@ -75,7 +73,6 @@ pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result
     end(store, branch, reason, &format!("its parent was cancelled: {reason}")).await
 }
 
-/// A task, with the unfinished turn and tasks below it.
 struct Branch {
     name: TurnName,
     /// The turn that the task waits for.

@@ -1,5 +1,3 @@
-//! Everything known about a task: its steps, what the task waits for, and the tasks below it.
-
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_core::turn::{State, Turn, WaitReason as Waits};
@@ -12,9 +10,7 @@ use super::{task_id, turn_of};
 use crate::replies::Reply;
 use crate::turn_status::limit_of;
 
-/// Maximum number of tasks in a tree.
 const TREE_MAX: usize = 200;
-/// Maximum number of children of one task.
 const CHILDREN_MAX: usize = 50;
 
 /// The details of a task.
@@ -61,10 +57,10 @@ pub struct Round {
     /// The turn with the round's calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,
-    /// When the turn was admitted, ms of shard time. `None` once the turn's record has expired.
+    /// When the turn was admitted (ms of shard time). `None` once the turn's record has expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed_ms: Option<i64>,
-    /// When the turn ended, ms of shard time. `None` once the turn's record has expired.
+    /// When the turn ended (ms of shard time). `None` once the turn's record has expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validated_ms: Option<i64>,
     /// The calls.
@@ -79,7 +75,7 @@ pub struct Round {
 pub struct TaskCall {
     /// The tool.
     pub tool: String,
-    /// Its arguments, as the model wrote them.
+    /// The call's arguments, as the model wrote them.
     pub arguments: String,
     /// True if the call succeeded. `None` if it has no result yet.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,7 +91,7 @@ pub struct TaskWait {
     /// The reason.
     #[serde(flatten)]
     pub reason: WaitReason,
-    /// The end of the wait, or the time of the next check, ms of shard time.
+    /// The end of the wait, or the time of the next check (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<i64>,
 }
@@ -137,7 +133,6 @@ pub enum WaitReason {
 }
 
 impl WaitReason {
-    /// The turn that the task waits for.
     pub(super) fn turn(&self) -> Option<&str> {
         match self {
             Self::Turn { turn }
@@ -266,7 +261,6 @@ async fn times(store: &Store, name: &TurnName, rounds: &mut [Round]) -> Result<(
     Ok(())
 }
 
-/// The wait of a task.
 pub(super) async fn wait_of(
     store: &Store,
     name: &TurnName,

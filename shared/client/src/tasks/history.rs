@@ -54,7 +54,7 @@ pub struct PlanStep {
 /// A summary of the first steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SummaryStep {
-    /// The model that wrote it.
+    /// The model that wrote the summary.
     pub model: String,
     /// The text of the summary.
     pub text: String,
@@ -71,7 +71,7 @@ pub struct SummaryStep {
 pub struct PlannedCall {
     /// The tool.
     pub tool: String,
-    /// Its arguments, as the model wrote them.
+    /// The call's arguments, as the model wrote them.
     pub arguments: String,
 }
 

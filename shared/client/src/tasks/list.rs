@@ -1,5 +1,3 @@
-//! Listing tasks.
-
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -16,11 +14,9 @@ use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView};
 use crate::Client;
 use crate::replies::Reply;
 
-/// Number of tasks that are read concurrently.
 const PAGE: usize = 32;
 /// Maximum number of one tenant's tasks that a page reads.
 const WINDOW: usize = 63 * PAGE;
-/// Maximum bytes of a description in a list.
 const DESCRIPTION_BYTES_MAX: usize = 400;
 
 /// The state of a task.
@@ -29,7 +25,7 @@ const DESCRIPTION_BYTES_MAX: usize = 400;
 pub enum TaskState {
     /// The task waits for a worker, a retry, or a turn or task that it started.
     Waiting,
-    /// A worker or a runtime runs it.
+    /// A worker or a runtime runs the task.
     Running,
     /// The task has ended.
     Ended,
@@ -55,13 +51,13 @@ pub struct TaskSummary {
     /// The beginning of the task's description. `None` if the task has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// When the task was accepted, ms of shard time.
+    /// When the task was accepted (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_ms: Option<i64>,
-    /// When the task ended, ms of shard time.
+    /// When the task ended (ms of shard time).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<i64>,
-    /// When the task expires, ms of shard time. `None` if the task has ended.
+    /// When the task expires (ms of shard time). `None` if the task has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,
     /// How the task ended.
@@ -285,7 +281,6 @@ pub async fn task_summary(store: &Store, tenant: &TenantId, id: TaskId) -> Resul
     Ok(summary(tenant, id.clone(), &store.turn_view(&TurnName::task(tenant, &id)).await?))
 }
 
-/// The summary of a task from its record.
 pub(super) fn summary(tenant: &TenantId, id: TaskId, view: &TurnView) -> TaskSummary {
     let blank = TaskSummary {
         tenant: tenant.clone(),
@@ -337,8 +332,8 @@ fn of_finished(blank: TaskSummary, finished: &Finished) -> TaskSummary {
     }
 }
 
-/// The description of a task. If workers run the task, the description is in the arguments of the task's call;
-/// otherwise it is in the task's message.
+/// The description of a task. If workers run the task, the description is in the arguments of the task's call.
+/// Otherwise the description is in the task's message.
 fn description(blob: &str) -> Option<String> {
     let arguments = serde_json::from_str::<Call>(blob).map(|call| call.arguments);
     let task: Value = serde_json::from_str(&with_numbers_as_text(arguments.as_deref().unwrap_or(blob))).ok()?;

@@ -25,7 +25,6 @@ fn turn_of(task: &TurnName, number: usize) -> Option<TurnName> {
     Some(TurnName { tenant: task.tenant.clone(), turn })
 }
 
-/// Converts the ID of a turn or task to a task ID.
 fn task_id(name: &TurnName) -> Option<TaskId> {
     TaskId::new(name.turn.as_str()).ok()
 }

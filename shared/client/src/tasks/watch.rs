@@ -15,7 +15,6 @@ use super::history::{HistoryStep, PlannedCall};
 use super::turn_of;
 use crate::replies::Reply;
 
-/// The interval between two reads.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// If a task is still unknown after this time, it may have been rejected.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
@@ -30,7 +29,7 @@ pub enum TaskEvent {
     Accepted {
         /// The agent that does the work.
         agent: String,
-        /// When the task was accepted, ms of shard time.
+        /// When the task was accepted (ms of shard time).
         at_ms: i64,
     },
     /// The model has responded with calls or with its answer. The answer follows as a separate event.
@@ -74,7 +73,7 @@ pub enum TaskEvent {
         /// The reason for the wait, as text, or the ID of the turn or task.
         #[serde(rename = "for")]
         what: String,
-        /// The latest end of the wait, ms of shard time, if known.
+        /// The latest end of the wait (ms of shard time), if known.
         #[serde(skip_serializing_if = "Option::is_none")]
         until_ms: Option<i64>,
     },
@@ -82,7 +81,7 @@ pub enum TaskEvent {
     Capped {
         /// The cap or limit.
         limit: String,
-        /// The time of the next check, ms of shard time, if known.
+        /// The time of the next check (ms of shard time), if known.
         #[serde(skip_serializing_if = "Option::is_none")]
         until_ms: Option<i64>,
     },
@@ -113,7 +112,7 @@ impl TaskEvent {
 /// An event of a task, and the position after the event.
 #[derive(Debug, Clone, Serialize)]
 pub struct TaskProgress {
-    /// The number of history entries that were already reported. To continue from here, pass it to
+    /// The number of history entries that were already reported. To continue after this event, pass this number to
     /// [`TaskWatcher::from`].
     pub position: usize,
     /// What happened.
@@ -121,7 +120,7 @@ pub struct TaskProgress {
     pub event: TaskEvent,
 }
 
-/// A watcher of one task. It reads four times a second. All watchers of the process share one connection.
+/// A watcher of one task. The watcher reads four times a second. All watchers of the process share one connection.
 #[derive(Debug)]
 pub struct TaskWatcher {
     store: Store,

@@ -30,7 +30,6 @@ pub(crate) fn write_canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// Writes the name of a member, followed by the colon.
 pub(crate) fn write_name(name: &str, out: &mut String) {
     out.push_str(&Value::from(name).to_string());
     out.push(':');

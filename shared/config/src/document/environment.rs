@@ -9,7 +9,6 @@ use crate::document::reader::Cursor;
 use crate::document::tree::{Node, Value, join};
 use tickfleet_model::suggest;
 
-/// Environment variables by name.
 pub type Environment = BTreeMap<String, String>;
 
 const PREFIX: &str = "TICKFLEET_";
@@ -21,7 +20,7 @@ const SHORT_NAMES: [(&str, &str); 3] = [
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "tracing.otlp_endpoint"),
 ];
 
-/// Variables that look like settings but are read elsewhere. This one is the path of the binary of a private Redis.
+/// Variables that look like settings but are read elsewhere, such as the path of the binary of a private Redis.
 const NOT_KNOBS: [&str; 1] = ["TICKFLEET_REDIS_SERVER"];
 
 /// The variable of a setting: `worker.slots` is `TICKFLEET_WORKER_SLOTS`.
@@ -29,7 +28,7 @@ fn variable(path: &str) -> String {
     format!("{PREFIX}{}", path.replace('.', "_").to_ascii_uppercase())
 }
 
-/// Every field of the built-in settings, as `section.field`.
+/// As `section.field`.
 fn settings(built_in: &Node) -> Vec<String> {
     let sections = built_in.entries().iter();
     sections.flat_map(|s| s.node.entries().iter().map(move |field| join(&s.key, &field.key))).collect()
@@ -105,8 +104,8 @@ fn refuse_unknown(settings: &[String], built_in: &Node, environment: &Environmen
     }
 }
 
-/// Kubernetes gives every pod variables for the services around it: a service `tickfleet-worker` creates
-/// `TICKFLEET_WORKER_SERVICE_HOST` and `TICKFLEET_WORKER_PORT_9090_TCP_ADDR`. They are not settings.
+/// Kubernetes gives every pod variables for the services around it. A service `tickfleet-worker` creates
+/// `TICKFLEET_WORKER_SERVICE_HOST` and `TICKFLEET_WORKER_PORT_9090_TCP_ADDR`, which are not settings.
 fn is_service_link(name: &str) -> bool {
     name.ends_with("_PORT")
         || name.ends_with("_SERVICE_HOST")
@@ -115,7 +114,7 @@ fn is_service_link(name: &str) -> bool {
 }
 
 /// Replaces `${NAME}` and `${NAME:-default}` by values of the environment. If the variable is unset or empty, the
-/// default is used. A missing default is an error, which is noted. `None` if this text has an error.
+/// default is used. If the default is missing too, an error is noted. Returns `None` if the text has an error.
 pub(crate) fn expand(cursor: &Cursor<'_>, environment: &Environment) -> Option<String> {
     let mut rest = cursor.text()?;
     let mut expanded = String::with_capacity(rest.len());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub enum ConfigLocation {
     /// In the configuration that is built into the binary.
     BuiltIn {
-        /// File name, `tickfleet.yaml`.
+        /// File name, such as `tickfleet.yaml`.
         file: Arc<str>,
         /// Line, from 1.
         line: u64,
@@ -18,25 +18,21 @@ pub enum ConfigLocation {
     },
     /// In a file of the configuration folder.
     File {
-        /// The file's path.
         file: Arc<str>,
         /// Line, from 1; 0 if the error concerns the whole file.
         line: u64,
         /// Column in characters, from 1; 0 if the error concerns the whole file.
         column: u64,
     },
-    /// In an environment variable.
     Environment(Arc<str>),
 }
 
 impl ConfigLocation {
-    /// The file as a whole.
     #[must_use]
     pub fn whole_file(path: &str) -> Self {
         Self::File { file: path.into(), line: 0, column: 0 }
     }
 
-    /// Returns true if the value is a built-in default.
     #[must_use]
     pub const fn is_built_in(&self) -> bool {
         matches!(self, Self::BuiltIn { .. })
@@ -54,16 +50,13 @@ impl fmt::Display for ConfigLocation {
     }
 }
 
-/// One error of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct ConfigError {
-    /// The place where the value was written.
     pub place: ConfigLocation,
-    /// The field, `worker.lease` or `tools.search_x.http.method`; empty if the error concerns a whole file.
+    /// The field, such as `worker.lease` or `tools.search_x.http.method`; empty if the error concerns a whole file.
     pub path: String,
     /// The value that was found, without secrets.
     pub found: String,
-    /// The allowed values.
     pub expected: String,
     /// The name that was probably meant.
     pub suggestion: Option<String>,
@@ -89,7 +82,6 @@ impl fmt::Display for ConfigError {
 pub struct ConfigErrors(Vec<ConfigError>);
 
 impl ConfigErrors {
-    /// The errors, in this order.
     #[must_use]
     pub fn as_slice(&self) -> &[ConfigError] {
         &self.0
@@ -106,12 +98,10 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// A warning: the configuration works, but its author should check this value.
+/// The configuration works, but its author should check this value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigWarning {
-    /// The place where the value was written.
     pub place: ConfigLocation,
-    /// The field.
     pub path: String,
     /// The problem, and its consequence.
     pub message: String,
@@ -153,21 +143,18 @@ impl Errors {
         self.0.borrow_mut().push(ConfigError { place: place.clone(), path: path.into(), found, expected, suggestion });
     }
 
-    /// Notes a warning.
     pub(crate) fn warn(&self, place: &ConfigLocation, path: &str, message: impl Into<String>) {
         let path = path.to_owned();
         let message = message.into();
         self.1.borrow_mut().push(ConfigWarning { place: place.clone(), path, message });
     }
 
-    /// The warnings so far, by file and line.
     pub(crate) fn warnings(&self) -> Vec<ConfigWarning> {
         let mut warnings = self.1.borrow().clone();
         warnings.sort();
         warnings
     }
 
-    /// Returns the number of errors so far.
     pub(crate) fn len(&self) -> usize {
         self.0.borrow().len()
     }
@@ -186,12 +173,12 @@ impl Errors {
     }
 }
 
-/// Built-in files of the sample business. They use names of other files. An operator who replaces one of those may have
-/// to replace these files too.
+/// Built-in files of the sample business that use names of other built-in files. An operator who replaces the other
+/// files possibly has to replace these files too.
 const OF_SAMPLES: [&str; 3] = ["agents.yaml", "permissions.yaml", "tenants.yaml"];
 
-/// The files in the order of their dependencies: a file only uses names that earlier files define. So an error is
-/// reported before its consequences.
+/// The files in the order of their dependencies: a file only uses names that earlier files define. In this order, an
+/// error is reported before its consequences.
 const ORDER: [&str; 9] = [
     "tickfleet.yaml",
     "models.yaml",
@@ -216,8 +203,8 @@ fn rank(place: &ConfigLocation) -> usize {
     }
 }
 
-/// The sorted errors. All errors of one built-in file are combined into one, because operators cannot fix this file
-/// itself.
+/// The sorted errors. All errors of one built-in file are combined into one error, because operators cannot edit a
+/// built-in file.
 fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
     let sample = |error: &ConfigError| match &error.place {
         ConfigLocation::BuiltIn { file, .. } if OF_SAMPLES.contains(&&**file) => Some(Arc::clone(file)),

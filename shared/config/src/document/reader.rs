@@ -1,6 +1,6 @@
 //! Reads typed values from a tree. For an invalid value, an error with its place is noted and reading continues, so
-//! that a single run reports all errors. Callers use a placeholder instead of the value; the configuration is
-//! discarded in this case.
+//! that a single run reports all errors. Callers use a placeholder for the value, because the configuration is
+//! discarded after an error.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use crate::document::units::{format_duration, format_size, parse_duration, parse
 use crate::mask;
 use tickfleet_model::suggest;
 
-/// A mapping with known fields. A field is known once it was read; [`Section::close`] refuses the other fields.
+/// A mapping with known fields. Reading a field makes it known. [`Section::close`] refuses all other fields.
 pub(crate) struct Section<'a> {
     path: String,
     place: &'a ConfigLocation,
     entries: &'a [Entry],
-    /// True if the value is a mapping. If it is not, an error was already noted, and missing fields are not reported.
+    /// False if the value is not a mapping. In this case an error was already noted, so missing fields are not
+    /// reported.
     sound: bool,
     asked: Vec<&'static str>,
     errors: &'a Errors,
 }
 
 impl<'a> Section<'a> {
-    /// Opens a mapping with known fields.
     pub(crate) fn open(node: &'a Node, path: impl Into<String>, errors: &'a Errors) -> Self {
         let path = path.into();
         let sound = matches!(node.value, Value::Mapping(_) | Value::Null);
@@ -33,7 +33,7 @@ impl<'a> Section<'a> {
         Self { path, place: &node.place, entries: node.entries(), sound, asked: vec![], errors }
     }
 
-    /// A field that may be missing. A null value counts as missing.
+    /// A null value counts as missing.
     pub(crate) fn optional(&mut self, field: &'static str) -> Option<Cursor<'a>> {
         self.asked.push(field);
         let entry = self.entries.iter().find(|entry| entry.key == field)?;
@@ -41,7 +41,6 @@ impl<'a> Section<'a> {
         given.then(|| Cursor { node: &entry.node, path: join(&self.path, field), errors: self.errors })
     }
 
-    /// A required field.
     pub(crate) fn required(&mut self, field: &'static str) -> Option<Cursor<'a>> {
         let found = self.optional(field);
         if found.is_none() && self.sound {
@@ -66,7 +65,6 @@ impl<'a> Section<'a> {
     }
 }
 
-/// One value, with its path for errors.
 #[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     pub(crate) node: &'a Node,
@@ -75,22 +73,21 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Opens the value as a mapping with known fields.
     pub(crate) fn section(&self) -> Section<'a> {
         Section::open(self.node, self.path.clone(), self.errors)
     }
 
-    /// Notes an error: the value is not allowed.
+    /// Notes that the value is not allowed.
     pub(crate) fn refuse(&self, expected: impl Into<String>) {
         self.refuse_with(expected, None);
     }
 
-    /// Notes an error: the value is not allowed. `meant` is the value that was probably meant.
+    /// Notes that the value is not allowed. `meant` is the value that was probably meant.
     pub(crate) fn refuse_with(&self, expected: impl Into<String>, meant: Option<String>) {
         self.errors.suggest(&self.node.place, &self.path, self.found(), expected, meant);
     }
 
-    /// The value as an error shows it, without text that may be a secret.
+    /// The value as an error shows it, without text that is possibly a secret.
     fn found(&self) -> String {
         let shown = match &self.node.value {
             Value::Text(text) => mask::found(text, &self.path),
@@ -186,7 +183,6 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// The items of a list.
     pub(crate) fn items(&self) -> Vec<Self> {
         let Value::List(items) = &self.node.value else {
             self.refuse("a list");

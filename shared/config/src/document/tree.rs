@@ -5,14 +5,12 @@ use crate::document::errors::ConfigLocation;
 use crate::settings::redis_url::mask_url;
 use tickfleet_model::Redactor;
 
-/// A value, and the place where it was written.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) value: Value,
     pub(crate) place: ConfigLocation,
 }
 
-/// A YAML value.
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
     Null,
@@ -41,12 +39,10 @@ impl Node {
         }
     }
 
-    /// The member with this name.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
-    /// The member with this name, mutable.
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
         match &mut self.value {
             Value::Mapping(entries) => entries.iter_mut().find(|entry| entry.key == key).map(|entry| &mut entry.node),
@@ -54,8 +50,8 @@ impl Node {
         }
     }
 
-    /// Describes the value for an error. The text is cut to a readable length. It contains no passwords of URLs, and
-    /// nothing that looks like a secret or has the name of a secret.
+    /// Describes the value for an error. The text is cut to a readable length. The text contains no passwords of URLs,
+    /// and nothing that looks like a secret or has the name of a secret.
     pub(crate) fn describe(&self) -> String {
         const SHOWN: usize = 60;
         match &self.value {
@@ -121,7 +117,6 @@ fn integer_to_json(value: i128) -> serde_json::Value {
     }
 }
 
-/// The path of a field below the path `path`.
 pub(crate) fn join(path: &str, field: &str) -> String {
     if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
 }

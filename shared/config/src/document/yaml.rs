@@ -19,17 +19,15 @@ const DEPTH_MAX: usize = 64;
 /// Bytes of stack that are enough for this depth: up to 40 KiB per level without optimization, and a margin.
 const STACK_BYTES: usize = 8 << 20;
 
-/// The file that a tree is read from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Origin<'a> {
-    /// A built-in file.
     BuiltIn(&'a str),
     /// A file of the configuration folder.
     File(&'a str),
 }
 
-/// Parses one YAML file. An empty file is an empty mapping. An error is noted for a syntax error and for each
-/// duplicate key. `None` after a syntax error.
+/// Parses one YAML file. An empty file is an empty mapping. Notes an error for each duplicate key. After a syntax
+/// error, notes the error and returns `None`.
 pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<Node> {
     let places = Places::new(origin);
     match with_room(&|| read(text)) {
@@ -46,7 +44,7 @@ pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<N
 fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_events: 8_000_000, max_nodes: 4_000_000, max_depth: DEPTH_MAX },
-        // The parser returns duplicate keys. They are reported later, with the places of both keys.
+        // The parser returns duplicate keys, so that the error about them can show the places of both keys.
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
         merge_keys: MergeKeyPolicy::Error,
@@ -60,7 +58,7 @@ thread_local! {
     static HAS_ROOM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on, parses on this thread. This must be the main thread of the process, and most of its stack must be
+/// From now on, parses on this thread. Call this function on the main thread of the process, while most of its stack is
 /// free.
 pub(crate) fn parse_here() {
     HAS_ROOM.set(true);
@@ -92,7 +90,6 @@ fn syntax_message(error: &serde_saphyr::Error) -> String {
     first.strip_prefix("error: ").unwrap_or(first).split(" at line ").next().unwrap_or_default().to_owned()
 }
 
-/// Creates the places of one file.
 struct Places {
     file: Arc<str>,
     built_in: bool,
@@ -153,7 +150,6 @@ impl Places {
     }
 }
 
-/// A value as returned by the parser.
 struct Raw(Spanned<RawValue>);
 
 enum RawValue {

@@ -16,29 +16,22 @@ use crate::document::tree::{Node, Value};
 use tickfleet_model::Effect;
 use tickfleet_model::hidden::is_hidden;
 
-/// The name of the file in the configuration folder.
 pub const MCP_LOCK_FILE: &str = "mcp.lock.yaml";
 
-/// The pinned tools of all servers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct McpPins {
-    /// Server → its pins.
     pub servers: BTreeMap<String, McpPinned>,
 }
 
-/// The pinned definitions of one server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct McpPinned {
-    /// The version that the server reported.
     pub version: Option<String>,
     /// The server's tools, under the server's names.
     pub tools: Vec<McpDefinition>,
 }
 
-/// A tool as its MCP server defines it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpDefinition {
-    /// The name of the tool at the server.
     pub name: String,
     /// The name for people.
     pub title: Option<String>,
@@ -48,29 +41,24 @@ pub struct McpDefinition {
     pub input_schema: Json,
     /// JSON Schema of the structured output, if the server declares one.
     pub output_schema: Option<Json>,
-    /// The server's hints.
     pub annotations: McpAnnotations,
 }
 
-/// A changed part of a tool's definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpChange {
     /// The part: `description`, `input schema`.
     pub part: &'static str,
-    /// The pinned value.
     pub before: String,
-    /// The server's current value.
     pub now: String,
 }
 
-/// A server's hints about a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct McpAnnotations {
     /// The name for people.
     pub title: Option<String>,
     /// True if the tool only reads.
     pub read_only_hint: Option<bool>,
-    /// True if the tool may destroy data.
+    /// True if the tool can destroy data.
     pub destructive_hint: Option<bool>,
     /// True if repeating a call with the same arguments has no further effect.
     pub idempotent_hint: Option<bool>,
@@ -104,7 +92,7 @@ impl McpAnnotations {
 }
 
 impl McpDefinition {
-    /// The parts that the digest covers, with their names in messages.
+    /// The parts that the digest covers, as named in messages.
     fn parts(&self) -> [(&'static str, Json); 6] {
         [
             ("name", self.name.as_str().into()),
@@ -134,8 +122,8 @@ impl McpDefinition {
         })
     }
 
-    /// Returns the parts in which `other` differs, with both values. A schema or the hints are written as JSON, one
-    /// member per line.
+    /// Returns the parts in which `other` differs, with both values. Schemas and hints are written as JSON, one member
+    /// per line.
     #[must_use]
     pub fn changes(&self, other: &Self) -> Vec<McpChange> {
         let text = |value: Json| match value {
@@ -215,8 +203,8 @@ fn line(out: &mut String, depth: usize, key: &str, value: Option<&Json>) {
     }
 }
 
-/// Escapes characters that JSON allows in a string, but that YAML forbids or that a reader of the file cannot see.
-/// They occur only inside strings.
+/// Escapes characters that JSON allows in a string, but that YAML forbids or that a reader of the file cannot see. Such
+/// characters occur only inside strings.
 fn yaml_safe(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {

@@ -15,11 +15,11 @@ use crate::tools::templates;
 use crate::tools::{effect_key, http};
 use tickfleet_model::{Effect, EffectKey, limits, suggest};
 
-/// Maximum characters of a server's name. The names of its tools begin with it.
+/// Maximum characters of a server's name, because the name is the beginning of the names of the server's tools.
 const SERVER_NAME_MAX: usize = 32;
-/// The name of the field `servers` in the configuration of other programs. It is used in an error message.
+/// The name of the field `servers` in the configuration of other programs, for an error message.
 const OTHERS_KEY: &str = "mcpServers";
-/// Maximum time limit of one try, ms. Longer work should be a task.
+/// Maximum time limit of one try (ms). Longer work should be a task.
 const TIMEOUT_MS_MAX: i128 = 3_600_000;
 /// Header names that the connection or the protocol uses.
 const HEADERS_REFUSED: [&str; 9] = [
@@ -34,19 +34,15 @@ const HEADERS_REFUSED: [&str; 9] = [
     "transfer-encoding",
 ];
 
-/// The MCP servers by name.
 #[derive(Debug, Clone, Default)]
 pub struct McpFile {
-    /// Name → server.
     pub servers: BTreeMap<String, McpServerDef>,
 }
 
-/// One MCP server and its imported tools.
 #[derive(Debug, Clone)]
 pub struct McpServerDef {
-    /// The connection to the server.
     pub connection: McpConnection,
-    /// Prefix of the names of the server's tools.
+    /// The beginning of the names of the server's tools.
     pub prefix: String,
     /// True if the server's hints decide about the effects of its tools.
     pub trust_annotations: bool,
@@ -58,7 +54,6 @@ pub struct McpServerDef {
     pub timeout: Option<Duration>,
     /// Time limit of one try that regularly reports progress.
     pub timeout_max: Option<Duration>,
-    /// Category of the server's tools.
     pub category: Option<String>,
     /// Capabilities that an agent needs for each of the server's tools.
     pub required_capabilities: BTreeSet<String>,
@@ -66,7 +61,6 @@ pub struct McpServerDef {
     pub required_features: BTreeSet<String>,
     /// True if a person must approve each call.
     pub requires_approval: bool,
-    /// The imported tools, as pinned.
     pub tools: Vec<McpDefinition>,
     /// The version that the server reported when it was pinned.
     pub server_version: Option<String>,
@@ -79,8 +73,8 @@ impl McpServerDef {
         format!("{}{own}", self.prefix)
     }
 
-    /// Returns the effect of running one of the server's tools twice. If the operator has declared the effect, this
-    /// is the result. Otherwise the hints decide, if they are trusted. Otherwise the effect is `once`.
+    /// Returns the effect of running one of the server's tools twice. An effect that the operator declared has
+    /// precedence over the hints, which count only if they are trusted. Without both, the effect is `once`.
     #[must_use]
     pub fn effect(&self, tool: &McpDefinition) -> Effect {
         let declared = self.effects.get(&tool.name).copied();
@@ -88,36 +82,31 @@ impl McpServerDef {
     }
 }
 
-/// The connection to a server, with the secrets that it needs. Two equal values can share one connection.
+/// The connection to a server, with the secrets that the connection needs. Two equal values can share one connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpConnection {
-    /// The child process or the address.
     pub transport: McpTransport,
     /// Secrets that `env` and `headers` may name, by reference.
     pub secrets: BTreeMap<String, SecretRef>,
 }
 
-/// The two transports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum McpTransport {
     /// A child process that exchanges messages over its standard input and output.
     Stdio {
         /// The program, found through `PATH`.
         command: String,
-        /// The arguments.
         args: Vec<String>,
         /// The environment, in addition to `PATH`: name → template.
         env: BTreeMap<String, String>,
-        /// The working folder.
         cwd: Option<String>,
     },
     /// Streamable HTTP.
     Http {
-        /// The address of the endpoint.
         url: String,
         /// Header → template.
         headers: BTreeMap<String, String>,
-        /// Hosts that may have private addresses.
+        /// Hosts that are allowed to have private addresses.
         allow_private: BTreeSet<String>,
     },
 }
@@ -172,7 +161,6 @@ fn servers<'a>(tree: &'a Node, errors: &'a Errors) -> Vec<(String, Cursor<'a>)> 
     sound
 }
 
-/// Adds an imported tool to `known`.
 fn import(name: &str, own: &str, cursor: &Cursor<'_>, known: &mut Tools) {
     let refuse = |found: String, expected: &str| {
         cursor.errors.push(&cursor.node.place, &cursor.path, found, expected);
@@ -193,7 +181,6 @@ fn import(name: &str, own: &str, cursor: &Cursor<'_>, known: &mut Tools) {
     known.names_and_ids.extend([name.to_owned(), id]);
 }
 
-/// The fields that choose the imported tools and their effects.
 struct ImportChoice<'a> {
     only: Option<Cursor<'a>>,
     exclude: Option<Cursor<'a>>,

@@ -14,7 +14,6 @@ use crate::document::tree::Node;
 
 const SCOPES: [(&str, FactScope); 3] =
     [("session", FactScope::Session), ("task", FactScope::Task), ("agent", FactScope::Agent)];
-/// Reads the section `facts` of one row.
 pub(super) fn row(cursor: &Cursor<'_>) -> FactRow {
     let mut s = cursor.section();
     let row = FactRow {
@@ -48,7 +47,7 @@ fn fact(cursor: &Cursor<'_>) -> Option<Fact> {
     fact
 }
 
-/// Reads a change: the name of a fact, or a section with further fields.
+/// Reads the name of a fact, or a section with further fields.
 fn change(cursor: &Cursor<'_>) -> Option<FactChange> {
     let of = |fact, on, kept_ms| FactChange { fact, on, kept_ms };
     if !is_section(cursor) {
@@ -74,7 +73,7 @@ fn outcomes(cursor: &Cursor<'_>) -> BTreeSet<Outcome> {
     items.iter().filter_map(|item| item.choice(&words)).collect()
 }
 
-/// Reads a condition: the name of a fact, or a section with further fields.
+/// Reads the name of a fact, or a section with further fields.
 fn condition(cursor: &Cursor<'_>) -> Option<FactCondition> {
     if !is_section(cursor) {
         return Some(FactCondition { fact: fact(cursor)?, mode: RuleMode::Enforce, message: None });

@@ -1,5 +1,4 @@
-//! The types of the settings. All defaults come from `config/tickfleet.yaml`. Comments here repeat the defaults, and
-//! a test compares them with the file.
+//! The types of the settings. All defaults come from `config/tickfleet.yaml`, and the comments here repeat them.
 
 pub(crate) mod read;
 pub(crate) mod redis_url;
@@ -11,40 +10,25 @@ use std::time::Duration;
 use crate::settings::redis_url::RedisUrl;
 use tickfleet_model::{DayCapAction, Durability, Priorities};
 
-/// Every setting, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The Redis that stores the fleet's state.
     pub redis: RedisSettings,
-    /// Caps on calls of agents.
     pub caps: CapSettings,
-    /// Settings of workers.
     pub worker: WorkerSettings,
-    /// Settings of schedulers.
     pub scheduler: SchedulerSettings,
-    /// Retention of finished work.
     pub retention: RetentionSettings,
-    /// Bounds on waiting work.
     pub queues: QueueSettings,
-    /// Settings of the audit log.
     pub audit: AuditSettings,
-    /// Seals of the audit log.
     pub seal: SealSettings,
-    /// How tenants and tools share the slots of workers.
     pub fairness: FairnessSettings,
     /// The loop breaker for agents that run outside the fleet.
     pub loops: LoopSettings,
-    /// Switches of the permission policy.
     pub permission: PermissionSettings,
-    /// The address that serves health and metrics.
     pub http: HttpSettings,
-    /// The process's own log.
     pub log: LogSettings,
-    /// Export of spans.
     pub tracing: TracingSettings,
 }
 
-/// `redis:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisSettings {
     /// The URL of Redis. Printing masks its password. Includes the file of `tls_ca`. Default
@@ -58,7 +42,6 @@ pub struct RedisSettings {
     pub pool_size: usize,
 }
 
-/// `caps:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapSettings {
     /// Length of a tick. Default 5 s.
@@ -73,7 +56,6 @@ pub struct CapSettings {
     pub on_day_cap: DayCapAction,
 }
 
-/// `worker:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerSettings {
     /// Maximum number of slices that run at the same time. Default 32.
@@ -84,7 +66,7 @@ pub struct WorkerSettings {
     pub drain: Duration,
     /// The priorities of the `ready` streams that the process leases from. Default all.
     pub priorities: Priorities,
-    /// Wall-clock limit of one try if the tool sets none. Default 30 s.
+    /// Wall-clock limit of one try, unless the tool sets its own limit. Default 30 s.
     pub tool_timeout: Duration,
     /// Waits before retries. Default 1 s, 3 s, 9 s.
     pub retry_ladder: Vec<Duration>,
@@ -98,7 +80,7 @@ pub struct WorkerSettings {
     /// Where the intent record of a `once` call must be stored before the call runs. A tool can set another value.
     /// Default none.
     pub durable: Durability,
-    /// Longest wait for the confirmation that the intent record is stored there. Default 1 s.
+    /// Longest wait for the confirmation that the intent record is stored. Default 1 s.
     pub durable_wait: Duration,
     /// Number of failures in a row that open the circuit breaker of a tool in a worker; 0 disables circuit breakers.
     /// Default 0.
@@ -119,7 +101,6 @@ pub enum WithoutSandbox {
     RefuseCalls,
 }
 
-/// `scheduler:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulerSettings {
     /// Maximum number of entries that are admitted at once. Default 64.
@@ -132,7 +113,6 @@ pub struct SchedulerSettings {
     pub reap_every: Duration,
 }
 
-/// `retention:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionSettings {
     /// Retention of finished turns and tasks. Default 1 h.
@@ -150,7 +130,6 @@ pub struct RetentionSettings {
     pub dead: Duration,
 }
 
-/// `queues:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueSettings {
     /// Maximum number of turns that wait for admission, per shard. Default 100,000.
@@ -169,12 +148,11 @@ pub struct QueueSettings {
     pub inboxes_max: u64,
 }
 
-/// `audit:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditSettings {
     /// True if calls are audited. Default true.
     pub log_tool_calls: bool,
-    /// Argument names whose values are redacted in addition to the built-in ones. Default none.
+    /// Argument names whose values are redacted in addition to the built-in names. Default none.
     pub redact_keys: BTreeSet<String>,
     /// Maximum number of characters of a stored result. Default 1,000.
     pub result_chars: usize,
@@ -184,7 +162,6 @@ pub struct AuditSettings {
     pub premises: bool,
 }
 
-/// `seal:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealSettings {
     /// Location of the secret key that signs seals; `None` disables sealing. Default none.
@@ -200,19 +177,15 @@ pub struct SealSettings {
     pub anchor_redis: Option<SealKey>,
 }
 
-/// Location of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SealKey {
-    /// In this environment variable.
     Env(String),
-    /// In this file.
     File(String),
 }
 
 /// Where copies of seals are stored outside the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum AnchorPlace {
-    /// Nowhere.
     #[default]
     None,
     /// In the log of the process, one line for each seal.
@@ -224,7 +197,6 @@ pub enum AnchorPlace {
     Stream(Option<String>),
 }
 
-/// `fairness:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FairnessSettings {
     /// True if tenants share slots by weight while slots are scarce. Default true.
@@ -233,7 +205,6 @@ pub struct FairnessSettings {
     pub tool_slots_percent: u64,
 }
 
-/// `loops:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoopSettings {
     /// Number of equal calls in a row after which the agent receives a warning; 0 disables the loop breaker. Default
@@ -249,12 +220,11 @@ pub struct LoopSettings {
     pub except: BTreeSet<String>,
 }
 
-/// `permission:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PermissionSettings {
     /// True if required capabilities are enforced. Default true.
     pub strict_capabilities: bool,
-    /// Names or IDs of tools that no agent may call. Each of them must exist. Default none.
+    /// Names or IDs of tools that no agent may call. Each of these tools must exist. Default none.
     pub disabled_tools: BTreeSet<String>,
     /// True if the built-in permissions let every agent call the trial tools.
     pub trial_tools: bool,
@@ -262,14 +232,12 @@ pub struct PermissionSettings {
     pub samples: bool,
 }
 
-/// `http:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
     /// The address that serves health and metrics. Default `0.0.0.0:9090`.
     pub address: SocketAddr,
 }
 
-/// `log:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
     /// Format of log lines. Default pretty.
@@ -278,7 +246,6 @@ pub struct LogSettings {
     pub level: String,
 }
 
-/// `tracing:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracingSettings {
     /// Base URL of an OTLP/HTTP collector; empty disables the export of spans. Default empty.
@@ -293,7 +260,6 @@ pub struct TracingSettings {
     pub gen_ai_content: bool,
 }
 
-/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
     /// For people.

@@ -1,5 +1,5 @@
-//! Reads [`Settings`] from the merged tree. Types and ranges are checked for each setting, relations between settings
-//! in [`relate`].
+//! Reads [`Settings`] from the merged tree. Types and ranges are checked for each setting. [`relate`] checks relations
+//! between settings.
 
 mod seal;
 
@@ -29,8 +29,7 @@ const SHARDS_MAX: i128 = 16_384;
 /// Maximum number of waits in a retry ladder.
 const RUNGS_MAX: usize = 16;
 
-/// Reads all settings and checks their relations. `None` only if a whole section is missing; in this case an error
-/// was noted.
+/// Reads all settings and checks their relations. If a whole section is missing, notes an error and returns `None`.
 pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
@@ -71,7 +70,7 @@ fn redis(mut s: Section<'_>) -> RedisSettings {
     redis
 }
 
-/// Reads the URL. An error does not show an invalid URL, because it may contain a password.
+/// Reads the URL. An error does not show an invalid URL, because the URL can contain a password.
 fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
     let url = cursor.text().and_then(RedisUrl::new);
     if url.is_none() {
@@ -100,7 +99,7 @@ fn with_authority(url: &RedisUrl, cursor: &Cursor<'_>) -> Option<RedisUrl> {
     url.with_authority(file)
 }
 
-/// Reads the namespace. It is part of every key, so it may have only the characters of IDs.
+/// Reads the namespace. Every key contains the namespace, so only the characters of IDs are allowed.
 fn namespace(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = !text.is_empty()
@@ -172,7 +171,7 @@ fn folder(cursor: &Cursor<'_>) -> Option<String> {
 /// Reads at least one priority, without duplicates.
 fn priorities(cursor: &Cursor<'_>) -> Option<Priorities> {
     let before = cursor.errors.len();
-    // This notes an error if the value is not a list, or if it has duplicates.
+    // `words` notes an error if the value is not a list, or if the list has duplicates.
     cursor.words();
     if cursor.errors.len() > before {
         return None;
@@ -279,7 +278,7 @@ fn loops(mut s: Section<'_>) -> LoopSettings {
 fn permission(mut s: Section<'_>) -> PermissionSettings {
     let permission = PermissionSettings {
         strict_capabilities: boolean(&mut s, "strict_capabilities"),
-        // It is checked later, when the tools are known, whether these tools exist.
+        // Whether these tools exist is checked later, when the tools are known.
         disabled_tools: s.required("disabled_tools").map(|c| c.words()).unwrap_or_default(),
         trial_tools: boolean(&mut s, "trial_tools"),
         samples: boolean(&mut s, "samples"),
@@ -358,8 +357,8 @@ fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
     ratio.map(|ratio| (ratio * 1_000_000.0).round() as u32)
 }
 
-/// Reads the log level. If it is a single word, the word must be a level: the filter would take a misspelled level
-/// for a module name, and log everything of that module.
+/// Reads the log level. A single word must be a level. Otherwise the filter would take a misspelled level for a module
+/// name, and log everything of that module.
 fn log_level(cursor: &Cursor<'_>) -> Option<String> {
     const LEVELS: [(&str, ()); 6] =
         [("off", ()), ("error", ()), ("warn", ()), ("info", ()), ("debug", ()), ("trace", ())];
@@ -373,7 +372,6 @@ fn log_level(cursor: &Cursor<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Checks relations between several settings.
 fn relate(settings: &Settings, tree: &Node, errors: &Errors) {
     let relation = Relation { tree, errors };
     let Settings { caps, worker, scheduler, retention, queues, .. } = settings;
@@ -415,7 +413,7 @@ struct Relation<'a> {
 }
 
 impl Relation<'_> {
-    /// Notes an error if `holds` is false: the first setting must be at least as large as the second. The error is
+    /// Notes an error if `holds` is false, which means that the setting `large` is smaller than `small`. The error is
     /// reported at the setting that is not a default.
     fn at_least(&self, (large, holds, is): (&str, bool, String), (small, floor): (&str, String), why: &str) {
         if holds {

@@ -1,4 +1,4 @@
-//! The URL of Redis. It may contain a password, so it is masked when printed, and revealed only on request.
+//! The URL of Redis, which can contain a password. The password is masked when printed, and revealed only on request.
 
 use std::fmt;
 
@@ -39,19 +39,18 @@ impl RedisUrl {
         (sound && !url.chars().any(char::is_whitespace)).then(|| Self(url.into()))
     }
 
-    /// Returns the placeholder for a refused URL. It exists only until the errors are reported, and nothing connects
-    /// to it.
+    /// Returns the placeholder for a refused URL. The placeholder exists only until the errors are reported, and is
+    /// never used to connect.
     pub(crate) fn stand_in() -> Self {
         Self(SecretString::default())
     }
 
-    /// Returns true if the connection is encrypted.
     pub(crate) fn is_tls(&self) -> bool {
         ["rediss", "valkeys"].iter().any(|scheme| self.expose().starts_with(scheme))
     }
 
-    /// The URL with this file of certificate authorities, with which the server's certificate is checked. `None` if
-    /// the URL already names a file.
+    /// Adds the file of certificate authorities that verify the server's certificate. `None` if the URL already names a
+    /// file.
     pub(crate) fn with_authority(&self, file: &str) -> Option<Self> {
         let url = self.expose();
         // A `?` before the last `@` is part of the password. URLs of sentinels have their password in the query,

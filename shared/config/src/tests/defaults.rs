@@ -1,5 +1,3 @@
-//! The default values.
-
 use std::time::Duration;
 
 use super::super::*;

@@ -1,5 +1,3 @@
-//! Invalid shell tools.
-
 use super::{TestConfig, given};
 
 /// A tool `call` whose `shell:` begins on line 7 with these lines, and whose schema has the argument `text`.

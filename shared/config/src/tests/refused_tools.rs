@@ -1,5 +1,3 @@
-//! Invalid tools.
-
 use super::{TestConfig, given};
 
 /// A tool `call` whose `http:` has this text as line 10, and whose schema has one required and one optional argument.

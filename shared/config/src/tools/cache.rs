@@ -1,4 +1,4 @@
-//! `cache` of a tool: how long its results are cached, and who shares them.
+//! `cache` of a tool: how long its results are cached, and who shares the results.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use tickfleet_model::tool::{CACHE_TTL_MS_MAX, CachePer, ReadCache};
 
 use crate::document::reader::Cursor;
 
-/// Reads the field.
 pub(crate) fn read(cursor: &Cursor<'_>, effect: Effect) -> Option<ReadCache> {
     if effect != Effect::Read {
         cursor.refuse("no cache, or `effect: read`: a cached output would skip the effect of any other tool");

@@ -11,15 +11,14 @@ use crate::document::reader::{Cursor, Section};
 /// Maximum number of arguments of an effect key.
 const ARGUMENTS_MAX: usize = 16;
 
-/// Reads both fields.
 pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Effect) -> Option<EffectKey> {
     let key = s.optional("effect_key");
     let window = s.optional("effect_window");
     of(key.as_ref(), window.as_ref(), schema, effect)
 }
 
-/// The effect key of a tool with this schema and effect. `schema` is `None` if the schema could not be read; in this
-/// case any argument may be named.
+/// The effect key of a tool with this schema and effect. If the schema could not be read, `schema` is `None`, and any
+/// argument is accepted.
 pub(crate) fn of(
     key: Option<&Cursor<'_>>,
     window: Option<&Cursor<'_>>,

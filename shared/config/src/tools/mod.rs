@@ -26,10 +26,8 @@ pub use python::{PythonDef, PythonSandbox};
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolsFile {
-    /// Name → declaration.
     #[serde(default)]
     pub tools: BTreeMap<String, ToolDef>,
-    /// Name → Python modules and the processes that run them.
     #[serde(default, skip)]
     pub python: BTreeMap<String, PythonDef>,
 }
@@ -52,13 +50,13 @@ pub struct ToolDef {
     pub category: Option<String>,
     /// SemVer; default `1.0.0`.
     pub version: Option<String>,
-    /// The effect of running it twice; default `once`.
+    /// The effect of running the tool twice; default `once`.
     #[serde(default)]
     pub effect: Effect,
     /// The key that identifies calls with the same effect, so that the effect happens once.
     #[serde(default, skip)]
     pub effect_key: Option<EffectKey>,
-    /// How long its results are cached, and who shares them; default no cache.
+    /// How long the tool's results are cached, and who shares the results; default no cache.
     #[serde(default, skip)]
     pub cache: Option<ReadCache>,
     /// How the fleet finds out whether a call with unknown outcome took effect.
@@ -67,7 +65,7 @@ pub struct ToolDef {
     /// Where the intent record must be stored before a call runs; default the fleet's setting.
     #[serde(default)]
     pub durable: Option<Durability>,
-    /// Wall-clock limit of one try, ms; default the fleet's setting.
+    /// Wall-clock limit of one try (ms); default the fleet's setting.
     pub timeout_ms: Option<u64>,
     /// Capabilities that the agent needs.
     #[serde(default)]
@@ -81,9 +79,7 @@ pub struct ToolDef {
     /// The approvers that each call needs. If set, each call needs approval.
     #[serde(default)]
     pub approval: Option<ApprovalDemand>,
-    /// The request of an HTTP tool.
     pub http: Option<HttpDef>,
-    /// The command of a shell tool.
     pub shell: Option<ShellDef>,
 }
 
@@ -100,7 +96,6 @@ impl ToolDef {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShellDef {
-    /// The level of the sandbox.
     pub level: ShellLevel,
     /// The program, and a template for each argument of the program. If a template names an absent argument, the
     /// template is left out.
@@ -123,7 +118,6 @@ pub struct ShellDef {
     /// code.
     #[serde(default)]
     pub permanent_exits: BTreeSet<u8>,
-    /// Resource limits.
     #[serde(default)]
     pub limits: ShellLimits,
     /// The container image of the level `docker`.
@@ -139,11 +133,9 @@ pub enum ShellLevel {
     /// The same as `basic`, and namespaces.
     #[default]
     Strict,
-    /// A container.
     Docker,
 }
 
-/// A path of the machine that a command may use.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShellPath {
@@ -158,19 +150,19 @@ pub struct ShellPath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShellLimits {
-    /// CPU time, ms; default 20 s.
+    /// CPU time (ms); default 20 s.
     pub cpu_ms: Option<u64>,
-    /// Wall-clock time, ms; default 25 s.
+    /// Wall-clock time (ms); default 25 s.
     pub wall_ms: Option<u64>,
-    /// Memory of all processes of the command, bytes; default 512 MiB.
+    /// Memory of all processes of the command, in bytes; default 512 MiB.
     pub memory_bytes: Option<u64>,
     /// Maximum number of processes and threads at the same time; default 64.
     pub processes: Option<u64>,
     /// Maximum number of open files of each process; default 256.
     pub open_files: Option<u64>,
-    /// Maximum size of each file, bytes; default 64 MiB.
+    /// Maximum size of each file, in bytes; default 64 MiB.
     pub file_bytes: Option<u64>,
-    /// Maximum size of all files in the workspace, bytes; default 256 MiB.
+    /// Maximum size of all files in the workspace, in bytes; default 256 MiB.
     pub workspace_bytes: Option<u64>,
     /// Maximum number of files in the workspace; default 10,000.
     pub workspace_files: Option<u64>,
@@ -240,7 +232,7 @@ pub const TENANT: &str = "{tenant}";
 pub enum SecretRef {
     /// An environment variable of the worker.
     Env(String),
-    /// A file. It is read at each use, because a mounted Kubernetes secret may change.
+    /// A file, which is read at each use, because a mounted Kubernetes secret can change.
     File(String),
 }
 
@@ -258,7 +250,6 @@ pub struct OutcomeRule {
     /// True if there must be a value at `at`, false if there must be none. Null, `""`, `[]` and `{}` count as no
     /// value. If `equals` is not given, the default is true.
     pub present: Option<bool>,
-    /// The meaning of the response.
     pub outcome: AnswerMeaning,
     /// JSON pointer to the message for the model. By default, the message is searched in the usual members.
     pub message: Option<String>,
@@ -269,13 +260,12 @@ pub struct OutcomeRule {
 /// The meaning of a service's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerMeaning {
-    /// The call succeeded.
     Ok,
     /// The call failed with this outcome, and a retry would fail too.
     Ended(Outcome),
-    /// A temporary failure. The call may have taken effect.
+    /// A temporary failure. The call possibly took effect.
     Transient,
-    /// A temporary failure, and the call certainly had no effect: `once` tools may retry.
+    /// A temporary failure that certainly had no effect: `once` tools may retry.
     NotExecuted,
 }
 
@@ -306,7 +296,6 @@ pub struct OAuth2Def {
     pub grant: Grant,
     /// The token service. `${NAME:-default}` reads the environment.
     pub token_url: String,
-    /// The client's ID.
     pub client_id: String,
     /// The client's password, as a reference to a secret. Public clients have no password.
     pub client_secret: Option<String>,
@@ -317,7 +306,6 @@ pub struct OAuth2Def {
     /// Additional fields of the request (`audience`, `resource`).
     #[serde(default)]
     pub params: BTreeMap<String, String>,
-    /// Where the request contains the client's ID and password.
     #[serde(default)]
     pub client_auth: ClientAuth,
 }
@@ -328,17 +316,15 @@ pub struct OAuth2Def {
 pub enum Grant {
     /// The client acts on its own behalf (RFC 6749, 4.4).
     ClientCredentials,
-    /// A person has consented once; the refresh token proves it (RFC 6749, 6).
+    /// A person has consented once; the refresh token proves the consent (RFC 6749, 6).
     RefreshToken,
 }
 
-/// Where a token request contains the client's ID and password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {
     /// In the header `Authorization`, as RFC 6749 recommends.
     #[default]
     Basic,
-    /// In the body.
     Body,
 }

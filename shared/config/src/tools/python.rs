@@ -13,13 +13,12 @@ use crate::tools::{http, shell};
 const PROCESSES_MAX: i128 = 64;
 /// Maximum number of concurrent calls of one process.
 const CONCURRENCY_MAX: i128 = 256;
-/// Maximum number of modules of one entry.
 const MODULES_MAX: usize = 64;
 /// Maximum bytes of an entry's name, because logs show it.
 const NAME_BYTES_MAX: usize = 32;
 /// Maximum bytes of a socket's path: the address of a Unix socket has room for 107 bytes (`man 7 unix`).
 const SOCKET_BYTES_MAX: usize = 107;
-/// Fields about interpreters that the worker starts. They are refused for a tool host, which starts its own
+/// Fields about interpreters that the worker starts. These fields are refused for a tool host, which starts its own
 /// interpreters.
 const OF_OWN_PROCESSES: [&str; 8] = ["module", "path", "interpreter", "cwd", "memory_max", "env", "secrets", "sandbox"];
 /// The sandbox levels that can contain a long-running process.
@@ -28,15 +27,15 @@ const LEVELS: [(&str, ShellLevel); 2] = [("basic", ShellLevel::Basic), ("strict"
 /// Python modules and the processes that run their tools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PythonDef {
-    /// The socket of a tool host, an absolute path. In this case the tool host runs the interpreters, in its own
-    /// container. `None` if the worker starts them.
+    /// The absolute path of a tool host's socket, if a tool host runs the interpreters in its own container. `None` if
+    /// the worker starts the interpreters.
     pub host: Option<String>,
     /// The modules whose import registers the tools. Empty with a tool host, which configures its own modules.
     pub modules: Vec<String>,
     /// Folders that are searched first for modules. A change of a Python file in these folders counts as a change of
     /// the configuration.
     pub path: Vec<String>,
-    /// The Python interpreter; default `python3`. It must be able to import the package `tickfleet`.
+    /// The Python interpreter, which must be able to import the package `tickfleet`; default `python3`.
     pub interpreter: String,
     /// The working directory of the processes; default the worker's own.
     pub cwd: Option<String>,
@@ -50,7 +49,7 @@ pub struct PythonDef {
     pub memory_max: u64,
     /// Time limit for starting a process and importing the modules; default 60 s.
     pub start_timeout: Duration,
-    /// Time that a canceled call has to end. After this time, its process is terminated; default 5 s.
+    /// Time that a canceled call has to end before its process is terminated; default 5 s.
     pub cancel_grace: Duration,
     /// Environment variable → template, which may name [`Self::secrets`].
     pub env: BTreeMap<String, String>,
@@ -67,11 +66,10 @@ pub struct PythonSandbox {
     pub level: ShellLevel,
     /// Paths that the interpreters may use, in addition to their own files and [`PythonDef::path`].
     pub paths: Vec<ShellPath>,
-    /// TCP ports that the interpreters may connect to.
+    /// TCP ports that the interpreters can connect to.
     pub tcp_ports: BTreeSet<u16>,
 }
 
-/// Reads the section.
 pub(crate) fn read(cursor: &Cursor<'_>) -> BTreeMap<String, PythonDef> {
     let mut read = BTreeMap::new();
     for (name, place, entry) in cursor.members() {

@@ -20,23 +20,19 @@ use crate::tools::{ToolDef, ToolsFile};
 use tickfleet_model::version::{parse, split};
 use tickfleet_model::{Durability, Effect, limits};
 
-/// Maximum time limit of one try, ms. Longer work should be a task.
+/// Maximum time limit of one try (ms). Longer work should be a task.
 pub(crate) const TIMEOUT_MS_MAX: i128 = 3_600_000;
-/// The effects with their words.
 pub(crate) const EFFECTS: [(&str, Effect); 3] =
     [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("once", Effect::Once)];
 
-/// The content of `tools.yaml`.
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     pub(crate) file: ToolsFile,
-    /// Names as written, and the names of built-in tools. So a tool with other errors is still known.
+    /// Names as written, so that a tool with other errors is still known. Includes the names of built-in tools.
     pub(crate) names: BTreeSet<String>,
-    /// The names and all IDs.
     pub(crate) names_and_ids: BTreeSet<String>,
-    /// False if names may be missing because they could not be read. In this case names are not checked.
+    /// False if some names could not be read. In this case names are not checked.
     pub(crate) has_all_names: bool,
-    /// The roles that approvals of tools demand.
     pub(crate) asked: ApprovalDemands,
 }
 
@@ -46,14 +42,13 @@ pub fn default_id(name: &str) -> String {
     format!("tool_{name}")
 }
 
-/// Reads `tools.yaml`.
 pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     let mut tools = Tools { names: sources.built_in_tools.clone(), ..Tools::default() };
     let mut ids: BTreeMap<String, ConfigLocation> = BTreeMap::new();
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
     let python = root.optional("python");
-    // `tools` may be missing if there is `python`, because a fleet may have only Python tools.
+    // If there is `python`, `tools` can be missing, because a fleet can have only Python tools.
     let declared = if python.is_some() { root.optional("tools") } else { root.required("tools") };
     let members = declared.map(|c| c.members()).unwrap_or_default();
     root.close();
@@ -137,7 +132,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut ApprovalDemands) ->
     def
 }
 
-/// Reads `durable`. Only `once` tools may have it, because only their calls have an intent record before they run.
+/// Reads `durable`, which only `once` tools can have: only their calls have an intent record before they run.
 fn durable(cursor: &Cursor<'_>, effect: Effect) -> Option<Durability> {
     if effect != Effect::Once {
         cursor.refuse("no durable, or `effect: once`: calls of other tools are not recorded before they run");

@@ -15,7 +15,6 @@ use crate::document::reader::Cursor;
 use crate::document::tree::Node;
 use crate::tools::ToolsFile;
 
-/// Reads the section.
 pub(crate) fn read(cursor: &Cursor<'_>, effect: Effect) -> Option<Reconcile> {
     if effect != Effect::Once {
         cursor.refuse("no reconcile, or `effect: once`: of any other tool no outcome is unknown");
@@ -63,7 +62,7 @@ fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
 }
 
 /// Refuses a lookup tool that is unknown, is the tool itself, or does not have the effect `read`. `known` contains
-/// the names of all tools; `None` if there may be further tools.
+/// the names of all tools. `None` if there are possibly further tools.
 pub(crate) fn check(file: Option<&ToolsFile>, known: Option<&BTreeSet<String>>, tree: Option<&Node>, errors: &Errors) {
     let Some((file, tree)) = file.zip(tree) else { return };
     for (name, def) in &file.tools {

@@ -1,4 +1,4 @@
-//! Schemas of declared tools. They are read from the tree and checked by the code that compiles schemas. Problems are
+//! Schemas of declared tools are read from the tree, and checked by the code that compiles schemas. Problems are
 //! reported with the place where the schema was written.
 
 use std::fmt;
@@ -6,16 +6,12 @@ use std::fmt;
 use crate::document::reader::Cursor;
 use crate::document::tree::{Node, Value, join};
 
-/// The use of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchemaUse {
-    /// For the arguments of a tool.
     Arguments,
-    /// For the output of a tool.
     Output,
 }
 
-/// A problem of a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaProblem {
     /// The place of the problem in the schema, as a JSON pointer.
@@ -67,8 +63,8 @@ impl SchemaCheck {
     }
 }
 
-/// The value at a JSON pointer below `node`, and its path. If there is no such value, the last existing value on the
-/// way to it.
+/// The value at a JSON pointer below `node`, and its path. If there is no such value, returns the last existing value
+/// on the pointer's path.
 fn walk<'a>(mut node: &'a Node, path: &str, pointer: &str) -> (&'a Node, String) {
     let mut path = path.to_owned();
     for token in pointer.split('/').skip(1) {

@@ -13,10 +13,9 @@ const LEVELS: [(&str, ShellLevel); 3] =
 const BYTES_MAX: u64 = 1 << 40;
 /// Maximum bytes of stored output that a tool can configure.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
-/// Maximum time limit of a command that a tool can configure, ms.
+/// Maximum time limit (ms) of a command that a tool can configure.
 const TIME_MS_MAX: i128 = 3_600_000;
 
-/// Reads a `shell:` definition.
 pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments) -> Option<ShellDef> {
     let templates = Templates { arguments, secrets: BTreeSet::new() };
     let mut s = cursor.section();
@@ -47,8 +46,8 @@ pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments) -> Option<ShellDe
     matches!(cursor.node.value, Value::Mapping(_)).then_some(def)
 }
 
-/// Reads the command. Each item of the list is one element of the command. The program is fixed: it cannot contain
-/// arguments of a call.
+/// Reads the command. Each item of the list is one element of the command. The program is fixed: arguments of a call
+/// cannot change the program.
 fn command(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Vec<String> {
     let items = cursor.items();
     if items.is_empty() {

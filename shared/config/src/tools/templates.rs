@@ -8,7 +8,6 @@ use crate::document::reader::Cursor;
 use crate::document::tree::{Node, Value};
 use crate::tools::SecretRef;
 
-/// The arguments that templates may name.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     /// The kind of the arguments in errors, such as `an argument`.
@@ -26,7 +25,6 @@ impl Arguments {
         Self { what: "an argument", known: BTreeSet::new(), always: BTreeSet::new(), any: true }
     }
 
-    /// The arguments of a tool with this input schema.
     pub(crate) fn of_schema(schema: &serde_json::Value) -> Self {
         let required = schema.get("required").and_then(|r| r.as_array()).into_iter().flatten();
         Self {
@@ -43,7 +41,7 @@ impl Arguments {
         }
     }
 
-    /// Returns the arguments of a task: all known ones, and the ones that every task has.
+    /// Takes all known arguments of a task, and the arguments that every task has.
     pub(crate) fn of_task(known: &[&str], always: &[&str]) -> Self {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Self { what: "a field of the task", known: own(known), always: own(always), any: false }
@@ -56,7 +54,6 @@ const SECRET: &str = "a secret declared under `secrets`";
 /// Checks a name. The error describes the expected name.
 pub(crate) type NameCheck = fn(&str) -> Result<(), &'static str>;
 
-/// Checks the name of an environment variable.
 pub(crate) fn variable(name: &str) -> Result<(), &'static str> {
     let sound = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b'=');
     if sound { Ok(()) } else { Err("the name of an environment variable") }
@@ -92,14 +89,13 @@ pub(crate) fn over_secrets(
     read
 }
 
-/// The names that templates may use.
 pub(crate) struct Templates<'a> {
     pub(crate) arguments: &'a Arguments,
     pub(crate) secrets: BTreeSet<&'a str>,
 }
 
 impl Templates<'_> {
-    /// Reads a template that may name secrets but no arguments. The flag is true if the template names a secret.
+    /// Reads a template that can name secrets but no arguments. The flag is true if the template names a secret.
     pub(crate) fn of_secrets(&self, cursor: &Cursor<'_>) -> Option<(String, bool)> {
         let text = cursor.some_text()?;
         if text.contains("{{") {
@@ -221,7 +217,6 @@ pub(crate) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option
     Some(names)
 }
 
-/// Returns true for a valid HTTP header name.
 pub(crate) fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
 }

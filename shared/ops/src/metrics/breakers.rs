@@ -1,5 +1,3 @@
-//! Metrics of the circuit breakers of tools.
-
 use prometheus::{IntCounterVec, IntGauge};
 use tickfleet_model::Outcome;
 
@@ -7,7 +5,6 @@ use super::builder::MetricBuilder;
 use super::labels::BreakerEvent;
 use super::{Metrics, catalogue as c};
 
-/// The metrics of circuit breakers.
 #[derive(Debug)]
 pub(super) struct BreakerMetrics {
     events: IntCounterVec,
@@ -21,13 +18,11 @@ impl BreakerMetrics {
 }
 
 impl Metrics {
-    /// An event of a tool's circuit breaker.
     pub fn breaker(&self, tool: &str, event: BreakerEvent) {
         let tool = self.tools.label(tool, Outcome::Ok);
         self.governance.breakers.events.with_label_values(&[&*tool, event.as_str()]).inc();
     }
 
-    /// Sets the number of tools whose circuit breaker is open.
     pub fn tools_resting(&self, tools: usize) {
         self.governance.breakers.resting.set(i64::try_from(tools).unwrap_or(i64::MAX));
     }

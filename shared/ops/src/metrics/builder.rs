@@ -1,4 +1,4 @@
-//! Creates the metrics of the catalogue, and registers the ones that the process exports.
+//! Creates the metrics of the catalogue, and registers the metrics that the process exports.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -8,20 +8,16 @@ use prometheus::{
 use super::catalogue::{ExportedBy, LabelValues, MetricDef, MetricKind, PREFIX};
 use super::labels::OTHER;
 
-/// The role of a process. A process exports only the metrics of its role, so that an absent metric shows that the role
-/// is absent.
+/// The role of a process. A process exports only the metrics of its role, so the absence of a metric shows that the
+/// role is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProcessRole {
-    /// Schedulers only.
     Scheduler,
-    /// Workers only.
     Worker,
-    /// Both in one process.
     #[default]
     Both,
-    /// A process that exports the audit log, or sends notifications.
+    /// Exports the audit log, or sends notifications.
     Exporter,
-    /// A gateway.
     Gateway,
 }
 
@@ -31,7 +27,7 @@ pub(super) struct MetricBuilder {
 }
 
 impl MetricBuilder {
-    /// A builder for a process with this role, with the metrics that every process has.
+    /// The builder also registers the metrics that every process has.
     pub(super) fn new(role: ProcessRole, build: &MetricDef) -> Result<Self, Error> {
         let builder = Self { registry: Registry::new(), role };
         builder.build_info(build).and_then(|()| builder.process())?;
@@ -51,8 +47,8 @@ impl MetricBuilder {
         self.add(def, IntCounter::with_opts(options(def)))
     }
 
-    /// Counters with every known label value, starting at 0. If a series started with its first event, `rate` and
-    /// `increase` would not count this event.
+    /// Counters with every known label value, starting at 0. If a series began with its first event, `rate` and
+    /// `increase` would not count that event.
     pub(super) fn counters(&self, def: &MetricDef) -> Result<IntCounterVec, Error> {
         let counters = self.add(def, IntCounterVec::new(options(def), &labels(def)))?;
         for values in known_values(def) {
@@ -81,13 +77,12 @@ impl MetricBuilder {
         self.add(def, HistogramVec::new(histogram_options(def), &labels(def)))
     }
 
-    /// The gauge that names the version; it is always 1.
+    /// The value is always 1. The label is the version.
     fn build_info(&self, def: &MetricDef) -> Result<(), Error> {
         self.gauges(def)?.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         Ok(())
     }
 
-    /// Registers the operating system's metrics of the process.
     fn process(&self) -> Result<(), Error> {
         #[cfg(target_os = "linux")]
         self.registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
@@ -95,7 +90,6 @@ impl MetricBuilder {
     }
 }
 
-/// Returns true if a process with this role exports metrics of `by`.
 pub(super) fn exported(role: ProcessRole, by: ExportedBy) -> bool {
     match by {
         ExportedBy::Everyone => true,
@@ -122,7 +116,7 @@ fn labels(def: &MetricDef) -> Vec<&'static str> {
     def.labels.iter().map(|(name, _)| *name).collect()
 }
 
-/// Every combination of the labels' known values. For a label with outside values, only `other` is known.
+/// All combinations of the labels' known values. For a label with values from outside, only `other` is known.
 fn known_values(def: &MetricDef) -> Vec<Vec<&'static str>> {
     def.labels.iter().fold(vec![Vec::new()], |combinations, (_, values)| {
         let values = match values {

@@ -1,30 +1,29 @@
-//! All metrics by name: their meaning, their labels with values, and the processes that export them. The page
-//! `docs/reference/metrics.md` is generated from this table. A process registers only metrics of this table.
+//! The table of all metrics. The page `docs/reference/metrics.md` is generated from this table, and a process registers
+//! only metrics of this table.
 
 use super::labels::{self, RELOADS, STREAMS, VERBS};
 
 /// Prefix of every metric except `process_*`.
 pub(super) const PREFIX: &str = "tickfleet_";
 
-/// Buckets of a call's duration, seconds: from a lookup in memory to far beyond the default timeout of 30 s.
+/// Buckets of a call's duration in seconds: from a lookup in memory to far beyond the default timeout of 30 s.
 pub(super) const CALL_SECONDS: [f64; 14] =
     [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
 
-/// Buckets of the wait for a worker, seconds: from idle slots to a fleet that is far too small.
+/// Buckets of the wait for a worker in seconds: from idle slots to a fleet that is far too small.
 pub(super) const WAIT_SECONDS: [f64; 13] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0, 600.0];
 
-/// Buckets of a turn's total duration, seconds: from one tick to a night.
+/// Buckets of a turn's total duration in seconds: from one tick to a night.
 pub(super) const TURN_SECONDS: [f64; 13] =
     [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3_600.0, 86_400.0];
 
-/// Buckets of one round of the tick, seconds: from nothing due to an overloaded shard.
+/// Buckets of one round of the tick in seconds: from nothing due to an overloaded shard.
 pub(super) const TICK_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0];
 
-/// Buckets of one request to Redis, seconds. There are only a few, because each verb has its own histogram.
+/// Buckets of one request to Redis in seconds. There are only a few, because each verb has its own histogram.
 pub(super) const REDIS_SECONDS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0];
 
-/// The processes that export a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExportedBy {
     Everyone,
@@ -34,7 +33,6 @@ pub(super) enum ExportedBy {
     Gateways,
 }
 
-/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum MetricKind {
     Counter,
@@ -42,28 +40,25 @@ pub(super) enum MetricKind {
     Histogram(&'static [f64]),
 }
 
-/// The values of a label.
 #[derive(Clone, Copy)]
 pub(super) enum LabelValues {
-    /// Words in the code.
     Words(fn() -> Vec<&'static str>),
-    /// Values from outside the code. The text describes how their number is bounded.
+    /// Values from outside the code. The text says what bounds their number.
     Bounded(#[cfg_attr(not(test), allow(dead_code, reason = "for the page, which a test writes"))] &'static str),
 }
 
-/// The definition of a metric.
 #[derive(Clone, Copy)]
 pub(super) struct MetricDef {
-    /// The metric's name, without [`PREFIX`].
+    /// The name without [`PREFIX`].
     pub(super) name: &'static str,
     pub(super) kind: MetricKind,
     pub(super) by: ExportedBy,
     pub(super) labels: &'static [(&'static str, LabelValues)],
-    /// The help text: one or two sentences.
+    /// One or two sentences.
     pub(super) help: &'static str,
 }
 
-/// The table: a constant for each metric, and a list of all of them.
+/// Defines a constant for each metric, and a list of all metrics.
 macro_rules! catalogue {
     ($($constant:ident = $name:literal, $kind:expr, $by:ident, [$($label:literal: $values:expr),*], $help:literal;)*) => {
         $(pub(super) const $constant: MetricDef = MetricDef {
@@ -297,7 +292,7 @@ catalogue! {
         "Time at which the configuration in force was loaded, seconds since the epoch.";
 }
 
-/// The `process_*` metrics that the Prometheus library adds: name and type.
+/// Name and type of the `process_*` metrics that the Prometheus library adds.
 #[cfg(test)]
 pub(super) const PROCESS: [(&str, &str); 7] = [
     ("process_cpu_seconds_total", "counter"),

@@ -1,4 +1,4 @@
-//! Metrics of calls whose begin must be durable before they run.
+//! Metrics of calls whose begin must be durable before the call runs.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use tickfleet_model::Durability;
 use super::builder::MetricBuilder;
 use super::{Metrics, catalogue as c};
 
-/// The metrics of durable begins.
 #[derive(Debug)]
 pub(super) struct DurableMetrics {
     begins: IntCounterVec,
@@ -22,7 +21,7 @@ impl DurableMetrics {
 }
 
 impl Metrics {
-    /// The wait for the confirmation of a durable begin ended after `took`, with or without confirmation.
+    /// Records the wait for the confirmation of a durable begin.
     pub fn begun_durably(&self, durability: Durability, is_confirmed: bool, took: Duration) {
         let outcome = if is_confirmed { "confirmed" } else { "unconfirmed" };
         self.redis.durable.begins.with_label_values(&[durability.as_str(), outcome]).inc();

@@ -1,4 +1,4 @@
-//! Metrics of the audit log: its export, and how much of it is sealed.
+//! Metrics of the audit log: its export and its sealing.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use super::builder::MetricBuilder;
 use super::labels::NotificationResult;
 use super::{Metrics, catalogue as c, none};
 
-/// The metrics of an exporter.
 #[derive(Debug)]
 pub(super) struct ExportMetrics {
     exported: IntCounter,
@@ -34,9 +33,8 @@ impl ExportMetrics {
     }
 }
 
-/// The export of the audit log.
 impl Metrics {
-    /// Sets the age of the oldest unsealed entry. `None` if it is unknown, or no entry waits for a seal.
+    /// `None` if the age is unknown, or if no entry waits for a seal.
     pub(super) fn unsealed_age(&self, age: Option<Duration>) {
         match age {
             Some(age) => self.governance.export.unsealed.with_label_values(none()).set(age.as_secs_f64()),
@@ -44,27 +42,24 @@ impl Metrics {
         }
     }
 
-    /// A notification about an approval was sent, or failed.
     pub fn notification_sent(&self, result: NotificationResult) {
         self.governance.export.told.with_label_values(&[result.as_str()]).inc();
     }
 
-    /// This many entries of the audit log were exported.
     pub fn exported(&self, entries: u64) {
         self.governance.export.exported.inc_by(entries);
     }
 
-    /// This many entries of the audit log were lost before they were exported.
+    /// Counts entries of the audit log that were lost before their export.
     pub fn gone_unexported(&self, entries: u64) {
         self.governance.export.gone.inc_by(entries);
     }
 
-    /// The destination has permanently rejected this many records.
+    /// Counts records that the destination has permanently rejected.
     pub fn export_refused(&self, records: u64) {
         self.governance.export.refused.inc_by(records);
     }
 
-    /// An export of the audit log failed, and will be retried.
     pub fn export_failed(&self) {
         self.governance.export.failures.inc();
     }

@@ -1,5 +1,3 @@
-//! Metrics of a gateway.
-
 use std::fmt;
 use std::time::Duration;
 
@@ -11,7 +9,6 @@ use super::{catalogue as c, labels};
 
 type Probe = Box<dyn Fn() -> usize + Send + Sync>;
 
-/// The metrics of a gateway.
 pub struct GatewayMetrics {
     requests: IntCounterVec,
     seconds: HistogramVec,
@@ -28,7 +25,7 @@ impl fmt::Debug for GatewayMetrics {
     }
 }
 
-/// An open stream of events. Dropping it marks the end of the stream.
+/// An open stream of events. Dropping this value marks the end of the stream.
 #[derive(Debug)]
 pub struct OpenStream(IntGauge);
 
@@ -51,7 +48,6 @@ impl GatewayMetrics {
         })
     }
 
-    /// A request got a response with this status after `took`.
     pub fn answered(&self, request: &'static str, status: u16, took: Duration) {
         let request = labels::known(&labels::REQUESTS, request);
         let [good, elsewhere, wrong, failed, _] = labels::STATUSES;
@@ -65,7 +61,7 @@ impl GatewayMetrics {
         self.seconds.with_label_values(&[request]).observe(took.as_secs_f64());
     }
 
-    /// A request got a response with this status. Counts the request as rejected if the status is a rejection.
+    /// Counts a response as a rejection if its status is a rejection.
     pub fn refused(&self, status: u16) {
         let [key, forbidden, too_large, busy, unavailable, ..] = labels::REFUSALS;
         let reason = match status {
@@ -79,40 +75,39 @@ impl GatewayMetrics {
         self.refused.with_label_values(&[reason]).inc();
     }
 
-    /// A request was rejected because its key or token exceeds its rate.
+    /// Counts a request that was rejected because its key or token exceeds its rate.
     pub fn over_rate(&self) {
         let [.., rate, _] = labels::REFUSALS;
         self.refused.with_label_values(&[rate]).inc();
     }
 
-    /// A request was rejected unread, because too many wrong keys came from its address.
+    /// Counts a request that was rejected unread, because too many wrong keys came from its address.
     pub fn wrong_keys(&self) {
         let [.., wrong_keys] = labels::REFUSALS;
         self.refused.with_label_values(&[wrong_keys]).inc();
     }
 
-    /// The client disconnected before the response.
+    /// Counts a request whose client disconnected before the response.
     pub fn gone(&self, request: &'static str) {
         let [.., gone] = labels::STATUSES;
         self.requests.with_label_values(&[labels::known(&labels::REQUESTS, request), gone]).inc();
     }
 
-    /// A stream of events starts.
     #[must_use]
     pub fn stream(&self) -> OpenStream {
         self.streams.inc();
         OpenStream(self.streams.clone())
     }
 
-    /// A call over MCP got this response: a word of `labels::MCP_ANSWERS`.
+    /// `answer` is a word of `labels::MCP_ANSWERS`.
     pub fn mcp_called(&self, answer: &'static str) {
         let [.., error] = labels::MCP_ANSWERS;
         let known = labels::MCP_ANSWERS.into_iter().find(|word| *word == answer);
         self.mcp_calls.with_label_values(&[known.unwrap_or(error)]).inc();
     }
 
-    /// Registers `waiting`, which is called whenever the metrics are read. It returns the number of requests that wait
-    /// for a reply.
+    /// Registers `waiting`, which returns the number of requests that wait for a reply. `waiting` is called at each
+    /// scrape.
     pub fn watch_waiting(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
         *self.waiting_now.lock() = Some(Box::new(waiting));
     }

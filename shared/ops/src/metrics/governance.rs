@@ -1,5 +1,3 @@
-//! Metrics of limits, rules, approvals, circuit breakers, cached reads, streaks of equal calls, and seals.
-
 use std::time::Duration;
 
 use prometheus::{IntCounter, IntCounterVec};
@@ -14,7 +12,6 @@ use super::labels::{ApprovalEvent, CachedRead, LimitAction, LoopAction, RuleActi
 use super::tool_labels::RuleLabels;
 use super::{Metrics, catalogue as c};
 
-/// The metrics of limits, rules and circuit breakers.
 #[derive(Debug)]
 pub(super) struct GovernanceMetrics {
     limits_reached: IntCounterVec,
@@ -56,54 +53,50 @@ impl GovernanceMetrics {
     }
 }
 
-/// Limits, rules and seals.
 impl Metrics {
-    /// This many entries of the audit log were sealed.
     pub fn sealed(&self, entries: u64) {
         self.governance.sealed.inc_by(entries);
     }
 
-    /// This many entries of the audit log were lost before they were sealed.
+    /// Counts entries of the audit log that were lost before they were sealed.
     pub fn gone_unsealed(&self, entries: u64) {
         self.governance.unsealed.inc_by(entries);
     }
 
-    /// The audit log could not be sealed.
     pub fn seal_failed(&self) {
         self.governance.seal_failures.inc();
     }
 
-    /// Anchors could not be stored outside of Redis.
+    /// Counts a failure to store anchors outside of Redis.
     pub fn anchor_failed(&self) {
         self.governance.anchor_failures.inc();
     }
 
-    /// A configured limit had no room for this many turns or calls.
+    /// Counts turns or calls for which a configured limit had no room.
     pub fn limit_reached(&self, limit: &str, action: LimitAction, count: u64) {
         self.governance.limits_reached.with_label_values(&[limit, action.as_str()]).inc_by(count);
     }
 
-    /// Calls [`Self::limit_reached`] once for each name, with a count of 1.
     pub fn limits_reached(&self, limits: &[String], action: LimitAction) {
         limits.iter().for_each(|limit| self.limit_reached(limit, action, 1));
     }
 
-    /// A call of a tool with a cache was a hit or a miss.
     pub fn read_cached(&self, read: CachedRead) {
         self.governance.reads_cached.with_label_values(&[read.as_str()]).inc();
     }
 
-    /// A streak of equal calls was too long.
+    /// Counts a streak of equal calls that was too long.
     pub fn loop_broken(&self, action: LoopAction) {
         self.governance.loops.with_label_values(&[action.as_str()]).inc();
     }
 
-    /// A call waits for another call of its session, because the other call's end can change facts that it depends on.
+    /// Counts a call that waits for another call of its session. The other call can change facts on which the waiting
+    /// call depends.
     pub fn waited_for_facts(&self) {
         self.governance.fact_waits.inc();
     }
 
-    /// Reconciliation checked whether a call took effect. `None` if this is still unknown.
+    /// Counts a check by reconciliation. `happened` is `None` if it is still unknown whether the call took effect.
     pub fn reconciled(&self, happened: Option<bool>) {
         let verdict = match happened {
             Some(true) => "happened",
@@ -113,18 +106,16 @@ impl Metrics {
         self.governance.reconciled.with_label_values(&[verdict]).inc();
     }
 
-    /// A call did not pass this rule.
     pub fn rule_unmet(&self, rule: &str, action: RuleAction) {
         let rule = self.governance.rules.label(rule);
         self.governance.rules_unmet.with_label_values(&[&*rule, action.as_str()]).inc();
     }
-    /// An event of a call that needs an approval.
     pub fn approval(&self, event: ApprovalEvent) {
         self.governance.approvals.with_label_values(&[event.as_str()]).inc();
     }
 
-    /// An attempt of a call of `tool` took this long. The tool must exist. `failed` is the error type, if the attempt
-    /// failed. Recorded under the OpenTelemetry name, if enabled.
+    /// Records the duration of an attempt under the OpenTelemetry name, if that name is enabled. `tool` must exist.
+    /// `failed` is the error type of a failed attempt.
     pub fn tool_tried(&self, tool: &str, took: Duration, failed: Option<&str>) {
         self.governance.tool_seconds.observe(&self.tools.label(tool, Outcome::Ok), took, failed);
     }

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 use tickfleet_model::{Outcome, RejectionCode};
 use tickfleet_store::Refusal;
 
-/// The reasons for which Redis rejects commands.
 pub(crate) fn refusals() -> Vec<&'static str> {
     Refusal::ALL.map(Refusal::as_str).to_vec()
 }
@@ -13,13 +12,12 @@ pub(crate) fn refusals() -> Vec<&'static str> {
 /// The result of a turn's admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// The turn's first slice, or more, was dispatched at once.
+    /// At least the turn's first slice was dispatched at once.
     Dispatched,
     /// The turn waits in its agent's throttle queue.
     Laned,
     /// The turn ended at once: the budget of the day or task was used up, or the turn's deadline had passed.
     Capped,
-    /// The turn was already admitted earlier.
     Duplicate,
     /// The turn has the ID of an earlier turn with different content.
     Conflict,
@@ -28,11 +26,9 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// All decisions.
     pub const ALL: [Self; 6] =
         [Self::Dispatched, Self::Laned, Self::Capped, Self::Duplicate, Self::Conflict, Self::Rejected];
 
-    /// The label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -46,10 +42,9 @@ impl Decision {
     }
 }
 
-/// The effect of a limit on a turn, if the limit has no room for it.
+/// The effect of a full limit on a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LimitAction {
-    /// The turn waits for room.
     Wait,
     /// Calls of the turn ended with a result that names the limit.
     Reject,
@@ -57,11 +52,9 @@ pub enum LimitAction {
     Shadow,
 }
 
-/// The labels of [`LimitAction`].
 pub(crate) const LIMIT_ACTIONS: [&str; 3] = ["wait", "reject", "shadow"];
 
 impl LimitAction {
-    /// The label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -72,7 +65,6 @@ impl LimitAction {
     }
 }
 
-/// The effect of a rule on a call that does not pass it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RuleAction {
     /// The call ended with a result that names the rule.
@@ -83,14 +75,11 @@ pub enum RuleAction {
     Shadow,
 }
 
-/// Results of a reconciliation of calls with an unknown outcome.
 pub(super) const VERDICTS: [&str; 3] = ["happened", "not_happened", "unknown"];
 
-/// The labels of [`RuleAction`].
 pub(crate) const RULE_ACTIONS: [&str; 3] = ["deny", "undecided", "shadow"];
 
 impl RuleAction {
-    /// The label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -101,16 +90,11 @@ impl RuleAction {
     }
 }
 
-/// An event of a call that needs an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ApprovalEvent {
-    /// People were asked.
     Asked,
-    /// People approved the call, and it continued.
     Approved,
-    /// A person denied the call.
     Denied,
-    /// Nobody decided about the call in time.
     Expired,
     /// An approver's change of the arguments is invalid.
     Narrowed,
@@ -118,11 +102,9 @@ pub enum ApprovalEvent {
     NotAsked,
 }
 
-/// The labels of [`ApprovalEvent`].
 pub(crate) const APPROVAL_EVENTS: [&str; 6] = ["asked", "approved", "denied", "expired", "not_narrowed", "not_asked"];
 
 impl ApprovalEvent {
-    /// The label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -136,20 +118,15 @@ impl ApprovalEvent {
     }
 }
 
-/// The result of a cache lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CachedRead {
-    /// The result was in the cache.
     Hit,
-    /// The result was not in the cache, so the call ran.
     Miss,
 }
 
-/// The labels of [`CachedRead`].
 pub(crate) const CACHED_READS: [&str; 2] = ["hit", "miss"];
 
 impl CachedRead {
-    /// The label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -159,10 +136,8 @@ impl CachedRead {
     }
 }
 
-/// The result of a notification about an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotificationResult {
-    /// The receiver accepted the notification.
     Taken,
     /// The notification failed, and is retried.
     Failed,
@@ -170,11 +145,9 @@ pub enum NotificationResult {
     GivenUp,
 }
 
-/// The labels of [`NotificationResult`].
 pub(crate) const NOTIFICATION_RESULTS: [&str; 3] = ["taken", "failed", "given_up"];
 
 impl NotificationResult {
-    /// The label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -185,20 +158,16 @@ impl NotificationResult {
     }
 }
 
-/// The effect of a streak of equal calls that exceeds its maximum length.
+/// The effect of too many equal calls in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoopAction {
-    /// The agent was warned.
     Told,
-    /// The call was denied.
     Refused,
 }
 
-/// The labels of [`LoopAction`].
 pub(crate) const LOOP_ACTIONS: [&str; 2] = ["told", "refused"];
 
 impl LoopAction {
-    /// The label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -208,26 +177,23 @@ impl LoopAction {
     }
 }
 
-/// An event of a tool's circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BreakerEvent {
-    /// The breaker opened: the tool is not called.
+    /// The breaker opened: calls are not sent to the tool.
     Opened,
-    /// A call was not sent, and waits.
+    /// A call was not sent because the breaker is open. The call waits.
     Waited,
     /// The breaker is half-open: one call probes the tool.
     Tried,
-    /// The probe succeeded, and the tool is called again.
+    /// The probe succeeded, so calls are sent to the tool again.
     Closed,
     /// A call waited for the maximum time, and ended without another attempt.
     GaveUp,
 }
 
 impl BreakerEvent {
-    /// All events.
     pub const ALL: [Self; 5] = [Self::Opened, Self::Waited, Self::Tried, Self::Closed, Self::GaveUp];
 
-    /// The label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -240,30 +206,26 @@ impl BreakerEvent {
     }
 }
 
-/// A stage in which work waits or runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkStage {
     /// In the inbound streams: not read yet, or read but not admitted yet.
     Inbound,
     /// In the ready streams, until a worker takes it.
     Ready,
-    /// In the streams of suspects, because an earlier holder died. The work waits for a worker that has a free slot in
-    /// its slot pool for suspects.
+    /// In the streams of suspects, because an earlier holder died. The work waits for a free slot in a worker's slot
+    /// pool for suspects.
     Suspect,
     /// In a throttle queue, until a later tick or day.
     ParkedCapped,
     /// Parked after a transient failure, until its retry.
     Delayed,
-    /// Parked until people have decided about its next call.
+    /// Parked until people decide about its next call.
     Approval,
-    /// Leased by a worker.
     Running,
-    /// In the dead stream.
     Dead,
 }
 
 impl WorkStage {
-    /// All stages.
     pub const ALL: [Self; 8] = [
         Self::Inbound,
         Self::Ready,
@@ -275,7 +237,6 @@ impl WorkStage {
         Self::Dead,
     ];
 
-    /// The label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -291,19 +252,15 @@ impl WorkStage {
     }
 }
 
-/// The value that replaces every unlisted value.
 pub(crate) const OTHER: &str = "other";
 
-/// The inbound streams.
 pub(super) const STREAMS: [&str; 2] = ["turns", "tasks"];
 
-/// The sandbox levels.
 pub(super) const SANDBOX_LEVELS: [&str; 3] = ["basic", "strict", "docker"];
 
-/// Reasons for a retry.
 pub(super) const RETRIES: [&str; 5] = ["timeout", "transient", "not_durable", "task", OTHER];
 
-/// The required durability of a begin, and whether it was confirmed in time.
+/// The required durability of a begin (`DURABLE`), and whether Redis confirmed the begin in time (`CONFIRMED`).
 pub(super) const DURABLE: [&str; 2] = ["local", "replica"];
 pub(super) const CONFIRMED: [&str; 2] = ["confirmed", "unconfirmed"];
 
@@ -325,7 +282,6 @@ pub(super) const MODEL_OUTCOMES: [&str; 14] = [
     OTHER,
 ];
 
-/// Kinds of requests to a gateway.
 pub(super) const REQUESTS: [&str; 19] = [
     "submit",
     "submit_wait",
@@ -348,19 +304,14 @@ pub(super) const REQUESTS: [&str; 19] = [
     OTHER,
 ];
 
-/// Classes of a gateway's responses.
 pub(super) const STATUSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "gone"];
 
-/// Reasons for which a gateway rejects a request.
 pub(super) const REFUSALS: [&str; 7] = ["key", "forbidden", "too_large", "busy", "unavailable", "rate", "wrong_keys"];
 
-/// Kinds of responses to calls over MCP.
 pub(super) const MCP_ANSWERS: [&str; 4] = ["result", "task", "given_up", "error"];
 
-/// Directions of tokens.
 pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 
-/// Steps of a task that runs on a model.
 pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "compact", OTHER];
 
 /// Verbs that the fence can reject.
@@ -381,22 +332,19 @@ pub(super) const FENCED: [&str; 14] = [
     OTHER,
 ];
 
-/// Verbs and queries of Redis, from the store's own list.
+/// Commands of Redis, from the store's own list.
 pub(super) static VERBS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| tickfleet_store::command_names().into_iter().chain([OTHER]).collect());
 
-/// Holders of a lost lease.
 pub(super) const HOLDERS: [&str; 3] = ["scheduler", "worker", "external"];
 
-/// The results of a reload of the configuration.
 pub(super) const RELOADS: [&str; 2] = ["ok", "rejected"];
 
-/// Returns `word` if the list has it, and otherwise `other`, so that an unexpected word does not create a series.
+/// Returns `word` if it is in `list`, and `other` if not, so that an unexpected word does not create a series.
 pub(super) fn known(list: &[&'static str], word: &str) -> &'static str {
     list.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
 }
 
-/// Reasons for which a message is rejected, or an entry is moved to the dead stream.
 pub(super) fn rejections() -> Vec<&'static str> {
     RejectionCode::WORDS.into_iter().chain([OTHER]).collect()
 }

@@ -1,5 +1,4 @@
-//! Gauges whose values are read whenever the metrics are read. They combine the parts of a process: one worker or
-//! scheduler per shard.
+//! Gauges whose values are read at each scrape. They combine the parts of a process: one worker or scheduler per shard.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,21 +10,17 @@ use tokio::time::Instant;
 type Probe = Box<dyn Fn() -> Option<(usize, usize)> + Send + Sync>;
 type McpProbe = Box<dyn Fn() -> Vec<McpServer> + Send + Sync>;
 
-/// Maximum number of MCP servers with their own series.
 const MCP_SERVERS_MAX: usize = 64;
 
-/// The state of one MCP server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpServer {
-    /// The server's name in `mcp.yaml`.
+    /// The name in `mcp.yaml`.
     pub name: String,
-    /// True if calls can be sent to the server.
     pub up: bool,
     /// Number of tools that are not called because they differ from their pin.
     pub quarantined: usize,
 }
 
-/// The MCP servers of a process.
 #[derive(Default)]
 pub(super) struct McpServers {
     probe: Mutex<Option<McpProbe>>,
@@ -42,7 +37,7 @@ impl McpServers {
         *self.probe.lock() = Some(Box::new(probe));
     }
 
-    /// The servers by name, up to the maximum.
+    /// Returns the servers sorted by name, at most [`MCP_SERVERS_MAX`].
     pub(super) fn now(&self) -> Vec<McpServer> {
         let probe = self.probe.lock();
         let mut servers = probe.as_ref().map(|probe| probe()).unwrap_or_default();
@@ -52,7 +47,6 @@ impl McpServers {
     }
 }
 
-/// The slots of all workers of a process.
 #[derive(Default)]
 pub(super) struct SlotProbes {
     probes: Mutex<Vec<Probe>>,
@@ -69,7 +63,7 @@ impl SlotProbes {
         self.probes.lock().push(Box::new(probe));
     }
 
-    /// Busy slots and all slots. Removes workers that have ended.
+    /// Returns the numbers of busy slots and of all slots. Removes workers that have ended.
     pub(super) fn sum(&self) -> (i64, i64) {
         let mut busy = 0;
         let mut all = 0;
@@ -83,11 +77,10 @@ impl SlotProbes {
     }
 }
 
-/// How long a lag is kept. This is longer than the usual interval between two scrapes, so that a short lag is also
+/// How long a lag is kept. This is longer than the usual interval between two scrapes, so that even a short lag is
 /// scraped.
 pub(super) const LAG_MEMORY: Duration = Duration::from_secs(30);
 
-/// The largest recent lag, over all shards.
 #[derive(Debug, Default)]
 pub(super) struct WorstLag {
     by_shard: Mutex<BTreeMap<u32, (Duration, Instant)>>,

@@ -1,11 +1,10 @@
-//! Metrics of models, and of the tasks that they run.
+//! Metrics of models, and of tasks that run on models.
 
 use prometheus::IntCounterVec;
 
 use super::builder::MetricBuilder;
 use super::{Metrics, catalogue as c, labels};
 
-/// The metrics of models.
 #[derive(Debug)]
 pub(super) struct ModelMetrics {
     requests: IntCounterVec,
@@ -25,21 +24,20 @@ impl ModelMetrics {
     }
 }
 
-/// Models.
 impl Metrics {
-    /// A request to a model ended with this outcome: `ok`, or a kind of failure.
+    /// `outcome` is `ok` or a kind of failure.
     pub fn model_asked(&self, model: &str, outcome: &str) {
         self.models.requests.with_label_values(&[model, labels::known(&labels::MODEL_OUTCOMES, outcome)]).inc();
     }
 
-    /// A model's response used this many tokens, and cost this many millionths of the currency.
+    /// Counts tokens, and the cost in millionths of the currency.
     pub fn model_used(&self, model: &str, input: u64, output: u64, cost: u64) {
         self.models.tokens.with_label_values(&[model, "input"]).inc_by(input);
         self.models.tokens.with_label_values(&[model, "output"]).inc_by(output);
         self.models.cost.with_label_values(&[model]).inc_by(cost);
     }
 
-    /// A task on a model has reached this step: `plan`, `execute`, `validate` or `answer`.
+    /// `step` is `plan`, `execute`, `validate`, `answer` or `compact`.
     pub fn task_step(&self, step: &str) {
         self.models.steps.with_label_values(&[labels::known(&labels::STEPS, step)]).inc();
     }

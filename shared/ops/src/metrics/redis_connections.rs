@@ -1,5 +1,5 @@
-//! Metrics of Redis: whether Redis responds, the values that it reports at a scrape, and failovers. A failover is a
-//! change of the primary that Sentinels or cluster nodes name.
+//! Metrics of Redis: its availability, the values that it reports at a scrape, and failovers. A failover is counted
+//! when Sentinels or cluster nodes name a different primary.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::builder::MetricBuilder;
 use super::durable::DurableMetrics;
 use super::{Metrics, RedisScrape, catalogue as c, none, seconds_since_epoch, wide};
 
-/// Values that Redis reports at a scrape. They are absent while Redis does not respond.
+/// These values are absent while Redis does not respond.
 #[derive(Debug)]
 pub(super) struct RedisServerMetrics {
     memory: GaugeVec,
@@ -51,7 +51,6 @@ impl RedisServerMetrics {
     }
 }
 
-/// The metrics of the connections to Redis.
 #[derive(Debug)]
 pub(super) struct RedisConnectionMetrics {
     up: IntGauge,
@@ -60,15 +59,15 @@ pub(super) struct RedisConnectionMetrics {
     missing: GaugeVec,
     pub(super) durable: DurableMetrics,
     turned_away: IntCounterVec,
-    /// By the name under which a primary is looked up. In a cluster, there is one name for each slot of a shard.
+    /// The state by the name under which a primary is looked up. In a cluster, each slot of a shard has its own name.
     state: Mutex<HashMap<String, PrimaryState>>,
 }
 
-/// The last result of a lookup by the process' connections.
+/// The last lookup by the process' connections.
 #[derive(Debug, Default)]
 struct PrimaryState {
-    /// Host and port of the last primary. The value is kept while no primary is found, so that only a different primary
-    /// counts as a move.
+    /// Host and port of the last primary. While no primary is found, the old value is kept, so that only a different
+    /// primary counts as a move.
     last: Option<String>,
     /// The time since which no primary is found.
     missing_since: Option<Instant>,
@@ -87,24 +86,23 @@ impl RedisConnectionMetrics {
         })
     }
 
-    /// Sets the gauges that grow with time. Called whenever the metrics are read.
+    /// Sets the gauges that grow with time. Called at each scrape.
     pub(super) fn read(&self) {
         let missing = |state: &PrimaryState| state.missing_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
-        // Without Sentinels or a cluster, no primary is looked up, and the gauge is absent.
+        // Without Sentinels or a cluster, no primary is looked up, so the gauge is absent.
         if let Some(longest) = self.state.lock().values().map(missing).max_by(f64::total_cmp) {
             self.missing.with_label_values(none()).set(longest);
         }
     }
 }
 
-/// The connections to Redis.
 impl Metrics {
-    /// Sets whether Redis responded during the scrape and accepted writes.
+    /// `up` is true if Redis responded during the scrape and accepted writes.
     pub fn redis_up(&self, up: bool) {
         self.redis.up.set(i64::from(up));
     }
 
-    /// Sets why Redis rejected the request of the scrape. `None` if Redis did not reject it.
+    /// `None` if Redis did not reject the request of the scrape.
     pub fn redis_refuses(&self, refusal: Option<Refusal>) {
         for reason in Refusal::ALL {
             let value = f64::from(u8::from(refusal == Some(reason)));
@@ -112,8 +110,8 @@ impl Metrics {
         }
     }
 
-    /// A connection looked up the primary of `what`. `found` is its address, or `None` if no primary was found. The
-    /// connections of a process notice a failover one by one, but the failover is counted once.
+    /// Records that a connection looked up the primary of `what`. `found` is the primary's address, or `None`. The
+    /// connections of a process notice a failover one by one, but the failover is counted only once.
     pub fn primary_sought(&self, what: &str, found: Option<&str>) {
         let mut states = self.redis.state.lock();
         let state = states.entry(what.to_owned()).or_default();
@@ -127,7 +125,7 @@ impl Metrics {
         }
     }
 
-    /// A server responded that another server is responsible, or that it is not ready.
+    /// Counts a response by which a server referred to another server, or was not ready.
     pub fn redis_turned_away(&self, answer: &str) {
         self.redis.turned_away.with_label_values(&[answer]).inc();
     }

@@ -1,11 +1,8 @@
-//! Metrics of the sandboxes that a worker's machine supports.
-
 use prometheus::{GaugeVec, IntGauge};
 
 use super::builder::MetricBuilder;
 use super::{Metrics, catalogue as c, labels};
 
-/// The metrics of sandboxes.
 #[derive(Debug)]
 pub(super) struct SandboxMetrics {
     levels: GaugeVec,
@@ -18,10 +15,9 @@ impl SandboxMetrics {
     }
 }
 
-/// Sandboxes.
 impl Metrics {
-    /// Sets which sandbox levels the machine supports, and how many tools are rejected because the machine lacks their
-    /// level. If no tool needs a sandbox, `levels` is empty.
+    /// Sets the sandbox levels that the machine supports, and the number of tools that are rejected because their level
+    /// is not supported. If no tool needs a sandbox, `levels` is empty.
     pub fn sandbox_found(&self, levels: impl IntoIterator<Item = (String, bool)>, refused: usize) {
         self.sandbox.levels.reset();
         for (level, held) in levels {

@@ -7,17 +7,16 @@ use prometheus::proto::MetricType;
 use super::catalogue::{ALL, LabelValues, MetricKind, PREFIX, PROCESS};
 use super::*;
 
-/// Forbidden label names: such labels would have an unbounded number of values, or Prometheus sets them itself.
+/// Forbidden label names. Their values would be unbounded, or Prometheus sets these labels itself.
 const FORBIDDEN_LABELS: [&str; 16] = [
     "tenant", "agent", "turn", "task", "call", "pod", "slice", "consumer", "worker", "id", "instance", "job", "inbox",
     "reply_to", "shard", "le",
 ];
 
-/// Maximum number of series of a process that is both scheduler and worker, with 500 tools and every outcome for each
-/// tool. The page of metrics states this number. It does not depend on the number of agents.
+/// Maximum series of a process that is both scheduler and worker, with 500 tools and every outcome for each tool. The
+/// page of metrics states this number. The number of agents does not matter.
 const SERIES_MAX: usize = 500 * 40 + 2_500;
 
-/// The samples of a scrape.
 fn samples(text: &str) -> Vec<&str> {
     text.lines().filter(|line| !line.starts_with('#')).collect()
 }
@@ -126,7 +125,7 @@ fn counters_begin_at_zero_with_every_value_that_is_known() {
     }
 }
 
-/// The time this many seconds from now, ms since the epoch.
+/// Returns the time `seconds` from now, in ms since the epoch.
 fn in_seconds(seconds: i64) -> i64 {
     i64::try_from(Duration::from_secs_f64(seconds_since_epoch()).as_millis()).unwrap() + seconds * 1_000
 }
@@ -183,7 +182,7 @@ async fn a_failover_counts_once_and_a_missing_primary_shows_for_how_long() {
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 0");
     metrics.primary_sought("fleet", None);
     tokio::time::advance(Duration::from_secs(3)).await;
-    // The next connection fails, too. It is still the same outage.
+    // The next connection also fails, but the outage is the same.
     metrics.primary_sought("fleet", None);
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 3");
     for _ in 0..4 {
@@ -231,7 +230,7 @@ fn one_configuration_is_shown_at_a_time() {
     assert!(!text.contains("tickfleet_config_last_reload_success_timestamp_seconds 0\n"), "{text}");
 }
 
-/// The metrics of a process in which every event has happened, so that every metric has a series.
+/// A process in which every event has happened, so that every metric has a series.
 fn busy(part: ProcessRole) -> Metrics {
     let metrics = Metrics::of(part).unwrap();
     for verb in labels::VERBS.iter() {
@@ -308,8 +307,8 @@ fn types_labels_and_help_are_those_of_the_catalogue() {
     }
 }
 
-/// Returns the naming rule that a metric's name breaks, if any. A name ends with a base unit, and only counters end
-/// with `_total`.
+/// The naming rule that a metric's name breaks, if any. A name ends with a base unit, and only counters end with
+/// `_total`.
 fn misnamed(name: &str, kind: MetricKind) -> Option<&'static str> {
     let has_any = |parts: &[&str]| name.split('_').any(|part| parts.contains(&part));
     if !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') || name.starts_with('_') {
@@ -381,7 +380,7 @@ fn a_thousand_agents_and_more_than_500_tools_stay_within_the_bound_on_series() {
     let metrics = busy(ProcessRole::Both);
     metrics.tools_known((0..600).map(|n| format!("tool_{n}")).collect::<Vec<_>>().iter().map(String::as_str));
     for agent in 0..1_000 {
-        // Metrics count agents' calls by tool and outcome only. Some agents invent tool names.
+        // Calls are counted by tool and outcome only, not by agent. Some agents invent tool names.
         let tool = format!("tool_{}", agent % 600);
         for outcome in Outcome::ALL {
             metrics.call_ended(&tool, outcome, Some(Duration::from_millis(1)));

@@ -1,4 +1,4 @@
-//! Bounds of the labels `tool` and `rule`. Models invent tool names, and every new label value stays until the process
+//! Bounds for the labels `tool` and `rule`. Models invent tool names, and each new label value stays until the process
 //! ends.
 
 use std::collections::HashSet;
@@ -8,11 +8,11 @@ use super::labels::OTHER;
 use parking_lot::RwLock;
 use tickfleet_model::Outcome;
 
-/// Maximum number of values of the label `tool`: more tools than a fleet is likely to configure.
+/// Maximum values of the label `tool`: more tools than a fleet is likely to configure.
 const TOOLS_MAX: usize = 500;
 
-/// Maximum number of values of the label `rule`. A configuration can have more rules, but a rule needs a label only
-/// after a call has violated the rule.
+/// Maximum values of the label `rule`. A configuration can have more rules, but a rule needs a label only after a call
+/// has violated the rule.
 const RULES_MAX: usize = 200;
 
 /// The first `MAX` names. Only these names become labels.
@@ -40,31 +40,30 @@ impl<const MAX: usize> FirstNames<MAX> {
     }
 }
 
-/// The rules that have become labels. Their names come from the configuration, which can change while the process runs.
+/// The rules that have labels. The configuration can change while the process runs, so these names are bounded.
 #[derive(Debug, Default)]
 pub(super) struct RuleLabels(FirstNames<RULES_MAX>);
 
 impl RuleLabels {
-    /// The label for a rule: the rule's name, or `other` if the maximum is reached.
+    /// The rule's name, or `other` if the maximum is reached.
     pub(super) fn label(&self, rule: &str) -> Arc<str> {
         self.0.take(rule)
     }
 }
 
-/// The tool names that have become labels.
 #[derive(Debug, Default)]
 pub(super) struct ToolLabels(FirstNames<TOOLS_MAX>);
 
 impl ToolLabels {
     /// The label for a call of `tool` that ended with `outcome`: the tool's name, or `other`.
     ///
-    /// A new name becomes a label only with an outcome that proves that the tool exists. Otherwise, an agent that
-    /// invents names would use up the bound, and real tools would be counted as `other`.
+    /// A new name becomes a label only if the outcome proves that the tool exists. Otherwise, an agent that invents
+    /// names would use up the bound, and real tools would be counted as `other`.
     pub(super) fn label(&self, tool: &str, outcome: Outcome) -> Arc<str> {
         if outcome.proves_tool() { self.0.take(tool) } else { self.0.get(tool).unwrap_or_else(|| OTHER.into()) }
     }
 
-    /// The label of a configured tool; `other` if `tool` is `None`.
+    /// The label of a configured tool. If `tool` is `None`, the label is `other`.
     pub(super) fn known_label(&self, tool: Option<&str>) -> Arc<str> {
         tool.map_or_else(|| OTHER.into(), |tool| self.0.take(tool))
     }

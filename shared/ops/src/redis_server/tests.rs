@@ -34,10 +34,10 @@ async fn a_server_that_hangs_is_stopped_all_the_same() {
 async fn the_server_ends_when_its_parent_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = PrivateRedis::start(ServerOptions::new(folder.path())).await.unwrap();
-    // Close this end of the pipe. The system does the same when a process ends.
+    // Closing this end of the pipe has the same effect as the end of this process.
     server.watchdog.as_mut().unwrap().close_pipe();
     while server.child.try_wait().unwrap().is_none() {
-        // Poll: reaping the child is the only way to notice its end.
+        // Poll, because the end of the child is visible only by reaping it.
         sleep(STEP).await;
     }
 }

@@ -7,8 +7,8 @@ use super::entry::CallEntry;
 
 /// Outcomes after which the call possibly took effect.
 const MAY_HAVE_HAPPENED: [&str; 3] = ["ok", "outcome_unknown", "internal"];
-/// Maximum part at the end of a claim's window that is not checked, ms. An entry's time is later than the time of its
-/// claim, so the last tenth of the window, but at most this long, is not checked.
+/// Maximum time at the end of a claim's window that is not checked (ms). An entry's time is later than the time of its
+/// claim, so the last tenth of the window, up to this maximum, is not checked.
 const NOT_JUDGED_MS_MAX: i64 = 60_000;
 
 struct EffectRun {
@@ -18,7 +18,6 @@ struct EffectRun {
     window_ms: i64,
 }
 
-/// The calls that claimed effects, by effect.
 #[derive(Default)]
 pub(super) struct Effects {
     ran: HashMap<String, Vec<EffectRun>>,
@@ -28,7 +27,7 @@ pub(super) struct Effects {
 impl Effects {
     pub(super) fn add(&mut self, call: &CallEntry) {
         if call.repeats.is_some() {
-            // The call did not run. It got the result of an equal call.
+            // The call did not run, and got the result of an equal call.
             self.repeated += 1;
             return;
         }

@@ -8,52 +8,40 @@ use tickfleet_model::AdmissionNote;
 
 use crate::seal::EntryId;
 
-/// A call that has ended.
 pub(super) struct CallEntry {
-    /// The entry's ID.
     pub(super) id: EntryId,
-    /// The tenant of the call.
     pub(super) tenant: String,
-    /// The agent that made it.
     pub(super) agent: String,
     /// `<turn>/<position>`.
     pub(super) call: String,
-    /// The turn.
     pub(super) turn: String,
-    /// The tool.
     pub(super) tool: String,
-    /// When the call ended, ms by the shard's clock.
+    /// When the call ended (ms by the shard's clock).
     pub(super) ended_ms: i64,
-    /// The duration of the last attempt, ms.
+    /// The duration of the last attempt (ms).
     pub(super) duration_ms: i64,
-    /// The call's outcome.
     pub(super) outcome: String,
-    /// If the call did not run itself: the equal call whose outcome it got.
+    /// If the call did not run: the equal call whose outcome it got.
     pub(super) repeats: Option<String>,
-    /// The effect that the call had claimed.
     pub(super) effect: Option<EffectFacts>,
     /// When the call was admitted and which counters the admission debited, if known.
     pub(super) admission: Option<AdmissionNote>,
-    /// The admission as text, with the notes after it.
+    /// The text of the admission, with the notes after the admission.
     pub(super) admitted: String,
 }
 
-/// An entry.
 pub(super) enum EntryRead {
-    /// The entry of a call.
     Call(Box<CallEntry>),
     /// An operator reset a counter that was unreadable, named `limit@counter`.
     Remade(String),
-    /// Any other entry.
     Other,
 }
 
-/// An effect that a call had claimed.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct EffectFacts {
     /// A hash of the values by which two calls are compared.
     pub(super) key: String,
-    /// How long the claim is valid after the end of the call, ms.
+    /// How long the claim is valid after the call ended (ms).
     pub(super) window_ms: i64,
 }
 
@@ -97,7 +85,6 @@ struct RawMeta {
 }
 
 impl EntryRead {
-    /// Reads an entry.
     pub(super) fn of(id: EntryId, admitted: &str, text: &str) -> Self {
         let Ok(raw) = serde_json::from_str::<RawEntry<'_>>(text) else { return Self::Other };
         if raw.action == "LIMIT_RESET" {
@@ -115,7 +102,7 @@ impl CallEntry {
         self.admitted.split(';').next().unwrap_or_default()
     }
 
-    /// Reads a call from an entry; `None` if the entry does not describe a call.
+    /// Returns `None` if the entry does not describe a call.
     fn of(id: EntryId, admitted: &str, raw: RawEntry<'_>) -> Option<Self> {
         if raw.action != "TOOL_CALL" {
             return None;

@@ -1,6 +1,6 @@
-//! Checks that no window of a limit overran, from the counters that each admission debited. A counter only grows within
-//! its window, so each admission has its own range of counts in the window. If an operator resets a window, the window
-//! begins again, and later debits state its new beginning.
+//! Checks that no window of a limit overran, from the debits that each admission recorded. A counter only grows within
+//! its window, so each admission has its own range of counts. If an operator resets a window, the window begins again,
+//! and later debits state the new beginning.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,11 +13,10 @@ const WHY_UNCHECKED: &str = "their debits are not in the log: they were never ad
                              an older version decided them, there were too many, or an unreadable counter \
                              was reset";
 
-/// Tolerance for the beginning of a window, ms. If several resets are in one millisecond, their windows have successive
-/// beginnings.
+/// Tolerance for the beginning of a window (ms). If several resets are in one millisecond, their windows have
+/// successive beginnings.
 const RESET_MS: i64 = 10;
 
-/// The debit of a counter by one admission.
 struct LimitDebit {
     turn: Box<str>,
     at_ms: i64,
@@ -26,23 +25,20 @@ struct LimitDebit {
     max: u64,
 }
 
-/// The debits in each of a counter's windows, by end and beginning of the window.
+/// The debits in each window of a counter. The key is the end and the beginning of the window.
 type Counter = BTreeMap<(i64, i64), Vec<LimitDebit>>;
 
-/// The counters of all limits.
 #[derive(Default)]
 pub(super) struct Limits {
     /// By shard and `limit@counter`.
     counters: BTreeMap<(u32, String), Counter>,
     /// Unreadable counters that an operator reset. Their windows began twice.
     remade: HashSet<(u32, String)>,
-    /// The admissions that were already counted.
     seen: HashSet<NameHash>,
     unchecked: u64,
 }
 
 impl Limits {
-    /// Reads the debits of a call.
     pub(super) fn add(&mut self, shard: u32, call: &CallEntry) {
         let Some(note) = &call.admission else {
             self.unchecked += 1;
@@ -63,7 +59,7 @@ impl Limits {
         }
     }
 
-    /// Notes that an operator reset an unreadable counter.
+    /// Records that an operator reset an unreadable counter.
     pub(super) fn remade(&mut self, shard: u32, counter: String) {
         self.remade.insert((shard, counter));
     }
@@ -80,7 +76,6 @@ impl Limits {
     }
 }
 
-/// Checks the windows of one counter.
 fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
     let begins: Vec<(i64, i64)> = windows.keys().copied().collect();
     let mut last_end = None;
@@ -127,7 +122,8 @@ fn each(name: &str, end: i64, inside: &[LimitDebit], claim: &mut Claim) {
     }
 }
 
-/// Checks that admissions do not overlap. The range of an admission is from the use before it to the use after it.
+/// Checks that the ranges of admissions do not overlap. An admission's range reaches from the count before it to the
+/// count after it.
 fn overlaps(name: &str, inside: &mut [LimitDebit], claim: &mut Claim) {
     inside.sort_by_key(|debited| (debited.used, debited.at_ms));
     for pair in inside.windows(2) {

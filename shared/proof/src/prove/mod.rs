@@ -1,9 +1,9 @@
-//! Proves from the entries of an export that the fleet kept its guarantees. The export is the only input. Each entry
-//! states when its call was admitted, which counters the admission debited, and what the counters allowed at that time.
-//! These statements must agree with each other and with the number of calls.
+//! Proves from the entries of an export alone that the fleet kept its guarantees. Each entry states when its call was
+//! admitted, which counters the admission debited, and what the counters allowed at that time. These statements must
+//! agree with each other and with the number of calls.
 //!
-//! If an entry lacks what a check needs, the call is counted as not checked. Whether the fleet wrote these entries is
-//! checked by [`verify`](crate::verify).
+//! If an entry lacks data that a check needs, the call is counted as not checked. [`verify`](crate::verify) checks
+//! whether the fleet wrote these entries.
 
 mod effects;
 mod entry;
@@ -27,18 +27,17 @@ const VIOLATIONS_MAX: usize = 1_000;
 
 const WHY_REUSED: &str = "their ids were reused after their records had expired, as the export says";
 
-/// The result of proving.
 #[derive(Debug, Clone, Serialize)]
 pub struct Proof {
     /// True if no claim is violated.
     pub holds: bool,
     /// Calls that ended in the time range.
     pub calls: u64,
-    /// Other entries, such as actions of operators. They are counted whether or not they are in the time range.
+    /// Other entries, such as actions of operators. Such entries are counted even outside the time range.
     pub others: u64,
-    /// The earliest end of a call, ms.
+    /// The earliest end of a call (ms).
     pub first_ms: Option<i64>,
-    /// The latest end of a call, ms.
+    /// The latest end of a call (ms).
     pub last_ms: Option<i64>,
     /// The claims.
     pub claims: Vec<Claim>,
@@ -48,7 +47,6 @@ pub struct Proof {
     pub unseen: Vec<String>,
 }
 
-/// One claim.
 #[derive(Debug, Clone, Serialize)]
 pub struct Claim {
     /// The claim, as a sentence.
@@ -59,9 +57,9 @@ pub struct Claim {
     pub checked: u64,
     /// The unit of `checked`.
     pub unit: &'static str,
-    /// Calls whose entries lack what the check needs.
+    /// Calls whose entries lack data that the check needs.
     pub unchecked: u64,
-    /// Why these entries lack it.
+    /// Why these entries lack the data.
     pub why_unchecked: &'static str,
     /// The violations.
     pub violations: Vec<String>,
@@ -93,16 +91,16 @@ impl Claim {
     }
 }
 
-/// A result of a call. It is kept to detect a second result of the same call.
+/// A result of a call, which is kept to detect a second result of the same call.
 struct SeenResult {
     id: EntryId,
     ended_ms: i64,
 }
 
-/// A truncated hash. It replaces names that are only compared, because the names would take most of the memory.
+/// A truncated hash of names that are only compared. The names themselves would take most of the memory.
 type NameHash = [u8; 16];
 
-/// The beginning of a hash of these parts. The length of each part is hashed before the part.
+/// The length of each part is hashed before the part, so that different parts never hash the same bytes.
 fn name_hash(parts: &[&str]) -> NameHash {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -114,7 +112,7 @@ fn name_hash(parts: &[&str]) -> NameHash {
     mark
 }
 
-/// Reads the lines of exports, one by one.
+/// Reads exports line by line.
 pub struct Prover {
     from_ms: Option<i64>,
     until_ms: Option<i64>,
@@ -134,7 +132,7 @@ pub struct Prover {
 }
 
 impl Prover {
-    /// A prover for calls that ended in this time range, ms.
+    /// Proves claims about calls that ended in this time range (ms).
     #[must_use]
     pub fn new(from_ms: Option<i64>, until_ms: Option<i64>) -> Self {
         Self {
@@ -155,7 +153,6 @@ impl Prover {
         }
     }
 
-    /// Reads the next line.
     pub fn line(&mut self, line: &str) {
         match Line::read(line) {
             Some(Line::Header(header)) => self.take_header(*header),
@@ -177,8 +174,8 @@ impl Prover {
         }
     }
 
-    /// Keeps the last header. If a part has only one tenant's entries, its header does not list the others. For these
-    /// tenants, the statements of earlier headers are kept.
+    /// Keeps the last header. If a part has only one tenant's entries, its header does not list the other tenants. For
+    /// the other tenants, the statements of earlier headers are kept.
     fn take_header(&mut self, header: Header) {
         let mut tenants = std::mem::take(&mut self.header.tenants);
         tenants.extend(header.tenants);
@@ -190,7 +187,7 @@ impl Prover {
             EntryRead::Call(call) => call,
             other => {
                 self.others += 1;
-                // Resets outside the time range count too, because windows extend beyond it.
+                // Resets outside the time range count too, because windows extend beyond the time range.
                 if let EntryRead::Remade(counter) = other {
                     self.limits.remade(shard, counter);
                 }
@@ -213,7 +210,7 @@ impl Prover {
         self.results.checked += 1;
         let result = SeenResult { id: call.id, ended_ms: call.ended_ms };
         let Some(before) = self.seen.insert(name_hash(&[&call.tenant, &call.call]), result) else { return };
-        // If the fleet no longer remembers an ID, another turn can use it.
+        // After the fleet has dropped an ID, another turn can use the same ID.
         if self.header.dedupe_ms > 0 && call.ended_ms - before.ended_ms >= self.header.dedupe_ms {
             self.results.unchecked += 1;
             return;
@@ -222,7 +219,6 @@ impl Prover {
         self.results.violated(format!("{name} has a result in entry {} and one in entry {}", before.id, call.id));
     }
 
-    /// Returns the result.
     #[must_use]
     pub fn finish(self) -> Proof {
         let as_said = self.as_said();
@@ -274,8 +270,7 @@ impl Prover {
         }
     }
 
-    /// The statements that are taken from the export's header. A reader can compare them with the fleet's
-    /// configuration.
+    /// The statements that come from the export's header. A reader can compare them with the fleet's configuration.
     fn as_said(&self) -> Vec<String> {
         let known = match self.header.dedupe_ms {
             0 => "An id is never reused for another turn.".to_owned(),

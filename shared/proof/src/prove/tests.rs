@@ -3,7 +3,6 @@
 use super::*;
 use crate::lines;
 
-/// The entry of a call.
 fn entry(id: u64, call: &str, admitted: &str, more: &str) -> String {
     let turn = call.split('/').next().unwrap();
     let text = format!(
@@ -215,7 +214,8 @@ fn what_does_not_say_what_it_debited_is_told_as_not_checked_and_an_older_build_h
     assert_eq!(unchecked(&debits(1, "Dmails@acme,1,1,3,9000,0;D")), 1, "too many");
     assert_eq!(unchecked(&debits(1, "Dmails@acme,1,what")), 1, "what cannot be read");
     assert_eq!(unchecked(&debits(1, "D0")), 0);
-    // A worker of an older version settled the first call of an admission, and a worker of this version the second.
+    // A worker of an older version settled the first call of an admission. A worker of this version settled the second
+    // call.
     let older = "A1000,2,2,9,5000,2,100";
     let newer = "A1000,2,2,9,5000,2,100;Dmails@acme,2,2,1,9000,0";
     let proof = prove(&[entry(1, "a/0", older, ""), entry(2, "a/1", newer, "")]);

@@ -1,6 +1,6 @@
-//! Checks that no tick or day overran its cap, from the admission of each call. A counter only grows within its window,
-//! and windows do not overlap, so each call has its own number in a window. Two admissions with the same number are a
-//! violation.
+//! Checks, from the admission of each call, that no tick or day overran its cap. A counter only grows within its
+//! window, and windows do not overlap, so each call has its own number in a window. Two admissions with the same number
+//! are a violation.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,7 +22,6 @@ struct AdmittedSlice {
     ended: u64,
 }
 
-/// All admissions, by agent.
 #[derive(Default)]
 pub(super) struct Windows {
     /// By `(tenant, agent)`, then by the hash of turn and admission.
@@ -41,12 +40,10 @@ impl Windows {
         agent.entry(name_hash(&[&call.turn, call.admission_text()])).or_insert_with(made).ended += 1;
     }
 
-    /// The tenants whose windows are checked.
     pub(super) fn tenants(&self) -> BTreeSet<&str> {
         self.agents.keys().map(|(tenant, _)| tenant.as_str()).collect()
     }
 
-    /// The claims about ticks, days of agents, and days of tenants.
     pub(super) fn claims(self, header: &Header) -> Vec<Claim> {
         let mut ticks = Claim::new("No tick of an agent overran its cap.", "windows", WHY_UNCHECKED);
         let mut days = Claim::new("No day of an agent overran its cap.", "windows", WHY_UNCHECKED);
@@ -147,7 +144,8 @@ fn sum(inside: &[&AdmittedSlice], cap: impl Fn(&AdmissionNote) -> u32) -> (u64, 
     (calls, inside.iter().map(|a| u64::from(cap(&a.note))).max().unwrap_or_default())
 }
 
-/// Checks that admissions do not overlap. The range of an admission is from the use before it to the use after it.
+/// Checks that the ranges of admissions do not overlap. An admission's range reaches from the count before it to the
+/// count after it.
 fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a AdmittedSlice, u32)>, claim: &mut Claim) {
     let mut spans: Vec<(u32, u32, &str)> =
         inside.map(|(a, used)| (used.saturating_sub(a.note.calls), used, &*a.turn)).collect();

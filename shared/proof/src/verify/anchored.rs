@@ -7,8 +7,8 @@ use crate::anchor::Anchor;
 use crate::seal::{ChainName, decode_hash, encode};
 
 impl Verifier {
-    /// Checks the chains against anchors. The fleet of the export is unknown if the caller did not name it and there is
-    /// no signed seal. Then every anchor is checked, whatever its fleet.
+    /// If the caller did not name the fleet and the export has no signed seal, the fleet is unknown. In this case,
+    /// every anchor is checked, whatever its fleet.
     pub(super) fn check_anchors(
         &mut self,
         seals: &BTreeMap<ChainName, Vec<FoundSeal>>,
@@ -37,8 +37,8 @@ impl Verifier {
         if foreign > 0 {
             self.verdict.told.push(format!("{foreign} anchors are of another fleet and are ignored."));
         }
-        // At least one anchor must be of the export's fleet. Without this check, an export that was rewritten under
-        // another fleet's name would contradict no anchor.
+        // At least one anchor must be of the export's fleet. Without this check, anchors would not contradict an export
+        // that was rewritten under another fleet's name.
         let fits = fleets.is_empty() || anchors.iter().any(|anchor| fleets.contains(&anchor.fleet));
         if !fits && !anchors.is_empty() && !seals.is_empty() {
             self.note(Finding::new(FindingKind::HeaderWrong, "all anchors are of another fleet than its seals"));
@@ -62,7 +62,6 @@ impl Verifier {
         }
     }
 
-    /// Returns true if the anchored seal must be in the export.
     fn has_to_be_there(&self, anchor: &Anchor) -> bool {
         self.expected.anchors_from_ms.is_none_or(|from_ms| anchor.sealed_ms >= from_ms)
     }
@@ -119,7 +118,7 @@ impl Verifier {
     }
 
     /// Checks for missing seals before the first seal in the export. If the anchors show that these seals must be in
-    /// the export, they were cut off. Otherwise, they were possibly trimmed.
+    /// the export, the seals were cut off. Otherwise, the seals were possibly trimmed.
     fn check_beginning(&mut self, name: &ChainName, begins: &FoundSeal, anchors: &[&Anchor]) {
         let first = begins.body.number;
         let before = anchors.iter().filter(|anchor| anchor.number < first).max_by_key(|anchor| anchor.number);

@@ -1,10 +1,9 @@
-//! Checks one chain: its seals in order, each with its entries.
+//! Checks the seals of one chain in order, each with its entries.
 
 use super::{ChainVerdict, Finding, FindingKind, FoundSeal, Verifier};
 use crate::seal::{ChainName, EntryId, FORMAT, Hash, decode_hash, root_of, short_bytes};
 
 impl Verifier {
-    /// Checks that the lines of a chain's seals are in order.
     pub(super) fn check_order(&mut self, _name: &ChainName, chain: &[&FoundSeal]) {
         for pair in chain.windows(2) {
             if pair[1].body.number < pair[0].body.number {
@@ -16,7 +15,7 @@ impl Verifier {
     }
 
     /// Checks the seals of a chain in the order of their numbers. Each seal must contain the head of the previous seal,
-    /// and its entries must be unchanged.
+    /// and the entries of each seal must be unchanged.
     pub(super) fn check_chain(&mut self, name: &ChainName, chain: &[&FoundSeal]) {
         let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return };
         for pair in chain.windows(2) {
@@ -73,7 +72,7 @@ impl Verifier {
         self.note(Finding { line: Some(seal.line), ..Finding::of_seal(FindingKind::Forked, body, problem) });
     }
 
-    /// Reports entries that were lost before they were sealed. They are not a fault of the export.
+    /// Reports entries that were lost before they were sealed. Such losses are not a fault of the export.
     fn report_losses(&mut self, name: &ChainName, before: &FoundSeal, seal: &FoundSeal) {
         let lost = seal.body.lost - before.body.lost;
         let broken = seal.body.breaks != before.body.breaks;
@@ -91,7 +90,6 @@ impl Verifier {
         ));
     }
 
-    /// Checks that each entry of a seal is present and unchanged.
     fn check_entries(&mut self, seal: &FoundSeal) {
         let body = &seal.body;
         let broken =
@@ -117,8 +115,8 @@ impl Verifier {
     }
 
     /// Returns true if trimming of the log can explain that an entry is missing. A log is trimmed entry by entry,
-    /// oldest first. So the entry must be from before the time from which the log must be complete, and older than
-    /// every entry of its shard in the export.
+    /// oldest first. So the entry must be older than every entry of its shard in the export. The entry must also be
+    /// older than the time from which the log must be complete.
     fn may_be_trimmed(&self, shard: u32, id: EntryId) -> bool {
         let ms = i64::try_from(id.ms).unwrap_or(i64::MAX);
         self.expected.anchors_from_ms.is_some_and(|from| ms < from)

@@ -6,11 +6,10 @@ use serde::Serialize;
 
 use crate::seal::{ChainName, EntryId, SealBody};
 
-/// The kind of problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
-    /// The line is not a line of an export.
+    /// The line does not have the format of an export.
     Unreadable,
     /// The first line contradicts the seals, or the seals or anchors belong to another fleet than expected.
     HeaderWrong,
@@ -35,7 +34,6 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    /// The name of the kind.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -54,7 +52,6 @@ impl FindingKind {
     }
 }
 
-/// A problem of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The kind.

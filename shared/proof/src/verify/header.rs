@@ -1,10 +1,10 @@
-//! Statements about an export in the first line of each part. They are unsigned, so the seals must confirm them.
+//! Checks the first line of each part, which makes statements about the export. The statements are unsigned, so the
+//! seals must confirm them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ChainName, EntryId, Finding, FindingKind, FoundSeal, Header, SealBody, Verifier};
 
-/// The statements of a part about itself.
 pub(super) struct Part {
     line: u64,
     fleet: String,
@@ -14,8 +14,8 @@ pub(super) struct Part {
 }
 
 impl Verifier {
-    /// Takes the header of a part. The first header can state that the export continues after entries that it does not
-    /// contain. Each later header must continue where the previous part ends.
+    /// Takes the header of a part. The first header can name the entries after which the export begins. Each later
+    /// header must continue where the previous part ends.
     pub(super) fn take_header(&mut self, header: Header) {
         let entry = |text: &String| text.split(' ').next()?.parse::<EntryId>().ok();
         let follows = header.follows.iter().filter_map(|(shard, text)| Some((*shard, entry(text)?)));
@@ -33,8 +33,8 @@ impl Verifier {
         }
     }
 
-    /// Reports a gap between two parts. In a followed log, each part continues where the previous one ends. A gap is a
-    /// finding even if no seal in the export covers it, because the seals can be in later parts that are missing too.
+    /// Reports a gap between two parts. In a followed log, each part continues where the previous part ends. A gap is a
+    /// finding even without a seal that covers it, because later parts with the seals are possibly missing too.
     fn hold_together(&mut self, shard: u32, behind: EntryId) {
         let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
         let Some(last) = known.filter(|last| *last < behind) else { return };
@@ -42,7 +42,7 @@ impl Verifier {
         self.note(Finding { line: Some(self.lines), ..Finding::of_entry(FindingKind::Missing, shard, behind, what) });
     }
 
-    /// Reports a seal of another tenant than the only tenant that the part's header states.
+    /// If the part's header names one tenant, reports a seal of any other tenant.
     pub(super) fn compare_with_part(&mut self, body: &SealBody) {
         let Some(part) = self.parts.last_mut().filter(|part| !part.lies) else { return };
         let Some(tenant) = part.tenant.as_ref().filter(|tenant| **tenant != body.tenant) else { return };

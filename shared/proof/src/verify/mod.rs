@@ -21,8 +21,8 @@ pub use finding::{Finding, FindingKind};
 /// Maximum findings that are kept. Further findings are only counted.
 const FINDINGS_MAX: usize = 10_000;
 
-/// Facts about an export that the person who verifies it knows. The export's first line states such facts too, but it
-/// is unsigned. So only the facts here can excuse missing entries.
+/// Facts about an export that the verifying person knows. The export's first line states such facts too, but is
+/// unsigned. So only the facts here can excuse missing entries.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     /// The fleet of the export. Seals of another fleet are a finding, and anchors of another fleet are ignored. If
@@ -33,12 +33,11 @@ pub struct Expected {
     /// True if earlier parts of the export exist but are not verified here. Sealed entries from before the export's
     /// stated beginning then do not count as missing.
     pub goes_on: bool,
-    /// Everything that was sealed at or after this time, ms, must be in the export. Earlier seals and entries do not
-    /// have to be.
+    /// Everything that was sealed at or after this time (ms) must be in the export. Earlier seals and entries can be
+    /// missing.
     pub anchors_from_ms: Option<i64>,
 }
 
-/// The result of verifying.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ExportVerdict {
     /// True if `findings` is empty. The sealed entries are then unchanged.
@@ -61,7 +60,6 @@ pub struct ExportVerdict {
     pub told: Vec<String>,
 }
 
-/// The result for one chain.
 #[derive(Debug, Clone, Serialize)]
 pub struct ChainVerdict {
     /// The shard.
@@ -74,7 +72,7 @@ pub struct ChainVerdict {
     pub last_seal: u64,
     /// Entries of the chain before the first seal in the export.
     pub entries_before: u64,
-    /// Entries that the chain's seals in the export cover.
+    /// Entries of the chain that the seals in the export cover.
     pub entries: u64,
     /// Entries of the shard that were lost before they were sealed, up to the last seal.
     pub lost: u64,
@@ -82,19 +80,17 @@ pub struct ChainVerdict {
     pub anchored_before: Option<u64>,
     /// The last seal in the export that an anchor confirms.
     pub anchored: Option<u64>,
-    /// The time of the chain's last seal, ms by the shard's clock.
+    /// The time of the chain's last seal (ms by the shard's clock).
     pub sealed_ms: i64,
 }
 
-/// An entry of the export.
 struct FoundEntry {
     line: u64,
     leaf: Leaf,
-    /// The number of the seal that covers it.
+    /// The number of the seal that covers the entry.
     sealed: Option<u64>,
 }
 
-/// A seal of the export.
 struct FoundSeal {
     line: u64,
     body: SealBody,
@@ -103,17 +99,15 @@ struct FoundSeal {
     signed: bool,
 }
 
-/// Returns true if the signature of a head is valid. Takes public key, head and signature.
+/// Checks the signature of a head. Takes public key, head and signature.
 pub type SignatureCheck = Box<dyn Fn(&str, &Hash, &str) -> bool>;
 
-/// Reads the lines of an export, one by one.
 pub struct Verifier {
     /// Keys that the verifier trusts, by ID.
     trusted: BTreeMap<String, String>,
     is_signed: SignatureCheck,
     expected: Expected,
     header: Option<Header>,
-    /// The headers of all parts.
     parts: Vec<Part>,
     end: Option<End>,
     entries: HashMap<(u32, EntryId), FoundEntry>,
@@ -134,8 +128,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// A verifier that trusts these public keys, by ID. If `trusted` is empty, the verifier uses the keys in the
-    /// export's header, and reports that it did.
+    /// Trusts these public keys, by ID. If `trusted` is empty, the verifier uses the keys in the export's header, and
+    /// reports this.
     #[must_use]
     pub fn new(trusted: BTreeMap<String, String>) -> Self {
         Self {
@@ -158,21 +152,20 @@ impl Verifier {
         }
     }
 
-    /// Replaces the function that checks signatures, for example by one with a cache.
+    /// Replaces the function that checks signatures, for example by a function with a cache.
     #[must_use]
     pub fn checking_by(mut self, is_signed: SignatureCheck) -> Self {
         self.is_signed = is_signed;
         self
     }
 
-    /// Sets the known facts about the export.
     #[must_use]
     pub fn expecting(mut self, expected: Expected) -> Self {
         self.expected = expected;
         self
     }
 
-    /// Reads the next line. Empty lines are ignored.
+    /// Empty lines are ignored.
     pub fn line(&mut self, line: &str) {
         self.lines += 1;
         if line.trim().is_empty() {
@@ -188,7 +181,7 @@ impl Verifier {
         }
     }
 
-    /// The header of the export; `None` before the first line is read.
+    /// Returns `None` before the first line is read.
     #[must_use]
     pub const fn header(&self) -> Option<&Header> {
         self.header.as_ref()
@@ -277,7 +270,8 @@ impl Verifier {
         false
     }
 
-    /// Returns the result. Anchors of seals that are later than `until_ms` are ignored, because the export is older.
+    /// Returns the result. Anchors of seals that are later than `until_ms` are ignored, because the export is older
+    /// than such seals.
     #[must_use]
     pub fn finish(mut self, anchors: &[Anchor], until_ms: Option<i64>) -> ExportVerdict {
         let seals = std::mem::take(&mut self.seals);
@@ -296,8 +290,8 @@ impl Verifier {
         self.verdict
     }
 
-    /// Counts entries that no seal covers. Entries after the last seal are not sealed yet. Entries before the last seal
-    /// were inserted.
+    /// Counts entries that no seal covers. After the last seal, such entries are not sealed yet. Before the last seal,
+    /// such entries were inserted.
     fn check_unsealed(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) {
         let mut last: BTreeMap<u32, EntryId> = BTreeMap::new();
         for (name, chain) in seals {

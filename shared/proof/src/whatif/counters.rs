@@ -1,4 +1,4 @@
-//! The counters with the values that they would have under the policy, and their debits by a turn's next calls.
+//! The counters with the values that they would have under the policy, and the debits of a turn's next calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,21 +22,17 @@ const KEPT_MIN: usize = 100_000;
 /// The policy, with the facts about the fleet on which the policy's counters depend.
 #[derive(Debug, Clone, Copy)]
 pub struct Fleet<'a> {
-    /// The policy.
     pub policy: &'a Policy,
-    /// The number of shards.
     pub shards: u32,
-    /// The offset of an agent's ticks, ms. Takes tenant, agent and the length of a tick, ms.
+    /// The offset of an agent's ticks (ms). Takes the tenant, the agent and the length of a tick (ms).
     pub agent_stagger: fn(&TenantId, &AgentId, i64) -> i64,
-    /// The offset of a counter's windows, ms. Takes limit, counter and the length of a window, ms.
+    /// The offset of a counter's windows (ms). Takes the limit, the counter and the length of a window (ms).
     pub counter_stagger: fn(&str, &str, i64) -> i64,
-    /// The number of worker slots, for decisions whose log entries lack it.
+    /// The number of worker slots, for decisions whose log entries lack the number.
     pub slots: Option<u64>,
-    /// True if the log has only one tenant's calls.
     pub one_tenant: bool,
 }
 
-/// The tenant and agent of a turn, with their policies.
 pub(super) struct TurnCaller<'a> {
     pub(super) tenant: TenantId,
     pub(super) agent: AgentId,
@@ -44,15 +40,14 @@ pub(super) struct TurnCaller<'a> {
     pub(super) policy: &'a AgentPolicy,
 }
 
-/// The counters.
 #[derive(Default)]
 pub(super) struct CounterLedger {
     /// Counters with windows, by `<shard> <limit>@<counter>`.
     pub(super) counters: HashMap<String, CounterState>,
     /// Permits in use, by counter. Permits that were returned in the current millisecond are included.
     held: HashMap<String, u64>,
-    /// Permits that were returned in the millisecond `returned_ms`, by counter. The log does not show whether a
-    /// decision in the same millisecond came before or after the return. Only the result of the decision shows it.
+    /// Permits that were returned in the millisecond `returned_ms`, by counter. If a decision is in the same
+    /// millisecond, only its result shows whether it came before or after the return.
     returned: HashMap<String, u64>,
     returned_ms: i64,
     /// The number of worker slots, as last stated in the log.
@@ -61,20 +56,20 @@ pub(super) struct CounterLedger {
     kept: usize,
 }
 
-/// The counters of a limit in a shard that possibly still exist, with the ends of their windows, ms.
+/// The counters of a limit in a shard that possibly still exist, with the end of each counter's window (ms).
 #[derive(Default)]
 struct LiveCounters {
     ends: HashMap<String, i64>,
-    /// Time until which some calls of the limit possibly share a counter, ms.
+    /// Time (ms) until which some calls of the limit possibly share a counter.
     until_ms: i64,
 }
 
 impl LiveCounters {
-    /// Returns true if calls possibly share a counter now, and a call of counter `key` is possibly one of them. The
-    /// window of `key` ends at `end_ms`. The log does not show which calls share a counter.
+    /// Returns true if a call of counter `key` possibly shares a counter with other calls now. The window of `key` ends
+    /// at `end_ms`. The log does not show which calls share a counter.
     fn may_share(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
         if now_ms < self.until_ms {
-            // This is possibly the shared counter, which stays shared until it is deleted.
+            // `key` is possibly the shared counter, which stays shared until the janitor deletes it.
             self.until_ms = self.until_ms.max(end_ms + PRUNED_MS);
             return true;
         }
@@ -92,7 +87,6 @@ impl LiveCounters {
     }
 }
 
-/// The debit of one counter by a turn's next calls.
 #[derive(Clone)]
 pub(super) struct CounterDebit {
     /// The name of the counter, unique among all shards and limits.
@@ -102,7 +96,6 @@ pub(super) struct CounterDebit {
     /// The counter's limit, as named in differences.
     pub(super) by: String,
     pub(super) debit: Debit,
-    /// The state of the counter in its current window.
     pub(super) state: CounterState,
     /// Permits in `state` that were returned in this millisecond.
     pub(super) returned: u64,
@@ -119,14 +112,13 @@ impl CounterDebit {
 pub(super) struct UnknownLimit {
     /// The limit, as named in differences.
     pub(super) by: String,
-    /// Why the debits are unknown.
     pub(super) why: &'static str,
-    /// For each of the calls, whether the limit counts it. `None` if the limit possibly counts any of them.
+    /// Whether the limit counts each of the calls. `None` if the limit possibly counts any call.
     counted: Option<Vec<bool>>,
 }
 
 impl UnknownLimit {
-    /// A limit whose debits by these calls are unknown; `None` in shadow mode, in which it stops no call.
+    /// Returns `None` in shadow mode, in which a limit stops no call.
     fn of(limit: &Limit, why: &'static str, debits: &Debits) -> Option<Self> {
         // A call with an unreadable amount is counted.
         let counted = || debits.amounts.iter().map(|amount| *amount != Some(0)).collect();
@@ -140,8 +132,8 @@ impl UnknownLimit {
     }
 }
 
-/// The janitor deletes a counter at most this long after the counter's window has ended, ms. Includes an hour for the
-/// janitor's scan.
+/// Maximum time between the end of a counter's window and the counter's deletion by the janitor (ms). Includes an hour
+/// for the janitor's scan.
 const PRUNED_MS: i64 = IDLE_MS + 3_600_000;
 
 const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not show which";
@@ -150,14 +142,11 @@ const NO_CONTEXT: &str = "counts by user, session or task, which the entries lac
 const ONE_TENANT: &str = "counts calls of several tenants, but only one tenant's calls are read";
 const ROLLING: &str = "is rolling: when its amounts stop counting is not in the log";
 const NO_SLOTS: &str = "is a percentage of the workers' slots, whose number is not in the log (pass --slots)";
-/// Why a share of the slots is not evaluated.
 pub const SHARE: &str =
     "is a share of the workers' slots, which depends on all waiting calls: its waits stay as recorded";
-/// Why a budget of models is not evaluated.
 pub const OF_MODELS: &str = "counts model requests, which are not in the log: tasks that it counts";
 
 impl CounterLedger {
-    /// Returns permits now.
     pub(super) fn return_permits(&mut self, counter: &str, permits: u64, now_ms: i64) {
         self.advance_to(now_ms);
         self.returned_ms = now_ms;
@@ -196,8 +185,8 @@ impl CounterLedger {
         self.kept = 2 * self.counters.len();
     }
 
-    /// The debits of the caps of agent, tenant and task by a turn's next `calls`. `task` has the task's budget and the
-    /// used part of the budget.
+    /// Returns how a turn's next `calls` debit the caps of the agent, tenant and task. `task` has the task's budget and
+    /// its used part.
     pub(super) fn cap_debits(
         &self,
         fleet: &Fleet<'_>,
@@ -244,7 +233,8 @@ impl CounterLedger {
         }
     }
 
-    /// The debits of limits by the calls of a turn from index `from` on, and the limits whose debits are unknown.
+    /// Returns how the calls of a turn, from index `from` on, debit limits. Also returns the limits whose debits are
+    /// unknown.
     pub(super) fn limit_debits(
         &mut self,
         fleet: &Fleet<'_>,
@@ -274,7 +264,7 @@ impl CounterLedger {
         let mut unknown = Vec::new();
         for debits in counters(limits, &fleet.policy.known_tools, &limit_caller, &calls) {
             let limit = caller.owner.limit(&limits[debits.limit]);
-            // By default, a limit shares the slots among tenants. It stops no call while there are enough slots.
+            // The default limit shares the slots among tenants. While there are enough slots, it stops no call.
             if matches!(limit.bound, LimitBound::Share(_)) {
                 continue;
             }
@@ -305,7 +295,7 @@ impl CounterLedger {
         (counter_debits, unknown)
     }
 
-    /// The maximum of a counter; `None` if it depends on an unknown number of slots.
+    /// The maximum of a counter; `None` if the maximum depends on an unknown number of slots.
     fn max(&self, fleet: &Fleet<'_>, limit: &Limit, shard: u32) -> Option<u64> {
         match limit.bound {
             LimitBound::Part(percent) => {
@@ -336,7 +326,6 @@ impl CounterLedger {
         CounterDebit { queue: counter.clone(), counter, by: super::limit(&limit.name), debit, state, returned }
     }
 
-    /// Stores counters as they are.
     pub(super) fn store_states(&mut self, counter_debits: &[CounterDebit]) {
         for counter_debit in
             counter_debits.iter().filter(|counter_debit| counter_debit.debit.row.window != WindowKind::Total)
@@ -345,7 +334,7 @@ impl CounterLedger {
         }
     }
 
-    /// Debits `calls` that are dispatched. Returns the permits that they hold now.
+    /// Debits the counters of `calls` that are dispatched. Returns the permits that the calls hold now.
     pub(super) fn debit(&mut self, counter_debits: Vec<CounterDebit>, calls: usize) -> Vec<(String, u64)> {
         let mut permits = Vec::new();
         for CounterDebit { counter, debit, state, .. } in counter_debits {
@@ -366,7 +355,7 @@ impl CounterLedger {
     }
 }
 
-/// The limits that count by task, as unknown limits. They do not count calls without a task, but entries without
+/// The limits that count by task, as unknown limits. Such limits do not count calls without a task, but entries without
 /// premises do not show whether a call had a task.
 fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
     let counts = |limit: &&Limit| limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
@@ -374,7 +363,6 @@ fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = UnknownLimit> {
     limits.iter().filter(counts).map(unknown_limit)
 }
 
-/// Why the debits of a limit's counter are unknown; `None` if they are known.
 fn unknown_reason(limit: &Limit, debits: &Debits, turn: &Turn, from: usize) -> Option<&'static str> {
     if matches!(limit.every, Every::Rolling(_)) {
         return Some(ROLLING);

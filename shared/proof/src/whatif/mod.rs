@@ -1,12 +1,11 @@
-//! What-if: which recorded calls another policy would have decided differently.
+//! What-if: finds recorded calls that another policy would have decided differently.
 //!
-//! An export has the decision about each call, and the time of each admission. So no call runs again. Instead, the
-//! policy is evaluated at each moment at which the fleet decided. The counters have the values that they would have
-//! under the policy. A result that differs is reported as a [`Difference`], and the counters continue from the new
-//! result.
+//! An export has the decision about each call, and the time of each admission, so no call runs again. Instead, the
+//! policy is evaluated at each moment at which the fleet decided, with the counter values under the policy. A result
+//! that differs is reported as a [`Difference`], and the counters continue from the new result.
 //!
 //! - [`recorded`]: the recorded decision about a call, from its entry
-//! - [`turns`]: the calls of one turn, and the decisions about them, in order
+//! - [`turns`]: the calls of one turn, and the decisions about the calls, in order
 //! - [`facts`]: conditions on session facts, by the times at which calls began and ended
 //! - [`replay`]: caps and limits, evaluated by [`tickfleet_core::turn::limit`], as schedulers evaluate them
 //!
@@ -24,15 +23,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The name of an agent's tick cap in differences.
+/// The tick cap of an agent, as named in differences.
 pub const TICK: &str = "max_calls_per_tick";
-/// The name of the day caps of an agent and a tenant in differences.
+/// The day cap of an agent or a tenant, as named in differences.
 pub const DAY: &str = "max_actions_per_day";
 
-/// The name of a task's call budget in differences.
+/// The call budget of a task, as named in differences.
 pub const TASK: &str = "task_budget";
 
-/// The name of a limit in differences.
+/// The limit, as named in differences.
 #[must_use]
 pub fn limit(name: &str) -> String {
     format!("limits.{name}")
@@ -40,30 +39,28 @@ pub fn limit(name: &str) -> String {
 
 pub use counters::{OF_MODELS, SHARE};
 
-/// How a call would have been decided differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
     /// Permission, arguments or a rule would have denied it.
     Denied,
-    /// It would have passed a guard that ended it, or would not have needed approval.
+    /// The call would have passed a guard that ended it, or would not have needed approval.
     Allowed,
-    /// It would have needed approval.
+    /// The call would have needed approval.
     Asked,
-    /// It would still have been stopped, but by something else.
+    /// The call would still have been stopped, but for another reason.
     Otherwise,
     /// A cap or limit would have rejected it.
     Capped,
     /// A cap or limit that rejected it would have admitted it.
     LetGo,
-    /// It would have begun later.
+    /// The call would have begun later.
     Delayed,
-    /// It would have begun earlier.
+    /// The call would have begun earlier.
     Sooner,
 }
 
 impl DifferenceKind {
-    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Denied,
         Self::Allowed,
@@ -75,7 +72,6 @@ impl DifferenceKind {
         Self::Sooner,
     ];
 
-    /// The kind in words.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -110,30 +106,28 @@ pub struct Difference {
     pub was: String,
     /// The decision under the policy.
     pub would: String,
-    /// Difference between the recorded wait and the wait under the policy, ms. Only for `Delayed` and `Sooner`.
+    /// Difference between the recorded wait and the wait under the policy (ms). Only for `Delayed` and `Sooner`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_ms: Option<i64>,
 }
 
 /// Maximum names that a summary counts separately. All other names are counted under [`OTHERS`].
 const NAMES_MAX: usize = 1_000;
-/// The name under which all names beyond [`NAMES_MAX`] are counted.
 const OTHERS: &str = "(others)";
 
 /// Numbers of calls or differences, by name.
 pub type Counts = BTreeMap<String, u64>;
 
-/// The result of a what-if.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Summary {
     /// Calls that were evaluated.
     pub calls: u64,
     /// Evaluated calls whose conditions on session facts could be decided.
     pub by_facts: u64,
-    /// Calls by the policy that decided them. The key is the beginning of the policy's digest. Entries without a digest
-    /// are not counted.
+    /// Calls by the policy that decided them. The key is the beginning of the policy's digest. Calls whose entries have
+    /// no digest are not counted.
     pub by_policy: Counts,
-    /// The number of differences. A call may have several.
+    /// The number of differences. A call can have several.
     pub differences: u64,
     /// Differences by kind.
     pub by_kind: BTreeMap<DifferenceKind, u64>,
@@ -145,14 +139,13 @@ pub struct Summary {
     pub by_agent: Counts,
     /// Differences by tenant.
     pub by_tenant: Counts,
-    /// The sum of additional waits, ms.
+    /// The sum of additional waits (ms).
     pub delayed_ms: i64,
     /// Undecidable calls, by reason.
     pub not_decidable: Counts,
 }
 
 impl Summary {
-    /// Counts a difference.
     pub fn count(&mut self, difference: &Difference) {
         self.differences += 1;
         *self.by_kind.entry(difference.kind).or_default() += 1;
@@ -178,12 +171,10 @@ impl Summary {
         add(&mut self.not_decidable, &format!("{limit} {why}"), 0);
     }
 
-    /// Counts calls for which a limit is undecidable.
     pub fn cannot_say_of(&mut self, limit: &str, why: &str, calls: u64) {
         self.cannot_say(&format!("{limit} {why}"), calls);
     }
 
-    /// Counts undecidable calls.
     pub fn cannot_say(&mut self, why: &str, calls: u64) {
         if calls > 0 {
             add(&mut self.not_decidable, why, calls);

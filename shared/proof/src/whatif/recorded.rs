@@ -1,5 +1,3 @@
-//! The recorded decision about a call, from its audit entry.
-
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -11,46 +9,37 @@ use tickfleet_model::{AdmissionNote, PlacesNote, WaitNote};
 
 use crate::lines::EntryLine;
 
-/// The text in place of a secret.
+/// Stands in place of a secret.
 const REDACTED: &str = "[REDACTED]";
 
-/// A call, as recorded in the audit log.
 #[derive(Debug, Clone)]
 pub struct RecordedCall {
-    /// The shard.
     pub shard: u32,
-    /// When the call's entry was written, ms. The call's result was committed and its slice ended at the same time.
+    /// When the call's entry was written (ms). The call's result was committed and its slice ended at the same time.
     pub written_ms: i64,
-    /// When the call ended, ms of shard time, as estimated by the process that ended the call.
+    /// When the call ended, in milliseconds of shard time, as estimated by the process that ended the call.
     pub ended_ms: i64,
-    /// When the call's slice returned its permits, or a scheduler decided that the call ends, ms by the shard's own
-    /// clock. `None` if the entry lacks this time.
+    /// When the call's slice returned its permits, or when a scheduler decided that the call ends (ms by the shard's
+    /// own clock). `None` if the entry lacks this time.
     pub over_ms: Option<i64>,
-    /// The times at which the call's slice returned permits earlier, and took them again.
+    /// The times at which the call's slice returned permits before its end, and took permits again.
     pub places: Vec<PlacesNote>,
-    /// The tenant.
     pub tenant: String,
-    /// The agent.
     pub agent: String,
-    /// The turn.
     pub turn: String,
-    /// The call's position in the turn.
     pub position: usize,
     /// The tool as the model named it.
     pub tool: String,
     /// True if the entry describes a task itself instead of a tool call.
     pub is_task: bool,
-    /// The call's arguments, as far as they are in the log.
     pub arguments: Arguments,
     /// The arguments that approvers put in place of `arguments`, if any.
     pub narrowed: Option<Arguments>,
-    /// The decision about the call when it was about to run.
+    /// The decision about the call when the call was about to run.
     pub fate: RecordedFate,
-    /// The rejection before the call was admitted, if any.
     pub refused: Option<AdmissionRefusal>,
-    /// The call's outcome, as named in entries.
     pub outcome: String,
-    /// The duration of the last attempt, ms.
+    /// The duration of the last attempt (ms).
     pub duration_ms: i64,
     /// The number of attempts after the first.
     pub retries: u32,
@@ -62,10 +51,8 @@ pub struct RecordedCall {
     pub admitted: String,
 }
 
-/// Arguments, as far as they are in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Arguments {
-    /// The complete arguments.
     Whole(String),
     /// The arguments, with secrets redacted.
     Hidden(String),
@@ -83,7 +70,6 @@ impl Arguments {
         }
     }
 
-    /// The text.
     #[must_use]
     pub fn text(&self) -> &str {
         match self {
@@ -92,27 +78,22 @@ impl Arguments {
     }
 }
 
-/// The decision about a call when it was about to run. The guards check permission, arguments, rules and consent.
+/// The decision about a call that was about to run. The guards check permission, arguments, rules and consent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordedFate {
-    /// The call passed all guards.
     Passed,
-    /// People were asked for approval.
     Asked,
-    /// A guard ended the call.
     Ended {
-        /// The outcome.
         outcome: String,
-        /// The code in `details.reason`; may be empty.
+        /// The code in `details.reason`; possibly empty.
         reason: String,
-        /// The rule; may be empty.
+        /// Possibly empty.
         rule: String,
     },
     /// The call passed the guards, but facts of its session or the loop breaker stopped it.
     Stopped {
-        /// The code in `details.reason`.
         reason: String,
-        /// The condition on facts; may be empty.
+        /// The condition on facts; possibly empty.
         rule: String,
     },
     /// The call ended before any guard ran.
@@ -120,7 +101,6 @@ pub enum RecordedFate {
 }
 
 impl RecordedFate {
-    /// The decision in a few words.
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -135,12 +115,12 @@ impl RecordedFate {
     }
 }
 
-/// The rejection of a call before it was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionRefusal {
-    /// The limit or cap that rejected the call, as named in differences; `None` if the policy was not the reason.
+    /// The limit or cap that rejected the call, as named in differences. `None` if the policy was not the
+    /// reason.
     pub by: Option<String>,
-    /// When the limit or cap would have had room again, ms; 0 if unknown.
+    /// When the limit or cap would have had room again (ms); 0 if unknown.
     pub resets_ms: i64,
 }
 
@@ -201,7 +181,7 @@ struct RawMeta<'a> {
 struct RawError {
     #[serde(default)]
     code: String,
-    // Tools may write any JSON into their own details.
+    // Tools can write any JSON into their own details.
     #[serde(default)]
     details: serde_json::Value,
 }
@@ -218,25 +198,20 @@ struct RawApproval<'a> {
     arguments: Option<&'a RawValue>,
 }
 
-/// An operator's reset of a limit's counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
-    /// The time, ms.
     pub at_ms: i64,
-    /// The shard.
     pub shard: u32,
-    /// The limit.
     pub limit: String,
-    /// The counter.
     pub counter: String,
 }
 
 /// An operator's pause of a tenant or one of its agents, or the end of a pause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
-    /// When the entry was written, ms. Every later decision applies the pause, or its end.
+    /// When the entry was written (ms). Every later decision applies the pause, or the pause's end.
     pub at_ms: i64,
-    /// `<tenant>`, or `<tenant>:<agent>`.
+    /// `<tenant>` or `<tenant>:<agent>`.
     pub who: String,
     /// True for the end of a pause.
     pub ends: bool,
@@ -245,9 +220,7 @@ pub struct Pause {
 /// Actions of operators that affect decisions, in any order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperatorActions {
-    /// Resets of counters.
     pub resets: Vec<Reset>,
-    /// Pauses, and their ends.
     pub pauses: Vec<Pause>,
 }
 
@@ -259,39 +232,34 @@ pub struct LogStart {
 }
 
 impl LogStart {
-    /// Notes that no shard's log is complete before this time, ms.
+    /// Records that no shard's log is complete before this time (ms).
     pub fn cut(&mut self, at_ms: i64) {
         self.all_ms = self.all_ms.max(Some(at_ms));
     }
 
-    /// Notes that this shard's log is not complete before this time, ms.
+    /// Records that this shard's log is not complete before this time (ms).
     pub fn cut_shard(&mut self, shard: u32, at_ms: i64) {
         let known = self.shards.entry(shard).or_insert(at_ms);
         *known = at_ms.max(*known);
     }
 
-    /// The time from which the log of this shard is complete, ms; `i64::MIN` if nothing is missing.
+    /// The time from which the log of this shard is complete (ms); `i64::MIN` if nothing is missing.
     #[must_use]
     pub fn of(&self, shard: u32) -> i64 {
         self.all_ms.max(self.shards.get(&shard).copied()).unwrap_or(i64::MIN)
     }
 }
 
-/// The parts of an entry that the replay needs.
 #[derive(Debug)]
 pub enum RecordedEntry {
-    /// A call.
     Call(Box<RecordedCall>),
-    /// An operator's reset of a counter.
     Reset(Reset),
-    /// An operator's pause, or its end.
     Pause(Pause),
-    /// Another entry, or an unreadable one.
+    /// Another entry, or an unreadable entry.
     Other,
 }
 
 impl RecordedEntry {
-    /// Reads an entry.
     #[must_use]
     pub fn entry(entry: &EntryLine<'_>) -> Self {
         let Ok(raw) = serde_json::from_str::<RawEntry<'_>>(&entry.text) else { return Self::Other };
@@ -343,13 +311,11 @@ impl RecordedEntry {
 }
 
 impl RecordedCall {
-    /// The note about the call's admission; `None` if the entry has none.
     #[must_use]
     pub fn admission(&self) -> Option<AdmissionNote> {
         AdmissionNote::read(&self.admitted)
     }
 
-    /// The waits before the call was admitted.
     #[must_use]
     pub fn waits(&self) -> Vec<WaitNote> {
         WaitNote::read_all(&self.admitted)
@@ -362,7 +328,6 @@ fn called(raw: &RawEntry<'_>, is_task: bool) -> Option<String> {
     Some(rest.rsplit_once(": ")?.0.to_owned())
 }
 
-/// The rejection of a call before it was admitted; `None` if it was not rejected.
 fn refused(meta: &RawMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<AdmissionRefusal> {
     let error = meta.error.as_ref()?;
     let by = match error.code.as_str() {

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use super::TASK;
 use super::turns::{Decision, DispatchDecision, Turn};
 
-/// If there are this many tasks, inactive ones are dropped.
+/// If there are this many tasks, inactive tasks are dropped.
 const KEPT_MIN: usize = 100_000;
-/// Time after which a task without decisions is inactive, ms.
+/// Time after which a task without decisions is inactive (ms).
 const SILENT_MS: i64 = 86_400_000;
 
 /// The recorded budget of a task, and the difference in the replay.
@@ -21,21 +21,20 @@ struct Task {
     seen_ms: i64,
 }
 
-/// Tasks by tenant and ID.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     known: HashMap<String, Task>,
     kept: usize,
 }
 
-/// The name of a turn's task; `None` if the turn has no task, or if the entries do not name it.
+/// Returns `None` if the turn has no task, or if the entries do not name the task.
 fn name_of(turn: &Turn) -> Option<String> {
     let task = turn.context.as_ref()?.task.as_deref()?;
     Some(format!("{}:{task}", turn.tenant))
 }
 
 impl Tasks {
-    /// Notes the use of the task's budget just before a recorded decision. Called before the decision is replayed.
+    /// Records the use of the task's budget just before a recorded decision. Called before the decision is replayed.
     pub(super) fn apply_before(&mut self, turn: &Turn, decision: &Decision) {
         let Some(name) = name_of(turn) else { return };
         match &decision.what {
@@ -66,7 +65,6 @@ impl Tasks {
         }
     }
 
-    /// Counts calls that are dispatched in the replay.
     pub(super) fn count_dispatched(&mut self, turn: &Turn, calls: usize) {
         if let Some(known) = name_of(turn).and_then(|name| self.known.get_mut(&name)) {
             known.more += i64::try_from(calls).unwrap_or(0);

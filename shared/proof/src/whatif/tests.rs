@@ -74,7 +74,7 @@ fn turn(id: &str, decisions: &[(i64, usize, DispatchDecision)]) -> Turn {
     }
 }
 
-/// A dispatch of `calls` in a tick that ends at `ends_ms`. `used` of the tick's 3 calls are then used.
+/// A dispatch of `calls` in a tick that ends at `ends_ms`. After it, `used` of the tick's 3 calls are used.
 fn go(calls: u32, used: u32, ends_ms: i64) -> DispatchDecision {
     DispatchDecision::Go(calls as usize, DispatchNote { calls, tick: (used, 3, ends_ms), day: (0, 1_000), task: None })
 }
@@ -144,8 +144,8 @@ fn whoever_waits_behind_others_of_its_agent_debits_nothing_meanwhile() {
 
 #[test]
 fn of_one_moment_whoever_found_a_limit_full_came_after_those_who_filled_it() {
-    // One turn had the whole tick of its agent. The other had room for one call, and would have had room for two before
-    // the first.
+    // The first turn uses the whole tick of its agent. The other turn has room for one call. If the other turn had been
+    // decided first, both of its calls would have fit.
     let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
     let mut cut = turn("b", &[(1_000, 0, go(1, 1, 5_000)), (5_020, 1, go(1, 1, 10_000))]);
     cut.agent = "stan".into();
@@ -195,7 +195,7 @@ fn places_are_free_again_when_the_calls_end_that_had_them() {
     assert_eq!(told(&places(1), &turns), [("b/0".into(), DifferenceKind::Delayed, "limits.few".into(), Some(50))]);
 }
 
-/// The turn, with `over_ms` as the end of its slices by the shard's clock.
+/// Sets the end of the turn's slices by the shard's clock.
 fn over(mut turn: Turn, over_ms: i64) -> Turn {
     turn.calls.iter_mut().for_each(|call| call.over_ms = Some(over_ms));
     turn
@@ -205,7 +205,7 @@ fn over(mut turn: Turn, over_ms: i64) -> Turn {
 fn places_that_are_given_back_in_the_millisecond_of_a_decision_were_free_as_what_was_decided_says() {
     let waits = |at_ms| (at_ms, 0, DispatchDecision::Wait("limits.few".into(), 0));
     let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
-    // The turn waited although the permit was returned in the same millisecond; another turn got it.
+    // Turn b waited although a permit was returned in the same millisecond: another turn got the permit.
     let waited = [
         turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
         turn("b", &[waits(1_100), (1_132, 0, go(1, 2, 5_000))]),
@@ -222,8 +222,8 @@ fn places_that_are_given_back_in_the_millisecond_of_a_decision_were_free_as_what
 fn where_the_shard_says_when_places_were_given_back_that_counts() {
     let places = policy(9, vec![limit(LimitBound::Concurrent(1), Every::Held, OnReach::Wait)]);
     let went = |at_ms| turn("b", &[(at_ms, 0, go(1, 2, 5_000))]);
-    // First, the entry was written 60 ms after the end of the slice. Then, because a clock stepped back, the entry's ID
-    // is 100 ms before the admission.
+    // First case: the entry is written 60 ms after the slice ended. Second case: a clock stepped back, so the entry's
+    // ID is 100 ms earlier than the admission.
     let mut early = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
     assert_eq!(told(&places, &[over(early.clone(), 1_040), went(1_040)]), []);
     early.calls[0].written_ms = 900;
@@ -271,13 +271,12 @@ fn a_tasks_budget_refuses_what_it_refused_and_lets_go_what_others_no_longer_use_
     let found: Vec<_> = super::tests::told(&refuses_a, &named).into_iter().map(|one| (one.0, one.1, one.2)).collect();
     let expected = [of("a/0", DifferenceKind::Capped, "limits.few"), of("b/1", DifferenceKind::LetGo, "task_budget")];
     assert_eq!(found, expected);
-    // Without a note about the budget, the rest of it is unknown.
+    // Without a note about the budget, the remaining budget is unknown.
     let silent = [turn("c", &[refused(1_000, 0, 1)])];
     let (found, summary) = replay(&policy(9, vec![]), &silent);
     assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
 }
 
-/// The turns, with this number of worker slots in their decisions.
 fn with_slots(mut turns: Vec<Turn>, slots: u64) -> Vec<Turn> {
     turns.iter_mut().flat_map(|turn| &mut turn.decisions).for_each(|one| one.slots = Some(slots));
     turns
@@ -421,7 +420,7 @@ fn where_a_limit_and_a_cap_both_held_up_calls_a_difference_is_not_decided() {
     let limited =
         turn("c", &[(6_000, 0, DispatchDecision::Wait("limits.few".into(), 12_000)), (12_000, 0, go(1, 1, 15_000))]);
     let few = policy(3, vec![limit(LimitBound::Calls(9), Every::Period(60_000), OnReach::Wait)]);
-    // If only the limit applies, the one difference is that the turn would not have waited.
+    // If only the limit applies, the only difference is that the turn would not have waited.
     let alone = told(&few, &[turn("a", &[(1_000, 0, go(1, 1, 5_000))]), limited.clone()]);
     assert_eq!(alone, [("c/0".into(), DifferenceKind::Sooner, "limits.few".into(), Some(6_000))]);
     let capped = [

@@ -1,4 +1,4 @@
-//! The calls of one turn, and the decisions about their dispatch, in order.
+//! The calls of one turn, and the decisions about the dispatch of these calls, in order.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -7,28 +7,25 @@ use tickfleet_model::{AdmissionMore, AdmissionNote, PlacesNote, WaitCause, WaitN
 
 use super::recorded::{Arguments, RecordedCall};
 
-/// The decision at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DispatchDecision {
-    /// The next calls wait: the cause, and the earliest end of the wait, ms (0: unknown).
+    /// The next calls wait for this cause. The number is the earliest end of the wait (ms), or 0 if unknown.
     Wait(String, i64),
     /// This many calls are dispatched, with this note about their admission.
     Go(usize, DispatchNote),
-    /// This many calls are rejected by this limit or cap; `None` if the policy was not the reason.
+    /// This limit or cap rejects this many calls. `None` if the policy was not the reason.
     Refuse(usize, Option<String>),
 }
 
-/// The shard's note about an admission.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DispatchNote {
-    /// Number of calls that were admitted.
     pub calls: u32,
-    /// The agent's tick: the used calls, with those that were admitted; the cap; and the end of the tick, ms.
+    /// The agent's tick: the used calls including the admitted ones, the cap, and the end of the tick (ms).
     pub tick: (u32, u32, i64),
-    /// The agent's day: used calls including the admitted ones, and the cap.
+    /// The agent's day: the used calls including the admitted ones, and the cap.
     pub day: (u32, u32),
-    /// The turn's task: used calls including the admitted ones, and the budget. `None` without a task, or if the note
-    /// lacks these numbers.
+    /// The turn's task: the used calls including the admitted ones, and the budget. `None` without a task, or if the
+    /// note lacks these numbers.
     pub task: Option<(u32, u32)>,
 }
 
@@ -40,44 +37,38 @@ impl DispatchNote {
     }
 }
 
-/// A decision about the next calls of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// The time, ms of shard time.
+    /// In milliseconds of shard time.
     pub at_ms: i64,
     /// The index of the first of these calls in the turn.
     pub first: usize,
-    /// The decision.
     pub what: DispatchDecision,
     /// The number of worker slots, if the decision depended on it.
     pub slots: Option<u64>,
-    /// The times at which these calls returned permits, because one of the calls waited, and took permits again.
+    /// When these calls returned permits because one of the calls waited, and when they took permits again.
     pub places: Vec<PlacesNote>,
 }
 
-/// A call of a turn.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TurnCall {
     /// The tool as the model named it.
     pub tool: String,
     /// The call's arguments; `None` if the log does not have all of them.
     pub arguments: Option<String>,
-    /// When the call's result was written, ms.
+    /// When the call's result was written (ms).
     pub written_ms: i64,
-    /// When the call's slice returned its permits, ms of shard time, if the log has this time.
+    /// When the call's slice returned its permits, in milliseconds of shard time. `None` if the log does not have this
+    /// time.
     pub over_ms: Option<i64>,
 }
 
 /// A turn, as far as it is in the log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Turn {
-    /// The shard.
     pub shard: u32,
-    /// The tenant.
     pub tenant: String,
-    /// The agent.
     pub agent: String,
-    /// The turn's ID.
     pub id: String,
     /// The turn's calls, from the first call in the log.
     pub calls: Vec<TurnCall>,
@@ -85,7 +76,6 @@ pub struct Turn {
     pub first: usize,
     /// True if the log has all calls of the turn from position `first` on.
     pub is_whole: bool,
-    /// The decisions, in order.
     pub decisions: Vec<Decision>,
     /// The number of calls whose admission is unknown.
     pub unknown: u64,
@@ -93,20 +83,16 @@ pub struct Turn {
     pub context: Option<TurnContext>,
 }
 
-/// The values that the keys of counters may depend on.
+/// The values that keys of counters can depend on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TurnContext {
-    /// The task.
     pub task: Option<String>,
-    /// The user.
     pub user: Option<Box<RawValue>>,
-    /// The session.
     pub session: Option<Box<RawValue>>,
-    /// True if consecutive reads may run at the same time.
+    /// True if consecutive reads can run at the same time.
     pub parallel_reads: bool,
 }
 
-/// The cause of a wait, as named in differences.
 fn cause(cause: &WaitCause) -> String {
     match cause {
         WaitCause::Limit(name) => super::limit(name),
@@ -123,7 +109,7 @@ pub const EARLIER: &str = "earlier turns of its agent";
 pub const ROOM: &str = "queues.tenant_ready_max";
 
 impl Turn {
-    /// Makes a turn from its calls, in order; `None` if the entries describe a task, or if there are no calls.
+    /// Returns `None` if the entries describe a task, or if there are no calls.
     #[must_use]
     pub fn of(calls: &[RecordedCall]) -> Option<Self> {
         let first = calls.first().filter(|call| !call.is_task)?;
@@ -154,13 +140,12 @@ impl Turn {
         Some(turn)
     }
 
-    /// When the first decision was made, ms; `None` without decisions.
+    /// When the first decision was made (ms); `None` without decisions.
     #[must_use]
     pub fn at_ms(&self) -> Option<i64> {
         self.decisions.first().map(|decision| decision.at_ms)
     }
 
-    /// Reads the decisions from the calls.
     fn decide(&mut self, calls: &[&RecordedCall]) {
         let mut at = 0;
         while let Some(call) = calls.get(at) {
@@ -185,8 +170,8 @@ impl Turn {
                     places,
                 });
             } else if let Some(refused) = &call.refused {
-                // If the entry lacks the shard's own time: the entry is written when the rejection is reported. The
-                // decision is never in a later window than the one that was full.
+                // If the entry lacks the shard's own time, use the time of the entry, which is written when the
+                // rejection is reported. The decision cannot be in a later window than the full window.
                 let ended_ms = call.ended_ms.min(call.written_ms);
                 let told_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
                 let at_ms = call.over_ms.unwrap_or(told_ms);
@@ -197,8 +182,8 @@ impl Turn {
             }
             at += count;
         }
-        // Decisions with times of one clock are in order. If the clock stepped back, a decision seems to be earlier
-        // than the previous one. It keeps its place.
+        // Decisions are in order of time, unless the clock stepped back. A decision that then seems earlier than the
+        // previous decision keeps its place.
         let mut last_ms = i64::MIN;
         for decision in &mut self.decisions {
             decision.at_ms = decision.at_ms.max(last_ms);
@@ -239,8 +224,8 @@ fn context(premises: &Premises) -> TurnContext {
     }
 }
 
-/// Returns true if two entries have the same admission. Debits of limits are ignored: if an older version settled one
-/// of the calls, its entry lacks them.
+/// Returns true if two entries have the same admission. Debits of limits are ignored, because entries of older versions
+/// lack debits.
 fn is_one_admission(one: &str, other: &str) -> bool {
     let is_of_both = |note: &&str| !note.starts_with('D');
     one == other || one.split(';').filter(is_of_both).eq(other.split(';').filter(is_of_both))

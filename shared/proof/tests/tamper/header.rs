@@ -9,12 +9,12 @@ use tickfleet_proof::verify::{Expected, ExportVerdict, FindingKind, Verifier};
 
 use super::{Export, export, signer, verify, verify_as};
 
-/// An edit of the first line that seems to excuse the lines that were removed.
+/// An edit of the first line that seems to excuse missing lines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Edit {
     /// The first line claims a single tenant, and the other tenants' lines are removed.
     Tenant,
-    /// The first line claims a single tenant, and the other tenants' lines are still there.
+    /// The first line claims a single tenant, but the other tenants' lines are still there.
     TenantAlone,
     /// The first line names another fleet, and the newest seals and their entries are removed.
     Fleet,
@@ -26,7 +26,7 @@ pub(crate) enum Edit {
 
 pub(crate) const HEADERS: [Edit; 5] = [Edit::Tenant, Edit::TenantAlone, Edit::Fleet, Edit::Follows, Edit::FollowsAll];
 
-/// Edits the header. Returns the kinds of findings; the verifier must report at least one of them.
+/// Edits the header. The verifier must report at least one of the returned kinds of findings.
 pub(crate) fn edit_header(lines: &mut Vec<String>, way: Edit, seal: usize) -> Vec<FindingKind> {
     let Some(Line::Header(mut header)) = Line::read(&lines[0]) else { panic!("a header") };
     let ids: Vec<EntryId> = lines.iter().filter_map(|line| entry_id(line)).collect();
@@ -115,7 +115,7 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
     assert!(told(&verdict, "belong to an earlier part"), "{:?}", verdict.told);
 
     // Either the log was trimmed, or an attacker cut off its beginning. Only the time from which the log must be
-    // complete shows which.
+    // complete distinguishes the two cases.
     let sealed_ms = |line: &String| {
         let Some(Line::Seal(seal)) = Line::read(line) else { return None };
         serde_json::from_str::<SealBody>(seal.body).ok().map(|body| body.sealed_ms)
@@ -164,7 +164,7 @@ fn a_part_of_a_log_that_was_followed_goes_on_where_the_one_before_it_ends() {
 fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
     let made = export(1, 12, 0);
     let ids: Vec<EntryId> = made.lines.iter().filter_map(|line| entry_id(line)).collect();
-    // The log trims entries earlier than their seals, so the oldest seals are there without their entries.
+    // The log trims entries earlier than their seals, so the export has the oldest seals without their entries.
     let at = (ids.len() / 2..ids.len()).find(|at| ids[*at].ms > ids[at - 1].ms).unwrap();
     let first = ids[at];
     let gone = at;
@@ -183,7 +183,7 @@ fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
         let excused = format!("{} sealed entries were written before that time", gone - missing);
         assert_eq!(verdict.told.iter().any(|told| told.contains(&excused)), gone > missing, "{:?}", verdict.told);
     }
-    // An entry that is missing after the first remaining entry was not trimmed. An edited entry is still a finding.
+    // If an entry after the first remaining entry is missing, it was not trimmed. An edited entry is still a finding.
     for edit in [|_: &str| String::new(), |line: &str| line.replace("TOOL_CALL", "TOOL_CALK")] {
         let mut lines = trimmed.clone();
         let at = lines.iter().position(|line| entry_id(line).is_some_and(|id| id > first)).unwrap();
@@ -193,8 +193,8 @@ fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
     }
 }
 
-/// An export from `from_ms` on. In the log, each tenant has entries at these times. Each entry was sealed half a second
-/// after it was written.
+/// An export from `from_ms` on. In the log, each tenant has entries at the `written` times. Each entry was sealed half
+/// a second after it was written.
 fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]) -> (Vec<String>, Vec<Anchor>) {
     let signer = signer();
     let mut anchors = Vec::new();
@@ -236,8 +236,8 @@ fn an_export_from_a_time_on_has_what_anchors_know_from_that_time_on() {
     assert!(made.is_empty(), "{made:?}");
 }
 
-/// The same export, rewritten as an export of another fleet. It is signed with a forger's key, and the first line names
-/// that key.
+/// Rewrites the export as an export of another fleet. The rewritten export is signed with a forger's key, and its first
+/// line names that key.
 fn as_fleet(made: &Export, fleet: &str) -> Export {
     let forger = Signer::new("x", &"09".repeat(32)).unwrap();
     let mut heads: BTreeMap<String, Head> = BTreeMap::new();
@@ -267,7 +267,6 @@ fn as_fleet(made: &Export, fleet: &str) -> Export {
     Export { lines, anchors }
 }
 
-/// Verifies without trusted keys.
 fn held_against(lines: &[String], anchors: &[Anchor], fleet: Option<&str>) -> ExportVerdict {
     let expected = Expected { fleet: fleet.map(str::to_owned), ..Expected::default() };
     let mut verifier = Verifier::new(BTreeMap::new()).expecting(expected);
@@ -282,7 +281,7 @@ fn an_export_that_was_made_anew_as_another_fleets_is_not_intact() {
     let kinds = |verdict: &ExportVerdict| verdict.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>();
     let verdict = held_against(&anew.lines, &made.anchors, None);
     assert_eq!(kinds(&verdict), [FindingKind::HeaderWrong], "{:?}", verdict.findings);
-    // If one file has the anchors of all fleets, only the expected fleet tells the two exports apart.
+    // If one file has the anchors of all fleets, only the expected fleet distinguishes the two exports.
     let both = [&made.anchors[..], &anew.anchors[..]].concat();
     for (lines, fleet, is_intact) in [
         (&made.lines, None, true),
@@ -297,7 +296,7 @@ fn an_export_that_was_made_anew_as_another_fleets_is_not_intact() {
             [FindingKind::HeaderWrong, FindingKind::Truncated].iter().all(|kind| kinds(&verdict).contains(kind));
         assert!(is_intact || named, "{:?}", verdict.findings);
     }
-    // An export without seals has no fleet, unless the caller names one.
+    // If an export has no seals, its fleet is unknown unless the caller names one.
     let empty = [lines::header(&Header { export: lines::FORMAT, fleet: "f".into(), ..Header::default() })];
     for (fleet, is_intact) in [(None, false), (Some("f"), true), (Some("x"), false)] {
         let verdict = held_against(&empty, &anew.anchors, fleet);

@@ -1,5 +1,5 @@
-//! A thousand edits, deletions, reorderings, insertions and truncations of an export. The verifier finds and locates
-//! each of them.
+//! Edits, deletes, reorders, inserts and truncates lines of an export a thousand times. The verifier finds and locates
+//! each change.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -23,7 +23,6 @@ fn signer() -> Signer {
     Signer::new("k1", &"07".repeat(32)).unwrap()
 }
 
-/// An export by a sealer and an exporter, with the anchors of its seals.
 #[derive(Clone)]
 struct Export {
     lines: Vec<String>,
@@ -80,14 +79,14 @@ fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
 /// A key, a head, and its signature.
 type Question = (String, [u8; 32], String);
 
-/// Checks a signature, with a cache: most lines of an edited export are unchanged.
+/// Checks a signature, with a cache, because most lines of an edited export are unchanged.
 fn is_signed_once(key: &str, head: &[u8; 32], signature: &str) -> bool {
     thread_local! { static CHECKED: RefCell<HashMap<Question, bool>> = RefCell::default(); }
     let question = (key.to_owned(), *head, signature.to_owned());
     CHECKED.with_borrow_mut(|known| *known.entry(question).or_insert_with(|| is_signed(key, head, signature)))
 }
 
-/// Verifies an export of a log that was never trimmed, so every anchored seal must be in the export.
+/// Every anchored seal must be in the export, as if the log was never trimmed.
 fn verify(lines: &[String], anchors: &[Anchor]) -> ExportVerdict {
     verify_as(lines, anchors, Expected { anchors_from_ms: Some(0), ..Expected::default() })
 }
@@ -99,7 +98,7 @@ fn verify_as(lines: &[String], anchors: &[Anchor], expected: Expected) -> Export
     verifier.finish(anchors, None)
 }
 
-/// The indexes of the sealed entries, and those of the seals.
+/// The indexes of the sealed entries, and the indexes of the seals.
 fn places(export: &Export) -> (Vec<usize>, Vec<usize>) {
     let is_seal = |at: &usize| matches!(Line::read(&export.lines[*at]), Some(Line::Seal(_)));
     let all = 1..export.lines.len() - 1;
@@ -127,7 +126,6 @@ fn edit(rng: &mut StdRng, line: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Swaps the texts of two entries.
 fn swap_texts(lines: &mut [String], entry: usize, other: usize) -> Named {
     let (Some(Line::Entry(a)), Some(Line::Entry(b))) = (Line::read(&lines[entry]), Line::read(&lines[other])) else {
         panic!("entries");
@@ -141,7 +139,7 @@ fn swap_texts(lines: &mut [String], entry: usize, other: usize) -> Named {
     Named::Entry(vec![FindingKind::Edited], ids)
 }
 
-/// Removes a seal. In half of the cases, also removes its entries.
+/// Removes a seal. In half of the cases, also removes the seal's entries.
 fn take_seal(rng: &mut StdRng, lines: &mut Vec<String>, seal: usize) -> Named {
     let gone = lines.remove(seal);
     let Some(Line::Seal(gone)) = Line::read(&gone) else { panic!("a seal") };
@@ -162,7 +160,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
     let lines = &mut export.lines;
     match rng.random_range(0..9) {
         0 => {
-            // Change a byte anywhere in an entry's line: in its text, its ID or a name.
+            // Change a byte anywhere in an entry's line: in the text, ID or a name.
             let id = id_of(&lines[entry]);
             lines[entry] = edit(rng, &lines[entry]);
             Named::Entry(vec![FindingKind::Edited, FindingKind::Missing], vec![id])
@@ -186,7 +184,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             swap_texts(lines, entry, other)
         }
         4 => {
-            // Insert an entry that was never written, or a second one with the same ID.
+            // Insert an entry that was never written, or a second entry with the same ID.
             let id: EntryId = id_of(&lines[entry]).parse().unwrap();
             // An entry after the last sealed entry would not be a finding.
             let last: EntryId = id_of(&lines[*entries.last().unwrap()]).parse().unwrap();
@@ -196,7 +194,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             Named::Entry(vec![FindingKind::Inserted], vec![id.to_string()])
         }
         5 => {
-            // Change a byte of a seal, in its body or signature.
+            // Change a byte in the body or signature of a seal.
             lines[seal] = edit(rng, &lines[seal]);
             Named::Seal(vec![FindingKind::SealBroken, FindingKind::Unreadable])
         }
@@ -206,7 +204,6 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             Named::Seal(edit_header(lines, way, seal))
         }
         _ => {
-            // Truncate the export.
             lines.truncate(rng.random_range(1..=*seals.last().unwrap()));
             Named::Seal(vec![FindingKind::Truncated])
         }

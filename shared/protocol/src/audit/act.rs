@@ -1,4 +1,4 @@
-//! Audit entries for actions of operators. In contrast to entries of calls, they have their own `action` and no
+//! Audit entries for actions of operators. Unlike entries of calls, these entries have their own `action` and no
 //! `meta.turn`, so a search for the calls of a turn does not return them.
 
 use crate::write::{Object, time};
@@ -7,22 +7,18 @@ use tickfleet_model::{Redactor, TenantId};
 /// A reset of a limit's counter to zero.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitReset<'a> {
-    /// The time, ms since the epoch of the shard's clock.
+    /// The time, in milliseconds since the epoch by the shard's clock.
     pub timestamp_ms: i64,
     /// The operator's name, as the request states it.
     pub by: &'a str,
-    /// The reason.
     pub reason: &'a str,
-    /// The limit's name.
     pub limit: &'a str,
-    /// The counter among the limit's counters.
     pub counter: &'a str,
     /// The tenant of the counter; `None` if the tenant is unknown, or if the counter does not belong to a single
     /// tenant.
     pub tenant: Option<&'a TenantId>,
     /// The unit of the counter: `calls`, `tokens`, `millionths`, or `unknown`.
     pub unit: &'a str,
-    /// Redacts secrets in the reason.
     pub redactor: &'a Redactor,
 }
 
@@ -57,29 +53,25 @@ pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
 /// An operator's action on a tenant, an agent, or turns.
 #[derive(Debug, Clone, Copy)]
 pub struct OperatorAct<'a> {
-    /// The time, ms since the epoch of the shard's clock.
+    /// The time, in milliseconds since the epoch by the shard's clock.
     pub timestamp_ms: i64,
     /// The action, for example `PAUSE`.
     pub action: &'static str,
     /// The type of the action's target, for example `agent`.
     pub entity_type: &'static str,
-    /// The ID of the action's target.
     pub entity_id: &'a str,
     /// The verb for the message, in the past tense, for example `paused`.
     pub verb: &'static str,
     /// The operator's name, as the request states it.
     pub by: &'a str,
-    /// The reason.
     pub reason: &'a str,
     /// The tenant of the target; `None` if the target does not belong to a single tenant, or if the tenant is unknown.
     pub tenant: Option<&'a TenantId>,
     /// Further members of `meta`, by name.
     pub details: &'a [(&'static str, String)],
-    /// Redacts secrets.
     pub redactor: &'a Redactor,
 }
 
-/// The audit entry of an operator's action as JSON.
 #[must_use]
 pub fn act_entry(act: &OperatorAct<'_>) -> String {
     let by = act.redactor.text(act.by);
@@ -108,21 +100,17 @@ pub fn act_entry(act: &OperatorAct<'_>) -> String {
 /// Repairs of a shard that an operator requested.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardRepair<'a> {
-    /// The time, ms since the epoch of the shard's clock.
+    /// The time, in milliseconds since the epoch by the shard's clock.
     pub timestamp_ms: i64,
     /// The operator's name, as the request states it.
     pub by: &'a str,
-    /// The shard's number.
     pub shard: u32,
-    /// Number of repaired faults.
     pub mended: usize,
     /// Descriptions of some of the faults. Each names the record that it concerns.
     pub named: &'a [String],
-    /// Redacts secrets.
     pub redactor: &'a Redactor,
 }
 
-/// The audit entry of repairs as JSON.
 #[must_use]
 pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
     let by = repair.redactor.text(repair.by);
@@ -149,27 +137,21 @@ pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
 /// A person's decision about a call that needs approval.
 #[derive(Debug, Clone, Copy)]
 pub struct ApprovalDecision<'a> {
-    /// The time, ms since the epoch of the shard's clock.
+    /// The time, in milliseconds since the epoch by the shard's clock.
     pub timestamp_ms: i64,
-    /// The tenant of the call.
     pub tenant: &'a TenantId,
     /// The person's name, as the request states it.
     pub by: &'a str,
     /// True if the person approved the call.
     pub agrees: bool,
-    /// The reason.
     pub reason: &'a str,
-    /// The ID of the approval.
     pub approval: &'a str,
-    /// The call, `<turn>/<position>`.
+    /// As `<turn>/<position>`.
     pub call: &'a str,
-    /// The agent that made the call.
     pub agent: &'a str,
-    /// The tool.
     pub tool: &'a str,
     /// The arguments that the person changed: a JSON object from pointer to value. Empty if none were changed.
     pub narrowed: &'a str,
-    /// Redacts secrets.
     pub redactor: &'a Redactor,
 }
 

@@ -1,4 +1,4 @@
-//! Anthropic Messages: `tool_use` blocks in, one user message with a `tool_result` block per call out.
+//! Anthropic Messages: reads `tool_use` blocks, writes one user message with a `tool_result` block per call.
 
 use serde_json::json;
 
@@ -12,7 +12,6 @@ use super::content::{IN_ONE_USER_MESSAGE, content, id_of};
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, RejectionCode, ToolSpec};
 
-/// The rules of Messages.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
@@ -100,7 +99,6 @@ impl DialectRules for Rules {
     }
 }
 
-/// Returns true if a block of this type is a call.
 fn is_call(kind: Option<Value<'_, '_>>) -> bool {
     kind.and_then(|kind| kind.as_str()).is_some_and(|kind| kind == "tool_use")
 }

@@ -10,17 +10,13 @@ use super::super::write::Object;
 use super::DialectRules;
 use tickfleet_model::{Call, RejectionCode, limits};
 
-/// One element of a list of calls.
 pub(crate) struct Element<'a, 'd> {
-    /// The members of the element.
     pub(super) fields: Fields<'a, 'd>,
     /// The list that contains the element, by its name in errors.
     pub(super) list: &'static str,
-    /// The index of the element in that list.
     pub(super) index: usize,
 }
 
-/// A call of a rejected turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedCall {
     /// The provider's ID of the call, unchanged.
@@ -28,12 +24,13 @@ pub struct RejectedCall {
     /// The tool as the model named it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`; empty if the name cannot
     /// be read.
     pub tool: String,
-    /// True for a call of a custom tool (OpenAI Responses). Only an item of the custom tool's own type can answer it.
+    /// True for a call of a custom tool (OpenAI Responses). Only an item of the custom tool's own type can answer such
+    /// a call.
     pub custom: bool,
 }
 
 impl RejectedCall {
-    /// The call of a rejected turn, if the call itself was read completely.
+    /// For a call that was read completely although its turn is rejected.
     #[must_use]
     pub fn of(call: Call) -> Self {
         let tool = bounded(&call.tool, limits::TOOL_NAME_BYTES_MAX).into_owned();
@@ -41,7 +38,7 @@ impl RejectedCall {
     }
 
     /// A call with this ID and this tool; `None` if neither can be read. The ID is returned unchanged and at full
-    /// length, because the conversation can continue only with this ID. The size of the message already bounds it.
+    /// length, because the conversation can continue only with this ID. The size of the message already bounds the ID.
     pub(super) fn read(id: Option<Value<'_, '_>>, tool: Option<Value<'_, '_>>) -> Option<Self> {
         let text = |value: Option<Value<'_, '_>>| value.and_then(text_of);
         let provider_id = text(id);
@@ -54,7 +51,7 @@ impl RejectedCall {
     }
 }
 
-/// Reads the calls in `held`, which is a list of calls or contains one.
+/// Reads the calls in `held`, which is a list of calls or contains such a list.
 pub(super) fn read_list<R: DialectRules + ?Sized>(
     rules: &R,
     name: &'static str,
@@ -129,9 +126,9 @@ pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Re
     Ok(text.to_owned())
 }
 
-/// The provider's ID of a call, at full length: a conversation can continue only with this ID, and the size of the
-/// message already bounds it. If the ID is not a string, its JSON text is the ID, so that it invalidates neither its
-/// call nor other calls of the turn.
+/// The provider's ID of a call, at full length, because a conversation can continue only with this ID. The size of the
+/// message already bounds the ID. If the ID is not a string, its JSON text is the ID, so that an odd ID invalidates no
+/// call of the turn.
 pub(super) fn id(fields: &Fields<'_, '_>, name: &str) -> Option<String> {
     fields.get(name).and_then(text_of)
 }
@@ -155,7 +152,7 @@ fn text_of(value: Value<'_, '_>) -> Option<String> {
 /// so no call runs with such arguments.
 const CUT: char = '…';
 
-/// Marks arguments whose response was cut off, so that no call runs with them.
+/// Marks arguments whose response was cut off, so that no call runs with these arguments.
 pub fn cut_off(arguments: &mut String) {
     if is_cut(arguments) {
         return;
@@ -181,8 +178,8 @@ pub fn cut_response(tool: &str) -> String {
     )
 }
 
-/// Writes arguments as a JSON value, `depth` arrays and objects deep in a turn. Text that is not a JSON value is
-/// written as a string, and only its own call is rejected.
+/// Writes arguments as a JSON value that is nested `depth` levels deep in a turn. Text that is not a JSON value is
+/// written as a string, so that only its own call is rejected.
 pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments: &str, depth: usize) {
     if stands_alone(arguments, depth) {
         object.raw(name, arguments);

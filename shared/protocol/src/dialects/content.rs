@@ -10,12 +10,11 @@ use tickfleet_model::{CallResult, limits};
 /// The text before and after the results, if one user message contains all of them.
 pub(super) const IN_ONE_USER_MESSAGE: (&str, &str) = (r#"[{"role":"user","content":["#, "]}]");
 
-/// The ID under which a result is reported: the provider's ID, or the fleet's ID if the provider gave none.
+/// The provider's ID, or the fleet's ID if the provider gave no ID.
 pub(super) fn id_of(result: &CallResult) -> &str {
     result.tool_call_id.as_deref().unwrap_or(&result.call)
 }
 
-/// Writes the members of a text part.
 pub(super) fn push_text_part(object: &mut Object, text: &str) {
     object.text("type", "text");
     object.text("text", text);
@@ -31,8 +30,8 @@ pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     }
 }
 
-/// The notes for the model about a result. They tell that people approved the call with other arguments, that an
-/// equal call ran instead of this one, or that the result comes from the cache. The fleet's own note comes last.
+/// The notes for the model about a result: that people approved the call with other arguments, that an equal call ran
+/// instead, or that the result comes from the cache. The fleet's own note comes last.
 pub(super) fn beside(result: &CallResult) -> Option<String> {
     let narrowed = result.approval.as_ref().and_then(|approval| {
         let given = approval.arguments.as_ref()?;

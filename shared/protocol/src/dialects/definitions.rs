@@ -6,13 +6,12 @@ use super::super::names::{NameMap, NameRules};
 use super::super::strict::NotStrict;
 use tickfleet_model::ToolSpec;
 
-/// Tool definitions, and the tools that could not be strict.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definitions {
     /// A JSON array for the field `tools` of a request; for [`Dialect::Text`](tickfleet_model::Dialect::Text) a string
     /// for its prompt.
     pub tools: Value,
-    /// Tools that are defined without strict mode although it was requested, and why.
+    /// Tools that are not strict although strict mode was requested, and why.
     pub not_strict: Vec<(String, NotStrict)>,
 }
 

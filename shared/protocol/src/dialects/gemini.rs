@@ -13,7 +13,7 @@ use super::content::{beside, content};
 use super::{CALLS, Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The member of a turn that may contain the model's content. It is named as in the provider's response.
+/// The member of a turn that can contain the model's content, named as in the provider's response.
 const CONTENT: &str = "content";
 
 /// The member of a part that contains a call: its name in JSON, and its name in the output of the Python SDK.
@@ -25,7 +25,6 @@ const TO_FOLLOW: [&str; 2] = ["willContinue", "will_continue"];
 /// Members of a call that contain pieces of its arguments.
 const PIECES: [&str; 2] = ["partialArgs", "partial_args"];
 
-/// The rules of Gemini.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
@@ -100,8 +99,8 @@ impl DialectRules for Rules {
         part.end()
     }
 
-    /// A `functionResponse` part. If the model gave no ID, the part has none: Gemini then matches parts by order and
-    /// name.
+    /// A `functionResponse` part. If the model gave no ID, the part has no ID either, and Gemini matches parts by order
+    /// and name.
     fn message(&self, result: &CallResult) -> Option<String> {
         let output = result.output.as_ref().map_or("null", |output| output.get());
         let mut response = Object::new(output.len() + 64);
@@ -140,13 +139,12 @@ impl DialectRules for Rules {
         }
     }
 
-    /// The rules of the Gemini API. Those of Vertex AI are laxer (128 bytes).
+    /// The rules of the Gemini API. The rules of Vertex AI are laxer (128 bytes).
     fn names(&self) -> Option<NameRules> {
         Some(NameRules { also: b".:-", first_is_letter: true, bytes_max: 64 })
     }
 }
 
-/// The parts of a content.
 fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
     content.member("parts").filter(|parts| parts.kind() != Kind::Null)
 }
@@ -166,7 +164,7 @@ mod tests {
     use crate::definitions::test_tool;
     use crate::{NameMap, RejectedId, RejectionStatus, define, messages, parse_turn, rejection_reply};
 
-    /// A content as `generateContent` returns it: a thought, two calls (one of them with an ID), and text.
+    /// A content as `generateContent` returns it: a thought, a call without an ID, a call with an ID, and text.
     fn content() -> Value {
         json!({"role": "model", "parts": [
             {"text": "The user asks for the weather.", "thought": true},

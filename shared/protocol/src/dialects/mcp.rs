@@ -12,10 +12,8 @@ use super::content::{content, push_text_part};
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, Effect, ToolSpec};
 
-/// The names that MCP allows.
 pub(super) const NAMES: NameRules = NameRules { also: b".-", first_is_letter: false, bytes_max: 128 };
 
-/// The rules of MCP.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
@@ -24,7 +22,7 @@ impl DialectRules for Rules {
         DialectInfo { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// `{name, arguments?, _meta?}`, the parameters of `tools/call`. The ID of the request may be added as the string
+    /// `{name, arguments?, _meta?}`, the parameters of `tools/call`. The ID of the request can be added as the string
     /// `id`.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields.only(&["id", "name", "arguments", "_meta"])?;
@@ -44,7 +42,7 @@ impl DialectRules for Rules {
         params.end()
     }
 
-    /// A `CallToolResult`. It has no field for an ID, so `_meta` identifies the call.
+    /// A `CallToolResult` has no field for an ID, so `_meta` identifies the call.
     fn message(&self, result: &CallResult) -> Option<String> {
         let content = content(result);
         let mut object = Object::new(content.len() + 192);
@@ -87,8 +85,8 @@ pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("_meta", &meta.end());
 }
 
-/// A `Tool`. Its hints follow from the tool's effect. It is unknown whether the tool is destructive, so no hint says
-/// so.
+/// A `Tool`, with hints that follow from the tool's effect. Whether the tool is destructive is unknown, so there is no
+/// hint about it.
 pub(super) fn definition(name: &str, tool: &ToolSpec, output: Option<&Json>) -> Json {
     let mut definition = json!({
         "name": name,

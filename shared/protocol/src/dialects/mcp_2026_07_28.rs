@@ -12,7 +12,6 @@ use super::mcp::{self, definition, push_content, push_ending};
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The rules of this revision.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
@@ -21,8 +20,8 @@ impl DialectRules for Rules {
         DialectInfo { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
     }
 
-    /// The same parameters as in earlier revisions. `inputResponses` and `requestState` are not accepted: they answer
-    /// a result that asks for input, and the fleet does not return such results.
+    /// The same parameters as in earlier revisions. `inputResponses` and `requestState` are not accepted, because they
+    /// answer results that ask for input, and the fleet does not return such results.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         mcp::Rules.read_call(element)
     }
@@ -35,7 +34,7 @@ impl DialectRules for Rules {
         mcp::Rules.write_call(call)
     }
 
-    /// A `CallToolResult`, always `complete`. Every output becomes structured content, except a cut output: it does
+    /// A `CallToolResult`, always `complete`. Every output becomes structured content, except a cut output, which does
     /// not match the tool's output schema.
     fn message(&self, result: &CallResult) -> Option<String> {
         let content = content(result);
@@ -50,7 +49,7 @@ impl DialectRules for Rules {
         Some(object.end())
     }
 
-    /// The output schema may be of any type.
+    /// In this revision, the output schema can be of any type.
     fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
         Definitions::of_each(self.names(), tools, |name, tool| {
             definition(name, tool, tool.output_schema.as_ref().filter(|schema| schema.is_object()))

@@ -1,5 +1,5 @@
-//! One module per dialect. It defines how to recognize the dialect, read and write its calls, write results as its
-//! messages and define tools, and which tool names it permits.
+//! One module per dialect. The module defines how to recognize the dialect, how to read and write calls, how to write
+//! results as messages, and how to define tools. The module also defines which tool names the dialect permits.
 //!
 //! To add a dialect, add a line to [`tickfleet_model::for_each_dialect`] and a module here. The compiler reports what
 //! else is missing.
@@ -26,7 +26,7 @@ use super::message::problem::MessageProblem;
 use super::names::NameRules;
 use tickfleet_model::{Call, CallResult, Dialect, ToolSpec};
 
-/// The member of a turn that may contain calls of any dialect. The member `format` names the dialect.
+/// The member of a turn that can contain calls of any dialect. The member `format` names the dialect.
 pub(super) const CALLS: &str = "calls";
 
 /// The description of a dialect, for command-line help.
@@ -38,16 +38,14 @@ pub struct DialectInfo {
     pub aliases: &'static [&'static str],
     /// One line of help.
     pub summary: &'static str,
-    /// True if its definitions can force a model to follow a schema.
+    /// True if the dialect's definitions can force a model to follow a schema.
     pub has_strict: bool,
-    /// True if the model answers in plain text. In this case a prompt describes the tools, an answer may have no
-    /// calls, and a call in an answer may be unreadable.
+    /// True if the model answers in plain text. In this case a prompt describes the tools. An answer can have no calls,
+    /// and a call in an answer can be unreadable.
     pub in_words: bool,
 }
 
-/// The rules of one dialect.
 pub(super) trait DialectRules: Sync {
-    /// The dialect's description.
     fn info(&self) -> DialectInfo;
 
     /// The member of a turn that contains calls of this dialect if `format` is absent, and the name of the member's
@@ -56,7 +54,7 @@ pub(super) trait DialectRules: Sync {
         None
     }
 
-    /// Returns true if the member `name` of a turn may hold calls of this dialect.
+    /// Returns true if the member `name` of a turn can hold calls of this dialect.
     fn takes(&self, name: &str) -> bool {
         name == CALLS || self.member().is_some_and(|(own, _)| own == name)
     }
@@ -104,10 +102,9 @@ pub(super) trait DialectRules: Sync {
 
     /// The message, or the part of a message, that reports a result to a model; `None` if the dialect has no messages.
     ///
-    /// The provider's ID is returned unchanged. If the provider gave none, the fleet's ID is used instead.
+    /// The provider's ID is returned unchanged. If the provider gave no ID, the fleet's ID is used instead.
     fn message(&self, result: &CallResult) -> Option<String>;
 
-    /// The message that reports a rejected call to a model.
     fn rejection_message(&self, result: &CallResult, _call: &RejectedCall) -> Option<String> {
         self.message(result)
     }
@@ -118,17 +115,15 @@ pub(super) trait DialectRules: Sync {
         Some(("[", "]"))
     }
 
-    /// The definitions of `tools` for a request. They are strict if `strict` is set and the dialect and schema permit
-    /// it.
+    /// The definitions of `tools` for a request. If `strict` is set, each definition is strict if the dialect and the
+    /// tool's schema permit it.
     fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions;
 
-    /// The rules for tool names; `None` if the dialect permits every name.
     fn names(&self) -> Option<NameRules>;
 }
 
 macro_rules! table {
     ($($(#[$doc:meta])* $variant:ident: $module:ident = $word:literal,)+) => {
-        /// The rules of `dialect`.
         pub(super) fn rules(dialect: Dialect) -> &'static dyn DialectRules {
             match dialect {
                 $(Dialect::$variant => &$module::Rules,)+
@@ -139,14 +134,13 @@ macro_rules! table {
 
 tickfleet_model::for_each_dialect!(table);
 
-/// The description of `dialect`.
 #[must_use]
 pub fn dialect_info(dialect: Dialect) -> DialectInfo {
     rules(dialect).info()
 }
 
-/// The members of a turn that contain calls: each with its dialect for turns without `format`, and with the name of
-/// its content in errors.
+/// The members of a turn that contain calls. Each has its dialect for turns without `format`, and the name of its
+/// content in errors.
 pub(super) fn members() -> impl Iterator<Item = (&'static str, Dialect, &'static str)> {
     Dialect::ALL.into_iter().filter_map(|dialect| rules(dialect).member().map(|(name, of)| (name, dialect, of)))
 }

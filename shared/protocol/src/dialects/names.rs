@@ -5,7 +5,7 @@ use super::rules;
 use tickfleet_model::Dialect;
 
 impl NameMap {
-    /// The map of these tools' names for the strictest dialects. It can also resolve the wire names of all other
+    /// The map of these tools' names for the strictest dialects. The map can also resolve the wire names of all other
     /// dialects.
     pub fn new<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> Self {
         let names: Vec<N> = names.into_iter().collect();
@@ -18,7 +18,6 @@ impl NameMap {
         map
     }
 
-    /// The map of these tools' names for `dialect`.
     pub fn of<N: AsRef<str>>(dialect: Dialect, names: impl IntoIterator<Item = N>) -> Self {
         Self::within(rules(dialect).names(), names)
     }

@@ -13,7 +13,6 @@ use super::content::{content, id_of};
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec, limits};
 
-/// The rules of Chat Completions.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {

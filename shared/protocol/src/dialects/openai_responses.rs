@@ -13,12 +13,10 @@ use super::openai_chat::parameters;
 use super::{Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The type of an item that calls a function.
 const FUNCTION: &str = "function_call";
-/// The type of an item that calls a custom tool. Only an item of the matching output type can answer it.
+/// The type of an item that calls a custom tool. Only an item of the matching output type can answer such a call.
 const CUSTOM: &str = "custom_tool_call";
 
-/// The rules of Responses.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {
@@ -33,8 +31,8 @@ impl DialectRules for Rules {
     }
 
     /// `{type: "function_call", call_id, name, arguments, status?}`. Items of other types are not calls: messages,
-    /// reasoning, and calls of tools that the provider runs itself. A custom tool's call is rejected, because the
-    /// fleet cannot return the type of item that it requires.
+    /// reasoning, and calls of tools that the provider runs itself. A custom tool's call is rejected, because the fleet
+    /// cannot return the type of item that such a call requires.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, MessageProblem> {
         let fields = element.fields;
         let kind = fields.get("type").and_then(|kind| kind.as_str()).unwrap_or_default();

@@ -10,7 +10,6 @@ use super::call::{Element, arguments, id, push_arguments, tool};
 use super::{CALLS, Definitions, DialectInfo, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
-/// The rules of raw calls.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {

@@ -14,7 +14,6 @@ use tickfleet_model::{Call, CallResult, ToolSpec};
 /// The member that contains a model's answer unchanged.
 const ANSWER: &str = "answer";
 
-/// The rules of plain text.
 pub(super) struct Rules;
 
 impl DialectRules for Rules {

@@ -1,4 +1,4 @@
-//! An index of the outer levels of a scanned text. It neither copies nor converts values.
+//! An index of the outer levels of a scanned text. The index neither copies nor converts values.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,6 @@ use super::node::{Kind, Node};
 use super::scan::{IndexDepth, Scan};
 use super::strings::unescape;
 
-/// A text with an index of its outer levels.
 #[derive(Debug)]
 pub struct Document<'a> {
     text: &'a str,
@@ -18,9 +17,9 @@ impl<'a> Document<'a> {
     /// Scans `text` under the same rules as [`super::check`] and indexes its values down to depth `levels`
     /// (0: the whole value only).
     ///
-    /// If there is a problem, the document is returned too. It contains everything that was read before the problem.
-    /// If the structure is still clear after the problem, it also contains what follows. So the caller can still
-    /// reply with the readable parts.
+    /// If there is a problem, the document contains everything that was read before the problem. If the structure is
+    /// still clear after the problem, the document also contains the text that follows. So the caller can still reply
+    /// with the readable parts.
     #[must_use]
     pub fn read(text: &'a str, depth_max: usize, levels: usize) -> (Self, Option<JsonError>) {
         let (nodes, problem) = Scan::new(text, depth_max, IndexDepth::Levels(levels)).run();
@@ -34,7 +33,6 @@ impl<'a> Document<'a> {
     }
 }
 
-/// One value of a document.
 #[derive(Debug, Clone, Copy)]
 pub struct Value<'a, 'd> {
     document: &'d Document<'a>,
@@ -46,7 +44,6 @@ impl<'a, 'd> Value<'a, 'd> {
         self.document.nodes.get(self.at)
     }
 
-    /// The kind of the value.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.node().map_or(Kind::Null, |node| node.kind)
@@ -79,7 +76,6 @@ impl<'a, 'd> Value<'a, 'd> {
         })
     }
 
-    /// The first member with this key.
     #[must_use]
     pub fn member(&self, name: &str) -> Option<Value<'a, 'd>> {
         self.members().find(|(key, _)| key == name).map(|(_, value)| value)

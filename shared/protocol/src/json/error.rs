@@ -9,12 +9,9 @@ use super::strings::bounded;
 /// Maximum bytes of a path or key in an error, because errors go to models, logs and replies.
 pub(super) const ECHO_BYTES_MAX: usize = 120;
 
-/// The kind of error in a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JsonProblem {
-    /// The text exceeds the limit.
     TooLarge {
-        /// The length in bytes.
         bytes: usize,
         /// Longest permitted length, in bytes.
         max: usize,
@@ -24,7 +21,6 @@ pub enum JsonProblem {
         /// Deepest permitted nesting.
         max: usize,
     },
-    /// The bytes are not UTF-8.
     NotUtf8,
     /// The text ends inside a value.
     Ended {
@@ -33,9 +29,7 @@ pub enum JsonProblem {
     },
     /// The text has a character that does not match the expected syntax.
     Syntax {
-        /// The syntax that was expected.
         expected: &'static str,
-        /// The character that was found instead.
         found: char,
     },
     /// More text follows the value.
@@ -47,7 +41,6 @@ pub enum JsonProblem {
 }
 
 impl JsonProblem {
-    /// The code of this problem in rejections.
     #[must_use]
     pub const fn code(&self) -> RejectionCode {
         match self {
@@ -82,7 +75,6 @@ impl fmt::Display for JsonProblem {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem} (at {place}line {line}, column {column})", place = PathPrefix(path))]
 pub struct JsonError {
-    /// The problem.
     pub problem: JsonProblem,
     /// The path of the value that contains the problem, such as `calls[0].arguments`; empty for the whole text.
     pub path: String,

@@ -21,7 +21,6 @@ pub use repair::{repaired, replace_beyond, with_numbers_as_text};
 pub(crate) use strings::{bounded, escaped_len, prefix, push_escaped};
 pub use strings::{push_quoted, unescape};
 
-/// Bounds on accepted JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Longest text, in bytes.
@@ -30,8 +29,8 @@ pub struct Bounds {
     pub depth_max: usize,
 }
 
-/// Checks that `bytes` contain exactly one JSON value that is UTF-8, has valid syntax, is within `bounds`, and has no
-/// duplicate key at any depth and no lone surrogate. Builds nothing.
+/// Checks that `bytes` contain exactly one JSON value in UTF-8, with valid syntax and within `bounds`. The value must
+/// have no duplicate key at any depth, and no lone surrogate. Builds nothing.
 ///
 /// # Errors
 /// The first [`JsonError`], with its path and position.

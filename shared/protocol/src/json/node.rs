@@ -15,25 +15,17 @@ impl Span {
     }
 }
 
-/// The kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// `{…}`.
     Object,
-    /// `[…]`.
     Array,
-    /// `"…"`.
     String,
-    /// A number, as written.
     Number,
-    /// `true` or `false`.
     Bool,
-    /// `null`.
     Null,
 }
 
 impl Kind {
-    /// The kind of a value that begins with this byte.
     pub(super) const fn of_first_byte(byte: u8) -> Self {
         match byte {
             b'{' => Self::Object,
@@ -45,7 +37,6 @@ impl Kind {
         }
     }
 
-    /// The word for error messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -59,8 +50,8 @@ impl Kind {
     }
 }
 
-/// One value of the index. The nodes of its children follow this node; `next` is the index of the first node after
-/// them.
+/// One value of the index. The nodes of the value's children follow this node. `next` is the index of the first node
+/// after the children.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) key: Span,

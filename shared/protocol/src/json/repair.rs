@@ -1,7 +1,7 @@
 //! Repairs JSON from other services, so that it meets the rules for inputs and all readers can parse it.
 //!
-//! A service's response may be JSON that some readers reject: half of a surrogate pair, a duplicate key, or a number
-//! beyond the range of doubles. The call itself has succeeded, so the text is repaired and not rejected.
+//! A service's response is sometimes JSON that some readers reject: half of a surrogate pair, a duplicate key, or a
+//! number beyond the range of doubles. The call itself has succeeded, so the text is repaired and not rejected.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ use super::strings::{hex4, push_quoted};
 use super::{Bounds, check};
 
 /// Returns `text` as JSON that meets the rules of [`check`]. Half of a surrogate pair becomes the replacement
-/// character. Of several equal keys, the last one is kept, as by most readers. Numbers keep all digits. `None` if
-/// `text` is not JSON or is nested deeper than `depth_max`.
+/// character. If keys are equal, the last key is kept, as by most readers. Numbers keep all digits. `None` if `text` is
+/// not JSON or is nested deeper than `depth_max`.
 #[must_use]
 pub fn repaired(text: &str, depth_max: usize) -> Option<Cow<'_, str>> {
     let bounds = Bounds { bytes_max: usize::MAX, depth_max };
@@ -70,7 +70,7 @@ fn with_whole_characters(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Writes a value so that each key occurs once. Of several equal keys, the last one is kept.
+/// Writes a value so that each key occurs once. If keys are equal, the last key is kept.
 fn write(value: Value<'_, '_>, to: &mut String) -> Option<()> {
     match value.kind() {
         Kind::Object => {

@@ -6,8 +6,8 @@ use super::error::{ECHO_BYTES_MAX, JsonError, JsonProblem};
 use super::node::{Kind, Node, Span};
 use super::strings::{ENDS_RUN, bounded, hex4, unescape};
 
-/// Up to this number, an object's keys are compared one by one. Beyond it, a set keeps the time linear for hostile
-/// objects.
+/// Maximum number of an object's keys that are compared one by one. With more keys, a set keeps the time linear for
+/// hostile objects.
 const FEW_KEYS: usize = 24;
 
 /// The depth of the index that a scan builds, if any.
@@ -22,13 +22,12 @@ pub(super) enum IndexDepth {
 /// The scan cannot continue; the problem is in [`Scan::problem`].
 struct ScanStopped;
 
-/// The current position of the scan inside one open container.
+/// The position of the scan inside one open container.
 enum PathStep {
     Member(Span),
     Element(usize),
 }
 
-/// A scan of one text.
 pub(super) struct Scan<'a> {
     text: &'a str,
     bytes: &'a [u8],
@@ -69,7 +68,7 @@ impl<'a> Scan<'a> {
         (self.nodes, self.problem)
     }
 
-    /// Scans the value at the start of the text and returns the offset after it. The text after it is not examined.
+    /// Scans the value at the start of the text, and returns the offset after the value. Later text is not examined.
     pub(super) fn leading(mut self) -> Result<usize, JsonError> {
         match self.value(Span::default()) {
             Ok(()) => Ok(self.at),
@@ -79,7 +78,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Scans one value and the whitespace before it. `key` is the value's key, if it has one.
+    /// Scans one value and the whitespace before the value. `key` is the value's key, if the value has a key.
     fn value(&mut self, key: Span) -> Result<(), ScanStopped> {
         self.blanks();
         let kept = matches!(self.keep, IndexDepth::Levels(levels) if self.path.len() <= levels);
@@ -338,7 +337,7 @@ impl<'a> Scan<'a> {
         ScanStopped
     }
 
-    /// Records a problem after which the structure is still clear. If the scan builds an index, it continues.
+    /// Records a problem after which the structure is still clear. The scan continues only if it builds an index.
     fn soft(&mut self, problem: JsonProblem, at: usize) -> Result<(), ScanStopped> {
         let back = std::mem::replace(&mut self.at, at);
         self.note(problem);

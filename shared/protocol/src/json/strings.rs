@@ -60,7 +60,6 @@ fn unicode_escape(after: &[u8]) -> Option<(char, usize)> {
     }
 }
 
-/// The value of four hexadecimal digits at the start of `bytes`.
 pub(super) fn hex4(bytes: &[u8]) -> Option<u32> {
     let digits = bytes.get(..4)?;
     digits.iter().try_fold(0, |value, digit| Some(value * 16 + char::from(*digit).to_digit(16)?))

@@ -33,8 +33,8 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     if is_cut && !rules.info().in_words && rules.ends_with_call(name, held) {
         calls.last_mut().into_iter().for_each(|call| cut_off(&mut call.arguments));
     }
-    // An empty list is an error, except in plain text: the submitter of a plain-text answer cannot know whether it
-    // contains a call. In the other dialects the provider reports whether there are calls.
+    // An empty list is an error, except in plain text: a client that submits a plain-text answer cannot know whether
+    // the answer contains a call. In the other dialects, the provider reports whether there are calls.
     if calls.is_empty() && !rules.info().in_words {
         let what = rules.without_calls();
         return Err(MessageProblem::new(

@@ -10,10 +10,9 @@ use super::super::json::{Kind, Value, bounded};
 use super::problem::MessageProblem;
 use tickfleet_model::{Context, IdError, Priority, RejectionCode, SessionName, limits};
 
-/// The position of an object. It is converted to text only if an error needs it.
+/// The position of an object, which is converted to text only for an error.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ObjectPath {
-    /// The whole message.
     Message,
     /// A member of the message.
     Member(&'static str),
@@ -35,14 +34,12 @@ impl fmt::Display for ObjectPath {
     }
 }
 
-/// The members of one object, by name.
 pub(crate) struct Fields<'a, 'd> {
     place: ObjectPath,
     members: Vec<(Cow<'a, str>, Value<'a, 'd>)>,
 }
 
 impl<'a, 'd> Fields<'a, 'd> {
-    /// The members of the object `value`.
     pub(crate) fn of(value: Option<Value<'a, 'd>>, place: ObjectPath) -> Result<Self, MessageProblem> {
         match value {
             Some(object) if object.kind() == Kind::Object => {
@@ -85,12 +82,12 @@ impl<'a, 'd> Fields<'a, 'd> {
         self.members.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
     }
 
-    /// The error for a member `name` with an invalid value.
+    /// For a member with an invalid value.
     pub(crate) fn invalid(&self, name: &str, what: &str) -> MessageProblem {
         MessageProblem::new(RejectionCode::InvalidField, format!("{}{name}: {what}", self.place))
     }
 
-    /// The error for a member `name` that is too long.
+    /// For a member that is too long.
     pub(crate) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> MessageProblem {
         let place = &self.place;
         MessageProblem::new(
@@ -99,12 +96,10 @@ impl<'a, 'd> Fields<'a, 'd> {
         )
     }
 
-    /// The error for a missing member `name`.
     pub(crate) fn missing(&self, name: &str) -> MessageProblem {
         MessageProblem::new(RejectionCode::MissingField, format!("the field {}{name} is missing", self.place))
     }
 
-    /// Returns `value`, or the error for the missing member `name`.
     pub(crate) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, MessageProblem> {
         value.ok_or_else(|| self.missing(name))
     }
@@ -121,7 +116,6 @@ impl<'a, 'd> Fields<'a, 'd> {
         Ok(Some(text))
     }
 
-    /// The ID in the member `name`, validated by `new`.
     pub(crate) fn id<T>(
         &self,
         name: &str,
@@ -172,7 +166,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         Priority::parse(&text).ok_or_else(expected)
     }
 
-    /// The deadline, ms since the epoch. Only its format is checked here.
+    /// The deadline, in milliseconds since the epoch. Only its format is checked here.
     pub(crate) fn deadline(&self) -> Result<Option<i64>, MessageProblem> {
         let Some(text) = self.string("deadline", limits::NAME_BYTES_MAX)? else { return Ok(None) };
         let expected = |_| {
@@ -216,14 +210,14 @@ impl<'a, 'd> Fields<'a, 'd> {
         Ok(context)
     }
 
-    /// The W3C trace context. A malformed trace context is ignored, as the standard requires, so that it does not
-    /// reject the turn.
+    /// The W3C trace context. As the standard requires, a malformed trace context is ignored, and the turn is still
+    /// accepted.
     fn traceparent(&self) -> Option<String> {
         let text = self.get("traceparent")?.as_str()?;
         super::super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
-    /// The `tracestate` of the trace context. It is ignored without a valid `traceparent`.
+    /// The `tracestate` of the trace context, which is ignored without a valid `traceparent`.
     fn tracestate(&self) -> Option<String> {
         self.traceparent()?;
         let text = self.get("tracestate")?.as_str()?;
@@ -236,7 +230,7 @@ fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
     RawValue::from_string(text.to_owned())
 }
 
-/// Returns true if `text` may be sent as a W3C `tracestate` header: a list of `key=value`, in printable ASCII.
+/// Returns true if `text` can be sent as a W3C `tracestate` header: a list of `key=value`, in printable ASCII.
 fn is_tracestate(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= limits::TRACESTATE_BYTES_MAX

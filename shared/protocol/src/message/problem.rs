@@ -1,5 +1,3 @@
-//! A rule that a message breaks.
-
 use tickfleet_model::RejectionCode;
 
 /// A broken rule, as the code and message of the rejection.

@@ -15,16 +15,14 @@ use serde_json::Value;
 pub use nulls::without_nulls;
 pub use schema::strict_schema;
 
-/// Maximum number of `$ref`s that are followed for one value, because a schema may refer to itself.
+/// Maximum number of `$ref`s that are followed for one value, because a schema can refer to itself.
 const HOPS_MAX: usize = 16;
 
-/// Why a schema cannot be strict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct NotStrict {
     /// The path of the argument whose schema cannot be strict, such as `filter.tags[]`; empty for the arguments as a
     /// whole.
     pub at: String,
-    /// The reason.
     pub why: String,
 }
 

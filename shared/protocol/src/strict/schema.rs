@@ -11,7 +11,7 @@ const PROPERTIES_MAX: usize = 5_000;
 const ENUM_VALUES_MAX: usize = 1_000;
 const NAME_CHARS_MAX: usize = 120_000;
 
-/// Keywords that a grammar cannot express and that must not be left out: without them, the model would follow a
+/// Keywords that a grammar cannot express. Such keywords must not be left out, because the model would then follow a
 /// different schema.
 const NEEDED: [&str; 11] = [
     "patternProperties",
@@ -27,7 +27,8 @@ const NEEDED: [&str; 11] = [
     "$recursiveRef",
 ];
 
-/// Keywords that only narrow a value or inform. They are left out, and the description mentions them.
+/// Keywords that only narrow a value or inform. The strict schema omits these keywords, and the description mentions
+/// them.
 const TOLD: [&str; 9] = [
     "default",
     "minLength",
@@ -147,7 +148,7 @@ impl SchemaWalk<'_> {
         })
     }
 
-    /// An `allOf` with a single schema. Generators write it to add a description.
+    /// Handles an `allOf` with a single schema, which generators write to add a description.
     fn only_one(
         &mut self,
         members: &Map<String, Value>,
@@ -177,7 +178,7 @@ impl SchemaWalk<'_> {
         Ok(strict.into())
     }
 
-    /// A schema with several types: becomes a choice between them.
+    /// A schema with several types becomes a choice between the types.
     fn any_type(
         &mut self,
         members: &Map<String, Value>,

@@ -1,9 +1,9 @@
 //! Finds the tool calls in a model's plain-text answer, and describes the problem of a call that cannot be read.
 //!
-//! An answer is read from left to right, with two rules. First, a call is never completed or repaired: a call that
-//! breaks off was not finished. Second, nothing after a broken place counts as a call: if a quote is missing or
-//! superfluous, the content of a string may look like a call. So if the model is asked to fix a call, neither this
-//! call nor any later one was carried out.
+//! An answer is read from left to right, with two rules. First, a call is never completed or repaired, because a call
+//! that breaks off was not finished. Second, nothing after a broken place counts as a call: if a quote is missing or
+//! superfluous, the content of a string can look like a call. So if the model is asked to fix a call, neither this call
+//! nor a later call was carried out.
 
 use std::borrow::Cow;
 
@@ -18,12 +18,12 @@ const LEVELS: usize = 4;
 /// Maximum bytes of a call's text that an error message quotes.
 const FORM_BYTES_MAX: usize = 60;
 
-/// Bytes that are examined after the place where JSON is broken. They show whether it is a broken call or prose with
-/// braces.
+/// Bytes that are examined after the place where JSON is broken. These bytes show whether the JSON is a broken call, or
+/// prose with braces.
 const LOOK_AHEAD_BYTES: usize = 256;
 
-/// Start and end of text that contains no calls: thoughts, and text for the user. The flag is true if a prompt may
-/// end with the start, so that the answer contains only the end.
+/// Start and end of text that contains no calls: thoughts, and text for the user. The flag is true if a prompt can end
+/// with the start, so that the answer contains only the end.
 const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<think>", "</think>", true),
     ("[THINK]", "[/THINK]", true),
@@ -35,8 +35,8 @@ const THOUGHTS: [(&str, &str, bool); 5] = [
 /// The start of text for the user. This text needs no end.
 const TO_THE_USER: &str = "<|channel|>final<|message|>";
 
-/// Marks before a call, in addition to the tags that [`forms::tag`] recognizes. JSON or a markup that this module
-/// does not read follows the mark.
+/// Marks before a call, in addition to the tags that [`forms::tag`] recognizes. After the mark comes JSON, or a markup
+/// that this module does not read.
 const MARKS: [&str; 3] = ["[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"];
 
 /// Marks of calls in markups that this module does not read. In such a markup, the tool's name is outside the JSON.
@@ -63,8 +63,8 @@ const HEADER_ENDS: &str = "<|message|>";
 
 /// The calls in a model's answer, in order; at most one more than a turn may have. Empty if the answer has no calls.
 ///
-/// An unreadable call is included, and [`problem`] returns its problem. Its arguments are the broken text, so that it
-/// never runs. It is always the last call, because nothing after it is read.
+/// An unreadable call is included as the last call, because nothing after it is read. Its arguments are the broken
+/// text, so that the call never runs. [`problem`] describes the problem of such a call.
 #[must_use]
 pub fn calls_in(answer: &str) -> Vec<Call> {
     calls_up_to(answer, limits::CALLS_PER_TURN_MAX + 1)
@@ -107,8 +107,7 @@ struct AnswerReader<'a> {
     answer: &'a str,
     at: usize,
     calls: Vec<Call>,
-    /// The offset of broken JSON that did not look like a call. If a later call follows, it may be inside a string of
-    /// this JSON.
+    /// The offset of broken JSON that did not look like a call. A later call is possibly inside a string of this JSON.
     doubt: Option<usize>,
     /// The offset of a mark that JSON must follow.
     marked: Option<usize>,
@@ -161,7 +160,7 @@ impl<'a> AnswerReader<'a> {
     }
 
     /// Handles a line of `forms`. If the line only announces a call, reading continues after the announcement. If the
-    /// line itself is the call, it is unreadable, and reading stops.
+    /// line itself is the call, the call is unreadable, and reading stops.
     fn form(&mut self, form: CallForm) -> bool {
         let Some(bytes) = form.announces else {
             self.give_up(self.marked.unwrap_or(form.at));
@@ -175,8 +174,8 @@ impl<'a> AnswerReader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Skips the model's thoughts. If a thought has no end, a call in it may have been intended, so the text after
-    /// its start is read.
+    /// Skips the model's thoughts. If a thought has no end, a call in it was possibly intended, so the text after the
+    /// thought's start is read.
     fn thought(&mut self, rest: &str) -> bool {
         if self.open_thought.is_some() {
             return false;
@@ -226,7 +225,6 @@ impl<'a> AnswerReader<'a> {
         true
     }
 
-    /// Handles a complete JSON value.
     fn json(&mut self, text: &str) {
         let (document, _) = Document::read(text, limits::JSON_DEPTH_MAX, LEVELS);
         let before = self.calls.len();
@@ -249,7 +247,7 @@ impl<'a> AnswerReader<'a> {
         }
     }
 
-    /// Handles broken JSON. It is a call that the model must fix, or other text in braces.
+    /// Handles broken JSON, which is either a call that the model must fix or other text in braces.
     fn broken(&mut self, rest: &str, error: &JsonError) {
         let read = rest.get(..error.byte).unwrap_or(rest);
         // A list of calls in Python syntax counts only at the start of the answer. Later in the answer, brackets
@@ -285,8 +283,8 @@ fn names_a_recipient(rest: &str) -> bool {
     recipient.is_some_and(|recipient| !matches!(recipient, "" | "user" | "assistant" | "all"))
 }
 
-/// Returns true if broken JSON was probably meant as a call. Decided by its first key, which may have any kind of
-/// quotes.
+/// Returns true if broken JSON was probably meant as a call. The first key decides. Any kind of quotes can
+/// surround the key.
 fn looks_like_a_call(text: &str) -> bool {
     let quotes = ['"', '\'', '`', '“', '”', '\\', ' ', '\n', '\r', '\t'];
     let inside = text.strip_prefix('[').unwrap_or(text).trim_start();
@@ -318,8 +316,8 @@ fn named(raw: &str) -> String {
     bounded(&name, limits::NAME_BYTES_MAX).into_owned()
 }
 
-/// Returns true if the model must fix this call, so that nothing after it may be carried out. Empty arguments count
-/// as the empty object, as in all dialects.
+/// Returns true if the model must fix this call, so that nothing after the call may be carried out. Empty arguments
+/// count as the empty object, as in all dialects.
 fn has_to_be_mended(call: &Call) -> bool {
     if call.arguments.is_empty() { call.tool.is_empty() } else { problem(call).is_some() }
 }

@@ -1,6 +1,6 @@
-//! Forms of calls other than plain JSON: tags, fences and lines of certain model families and agent frameworks. A
-//! form may announce a call in JSON, or be the call itself. The second kind is recognized but not read, because half
-//! of such a call's meaning is in the tool's own definition.
+//! Forms of calls other than plain JSON: tags, fences and lines of certain model families and agent frameworks. A form
+//! either announces a call in JSON, or is itself the call. The second kind is recognized but not read, because half of
+//! the call's meaning is in the tool's own definition.
 
 use tickfleet_model::limits;
 
@@ -53,16 +53,14 @@ const INPUT_LABELS: [&str; 12] = [
 /// Values that mean that no tool is called.
 const NO_TOOLS: [&str; 6] = ["none", "null", "na", "no", "finalanswer", "finish"];
 
-/// A line that is a call, or that announces one.
+/// A line that is a call, or that announces a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallForm {
-    /// The offset of the line.
     pub(super) at: usize,
     /// The length of the part after which JSON must follow; `None` if the line itself is the call.
     pub(super) announces: Option<usize>,
 }
 
-/// A tag that begins a call.
 pub(super) struct CallTag {
     /// The length of the tag, in bytes.
     pub(super) bytes: usize,
@@ -122,7 +120,6 @@ pub(super) fn find(answer: &str) -> Vec<CallForm> {
     forms
 }
 
-/// The lines of a text, each with its offset.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split_inclusive('\n').scan(0, |at, line| {
         let start = *at;

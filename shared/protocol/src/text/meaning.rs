@@ -41,17 +41,14 @@ pub(super) fn unreadable(raw: &str, tool: String) -> Call {
     Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
 }
 
-/// The meaning of an object in an answer.
 enum ObjectMeaning {
     Call(Call),
     /// A call whose name or arguments could not be read.
     Unreadable,
-    /// Something else.
     Other,
 }
 
-/// Adds the calls of a complete value, which may be an object, a list of objects, or an object that contains such a
-/// list.
+/// Adds the calls of a complete value: an object, a list of objects, or an object that contains such a list.
 pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     if value.kind() == Kind::Array {
         return value.elements().for_each(|element| add(element, false, calls));
@@ -119,7 +116,7 @@ fn meaning_of(object: Value<'_, '_>) -> ObjectMeaning {
             ObjectMeaning::Call(call(object, name, arguments_text(arguments)))
         };
     }
-    // A tool definition also has a name and parameters, but in addition a description.
+    // Unlike a call, a tool definition with a name and parameters also has a description.
     if object.member("description").is_some() {
         return ObjectMeaning::Other;
     }
@@ -152,13 +149,12 @@ fn is_alone(object: Value<'_, '_>) -> bool {
     })
 }
 
-/// The tool that an object names, if any.
 pub(super) fn name_of<'a>(object: Value<'a, '_>) -> Option<Cow<'a, str>> {
     let name = member(object, &NAMES).or_else(|| member(object, &NAMES_BESIDE_ARGUMENTS));
     name.or_else(|| object.member("name")).and_then(text)
 }
 
-/// Returns true if an incomplete object was meant as a call. Decided by its first key and the text that follows.
+/// Returns true if an incomplete object was meant as a call. Its first key and the text that follows decide.
 pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
     let key = folded(key);
     let key = key.as_str();

@@ -10,13 +10,10 @@ pub struct Prompts {
     none: String,
 }
 
-/// A prompt without a required placeholder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no {placeholder} in the prompt")]
 pub struct PromptError {
-    /// The file of the prompt.
     pub file: &'static str,
-    /// The missing placeholder.
     pub placeholder: &'static str,
 }
 
@@ -30,7 +27,7 @@ impl Default for Prompts {
 impl Prompts {
     /// The files of the folder `prompts`, each with its built-in text. `tools.txt` explains how to call tools, and
     /// `{tools}` is replaced by the tools. The second file describes one tool, with `{name}`, `{description}` and
-    /// `{arguments}`. The third one is the sentence for a request without tools.
+    /// `{arguments}`. The third file is the sentence for a request without tools.
     pub const BUILT_IN: [(&'static str, &'static str); 3] = [
         ("tools.txt", include_str!("../../../../config/prompts/tools.txt")),
         ("tool.txt", include_str!("../../../../config/prompts/tool.txt")),

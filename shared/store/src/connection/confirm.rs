@@ -15,12 +15,9 @@ use super::{Connection, OpenConnection, is_of_this_connection};
 use crate::StoreError;
 use crate::script::Function;
 
-/// Whether writes would survive a failure.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Confirmed {
-    /// The writes would survive.
     Yes,
-    /// No confirmation arrived in time.
     NotInTime,
     /// The server cannot confirm writes, or does not permit the command. The text is the server's message.
     CannotTell(String),
@@ -29,7 +26,7 @@ pub enum Confirmed {
 /// The connection for writes that need confirmation. It is opened on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Confirming {
-    /// The connection, and the count of `Connection::moves` when it was made.
+    /// The connection, and the count of `Connection::moves` when the connection was made.
     kept: Mutex<Option<(OpenConnection, u64)>>,
 }
 
@@ -103,7 +100,7 @@ impl Connection {
     }
 }
 
-/// The number of servers that have the writes: for `WAITAOF`, the first of two numbers.
+/// The number of servers that have the writes. For `WAITAOF`, this is the first of two numbers.
 fn count(answer: &Value) -> i64 {
     match answer {
         Value::Int(count) => *count,

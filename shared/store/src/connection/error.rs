@@ -1,71 +1,52 @@
-//! The failures that Redis can cause, and their classification.
-
-/// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The URL is invalid.
     #[error("the Redis URL cannot be read: {0}")]
     Url(#[source] redis::RedisError),
-    /// No connection could be made.
     #[error("Redis at {address} cannot be reached: {source}")]
     Connect {
         /// Host and port, or socket path; never a password.
         address: String,
-        /// Why.
         source: redis::RedisError,
     },
-    /// A verb failed. If the connection broke, Redis may have applied the verb. The caller may repeat it.
+    /// A verb failed. If the connection broke, Redis may have applied the verb. The caller may repeat the verb.
     #[error("{verb} failed in Redis: {source}")]
     Verb {
-        /// The verb.
         verb: &'static str,
-        /// Why.
         source: redis::RedisError,
     },
-    /// The streams or groups of the shard are missing (after a flush). The fleet creates them again, but their content
-    /// is lost.
+    /// The streams or groups of the shard are missing, as after a flush. The fleet creates them again, but their
+    /// content is lost.
     #[error("the shard's streams or groups are missing: {0}")]
     StateLost(String),
-    /// The data was written with another number of shards.
     #[error(
         "this process has {ours} shards, the data was written with {stored}; all processes must have the same number"
     )]
     Shards {
-        /// The number of shards in this process's settings.
         ours: u32,
-        /// The number of shards in the stored data.
         stored: String,
     },
     /// A reply that no version of the script returns.
     #[error("unexpected reply to {verb}: {found}")]
     Reply {
-        /// The verb.
         verb: &'static str,
         /// The reply, truncated.
         found: String,
     },
-    /// The data directory of an in-memory store cannot be used.
     #[error("cannot {doing} {}: {source}", path.display())]
     Data {
-        /// The operation that failed.
         doing: &'static str,
-        /// The file or directory.
         path: std::path::PathBuf,
-        /// Why.
         source: std::io::Error,
     },
-    /// Another process has the data directory open.
     #[error("the data directory {} is in use by another process", .0.display())]
     DataInUse(std::path::PathBuf),
-    /// A snapshot cannot be read.
     #[error("{} is damaged at byte {at}; restore the data directory from a backup, or remove it", path.display())]
     DataDamaged {
-        /// The file.
         path: std::path::PathBuf,
         /// Number of readable bytes at the start of the file.
         at: u64,
     },
-    /// A failure that a test injects. The call may have been applied.
+    /// A test injected this failure. The call may have been applied.
     #[error("the store did not answer: {0}")]
     Unanswered(&'static str),
     /// A decision has no result: a record cannot be read, or too many commits conflicted. Nothing was written.
@@ -74,15 +55,12 @@ pub enum StoreError {
     /// The process that owns the store does not answer. The call may have been applied.
     #[error("the fleet at {} does not answer: {source}", path.display())]
     Lender {
-        /// Its socket.
         path: std::path::PathBuf,
-        /// Why.
         source: std::io::Error,
     },
     /// The error of the process that owns the store.
     #[error("{0}")]
     Lent(String),
-    /// The fleet's state is in memory, but the command needs Redis.
     #[error("this fleet has no Redis: its state is in the memory of one process")]
     NoRedis,
 }
@@ -91,8 +69,8 @@ impl StoreError {
     /// Returns true if repeating the same batch cannot help. Examples: a script failed because of its input (a bug or
     /// foreign data), or a command met a key of another type.
     ///
-    /// Every other refusal by Redis is about the connection, the state of Redis or its permissions, and not about the
-    /// items of the batch. The batch is then retried until it succeeds (rule 24).
+    /// All other errors are about the connection, the state of Redis or its permissions, and not about the items of the
+    /// batch. The batch is then retried until it succeeds (rule 24).
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
@@ -102,13 +80,12 @@ impl StoreError {
         }
     }
 
-    /// Returns true if Redis refused a script because its memory is full.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("OOM"))
     }
 
-    /// Returns true for an expected error: the group already exists.
+    /// The group already exists, so creating it is no failure.
     pub(super) fn is_expected(&self) -> bool {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("BUSYGROUP"))
     }
@@ -122,20 +99,19 @@ impl StoreError {
     }
 }
 
-/// The subject of a failure. It determines which remedy can help.
+/// The cause of a failure. The cause determines which remedy can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FaultSource {
     /// The input of a script, or the data that a command met. Repeating cannot help.
     Data,
-    /// The connection is broken, leads to a server that is not a primary (any more), or has lost its login. Another
-    /// connection may help.
+    /// The connection is broken, its server is not a primary, or the login is lost. Another connection may help.
     Connection,
-    /// The state of the server, or its permissions. Waiting helps, or an operator must fix it.
+    /// The state of the server, or its permissions. Waiting helps, or an operator must change the permissions.
     Server,
 }
 
-/// Classifies a failure. If several commands of a pipeline failed, an error about the connection takes precedence,
-/// because all commands may succeed on another connection.
+/// Classifies a failure. If several commands of a pipeline failed, a connection error takes precedence, because all
+/// commands may succeed on another connection.
 pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
     if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_unrecoverable_error() {
         return FaultSource::Connection;
@@ -151,9 +127,8 @@ pub(super) fn fault_source(error: &redis::RedisError) -> FaultSource {
         .unwrap_or(FaultSource::Server)
 }
 
-/// Classifies one error reply by its first word and the rest of its text.
 fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
-    // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in this list. It means that the slot is
+    // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in this list, because it means that the slot is
     // migrating. During the migration, neither server has all keys of a shard, so a script must wait for `MOVED`.
     const ELSEWHERE: [&str; 6] = ["READONLY", "MOVED", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
     const NOT_ALLOWED: [&str; 3] =
@@ -162,9 +137,9 @@ fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
         _ if ELSEWHERE.contains(&code) => FaultSource::Connection,
         // A key of another type is an error of the data for every reader.
         "WRONGTYPE" => FaultSource::Data,
-        // Lua itself raised the error, or a command raised it because of the data that it met. For both, Redis reports
-        // the position in the script. It also reports the position if the script is not permitted to run a command.
-        // Such an error is not about the data.
+        // Lua raised the error, or a command raised it because of its data. In both cases, Redis reports the position
+        // in the script. Redis also reports the position if the script has no permission for a command. Then the error
+        // is not about the data.
         "ERR" if said.contains("user_script:") && !NOT_ALLOWED.iter().any(|why| said.contains(why)) => {
             FaultSource::Data
         }
@@ -172,30 +147,28 @@ fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
     }
 }
 
-/// Returns true if another connection may help.
 pub(super) fn is_of_this_connection(error: &redis::RedisError) -> bool {
     fault_source(error) == FaultSource::Connection
 }
 
-/// Returns true if the server does not know the command.
 pub(super) fn is_unknown_command(error: &redis::RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
 }
 
-/// The first words of error replies from servers that are not responsible, or not ready. They are also labels of
-/// metrics.
+/// The first words of error replies from servers that are not responsible, or not ready. Metrics use these words as
+/// labels.
 pub(crate) const ANSWERS: [&str; 8] =
     ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "UNBLOCKED"];
 
-/// The word of [`ANSWERS`] that begins the error, or an error reply in it.
+/// Returns the word of [`ANSWERS`] that begins the error or, for a pipeline, one of its error replies.
 pub(super) fn answer_of(error: &redis::RedisError) -> Option<&'static str> {
     let replies = error.clone().into_server_errors();
     let replies = replies.as_deref().unwrap_or_default();
     ANSWERS.into_iter().find(|answer| replies.iter().any(|(_, reply)| reply.code() == *answer))
 }
 
-/// Returns the replies of a pipeline if the server is responsible for all keys. Otherwise returns the first redirection
-/// or similar error.
+/// Returns the replies of a pipeline, if the server was responsible for all keys. Otherwise returns the first
+/// redirection or similar error.
 pub(super) fn all_served(mut answers: super::PipelineReplies) -> redis::RedisResult<super::PipelineReplies> {
     let sent_away = |answer: &redis::RedisResult<_>| matches!(answer, Err(error) if answer_of(error).is_some());
     match answers.iter().position(sent_away) {

@@ -1,6 +1,6 @@
 //! Connections to Redis: one multiplexed connection that reconnects, and dedicated connections for blocking reads.
 //!
-//! Also the reconnect helper. Apart from `model/retry`, only this module uses the crate `backoff`.
+//! This module also has [`Backoff`]. Apart from `model/retry`, only this module uses the crate `backoff`.
 
 pub(crate) mod cluster;
 pub(crate) mod command;
@@ -31,12 +31,12 @@ use command::RedisCommand;
 use dial::Dial;
 use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, was_not_run};
 
-/// Longest wait for the reply to one script: far above the 2 ms that a batch takes, far below a lease.
+/// Longest wait for the reply to one script. A batch takes 2 ms, and a lease is much longer than this wait.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest time for retries of a command while servers redirect it or are not ready.
 const TURNED_AWAY_MAX: Duration = Duration::from_secs(1);
-/// How much later than its timeout the reply to a blocking read may arrive.
+/// Additional wait for the reply to a blocking read, after the read's own timeout.
 const BLOCK_MARGIN: Duration = Duration::from_secs(5);
 
 /// Observes all commands to Redis, for metrics.
@@ -45,32 +45,31 @@ pub trait Observer: Send + Sync {
     fn answered(&self, verb: &'static str, took: Option<Duration>);
     /// `verb` failed: no connection, no reply in time, or an error.
     fn failed(&self, verb: &'static str);
-    /// The primary of `what` was searched for a new connection, with sentinels or cluster nodes. `found` is the
-    /// primary's address, or `None` if the search failed.
+    /// A search for the primary of `what` has ended. Sentinels or cluster nodes report the primary. `found` is its
+    /// address, or `None` if the search failed.
     fn sought_primary(&self, what: &str, found: Option<&str>);
     /// A server replied that it is not responsible, or not ready. `answer` is the first word of the reply.
     fn turned_away(&self, answer: &'static str);
 }
 
-/// A multiplexed connection. It is opened on first use, and again after it broke. It never runs blocking commands,
-/// because they would delay all later commands.
+/// A multiplexed connection. It is opened on first use, and opened again after it broke. Blocking commands never use
+/// it, because they would delay all later commands.
 #[derive(Clone)]
 pub struct Connection {
     dial: Arc<dyn Dial>,
     current: Arc<Mutex<Option<OpenConnection>>>,
-    /// Address of the primary that the last connection leads to, if sentinels or a cluster reported it.
+    /// Address of the primary at the other end of the last connection, if sentinels or a cluster reported it.
     led_to: Arc<Mutex<Option<String>>>,
     /// Number of changes of the primary. Dedicated connections from before a change lead to the old primary.
     moves: Arc<AtomicU64>,
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// An open connection.
 #[derive(Clone)]
 struct OpenConnection {
     connection: MultiplexedConnection,
-    /// The run ID of the server at the other end, once it was read. A restart of Redis closes the connection, so the ID
-    /// is valid as long as the connection.
+    /// The run ID of the server, once it was read. A restart of Redis closes the connection, so the ID stays valid as
+    /// long as the connection is open.
     run_id: Arc<OnceCell<String>>,
     /// True if the connection's user may not use functions, or if the server does not support functions.
     without_functions: Arc<AtomicBool>,
@@ -81,8 +80,8 @@ impl OpenConnection {
         Self { connection, run_id: Arc::default(), without_functions: Arc::default() }
     }
 
-    /// Returns the `run_id` of the server. If Redis does not report it, returns an empty text, and scripts read the ID
-    /// themselves.
+    /// Returns the `run_id` of the server. If Redis does not report the ID, returns an empty text. Scripts then read
+    /// the ID themselves.
     async fn run_id(&self) -> Result<&str, redis::RedisError> {
         let ask = || async {
             let info = redis::cmd("INFO").arg("server").query_async::<String>(&mut self.connection.clone()).await?;
@@ -107,15 +106,12 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// A connection to `url`, opened on first use.
-    ///
     /// # Errors
     /// [`StoreError::Url`].
     pub fn open(url: &str) -> Result<Self, StoreError> {
         Ok(Self::over(url::dial_to(url)?))
     }
 
-    /// A connection that `dial` opens on first use.
     pub(crate) fn over(dial: Arc<dyn Dial>) -> Self {
         Self { dial, current: Arc::default(), led_to: Arc::default(), moves: Arc::default(), observer: None }
     }
@@ -124,10 +120,10 @@ impl Connection {
         Self { observer: Some(observer), ..self }
     }
 
-    /// Waits for the reply to `verb`, and reports it to the observer. `timed` is false for blocking reads.
+    /// Waits for the reply to `verb`, and reports the reply to the observer. `timed` is false for blocking reads.
     ///
-    /// The future is boxed. A round trip is a future of 3 kB. Unboxed, it would make every caller's future as large,
-    /// and each move would copy it.
+    /// The future of a round trip has 3 kB. It is boxed, because an unboxed one would make every caller's future as
+    /// large, and each move would copy it.
     pub(crate) fn observe<T>(
         &self,
         verb: &'static str,
@@ -153,15 +149,13 @@ impl Connection {
         self.dial.address()
     }
 
-    /// Address of the primary at the last search, or why the search failed. `None` if the address is fixed, or before
-    /// the first search.
+    /// The primary's address at the last search, or why the search failed. `None` if the address is fixed, or if no
+    /// search has ended.
     #[must_use]
     pub fn primary(&self) -> Option<Result<String, String>> {
         self.dial.primary()
     }
 
-    /// Returns the open connection. Opens one if necessary.
-    ///
     /// # Errors
     /// [`StoreError::Connect`].
     pub async fn get(&self) -> Result<MultiplexedConnection, StoreError> {
@@ -185,8 +179,8 @@ impl Connection {
         Ok(made)
     }
 
-    /// While `made` is in use, checks periodically whether it still leads to the primary. If not, drops it. A replaced
-    /// primary that was not notified yet replies as before, so commands do not detect the change.
+    /// While `made` is in use, checks periodically whether it still leads to the primary, and drops it otherwise.
+    /// Commands do not detect the change: a replaced primary that was not notified yet replies as before.
     fn watch(&self, made: &OpenConnection, primary: String) {
         let Some(every) = self.dial.looks_every() else { return };
         let dial = Arc::clone(&self.dial);
@@ -212,13 +206,12 @@ impl Connection {
         });
     }
 
-    /// Number of changes of the primary.
     pub(crate) fn moves(&self) -> u64 {
         self.moves.load(Ordering::Relaxed)
     }
 
     /// A new connection for blocking reads of up to `block`. Its response timeout is longer than `block`. With the
-    /// library's default of 500 ms, blocking reads would time out, and entries would be delivered to a connection
+    /// library's default of 500 ms, blocking reads would time out. Redis would then deliver entries to a connection
     /// without a reader.
     ///
     /// # Errors
@@ -238,8 +231,8 @@ impl Connection {
         made.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
-    /// Drops the connection that `error` came from, if a new connection may help. If another caller has already opened
-    /// a new connection, keeps it: otherwise each caller that failed on the old one would reopen it.
+    /// Drops the connection that caused `error`, if a new connection may help. If another caller has already opened a
+    /// new connection, keeps the new one. Otherwise each caller that failed on the old one would open another.
     async fn look_at(&self, from: &OpenConnection, error: &redis::RedisError) {
         self.tell_of(error);
         if !is_of_this_connection(error) {
@@ -252,7 +245,7 @@ impl Connection {
     }
 
     /// Drops the connection if a dedicated connection reported that its server is no longer a primary. A server
-    /// notifies blocked readers first (`UNBLOCKED`). It may never notify connections that only read.
+    /// notifies blocked readers first (`UNBLOCKED`). A connection that only reads may never receive a notification.
     pub(crate) async fn heard_by_a_reader(&self, error: &redis::RedisError) {
         self.tell_of(error);
         if is_of_this_connection(error) && !error.is_io_error() {
@@ -273,8 +266,8 @@ impl Connection {
         self.dial.is_on_its_way(connection).await
     }
 
-    /// Runs a function. If the server redirects the call, or no server is responsible at the moment, retries for up to
-    /// `TURNED_AWAY_MAX`. `arguments` receives a command and the run ID of the server, and adds the arguments to the
+    /// Runs a function. Retries for up to `TURNED_AWAY_MAX` if the server redirects the call, or if no server is
+    /// responsible at the moment. `arguments` takes a command and the server's run ID, and adds the arguments to the
     /// command.
     pub(crate) async fn run_function(
         &self,
@@ -308,9 +301,11 @@ impl Connection {
         self.observe(verb, true, run).await
     }
 
-    /// Calls a function. If Redis does not know the function, loads it. If the function cannot be loaded or called,
-    /// runs its text as a script. If the user may load neither function nor script, the next call tries the function
-    /// again. It succeeds once another process has loaded the function.
+    /// Calls a function. If Redis does not know the function, loads the function. If loading or calling fails, runs the
+    /// function's text as a script.
+    ///
+    /// If the user may load neither function nor script, the next call tries the function again. That call succeeds
+    /// once another process has loaded the function.
     async fn call(
         &self,
         live: &OpenConnection,
@@ -364,7 +359,7 @@ impl Connection {
             let load = redis::cmd("SCRIPT").arg("LOAD").arg(&script.source).query_async::<()>(&mut connection).await;
             answer = match load {
                 Ok(()) => command.query_async::<Value>(&mut connection).await,
-                // Some Redis users may only run scripts that others have loaded (roles.rs).
+                // Some Redis users may only run scripts that other users have loaded (roles.rs).
                 Err(error) if error.code() == Some("NOPERM") => answer,
                 Err(error) => Err(error),
             };
@@ -388,8 +383,6 @@ impl Connection {
         }
     }
 
-    /// Runs any command that only reads.
-    ///
     /// # Errors
     /// [`StoreError::Verb`] with the name of the command.
     pub async fn query<T: redis::FromRedisValue>(
@@ -423,8 +416,8 @@ impl Connection {
     }
 
     /// Runs a pipeline, and returns a result for each command. A key of the wrong type affects only the result of its
-    /// own command (rule 18). If a server is not responsible for a key at the moment, because its slot is migrating,
-    /// the whole pipeline fails. Otherwise the key would seem to be missing.
+    /// own command (rule 18). If a key's slot is migrating, and so its server is not responsible, the whole pipeline
+    /// fails. Otherwise the key would seem to be missing.
     ///
     /// # Errors
     /// [`StoreError::Verb`] with the name of the command.
@@ -443,15 +436,14 @@ impl Connection {
     }
 }
 
-/// The replies of a pipeline, one for each command.
 pub(crate) type PipelineReplies = Vec<redis::RedisResult<Value>>;
 
-/// The run ID in the text of `INFO`; empty if it is missing.
 fn run_id_of(info: &str) -> &str {
     info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default().trim_end()
 }
 
-/// Delays between attempts while Redis is unavailable: 50 ms growing to 2 s, with jitter, unlimited.
+/// Delays between attempts while Redis is unavailable: from 50 ms to 2 s, with jitter. The number of attempts is
+/// unlimited.
 pub struct Backoff {
     policy: backoff::ExponentialBackoff,
 }
@@ -471,12 +463,11 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Returns the time to wait before the next attempt.
     pub fn pause(&mut self) -> Duration {
         self.policy.next_backoff().unwrap_or(Duration::from_secs(2))
     }
 
-    /// Redis replied: the next failure starts with short delays again.
+    /// To be called after Redis replied. The next failure starts with short delays again.
     pub fn reset(&mut self) {
         self.policy.reset();
     }

@@ -6,7 +6,6 @@ use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult};
 
 use super::dial::Dial;
 
-/// Never connects.
 #[derive(Debug)]
 pub(crate) struct NoRedis;
 

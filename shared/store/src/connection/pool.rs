@@ -18,7 +18,6 @@ use super::role::{Role, role};
 use super::url::{Target, target_of};
 use crate::{Keys, StoreError};
 
-/// Longest wait for the network to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for a connection, new or pooled, including the search for the primary.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,7 +26,6 @@ const RECYCLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for a reply: administrative commands may scan much data.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens the pool's connections, and checks each before it is used again.
 #[derive(Debug)]
 struct Manager {
     dial: Arc<dyn Dial>,
@@ -83,8 +81,6 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of at most `size` connections to `url`. Opens none yet.
-    ///
     /// # Errors
     /// [`StoreError::Url`] if the URL is invalid.
     pub fn open(url: &str, size: usize) -> Result<Self, StoreError> {
@@ -131,7 +127,7 @@ impl Pool {
         self.dial.sentinels().await
     }
 
-    /// Runs one command. `what` names it in errors.
+    /// `what` names the command in errors.
     ///
     /// # Errors
     /// [`StoreError::Connect`] if no connection can be made, [`StoreError::Verb`] if the command fails.
@@ -145,7 +141,7 @@ impl Pool {
         answer.map_err(|source| failed(connection, what, source))
     }
 
-    /// Runs a pipeline in one round trip. `what` names it in errors.
+    /// Takes one round trip. `what` names the pipeline in errors.
     ///
     /// # Errors
     /// The same as [`Self::query`].

@@ -4,7 +4,6 @@ use redis::RedisError;
 
 use crate::StoreError;
 
-/// Why a reachable Redis refuses commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
     /// The server cannot write to its disk (`MISCONF`).
@@ -28,7 +27,6 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All variants.
     pub const ALL: [Self; 9] = [
         Self::Disk,
         Self::Replica,
@@ -41,7 +39,6 @@ impl Refusal {
         Self::Cluster,
     ];
 
-    /// The label in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -57,7 +54,6 @@ impl Refusal {
         }
     }
 
-    /// The remedy.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
@@ -98,7 +94,7 @@ impl Refusal {
 }
 
 impl StoreError {
-    /// Why Redis refused, if it replied.
+    /// Why Redis refused the command, if Redis replied.
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal> {
         match self {

@@ -7,10 +7,8 @@ use redis::{RedisResult, Value};
 use super::error::is_of_this_connection;
 use crate::script::reply::text_of;
 
-/// The role that a server reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The server is a primary and accepts writes.
     Primary,
     /// The server is a replica or a sentinel, so it does not accept writes. The text is the server's word for its role.
     Other(String),
@@ -18,8 +16,6 @@ pub(super) enum Role {
     Unreported,
 }
 
-/// Reads the role of the server that `connection` leads to.
-///
 /// # Errors
 /// The connection is broken, or has lost its login.
 pub(super) async fn role(connection: &mut MultiplexedConnection) -> RedisResult<Role> {

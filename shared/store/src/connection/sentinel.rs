@@ -1,7 +1,8 @@
 //! Connections to the primary that sentinels report. For each connection, all sentinels are asked, and the reported
-//! server must confirm that it is the primary. After a failover, a sentinel may be out of date, and the server that it
-//! reports may be, too. A sentinel and a primary that are cut off together stay out of date. So the newest
-//! configuration (`config-epoch`) decides, as it does among sentinels themselves.
+//! server must confirm that it is the primary.
+//!
+//! After a failover, a sentinel and the server that it reports may both be out of date. If both are cut off together,
+//! they stay out of date. So the newest configuration (`config-epoch`) decides, as among sentinels themselves.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,29 +26,24 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Additional wait for the remaining sentinels once most have replied, so that an unavailable sentinel causes little
 /// delay.
 const GRACE: Duration = Duration::from_millis(250);
-/// Interval of checks whether the primary has changed. An old primary that was not notified yet accepts writes. When it
-/// is demoted, these writes are lost. This process writes to it for at most this long.
+/// Interval between checks of whether the primary has changed. An old primary that was not notified yet accepts writes,
+/// and loses them when it is demoted. This process writes to an old primary for at most this long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for the reported server to accept a connection and confirm that it is the primary.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connects to the primary that sentinels report under one name.
 pub(super) struct Sentinels {
-    /// The addresses of the sentinels.
     sentinels: Vec<Server>,
-    /// The sentinels' name of the primary.
     name: String,
-    /// Connection settings of the primary. The address in it is a placeholder.
+    /// Connection settings of the primary, with a placeholder as the address.
     primary: ConnectionInfo,
-    /// TLS files of the connections.
     tls: TlsFiles,
-    /// The open connection to each sentinel.
     kept: Vec<ReusedConnection>,
-    /// Address of the primary at the last search, or why it was not found; `None` before the first search.
+    /// The primary's address at the last search, or why the primary was not found. `None` if no search has ended.
     found: watch::Sender<Option<Result<String, String>>>,
 }
 
-/// A connection to a sentinel that later queries reuse.
 type ReusedConnection = Mutex<Option<MultiplexedConnection>>;
 
 /// A query to a sentinel. If the query fails or is dropped, its connection is dropped, too.
@@ -68,7 +64,6 @@ fn locked(kept: &ReusedConnection) -> MutexGuard<'_, Option<MultiplexedConnectio
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The primary that a sentinel reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ReportedPrimary {
     host: String,
@@ -162,7 +157,6 @@ impl Sentinels {
         said
     }
 
-    /// Asks for the primary over this connection to the sentinel.
     async fn ask_over(&self, connection: MultiplexedConnection) -> Result<ReportedPrimary, String> {
         let mut place = redis::cmd("SENTINEL");
         let mut state = redis::cmd("SENTINEL");
@@ -176,12 +170,12 @@ impl Sentinels {
         );
         let (host, port) =
             place.map_err(|error| error.to_string())?.ok_or_else(|| format!("it does not monitor {:?}", self.name))?;
-        // Most users are not permitted to run this command. Then the epoch counts as 0.
+        // Most users are not permitted to run this command. For them, the epoch counts as 0.
         let epoch = state.ok().and_then(|state| state.get("config-epoch")?.parse().ok());
         Ok(ReportedPrimary { host, port, epoch: epoch.unwrap_or(0) })
     }
 
-    /// A connection to the server at this address, if it confirms that it is the primary; otherwise the reason.
+    /// Connects to the server at this address. Fails if the server does not confirm that it is the primary.
     async fn connect(
         &self,
         place: ConnectionAddr,
@@ -202,7 +196,7 @@ impl Sentinels {
         }
     }
 
-    /// The address of a server for connections of this fleet: with TLS if the URL uses it.
+    /// The address of a server for this fleet's connections. The address includes TLS if the URL does.
     fn place(&self, host: String, port: u16) -> ConnectionAddr {
         match self.primary.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -212,8 +206,8 @@ impl Sentinels {
         }
     }
 
-    /// A connection to the primary that the sentinels report, and its address. If none is found, the reason of each
-    /// sentinel.
+    /// Returns a connection to the primary that the sentinels report, and the primary's address. The error has the
+    /// reason of each sentinel.
     async fn find(&self, config: &AsyncConnectionConfig) -> Result<(MultiplexedConnection, String), String> {
         let answers = self.ask_all(GRACE).await;
         let mut refused = HashMap::new();

@@ -12,17 +12,14 @@ use redis::{
 
 use super::dial::Dial;
 
-/// First line of a certificate in a file.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
-/// The files of a URL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TlsFiles {
     /// The client certificate, with the intermediate certificates of its authority.
     cert: Option<PathBuf>,
-    /// The key of the client certificate.
     key: Option<PathBuf>,
-    /// The certificate authorities that verify the server; they replace the system's.
+    /// The certificate authorities that verify the server, instead of the system's authorities.
     ca: Option<PathBuf>,
 }
 
@@ -85,7 +82,8 @@ impl TlsFiles {
     }
 }
 
-/// Reads a file of certificates. This blocks: a few KiB per connection are not worth another thread.
+/// Reads a file of certificates. The read blocks the thread, because a few KiB per connection are not worth another
+/// thread.
 fn certificates(name: &'static str, path: &Path) -> RedisResult<Vec<u8>> {
     let told = |why: &str| refused("a file of certificates", &format!("{name}={}: {why}", path.display()));
     let text = std::fs::read(path).map_err(|error| told(&error.to_string()))?;
@@ -103,7 +101,6 @@ fn refused(what: &'static str, why: &str) -> RedisError {
     }
 }
 
-/// One server of a URL.
 pub(super) struct Server {
     info: ConnectionInfo,
     tls: TlsFiles,
@@ -116,8 +113,6 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// The server at `info`, without connecting yet.
-    ///
     /// # Errors
     /// The same as [`TlsFiles::client`].
     pub(super) fn new(info: ConnectionInfo, tls: TlsFiles) -> RedisResult<Self> {

@@ -1,5 +1,3 @@
-//! Why a TLS connection fails, and the remedy.
-
 use crate::StoreError;
 
 /// Why a TLS handshake with a server fails. If the server does not use TLS, it does not reply at all.
@@ -7,9 +5,7 @@ use crate::StoreError;
 pub enum TlsFault {
     /// The authority of the server's certificate is not trusted.
     UnknownIssuer,
-    /// The server's certificate has expired.
     Expired,
-    /// The server's certificate is not valid yet.
     NotYetValid,
     /// The server's certificate is for another name.
     WrongName,
@@ -43,7 +39,6 @@ impl TlsFault {
         Self::MESSAGES.iter().find(|(_, text)| message.contains(text)).map(|(fault, _)| *fault)
     }
 
-    /// How to fix the fault.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {

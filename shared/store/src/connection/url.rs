@@ -1,5 +1,3 @@
-//! Converts a URL into the connections that it describes.
-
 use std::sync::Arc;
 
 use redis::{ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError, RedisResult};
@@ -10,9 +8,7 @@ use super::error::StoreError;
 use super::sentinel::Sentinels;
 use super::tls::{Server, TlsFiles};
 
-/// Default port of a sentinel.
 const SENTINEL_PORT: u16 = 26379;
-/// Default port of a cluster node.
 const NODE_PORT: u16 = 6379;
 /// URL schemes for sentinels, each with the scheme of the servers that the sentinels report.
 const SCHEMES: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
@@ -20,11 +16,9 @@ const SCHEMES: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+
 /// URL schemes for clusters, each with the scheme of the nodes.
 const CLUSTER_SCHEMES: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
-/// The server or cluster that a URL names.
 pub(crate) enum Target {
     /// One primary with all keys. It is found by its address or through sentinels.
     One(Arc<dyn Dial>),
-    /// Primaries that share the keys.
     Cluster(Arc<Cluster>),
 }
 
@@ -62,12 +56,12 @@ pub(super) fn dial_to(url: &str) -> Result<Arc<dyn Dial>, StoreError> {
     Ok(target_of(url)?.dial(None))
 }
 
-/// Parses a URL of the redis library. This crate's TLS files are in the query.
+/// Parses a URL of the redis library. The query may also name this crate's TLS files.
 fn server_of(url: &str) -> RedisResult<Server> {
     let (place, query) = url.rsplit_once('?').unwrap_or((url, ""));
     let (files, rest) = TlsFiles::take(query)?;
     let kept = match rest.as_str() {
-        // The `?` may be part of a password that should have been escaped. The library checks that.
+        // The `?` may be part of a password that should have been escaped. The library checks the URL.
         _ if files.is_empty() => url.to_owned(),
         "" => place.to_owned(),
         rest => format!("{place}?{rest}"),
@@ -75,8 +69,8 @@ fn server_of(url: &str) -> RedisResult<Server> {
     Server::new(kept.into_connection_info()?, files)
 }
 
-/// Parses `[user:password@]host[:port],…/name[/db][?query]`. The library decodes escapes: each part becomes an ordinary
-/// URL.
+/// Parses `[user:password@]host[:port],…/name[/db][?query]`. Each part becomes an ordinary URL, so that the library
+/// decodes the escapes.
 fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = place.split_once('/').ok_or_else(|| refused("the primary's name is missing"))?;
@@ -221,7 +215,8 @@ mod tests {
             ("rediss+cluster://u:p%40ss@[::1],[::2]:7?protocol=resp3", "any slot (cluster ::1:6379, ::2:7)"),
         ] {
             let told = dial_to(url).unwrap().address();
-            // The first node to be asked depends on the process ID. The displayed address must not depend on it.
+            // The first node to be asked depends on the process ID. The displayed address must not depend on the
+            // process ID.
             assert_eq!(told, address, "{url}");
         }
         let Ok(Target::Cluster(cluster)) = target_of("rediss+cluster://u:p%40%2Fss@a:1,b") else { unreachable!() };

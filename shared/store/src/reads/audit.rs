@@ -1,6 +1,6 @@
 //! Searches the audit log for the entries of one turn. The log has no index by turn, because an index would cost a
-//! write for every call. The IDs of entries contain the time when they were written. So a search in a few likely time
-//! ranges finds them.
+//! write for every call. The IDs of entries contain the time when the entries were written. So a search in a few likely
+//! time ranges finds the entries.
 
 mod dead_letters;
 pub(crate) mod seals;
@@ -17,38 +17,32 @@ use crate::{Store, StoreError, TurnName};
 /// Entries per round trip.
 const PAGE: usize = 1_000;
 
-/// Where and what to search.
 #[derive(Debug, Clone)]
 pub struct AuditSearch {
-    /// Earliest time of an entry, ms by the store's clock.
+    /// Earliest time of an entry, by the store's clock.
     pub from_ms: i64,
-    /// Latest time of an entry, ms by the store's clock.
+    /// Latest time of an entry, by the store's clock.
     pub until_ms: i64,
-    /// Times after which entries are likely, in order. The search reads forward from each of them.
+    /// Times after which entries are likely, in order. The search reads forward from each time.
     pub likely_ms: Vec<i64>,
-    /// True to search backward from the end of the range first: the last entry of a turn is committed with the turn's
+    /// True to search backward from the end of the range first. The last entry of a turn is committed with the turn's
     /// end.
     pub from_the_end: bool,
     /// The position of the call, if only the entry of one call is wanted.
     pub position: Option<usize>,
     /// The number of entries that exist for the turn or call; `None` if unknown.
     pub expected: Option<usize>,
-    /// Maximum number of entries that are read.
     pub read_max: usize,
 }
 
-/// The result of a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditSearchResult {
-    /// The entries, JSON, in the order in which they were written.
+    /// JSON, in the order in which the entries were written.
     pub entries: Vec<String>,
-    /// True if no entry is missing.
     pub complete: bool,
-    /// Number of entries that were read.
     pub read: usize,
 }
 
-/// A search in progress.
 struct Search<'a> {
     store: &'a Store,
     needles: Vec<String>,
@@ -57,7 +51,6 @@ struct Search<'a> {
     read: usize,
 }
 
-/// The result of a search in one direction.
 #[derive(PartialEq, Eq)]
 enum SearchEnd {
     /// All entries are found, or there is nothing left to read in this direction.
@@ -146,7 +139,7 @@ impl Search<'_> {
         Ok(SearchEnd::ReadMax)
     }
 
-    /// Reads a page. Returns its last entry if more may follow.
+    /// Reads a page. Returns the last entry of the page if more entries may follow.
     async fn page(&mut self, range: Range) -> Result<Option<EntryId>, StoreError> {
         let page = self.store.seam().entries(&keys::audit(), &range).await?;
         self.read += page.len();
@@ -161,12 +154,12 @@ impl Search<'_> {
     }
 }
 
-/// The bound for entries from a time on, ms.
+/// The bound for entries at or after a time (ms).
 fn from_ms(at_ms: i64) -> Bound<EntryId> {
     Bound::Included(EntryId::new(format!("{}-0", at_ms.max(0))))
 }
 
-/// The bound for entries up to and including a time, ms.
+/// The bound for entries at or before a time (ms).
 fn upto_ms(at_ms: i64) -> Bound<EntryId> {
     Bound::Included(EntryId::new(format!("{}-{}", at_ms.max(0), u64::MAX)))
 }

@@ -1,4 +1,4 @@
-//! The number of waiting turns, slices and other items, by place. The gauges of a scrape and `doctor` use it.
+//! The number of waiting turns, slices and other items, by place. Metrics and `doctor` use these numbers.
 
 use tickfleet_core::call::approval;
 use tickfleet_core::keys::{self, limits};
@@ -11,7 +11,6 @@ use crate::reads::memory_usage::MemoryUsage;
 use crate::seam::inspect::{QueueState, Range, Vitals};
 use crate::{Store, StoreError, TurnName};
 
-/// Tenants per round trip.
 const TENANTS_MAX: usize = 1_000;
 /// Number of timers that are read to find throttle queues. The first turns of these queues are sampled for their age.
 const TIMERS_SAMPLED: usize = 256;
@@ -21,14 +20,11 @@ const TIMERS_SAMPLED: usize = 256;
 pub struct ShardBacklog {
     /// Undecided turns on the inbound stream: unread, or held by a scheduler.
     pub inbound: u64,
-    /// Undecided task messages.
     pub tasks: u64,
-    /// Unread slices, and turns that wait for their tenant's share of the slots. If there were more slots, these would
-    /// start.
+    /// Unread slices, and turns that wait for their tenant's share of the slots. More slots would let them start.
     pub ready: u64,
-    /// Unread slices whose earlier holder crashed. Each worker runs one of them at a time.
+    /// Unread slices whose earlier holder crashed. Each worker runs one such slice at a time.
     pub suspect: u64,
-    /// Slices that workers hold.
     pub running: u64,
     /// Turns that are parked until a retry.
     pub delayed: u64,
@@ -36,33 +32,28 @@ pub struct ShardBacklog {
     pub approval: u64,
     /// Turns of the requested tenants that wait in throttle queues, or whose end waits for the lease after a restart.
     pub parked: u64,
-    /// Timers: each belongs to a throttle queue or a turn.
+    /// Number of timers. Each timer belongs to a throttle queue or a turn.
     pub timers: u64,
-    /// Dead entries.
     pub dead: u64,
-    /// Audit entries.
     pub audit: u64,
-    /// Age of the oldest undecided inbound turn or task message, ms.
+    /// Age of the oldest undecided inbound turn or task message.
     pub oldest_inbound_ms: i64,
-    /// Age of the oldest unread slice, ms.
+    /// Age of the oldest unread slice.
     pub oldest_ready_ms: i64,
-    /// Age of the oldest unread slice whose earlier holder crashed, ms.
+    /// Age of the oldest unread slice whose earlier holder crashed.
     pub oldest_suspect_ms: i64,
-    /// Age of the oldest held slice, ms since its dispatch.
+    /// Age of the oldest held slice, counted from its dispatch.
     pub oldest_pending_ms: i64,
-    /// Age of the oldest turn in a sample of throttle queues, ms since the turn's admission.
+    /// Age of the oldest turn in a sample of throttle queues, counted from the turn's admission.
     pub oldest_parked_ms: i64,
-    /// Longest time that a turn has been parked until a retry, ms.
+    /// Longest time that a turn has been parked until a retry.
     pub oldest_delayed_ms: i64,
-    /// Longest time that an approval has been waiting, ms.
+    /// Longest time that an approval has been waiting.
     pub oldest_approval_ms: i64,
-    /// Age of the oldest dead entry, ms.
     pub oldest_dead_ms: i64,
-    /// Lateness of the oldest due timer, ms.
+    /// Lateness of the oldest due timer.
     pub late_ms: i64,
-    /// Shard time, ms.
     pub now_ms: i64,
-    /// The store's memory.
     pub memory: MemoryUsage,
     /// True if new work is refused because memory is nearly full.
     pub pressure: bool,
@@ -70,8 +61,9 @@ pub struct ShardBacklog {
 
 impl Store {
     /// Reads the waiting items, in a few round trips. Only counters and the ends of streams are read. Throttled turns
-    /// are counted only for `tenants`, from their counters. The limits `shares` divide the slots between tenants: turns
-    /// in the queues of these limits count as ready.
+    /// are counted only for `tenants`, from the tenants' counters.
+    ///
+    /// The limits `shares` divide the slots between tenants. Turns in the queues of these limits count as ready.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -102,7 +94,6 @@ impl Store {
         Ok(backlog)
     }
 
-    /// Adds timers, turns parked until a retry, and waiting approvals.
     async fn add_sets(&self, backlog: &mut ShardBacklog) -> Result<(), StoreError> {
         let sets = [keys::timers(), keys::parked(), approval::waiting()];
         let query = |set: SetKey| [Query::Size(set.clone()), Query::First { set, upto: None, count: 1 }];
@@ -119,8 +110,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the number of these tenants' unfinished turns and tasks without a dispatched slice, the number of turns
-    /// in the throttle queues of `shares`, and the names of these queues.
+    /// Counts the unfinished turns and tasks of these tenants without a dispatched slice. Also returns the number of
+    /// turns in the throttle queues of `shares`, and the names of these queues.
     async fn unfinished_and_not_out(
         &self,
         tenants: &[TenantId],
@@ -162,7 +153,7 @@ impl Store {
         Ok(queues.filter(|queue| !for_slots.contains(queue)).collect())
     }
 
-    /// When the oldest of the first turns in these throttle queues was admitted, ms of shard time.
+    /// The admission time of the oldest turn among the first turns of these throttle queues, in shard time (ms).
     async fn oldest_in(&self, queues: &[SetKey]) -> Result<Option<i64>, StoreError> {
         let mut oldest: Option<i64> = None;
         for some in queues.chunks(TENANTS_MAX) {

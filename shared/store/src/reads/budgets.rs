@@ -1,5 +1,3 @@
-//! The usage of agents, tenants and throttled turns.
-
 use tickfleet_core::keys::{self, TurnName, limits};
 use tickfleet_core::{CounterKey, CounterState, Query};
 
@@ -9,20 +7,17 @@ use crate::{Store, StoreError};
 /// The usage of an agent. The usage of a window is only valid until the window ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentBudget {
-    /// Calls used in the tick.
     pub tick_used: i64,
-    /// When the tick ends, ms of shard time.
+    /// When the tick ends, in shard time.
     pub tick_ends_ms: i64,
-    /// Calls used in the day.
     pub day_used: i64,
-    /// When the day ends, ms of shard time.
+    /// When the day ends, in shard time.
     pub day_ends_ms: i64,
-    /// When the tick began, ms of shard time.
+    /// When the tick began, in shard time.
     pub tick_began_ms: i64,
 }
 
 impl AgentBudget {
-    /// The usage from the counters of tick and day.
     pub(crate) fn of(tick: CounterState, day: CounterState) -> Self {
         Self {
             tick_used: amount(tick.used),
@@ -39,7 +34,6 @@ pub(crate) fn of_agent(agent: &str) -> [Query; 2] {
     [limits::TICK, limits::DAY].map(|limit| Query::Counter(CounterKey::new(limit, agent)))
 }
 
-/// An amount as a signed number.
 pub(crate) fn amount(used: u64) -> i64 {
     i64::try_from(used).unwrap_or(i64::MAX)
 }
@@ -47,32 +41,28 @@ pub(crate) fn amount(used: u64) -> i64 {
 /// The usage of an agent and its tenant, and a turn's position in its throttle queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetFacts {
-    /// Calls of the tick.
     pub tick_used: i64,
-    /// When the tick ends, ms of shard time.
+    /// When the tick ends, in shard time.
     pub tick_ends_ms: i64,
     /// True if the store has restarted since the tick began. Then no more calls are admitted in this tick.
     pub tick_is_closed: bool,
-    /// Calls of the day.
     pub day_used: i64,
-    /// When the day ends, ms of shard time.
+    /// When the day ends, in shard time.
     pub day_ends_ms: i64,
     /// Calls used by all agents of the tenant in the tenant's day.
     pub tenant_day_used: i64,
-    /// When the tenant's day ends, ms of shard time.
+    /// When the tenant's day ends, in shard time.
     pub tenant_day_ends_ms: i64,
-    /// Number of turns before this turn in its throttle queue. `None` if the turn is in no throttle queue.
+    /// Number of turns ahead of this turn in its throttle queue. `None` if the turn is in no throttle queue.
     pub ahead_on_lane: Option<u64>,
-    /// The counter that the throttle queue waits for.
     pub counter: Option<CounterFacts>,
 }
 
-/// The state of a counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CounterFacts {
     /// The amount used in the window: calls, or millionths of a unit.
     pub used: u64,
-    /// When the window ends, ms of shard time.
+    /// When the window ends, in shard time.
     pub ends_ms: i64,
     /// Permits in use, if the counter has no window.
     pub held: u64,

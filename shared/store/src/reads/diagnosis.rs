@@ -12,84 +12,72 @@ use super::{entry_ms, field, queues};
 use crate::seam::inspect::Entry;
 use crate::{Store, StoreError, TurnName};
 
-/// A shard's settings, clock, and processes.
 #[derive(Debug, Clone, Default)]
 pub struct ShardFacts {
-    /// Shard time, ms since the epoch.
+    /// Shard time in milliseconds since 1970.
     pub now_ms: i64,
     /// True if a process has announced a policy.
     pub used: bool,
-    /// Generation of the policy in force.
     pub policy_generation: u64,
-    /// Digest of the policy in force.
     pub policy_digest: String,
     /// Number of shards that the data was written with.
     pub shards: Option<u32>,
-    /// Shard time minus the store's clock, ms.
+    /// Shard time minus the store's clock.
     pub offset_ms: i64,
-    /// Number of times that the store's clock stepped back, and the size of the last step, ms.
+    /// Number of times that the store's clock stepped back, and the size of the last step in milliseconds.
     pub steps: (u64, i64),
     /// True if new work is refused because memory is short.
     pub pressure: bool,
-    /// The processes that have sent a heartbeat and not signed off. The value is the end of the lease, ms of shard
-    /// time.
+    /// The processes that have sent a heartbeat and not signed off, each with the end of its lease in shard time (ms).
     pub beats: HashMap<String, i64>,
-    /// By process: a prefix of the digest of its policy.
+    /// A prefix of the digest of each process's policy.
     pub policies: HashMap<String, String>,
     /// Tools that are switched off at run time.
     pub tools_off: Vec<String>,
-    /// Consumers of the queues.
     pub consumers: Vec<ConsumerFacts>,
 }
 
 impl ShardFacts {
-    /// True if no process has ever used the shard.
     #[must_use]
     pub fn is_new(&self) -> bool {
         !self.used && self.beats.is_empty()
     }
 }
 
-/// A consumer of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerFacts {
     /// The queue (`turns`, `ready:normal`).
     pub stream: String,
-    /// Its name.
     pub name: String,
-    /// Number of entries that it holds.
+    /// Number of entries that the consumer holds.
     pub pending: u64,
-    /// Time since it last took an entry, ms.
+    /// Time since the consumer last took an entry.
     pub idle_ms: i64,
 }
 
-/// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Its ID in the log of dead letters.
+    /// The ID in the log of dead letters.
     pub id: String,
-    /// When it was added, ms since the epoch.
+    /// When the dead letter was added, in milliseconds since 1970.
     pub at_ms: i64,
-    /// The stream of origin.
     pub from: String,
-    /// The ID of the entry in that stream.
+    /// The ID of the entry in the stream of origin.
     pub entry: String,
-    /// The reason, a stable word.
+    /// A stable word.
     pub reason: String,
     /// The tenant of the entry, if known.
     pub tenant: String,
-    /// The beginning of the entry's message.
     pub raw: String,
 }
 
 /// The progress of a turn whose ID was given by a producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GivenIdProgress {
-    /// It waits for a scheduler.
+    /// The turn waits for a scheduler.
     Queued,
-    /// It was admitted.
     Admitted,
-    /// It has ended, or was rejected.
+    /// The turn has ended, or was rejected.
     Ended,
 }
 
@@ -102,8 +90,6 @@ impl Store {
         Ok(self.record_of::<Policies>(&policy::key()).await?.map(|stored| stored.value.shards))
     }
 
-    /// Reads the settings of the shard, its clock, its consumers and their heartbeats.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn facts(&self) -> Result<ShardFacts, StoreError> {
@@ -145,7 +131,6 @@ impl Store {
         Ok(parts.iter().filter_map(off).collect())
     }
 
-    /// The consumers of a queue.
     async fn consumers_of(&self, queue: &StreamKey) -> Result<Vec<ConsumerFacts>, StoreError> {
         let consumers = self.seam().consumers(queue).await?;
         let consumer = |one: crate::seam::Consumer| ConsumerFacts {
@@ -165,7 +150,7 @@ impl Store {
         self.consumers_of(&StreamKey::new(queue)).await
     }
 
-    /// Returns true if an inbound entry still exists. Then no scheduler has decided about it.
+    /// Returns true if an inbound entry still exists. Then no scheduler has decided about the entry.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -199,7 +184,7 @@ impl Store {
         Ok(self.seam().vitals().await?.shard.pressure)
     }
 
-    /// Shard time minus the store's clock, ms.
+    /// Shard time minus the store's clock.
     ///
     /// # Errors
     /// [`StoreError`].

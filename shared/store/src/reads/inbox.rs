@@ -1,8 +1,10 @@
 //! A producer's access to its replies: reads an inbox, and removes the replies that were read.
 //!
-//! An inbox is a log with one reader, which keeps its own position. A store that has lost its last writes, and whose
-//! clock is behind, gives new entries IDs below the position. So if the reader receives nothing, or replies are
-//! missing, it reads the inbox again from the start. Replies are removed by the IDs of their entries.
+//! An inbox is a log with one reader, and the reader keeps its own position. If a store has lost its last writes, and
+//! its clock is behind, new entries get IDs below this position. So if the reader receives nothing, or if replies are
+//! missing, the reader starts again from the beginning of the inbox.
+//!
+//! Replies are removed by the IDs of their entries.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,34 +16,28 @@ use super::field;
 use crate::seam::inspect::{Entry, FollowRequest, Range};
 use crate::{Store, StoreError};
 
-/// Entries per read.
 const COUNT: usize = 128;
-/// Maximum duration of one blocking read.
 const BLOCK_MAX: Duration = Duration::from_secs(5);
-/// Entries per transaction.
 const REMOVED_MAX: usize = 256;
 
-/// A reply in an inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboxEntry {
-    /// Its entry.
+    /// The ID of the entry.
     pub id: String,
     /// The reply's number within the inbox, from 1 without gaps; 0 if the reply has no number.
     pub seq: u64,
-    /// The reply, JSON.
+    /// JSON.
     pub reply: String,
 }
 
-/// Reads an inbox from its start.
 #[derive(Debug)]
 pub struct InboxReader {
     store: Store,
     inbox: StreamKey,
     /// The last entry that was read. `None` before the first one.
     last: Option<EntryId>,
-    /// The number of the last reply that was read.
     seq: u64,
-    /// Entries that were read and are not yet removed, each with its number.
+    /// Entries that were read but not yet removed, each with its number.
     kept: BTreeSet<(String, u64)>,
     /// True while the inbox is read again from its start.
     looks_back: bool,
@@ -57,7 +53,7 @@ impl Store {
     }
 
     /// Removes an inbox with its replies. Callers use this for an inbox that they created for one question. A later
-    /// reply creates the inbox again; it then stays until it expires.
+    /// reply creates a new inbox, which stays until it expires.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -71,15 +67,14 @@ impl Store {
     }
 }
 
-/// The log of an inbox.
 fn stream_of(tenant: &TenantId, inbox: &InboxName) -> StreamKey {
     let keys = keys::inbox(tenant, inbox);
     StreamKey::new(format!("replies:{}:{}", keys.tenant, keys.inbox))
 }
 
 impl InboxReader {
-    /// Waits for new replies: for at most `block`, and never longer than five seconds. May return an empty list before
-    /// the time is over.
+    /// Waits for new replies: for at most `block`, and never longer than five seconds. Can return an empty list
+    /// earlier.
     ///
     /// # Errors
     /// [`StoreError`]; the next read continues without a gap.

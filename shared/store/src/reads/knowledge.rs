@@ -14,28 +14,21 @@ use crate::{Store, StoreError, TurnName};
 /// Generations and sizes of an agent's knowledge. If a generation is unchanged, the contents are unchanged, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KnowledgeState {
-    /// The generation of the tenant's documents; 0 if it never had any.
+    /// The generation of the tenant's documents; 0 if the tenant never had a document.
     pub documents: u64,
-    /// Size of the documents, bytes.
     pub bytes: u64,
-    /// The generation of the agent's memories.
     pub memories: u64,
-    /// Size of the memories, bytes.
     pub memory_bytes: u64,
 }
 
-/// An entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// Its ID in the log.
     pub id: String,
-    /// The entry, JSON.
+    /// JSON.
     pub json: String,
 }
 
 impl Store {
-    /// The generations of a tenant's documents and an agent's memories.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn knowledge_state(
@@ -107,8 +100,8 @@ impl Store {
         Ok(memories)
     }
 
-    /// Entries of the audit log, the newest first. If `before` is given, only older entries. If `after` is given, only
-    /// newer entries.
+    /// Entries of the audit log, the newest first. If `before` is given, only older entries are returned. If `after` is
+    /// given, only newer entries are returned.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -15,10 +15,9 @@ use crate::{Store, StoreError, TurnName};
 /// Approximate number of counters per round trip.
 const PAGE: usize = 500;
 
-/// The counters of a limit in a shard, or some of them.
+/// Some or all counters of a limit in a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenCounters {
-    /// By name.
     pub counters: BTreeMap<String, CounterFacts>,
     /// True if these are all counters of the limit.
     pub complete: bool,
@@ -27,15 +26,15 @@ pub struct SeenCounters {
 /// The call budget of an unfinished task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskBudget {
-    /// The task, `<tenant>:<task>`.
+    /// `<tenant>:<task>`.
     pub task: String,
-    /// The agent that runs it.
+    /// The agent that runs the task.
     pub agent: String,
     /// Calls that the task has used, or has given to tasks that it delegated.
     pub used: i64,
     /// Calls that the task was given.
     pub allowed: i64,
-    /// Its deadline, ms of shard time.
+    /// The deadline in shard time.
     pub deadline_ms: i64,
 }
 
@@ -70,8 +69,8 @@ impl Store {
         Ok((seen, false))
     }
 
-    /// The usage of agents by name (`tenant:agent`). The flag is true if these are all agents. The last page may exceed
-    /// `seen_max`.
+    /// The usage of agents by name (`tenant:agent`). The flag is true if these are all agents. The number of agents can
+    /// exceed `seen_max` because pages are read as a whole.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -104,7 +103,7 @@ impl Store {
         Ok(seen)
     }
 
-    /// For each of these tenants: the calls of its day, and when the day ends, ms of shard time.
+    /// For each of these tenants, returns the number of calls in its day, and the end of the day in shard time (ms).
     ///
     /// # Errors
     /// [`StoreError`].
@@ -163,8 +162,6 @@ impl Store {
         Ok((budgets, names.len() as u64, complete))
     }
 
-    /// The number of turns in the throttle queues of an agent (`tenant:agent`).
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn waiting_on(&self, agent: &str) -> Result<u64, StoreError> {

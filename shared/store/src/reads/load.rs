@@ -11,7 +11,6 @@ use super::nodes::NodeView;
 use super::{members, worker_queues};
 use crate::{Store, StoreError, worker_of};
 
-/// The slots and slices of a fleet in a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FleetLoad {
     /// Slots of all workers with a lease.
@@ -20,19 +19,16 @@ pub struct FleetLoad {
     pub out: u64,
     /// Number of slices that workers have ever taken.
     pub read: Option<u64>,
-    /// Shard time, ms.
     pub now_ms: i64,
 }
 
-/// The workers of a shard.
 #[derive(Debug, Clone, Default)]
 pub struct ShardWorkers {
-    /// Consumers of workers that are alive, or stopped minutes ago, by name.
+    /// Consumers of workers that are alive or stopped a few minutes ago, by name.
     pub consumers: Vec<NodeView>,
     /// The operator and reason of each drained worker, by the worker's name. Some of these workers may not exist any
     /// more.
     pub drained: BTreeMap<String, Pause>,
-    /// Shard time, ms.
     pub now_ms: i64,
 }
 
@@ -52,8 +48,6 @@ impl Store {
         Ok(FleetLoad { slots, out, read: Some(read), now_ms })
     }
 
-    /// Reads the workers of the shard.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn workers(&self) -> Result<ShardWorkers, StoreError> {

@@ -1,11 +1,9 @@
-//! How full Redis's memory is.
-
 /// Redis's memory use, as the server reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryUsage {
     /// Bytes in use.
     pub used: u64,
-    /// `maxmemory`, bytes; 0 means unlimited.
+    /// `maxmemory` in bytes; 0 means unlimited.
     pub max: u64,
 }
 
@@ -18,7 +16,6 @@ impl MemoryUsage {
     }
 }
 
-/// Parses the reply to `INFO memory`.
 pub(crate) fn memory_of(info: &str) -> MemoryUsage {
     let read = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

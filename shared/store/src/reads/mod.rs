@@ -30,36 +30,33 @@ pub(crate) fn worker_queues() -> impl Iterator<Item = StreamKey> {
     Priority::ALL.into_iter().map(keys::ready).chain(suspects)
 }
 
-/// All queues of a shard: the inbound streams and the queues of workers.
 pub(crate) fn queues() -> Vec<StreamKey> {
     [keys::turns(), keys::tasks()].into_iter().chain(worker_queues()).collect()
 }
 
-/// When an entry was written, ms by the store's clock, which numbers entries. `None` if the text is not an entry ID.
+/// When an entry was written, in milliseconds by the store's clock, which numbers entries. `None` if the text is not an
+/// entry ID.
 #[must_use]
 pub fn entry_ms(id: &str) -> Option<i64> {
     id.split_once('-')?.0.parse().ok()
 }
 
-/// Age of an entry, ms; 0 if `entry` is `None`.
+/// Age of an entry in milliseconds. 0 if `entry` is `None`.
 pub(crate) fn age(entry: Option<&EntryId>, clock_ms: i64) -> i64 {
     entry.and_then(|entry| entry_ms(entry.as_str())).map_or(0, |at| (clock_ms - at).max(0))
 }
 
-/// Shard time that a place stands for, ms.
+/// The shard time (ms) that a place stands for.
 pub(crate) fn place_ms(place: u64) -> i64 {
     i64::try_from(place).unwrap_or(i64::MAX)
 }
 
 impl Store {
-    /// Reads the values of queries in one round trip.
     pub(crate) async fn values(&self, queries: &[Query]) -> Result<std::vec::IntoIter<Value>, StoreError> {
         Ok(self.seam().read(queries).await?.into_iter())
     }
 }
 
-/// Reads a record from the value of a query.
-///
 /// # Errors
 /// [`StoreError::Undecided`] if the record cannot be read.
 pub(crate) fn stored<T: Record>(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<T>>, StoreError> {
@@ -71,17 +68,15 @@ pub(crate) fn stored<T: Record>(key: &RecordKey, value: Option<Value>) -> Result
     }
 }
 
-/// The number of members in a value.
 pub(crate) fn size(value: Option<Value>) -> u64 {
     if let Some(Value::Size(size)) = value { size } else { 0 }
 }
 
-/// The place of a member, as shard time, ms.
+/// The place of a member, as shard time (ms).
 pub(crate) fn place(value: Option<Value>) -> Option<i64> {
     if let Some(Value::Place(place)) = value { place.map(place_ms) } else { None }
 }
 
-/// The members in a value, with their places.
 pub(crate) fn members(value: Option<Value>) -> Vec<(std::sync::Arc<str>, u64)> {
     if let Some(Value::Members(members)) = value { members } else { Vec::new() }
 }

@@ -8,23 +8,21 @@ use crate::{Store, StoreError};
 
 pub use tickfleet_core::workers::Slots;
 
-/// Maximum number of consumers per read.
 const CONSUMERS_MAX: usize = 10_000;
-/// A consumer is omitted if its lease ended longer ago than this, ms.
+/// A consumer is omitted if its lease ended more than this number of milliseconds ago.
 const GONE_MS_MAX: i64 = 300_000;
 
-/// A scheduler or worker of the shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
-    /// Its name: `s-…` for a scheduler, `w-…` for a worker.
+    /// `s-…` for a scheduler, `w-…` for a worker.
     pub name: String,
-    /// Time since its last heartbeat, ms.
+    /// Time since the last heartbeat.
     pub beat_age_ms: Option<i64>,
-    /// Remaining time of its lease, ms; negative after the end of the lease.
+    /// Remaining time of the lease; negative after the end of the lease.
     pub lease_left_ms: i64,
-    /// Its slots; `None` for a scheduler.
+    /// `None` for a scheduler.
     pub slots: Option<Slots>,
-    /// True if it takes no new work.
+    /// True if the node takes no new work.
     pub drained: bool,
 }
 

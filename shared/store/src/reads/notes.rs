@@ -8,13 +8,13 @@ use tickfleet_core::turn::Note;
 /// A failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct FailedAttempt {
-    /// When it failed, ms of shard time.
+    /// When the attempt failed, in shard time (ms).
     pub at_ms: i64,
     /// The call's position.
     pub position: usize,
     /// The number of the attempt, from 1. 0 for an outcome query about a call whose outcome is unknown.
     pub attempt: u32,
-    /// The delay before the next attempt, ms.
+    /// The delay before the next attempt (ms).
     pub delay_ms: i64,
     /// Why the attempt failed.
     pub cause: String,
@@ -23,13 +23,13 @@ pub struct FailedAttempt {
 /// Consecutive waits of a call for a circuit breaker or a paused tool.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct BreakerWait {
-    /// When the first wait began, ms of shard time.
+    /// When the first wait began, in shard time (ms).
     pub at_ms: i64,
     /// The call's position.
     pub position: usize,
     /// Number of consecutive waits.
     pub times: u32,
-    /// When the last wait ends, ms of shard time.
+    /// When the last wait ends, in shard time (ms).
     pub until_ms: i64,
     /// Why the call waits.
     pub why: String,
@@ -55,7 +55,6 @@ fn admission(note: &Note) -> Option<AdmissionNote> {
     Some(AdmissionNote { at_ms: *at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap })
 }
 
-/// The failed attempts of a turn.
 #[must_use]
 pub fn failed_attempts(notes: &[Note]) -> Vec<FailedAttempt> {
     let failed = |note: &Note| match note {
@@ -71,7 +70,6 @@ pub fn failed_attempts(notes: &[Note]) -> Vec<FailedAttempt> {
     notes.iter().filter_map(failed).collect()
 }
 
-/// The waits of a turn for circuit breakers and paused tools.
 #[must_use]
 pub fn breaker_waits(notes: &[Note]) -> Vec<BreakerWait> {
     notes.iter().filter_map(breaker_wait).collect()

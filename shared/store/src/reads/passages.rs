@@ -4,7 +4,6 @@
 use tickfleet_model::knowledge::{Passage, Passages};
 use tickfleet_model::limits;
 
-/// Writes the stored format.
 pub(crate) fn write(passages: &Passages) -> Vec<u8> {
     let mut bytes = serde_json::to_vec(&passages.passages).unwrap_or_default();
     // In JSON, line breaks within texts are escaped, so the first line break ends the JSON.

@@ -17,7 +17,7 @@ const STAND_INS: [(&str, &str); 3] =
 pub struct ServerFacts {
     /// `Redis`, `Valkey`, or another compatible product.
     pub product: String,
-    /// Its version, `7.0.15`.
+    /// For example `7.0.15`.
     pub version: String,
     /// `standalone`, `cluster` or `sentinel`.
     pub mode: String,
@@ -39,7 +39,7 @@ pub struct ServerFacts {
     pub save: Option<String>,
     /// Number of the server's replicas; `None` if it does not report this.
     pub replicas: Option<u64>,
-    /// Its clock, ms since the epoch.
+    /// The server's clock in milliseconds since 1970.
     pub time_ms: i64,
     /// Whether the user `default` may run the commands of the append-only file; see [`Pool::default_user`].
     pub default_user: DefaultUser,
@@ -51,14 +51,14 @@ pub struct ServerFacts {
 /// the permissions of this user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DefaultUser {
-    /// The server does not have the command that checks it.
+    /// The server lacks the command that checks the permissions.
     #[default]
     Untold,
-    /// The user of this connection is not permitted to check this.
+    /// The user of this connection is not permitted to check the permissions.
     NotAllowed,
-    /// The user `default` may run these commands.
+    /// The user `default` is permitted to run these commands.
     Loads,
-    /// The user `default` may not run these commands. The text is the reason.
+    /// The user `default` is not permitted to run these commands. The text is the reason.
     Refuses(String),
 }
 
@@ -72,8 +72,6 @@ impl ServerFacts {
 }
 
 impl Pool {
-    /// Reads the server's report about itself.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn server(&self) -> Result<ServerFacts, StoreError> {
@@ -92,7 +90,7 @@ impl Pool {
         })
     }
 
-    /// One of the server's settings; `None` if the server does not have the setting.
+    /// The value of a setting. `None` if the server does not have the setting.
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
         let command = redis::cmd("CONFIG").arg("GET").arg(name).to_owned();
         Ok(self.query::<HashMap<String, String>>("setting", &command).await?.remove(name))
@@ -131,7 +129,7 @@ impl Pool {
         Ok(DefaultUser::Loads)
     }
 
-    /// The time of the server's clock, ms since the epoch.
+    /// The server's time in milliseconds since 1970.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -140,7 +138,8 @@ impl Pool {
         Ok(seconds * 1_000 + micros / 1_000)
     }
 
-    /// Loads the commit function. If the server does not support or permit functions, loads its text as a script.
+    /// Loads the commit function. If the server does not support or permit functions, loads the function's text as a
+    /// script.
     ///
     /// # Errors
     /// [`StoreError::Verb`] if the server compiles neither.
@@ -157,8 +156,10 @@ impl Pool {
 
 impl Store {
     /// Checks that the primary of the shard replies, and accepts writes and commits. The only effect is that shard time
-    /// advances. The test write is a `SET` of the shard's bare prefix, only if that key exists, and it never does. Full
-    /// memory does not count as a failure, because accepted work still runs.
+    /// advances.
+    ///
+    /// The test write is a `SET` of the shard's bare prefix on condition that this key exists. The key never exists.
+    /// Full memory does not count as a failure, because accepted work still runs.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::refusal`] has the reason of a refusal.

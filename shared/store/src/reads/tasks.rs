@@ -1,5 +1,3 @@
-//! The tasks of a tenant, and the progress of one.
-
 use tickfleet_core::task::step::part;
 use tickfleet_core::turn::{State, Turn};
 use tickfleet_core::{Query, Value, keys};
@@ -9,17 +7,16 @@ use super::turn_view::read_turn;
 use super::{place, text};
 use crate::{Store, StoreError, TurnName};
 
-/// Entries of a history per read.
 const STEPS_READ: usize = 32;
 
 /// The progress of a task, for callers that poll it.
 #[derive(Debug, Clone, Default)]
 pub struct TaskSteps {
-    /// Entries of its history, beginning with the requested entry: at most about 32.
+    /// At most about 32 entries of the history, beginning with the requested entry.
     pub steps: Vec<String>,
-    /// The record of the task. `None` if the task has ended, or is unknown.
+    /// `None` if the task has ended or is unknown.
     pub live: Option<Turn>,
-    /// When its timer is due, ms of shard time.
+    /// When the task's timer is due, in shard time.
     pub timer_ms: Option<i64>,
     /// True if the task has ended, and its record is kept.
     pub ended: bool,
@@ -28,9 +25,8 @@ pub struct TaskSteps {
 /// An unfinished turn, and the next evaluation of its throttle queue.
 #[derive(Debug, Clone)]
 pub struct ThrottledTurn {
-    /// Its record.
     pub turn: Turn,
-    /// When its throttle queue is evaluated next, ms of shard time. `None` if the turn is in no throttle queue.
+    /// When the turn's throttle queue is evaluated next, in shard time. `None` if the turn is in no throttle queue.
     pub due_ms: Option<i64>,
 }
 

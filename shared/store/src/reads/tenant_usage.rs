@@ -8,10 +8,9 @@ use super::budgets::{AgentBudget, of_agent};
 use super::counter;
 use crate::{Store, StoreError};
 
-/// The usage of a tenant in its shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TenantUsage {
-    /// Shard time, ms since the epoch.
+    /// Shard time in milliseconds since 1970.
     pub now_ms: i64,
     /// Unfinished turns and tasks.
     pub unfinished: u64,
@@ -19,7 +18,7 @@ pub struct TenantUsage {
     pub out: u64,
     /// Calls of all the tenant's agents in its current day; 0 if the last day with calls has ended.
     pub day_used: u64,
-    /// When the current day ends, ms of shard time. `None` if no call was counted in it.
+    /// When the current day ends, in shard time. `None` if no call was counted on this day.
     pub day_ends_ms: Option<i64>,
     /// The usage of the requested agents, in their order. All zero for an agent that has never made a call.
     pub agents: Vec<AgentBudget>,

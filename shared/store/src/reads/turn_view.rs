@@ -1,5 +1,3 @@
-//! The records of turns and tasks.
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -21,47 +19,45 @@ const KEYS_PER_STEP: usize = 128;
 /// An unfinished turn or task.
 #[derive(Debug, Clone)]
 pub struct LiveTurn {
-    /// Its record.
     pub turn: Turn,
-    /// The reason of its cancellation, if one was requested.
+    /// Why cancellation was requested, if it was.
     pub canceled: Option<String>,
-    /// The entry of its slice, while the slice is waiting on a queue or held by a consumer.
+    /// The entry of the turn's slice, while the slice waits on a queue or a consumer holds it.
     pub entry: Option<EntryId>,
-    /// The known calls, JSON, by position.
+    /// The known calls as JSON, by position.
     pub calls: Vec<Option<String>>,
-    /// The results so far, JSON, in the order of the calls.
+    /// The results so far as JSON, in the order of the calls.
     pub results: Vec<String>,
-    /// When its timer is due, ms of shard time.
+    /// When the turn's timer is due, in shard time.
     pub timer_ms: Option<i64>,
-    /// When its throttle queue is evaluated next, ms of shard time. `None` if the turn is in no throttle queue.
+    /// When the turn's throttle queue is evaluated next, in shard time. `None` if the turn is in no throttle queue.
     pub throttle_due_ms: Option<i64>,
-    /// The consumer that holds its slice, if any.
     pub holder: Option<String>,
-    /// Time since the consumer took the slice, ms.
+    /// Time since the consumer took the slice.
     pub held_ms: Option<i64>,
 }
 
 impl LiveTurn {
-    /// Its next call without a result, JSON.
+    /// The next call without a result, as JSON.
     #[must_use]
     pub fn next_call(&self) -> Option<&str> {
         self.calls.get(self.turn.position)?.as_deref()
     }
 
-    /// Its first call, JSON: the work of a task.
+    /// The first call as JSON. The first call of a task is the task's work.
     #[must_use]
     pub fn first_call(&self) -> Option<&str> {
         self.calls.first()?.as_deref()
     }
 
-    /// The tools of its calls without a result. An unreadable call is omitted.
+    /// The tools of the calls without a result. Unreadable calls are omitted.
     #[must_use]
     pub fn tools_left(&self) -> BTreeSet<String> {
         let calls = self.calls.iter().skip(self.turn.position).flatten();
         calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
     }
 
-    /// The queue of its slices, as shown to people. The other queue, for redelivery after a crash, is ignored.
+    /// The queue of the turn's slices, for display. The separate queue for redelivery after a crash is ignored.
     #[must_use]
     pub fn queue(&self, tenant: &TenantId) -> String {
         match self.turn.destination {
@@ -73,20 +69,16 @@ impl LiveTurn {
     }
 }
 
-/// The known state of a turn or task.
 #[derive(Debug, Clone)]
 pub enum TurnView {
-    /// It has not ended.
     Live(Box<LiveTurn>),
-    /// It has ended, and its record is kept.
+    /// The turn has ended, and its record is kept.
     Finished(Box<Finished>),
-    /// Unknown: it was never admitted, or its record has expired.
+    /// The turn was never admitted, or its record has expired.
     Unknown,
 }
 
 impl Store {
-    /// The complete known state of a turn or task.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn turn_view(&self, name: &TurnName) -> Result<TurnView, StoreError> {
@@ -105,7 +97,7 @@ impl Store {
     pub async fn record(&self, name: &TurnName) -> Result<TurnView, StoreError> {
         let record = name.record();
         let finished = name.finished();
-        // In this order: a turn that ends between two of the reads is found as finished.
+        // The order matters: if a turn ends between two of these reads, the turn is found as finished.
         let queries = [
             Query::Record(record.clone()),
             Query::AllParts(record.clone()),
@@ -170,7 +162,7 @@ impl Store {
         Ok(())
     }
 
-    /// The agent of an unfinished task, its grant, and its deadline, ms of shard time.
+    /// The agent of an unfinished task, the task's grant, and its deadline in shard time (ms).
     ///
     /// # Errors
     /// [`StoreError`].
@@ -232,7 +224,7 @@ impl Store {
     }
 }
 
-/// The record of a turn. If only the store knows the counters of its last admission, they are added to the record.
+/// Reads the record of a turn. If the counters of its last admission are only in the stamp, adds them to the record.
 pub(super) fn read_turn(key: &RecordKey, value: Option<Value>) -> Result<Option<Stored<Turn>>, StoreError> {
     let mut stored: Option<Stored<Turn>> = super::stored(key, value)?;
     if let Some(stored) = &mut stored

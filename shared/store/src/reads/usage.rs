@@ -23,12 +23,10 @@ pub struct Used {
     pub cost: u64,
 }
 
-/// The usage of a tenant on one of its days.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DayUsage {
-    /// The start of the day, ms of shard time.
+    /// The start of the day in shard time.
     pub day_ms: i64,
-    /// The sum over all agents.
     pub total: Used,
     /// The usage by agent. If a day has more agents than the maximum, the others share the name `~`.
     pub agents: BTreeMap<String, Used>,
@@ -47,8 +45,8 @@ impl Used {
 }
 
 impl Store {
-    /// The model usage of a tenant in these days. A day is given by its start, ms of shard time
-    /// ([`day_bounds`](tickfleet_model::day::day_bounds) of the tenant's time zone). A day without usage is all zero.
+    /// The model usage of a tenant on these days. Each day is given by its start in shard time (ms), as returned by
+    /// [`day_bounds`](tickfleet_model::day::day_bounds) for the tenant's time zone. A day without usage is all zero.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -67,7 +65,6 @@ impl Store {
         Ok(found)
     }
 
-    /// The amounts of all counters of a limit.
     async fn amounts_of(&self, limit: &str) -> Result<BTreeMap<String, u64>, StoreError> {
         let mut amounts = BTreeMap::new();
         let mut cursor = 0;

@@ -1,10 +1,7 @@
-//! Converts Redis replies into values of this crate.
-
 use redis::Value;
 
 use crate::StoreError;
 
-/// A text from any kind of reply.
 pub(crate) fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -25,7 +22,6 @@ pub(crate) fn into_text(value: Value) -> Option<String> {
     }
 }
 
-/// A number from any kind of reply.
 pub(crate) fn number_of(value: &Value) -> Option<i64> {
     match value {
         Value::Int(n) => Some(*n),

@@ -29,28 +29,24 @@ use crate::Confirmed;
 use crate::StoreError;
 use inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
 
-/// The consumer group of every queue.
 pub const GROUP: &str = "workers";
 
 /// The state of a shard, as every commit returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ShardState {
-    /// Shard time, ms.
+    /// Shard time in milliseconds.
     pub now_ms: i64,
-    /// Number of the restart epoch.
     pub epoch: u64,
-    /// When the epoch began, ms of shard time; 0 for the first epoch.
+    /// When the epoch began, in shard time (ms). The first epoch has 0.
     pub epoch_began_ms: i64,
     /// Generation of the policy.
     pub policy: u64,
-    /// Generation of the run-time settings.
     pub settings: u64,
     /// True if memory was short at the last sample.
     pub pressure: bool,
 }
 
 impl ShardState {
-    /// The input of a decision in this state of the shard.
     #[must_use]
     pub const fn context(&self, version: Version) -> Context {
         Context {
@@ -64,40 +60,32 @@ impl ShardState {
     }
 }
 
-/// The result of a batch of transactions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchResult {
-    /// The shard's state after the batch.
     pub shard: ShardState,
     /// One result for each transaction, in order.
     pub results: Vec<Result<Committed, Conflict>>,
 }
 
-/// A blocking read of queues.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TakeRequest {
-    /// The name of the consumer. The consumer holds the entries until a transaction acknowledges them.
+    /// This consumer holds the entries until a transaction acknowledges them.
     pub consumer: Arc<str>,
-    /// The queues, in order of preference.
+    /// In order of preference.
     pub queues: Vec<StreamKey>,
     /// Maximum number of entries, over all queues.
     pub count: usize,
-    /// Maximum wait for the first entry, ms; 0 does not wait.
+    /// Maximum wait for the first entry, in milliseconds. If this is 0, the call does not wait.
     pub wait_ms: u64,
 }
 
-/// An entry that was taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenEntry {
-    /// The queue.
     pub queue: StreamKey,
-    /// The entry.
     pub entry: EntryId,
-    /// Its fields.
     pub fields: Fields,
 }
 
-/// The number of entries of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct QueueCounts {
     /// Entries that no consumer has taken.
@@ -106,32 +94,29 @@ pub struct QueueCounts {
     pub held: u64,
 }
 
-/// A consumer of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Consumer {
-    /// Its name.
     pub name: Arc<str>,
-    /// Entries that it holds.
     pub held: u64,
-    /// Time since the consumer's last take, ms. If a store in memory has seen no take since its start, this is the time
-    /// since its start.
+    /// Time since the consumer's last take. If a store in memory has seen no take since its start, this is the time
+    /// since that start.
     pub idle_ms: i64,
 }
 
-/// The bounds of a log or inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TrimBounds {
-    /// Maximum age of entries, ms, by the store's clock, which numbers them; 0 means unlimited.
+    /// Maximum age of entries by the store's clock, which numbers the entries. 0 means unlimited.
     pub age_ms: i64,
     /// Maximum number of entries; the oldest are removed first; 0 means unlimited.
     pub entries: u64,
     /// The ID of the last entry that the readers have confirmed, as `<ms> << 64 | <sequence>`. Entries up to this ID
-    /// are removed. If the stream has never reached this ID, the store has lost entries, and the present entries are
-    /// new to the readers. Then no entry is removed because of this bound.
+    /// are removed.
+    ///
+    /// If the stream has never reached this ID, the store has lost entries, and the readers have not read the present
+    /// entries. Then this bound removes nothing.
     pub read_upto: Option<u128>,
 }
 
-/// A shard of a store.
 #[async_trait]
 pub trait Store: Send + Sync {
     /// Answers queries, in order, in one round trip. Reads run no script, and are not isolated from each other. The
@@ -154,7 +139,7 @@ pub trait Store: Send + Sync {
         at_most: Duration,
     ) -> Result<(BatchResult, Confirmed), StoreError>;
 
-    /// Takes entries from queues. The consumer holds the entries until a transaction acknowledges them.
+    /// The consumer holds the entries until a transaction acknowledges them.
     async fn take(&self, take: &TakeRequest) -> Result<Vec<TakenEntry>, StoreError>;
 
     /// Returns the shard's state. The call also advances the shard's clock.
@@ -162,10 +147,8 @@ pub trait Store: Send + Sync {
         Ok(self.commit(&[]).await?.shard)
     }
 
-    /// Creates missing queues and their groups.
     async fn ensure_queues(&self, queues: &[StreamKey]) -> Result<(), StoreError>;
 
-    /// The number of waiting and held entries of a queue.
     async fn backlog(&self, queue: &StreamKey) -> Result<QueueCounts, StoreError>;
 
     /// The consumers of a queue, by name. Consumers without entries may be omitted.
@@ -175,27 +158,26 @@ pub trait Store: Send + Sync {
     /// exist.
     async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError>;
 
-    /// Trims a log or an inbox. Returns the number of removed entries.
     async fn trim(&self, log: &StreamKey, keep: TrimBounds) -> Result<u64, StoreError>;
 
     /// Finds delivered entries whose consumer was deleted, among the oldest entries of a queue. Assigns at most `count`
-    /// of them to `consumer`, and returns their number. A store in memory never has such entries.
+    /// of these entries to `consumer`, and returns their number. A store in memory never has such entries.
     async fn adopt_lost(&self, _queue: &StreamKey, _consumer: &str, _count: usize) -> Result<usize, StoreError> {
         Ok(0)
     }
 
-    /// Returns the ID up to which all consumer groups of an inbox's readers have acknowledged all entries, in the
-    /// format of [`TrimBounds::read_upto`]. `None` if the inbox has no such groups. A store in memory never has such
-    /// groups.
+    /// Returns the ID up to which all consumer groups of an inbox's readers have acknowledged all entries.
+    /// [`TrimBounds::read_upto`] has the same format. Returns `None` if the inbox has no such groups, as in every store
+    /// in memory.
     async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
         Ok(None)
     }
 
-    /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::Calm`] checks. Returns the bytes in use and
-    /// the bound (0 means unlimited).
+    /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::Calm`] checks. Returns two numbers of bytes:
+    /// in use, and allowed (0 means unlimited).
     async fn sample_memory(&self) -> Result<(u64, u64), StoreError>;
 
-    /// Approximate size of a stream, bytes.
+    /// Approximate size of a stream in bytes.
     async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError>;
 
     /// A page of about `count` records whose keys begin with `prefix`, and the cursor of the next page. Cursor 0 begins
@@ -219,13 +201,13 @@ pub trait Store: Send + Sync {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError>;
 
-    /// Members of a set in reverse order: skips the last `skip` members, and returns up to `count` members before them.
+    /// Members of a set in reverse order. Skips the last `skip` members, and returns up to `count` members before the
+    /// skipped ones.
     async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError>;
 
     /// The number of members of the set before `member`. `None` if `member` is not in the set.
     async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError>;
 
-    /// Entries of a stream.
     async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError>;
 
     /// Entries of a stream, and the stream's counts at the same moment.
@@ -234,14 +216,13 @@ pub trait Store: Send + Sync {
     /// Waits for entries of a log or inbox, and returns them. The entries stay in the stream.
     async fn follow(&self, follow: &FollowRequest) -> Result<Vec<Entry>, StoreError>;
 
-    /// The counts of queues, in their order.
+    /// Returns one state for each queue, in the order of `queues`.
     async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError>;
 
-    /// The consumer that holds an entry, and the time since it took the entry, ms. A store in memory that has restarted
-    /// since then returns the time since its restart.
+    /// Returns the consumer that holds an entry, and for how long (ms). A store in memory does not know takes from
+    /// before its start. For such an entry, it returns the time since the start.
     async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError>;
 
-    /// The vital signs of the store: shard state, clock and memory.
     async fn vitals(&self) -> Result<Vitals, StoreError>;
 
     /// Removes a stream with its entries and its group. For an inbox, also removes the number of its last reply.
@@ -256,49 +237,42 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// A generator with this prefix. A process uses a random prefix; tests set a fixed one.
+    /// A process uses a random prefix, and tests set a fixed one.
     #[must_use]
     pub fn new(prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), next: AtomicU64::new(1) }
     }
 
-    /// The next version.
     pub fn draw(&self) -> Version {
         Version::new(format!("{}{:x}", self.prefix, self.next.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
-/// Why a decision has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A record cannot be read. Only this decision fails.
     #[error("record {key} cannot be read: {why}")]
     Unreadable {
-        /// The record.
         key: RecordKey,
-        /// Why.
         why: tickfleet_core::record::Unreadable,
     },
-    /// The store could not apply the transaction.
     #[error("the store refused the transaction: {0}")]
     Failed(String),
-    /// The decision was abandoned after too many conflicts or reads. The field is their number.
+    /// The decision was abandoned after this many conflicts or reads.
     #[error("no result after {0} conflicts or reads")]
     Contended(usize),
 }
 
 /// Maximum number of conflicts of a decision. Conflicts with records are not counted.
 const CONFLICTS_MAX: usize = 16;
-/// Maximum number of conflicts with records. Each such conflict means that another decision was committed. So their
-/// number depends on the number of processes that write one record.
+/// Maximum number of conflicts with records. Each such conflict means that another decision was committed, so their
+/// number depends on how many processes write one record.
 const RECORD_CONFLICTS_MAX: usize = 1_024;
 /// Reads of an unreadable record before the decision fails.
 const REREADS_MAX: usize = 3;
 
-/// One pending decision of a batch.
 struct Pending<'a, D: Decision> {
     decision: &'a D,
     context: Context,
@@ -358,7 +332,6 @@ pub async fn run_durably<D: Decision>(
     Ok((shard, results, committer.confirmed))
 }
 
-/// Commits the batches of a run.
 struct Committer<'a> {
     store: &'a dyn Store,
     durably: Option<(Durability, Duration)>,
@@ -424,7 +397,6 @@ async fn run_by<D: Decision>(
                     } else if is_contended {
                         item.outcome = Some(Err(RunError::Contended(item.conflicts)));
                     } else {
-                        // For each record, only the latest conflict is kept.
                         item.context.conflicts.retain(|earlier| !is_of_same_record(earlier, &conflict));
                         item.context.conflicts.push(conflict);
                     }
@@ -444,7 +416,6 @@ async fn run_by<D: Decision>(
     Ok((shard, results))
 }
 
-/// True if both are conflicts with the same record.
 fn is_of_same_record(one: &Conflict, other: &Conflict) -> bool {
     match (one, other) {
         (Conflict::Record { key: one, .. }, Conflict::Record { key: other, .. }) => one == other,

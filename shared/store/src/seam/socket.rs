@@ -1,7 +1,7 @@
 //! A store that another process on this machine serves over a Unix socket.
 //!
-//! `tickfleet dev` keeps its fleet in memory and serves it here. So commands in other terminals can use the fleet as if
-//! it were on Redis. Both processes must have the same version, because they share the message types.
+//! `tickfleet dev` keeps its fleet in memory and serves the fleet on a socket. So commands in other terminals can use
+//! the fleet as if it were on Redis. Both processes must have the same version, because they share the message types.
 //!
 //! After a greeting from the server, a connection carries one request at a time. A request is a frame with the shard's
 //! number and a `SocketRequest`. The reply is one frame. A frame is its length (4 bytes, little endian) and a postcard
@@ -29,12 +29,11 @@ use crate::{Confirmed, StoreError};
 /// The scheme of URLs: `tickfleet+unix://` and the socket's path.
 pub const SCHEME: &str = "tickfleet+unix://";
 
-/// Maximum size of a frame, bytes. A page of entries is the largest message.
+/// Maximum size of a frame in bytes. A page of entries is the largest message.
 const FRAME_MAX: u32 = 1 << 30;
 /// The server's first frame.
 const GREETING: &str = concat!("tickfleet ", env!("CARGO_PKG_VERSION"));
 
-/// A request: one method of [`Store`].
 #[derive(Debug, Serialize, Deserialize)]
 enum SocketRequest {
     Read(Vec<Query>),
@@ -69,7 +68,6 @@ enum SocketRequest {
 pub struct SocketServer {
     listener: UnixListener,
     path: PathBuf,
-    /// The user that may connect.
     owner: u32,
 }
 
@@ -91,7 +89,6 @@ impl SocketServer {
         Ok(Self { listener, path: path.to_owned(), owner: std::fs::metadata(path)?.uid() })
     }
 
-    /// Serves these shards until the future is dropped.
     pub async fn serve(self, shards: Vec<crate::Store>) {
         let shards: Arc<[crate::Store]> = shards.into();
         let mut connections = tokio::task::JoinSet::new();
@@ -204,7 +201,6 @@ async fn write_frame(to: &mut (impl AsyncWriteExt + Unpin), frame: &[u8]) -> io:
     to.flush().await
 }
 
-/// A shard that another process serves.
 #[derive(Debug)]
 pub struct SocketStore {
     path: PathBuf,

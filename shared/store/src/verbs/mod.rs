@@ -1,7 +1,6 @@
 //! Operations of producers, schedulers and operators on a shard: methods of [`Store`](crate::Store) that run decisions
 //! of the core.
 
-/// Turns: submission, lookup and cancellation.
 pub(crate) mod turns {
     mod cancel;
     pub(crate) mod inbound;
@@ -13,7 +12,6 @@ pub(crate) mod turns {
     pub use tickfleet_core::turn::submit::Inbound;
 }
 
-/// Approvals: requests, decisions and notifications.
 pub(crate) mod approvals {
     mod notices;
     mod view;
@@ -22,7 +20,6 @@ pub(crate) mod approvals {
     pub use view::*;
 }
 
-/// Tasks and external runtimes.
 pub(crate) mod tasks {
     mod retire;
     mod step;
@@ -62,7 +59,6 @@ pub(crate) mod run_time {
     pub use run_time_config::*;
 }
 
-/// Knowledge of agents: documents and memories.
 pub(crate) mod knowledge {
     mod keep_document;
     mod remember;
@@ -71,7 +67,6 @@ pub(crate) mod knowledge {
     pub use remember::*;
 }
 
-/// Dead letters and failed calls, and their replay.
 pub(crate) mod dead {
     mod replay;
 
@@ -87,7 +82,6 @@ pub(crate) mod audit {
     pub use roll_up::Addition;
 }
 
-/// Periodic maintenance.
 pub(crate) mod upkeep {
     mod check;
     mod grants;

@@ -6,11 +6,9 @@ use proptest::test_runner::TestRunner;
 
 use super::plan::{Draft, Step, game};
 
-/// Draws random values from a seeded source.
 pub struct Dice<'a>(&'a mut dyn Rng);
 
 impl Dice<'_> {
-    /// A number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.0.next_u32() as usize) % end
     }
@@ -20,12 +18,10 @@ impl Dice<'_> {
         begin + self.below(usize::try_from(end - begin).unwrap()) as i64
     }
 
-    /// True with this probability, percent.
     pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    /// An index, drawn with these weights.
     pub fn weighted(&mut self, weights: &[usize]) -> usize {
         let mut drawn = self.below(weights.iter().sum());
         for (index, weight) in weights.iter().enumerate() {
@@ -37,15 +33,12 @@ impl Dice<'_> {
         0
     }
 
-    /// A list of `least` to `most` items.
     pub fn list<T>(&mut self, least: usize, most: usize, item: impl Fn(&mut Self) -> T) -> Vec<T> {
         let count = least + self.below(most - least + 1);
         (0..count).map(|_| item(self)).collect()
     }
 }
 
-/// Generates games of up to this many steps.
-///
 /// Generic strategies need more time to prepare such a plan for shrinking than both stores need to play it. So a game
 /// is shrunk only by removing steps, transactions, guards, writes and queries.
 #[derive(Debug)]
@@ -66,7 +59,6 @@ impl Strategy for Games {
 pub struct SmallerGames {
     failing: Vec<Step>,
     current: Vec<Step>,
-    /// The next removal to try.
     removal: usize,
     /// True if, in this round, a game still failed after a removal.
     has_shrunk: bool,

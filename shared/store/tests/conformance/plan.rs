@@ -7,43 +7,29 @@ use super::universe::{
     TIMERS,
 };
 
-/// One step of a game.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// Commits a batch.
     Commit(Vec<Draft>),
     /// Commits an earlier batch again: this many batches back.
     Repeat(usize),
-    /// Takes entries of queues.
     Take { consumer: usize, queues: Vec<usize>, count: usize },
-    /// Reads.
     Read(Vec<QueryDraft>),
-    /// Moves the clock, ms.
+    /// Moves the clock by this number of milliseconds.
     Clock(i64),
     /// Moves the clock to the end of a current window, rounded down to an even millisecond.
     ClockToEnd(usize),
-    /// Restarts the store.
     Restart,
-    /// Samples the memory.
     Sample(MemoryLevel),
-    /// Trims a log or an inbox.
     Trim { stream: usize, age: Option<Age>, entries: u64, read_upto: Option<ReadUpto> },
-    /// Reads backlog and consumers of all queues.
     Backlog,
-    /// Removes a consumer.
     RemoveConsumer { queue: usize, consumer: usize },
-    /// Creates queues.
     Ensure(Vec<usize>),
-    /// Scans the records that begin with a prefix.
     Scan { prefix: usize, count: usize },
-    /// Scans counters of a limit.
     ScanCounters { limit: usize, count: usize },
 }
 
-/// The memory use at a sample.
 #[derive(Debug, Clone, Copy)]
 pub enum MemoryLevel {
-    /// No bound.
     Plenty,
     /// Memory in use is close to the bound.
     Short,
@@ -51,7 +37,6 @@ pub enum MemoryLevel {
     Full,
 }
 
-/// The age bound of a trim.
 #[derive(Debug, Clone, Copy)]
 pub enum Age {
     Ms(i64),
@@ -59,55 +44,47 @@ pub enum Age {
     OfEntry(usize, i64),
 }
 
-/// The position of a log's readers in a trim.
 #[derive(Debug, Clone, Copy)]
 pub enum ReadUpto {
-    /// An entry.
     Entry(Pick),
     /// An entry later than all existing ones: the store never had it, or lost it in a restart.
     Lost,
 }
 
-/// A transaction.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// True if the first record that it puts is its proof.
+    /// True if the first record that the transaction puts is its proof.
     pub proof: bool,
     pub stamped: bool,
     pub guards: Vec<GuardDraft>,
     pub writes: Vec<WriteDraft>,
 }
 
-/// An entry of a stream.
 #[derive(Debug, Clone, Copy)]
 pub enum Pick {
     /// A taken entry that the game believes to be held, counted from the newest.
     Held(usize),
     /// An enqueued or appended entry, counted from the newest.
     Known(usize),
-    /// An entry that does not exist.
     Foreign,
 }
 
 /// The state of a record in a decision's view.
 #[derive(Debug, Clone, Copy)]
 pub enum Belief {
-    /// The current version.
     Right,
-    /// No record.
     Absent,
     /// A wrong version: the current version without its last character, or with one more character.
     Shorter,
     Longer,
 }
 
-/// A guard.
 #[derive(Debug, Clone)]
 pub enum GuardDraft {
     Record(usize, Belief),
     Present(usize),
     Room(RoomDraft),
-    /// A time relative to shard time, ms.
+    /// A time relative to shard time, in milliseconds.
     Before(i64),
     Since(i64),
     /// Relative to the current generations.
@@ -137,7 +114,6 @@ pub enum GuardDraft {
     Held(usize, Pick),
 }
 
-/// A debit.
 #[derive(Debug, Clone)]
 pub struct RoomDraft {
     pub limit: usize,
@@ -146,7 +122,7 @@ pub struct RoomDraft {
     pub kind: usize,
     pub amount: u64,
     pub max: u64,
-    /// Selects the window's length and begin. They vary because settings and time zones change.
+    /// Selects the window's length and begin. Both vary, because settings and time zones change.
     pub length: usize,
     pub phase: i64,
     /// Number of windows by which the decision is too early or too late.
@@ -156,7 +132,6 @@ pub struct RoomDraft {
     pub counters_max: u64,
 }
 
-/// A write.
 #[derive(Debug, Clone)]
 pub enum WriteDraft {
     Put {
@@ -220,7 +195,6 @@ pub enum WriteDraft {
     SettingsGeneration(i64),
 }
 
-/// A query.
 #[derive(Debug, Clone)]
 pub enum QueryDraft {
     Record(usize),
@@ -249,7 +223,6 @@ pub enum QueryDraft {
     },
 }
 
-/// A game of up to this many steps.
 pub fn game(dice: &mut Dice<'_>, steps: usize) -> Vec<Step> {
     dice.list(1, steps, step)
 }
@@ -290,8 +263,9 @@ fn step(dice: &mut Dice<'_>) -> Step {
     }
 }
 
-/// Mostly small steps, sometimes an hour forward or back. Steps are always even, and lifetimes are odd. This avoids the
-/// millisecond in which a lifetime ends: a server then already removes new parts, but still has the record.
+/// Mostly small steps, sometimes an hour forward or back. Steps are even and lifetimes are odd, so that no step ends in
+/// the millisecond in which a lifetime ends. In this millisecond, a server already removes new parts, but still has the
+/// record.
 fn clock(dice: &mut Dice<'_>) -> i64 {
     2 * match dice.weighted(&[6, 6, 2, 1, 2, 1, 1]) {
         0 => dice.within(0, 20),

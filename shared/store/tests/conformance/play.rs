@@ -1,5 +1,3 @@
-//! Plays a game on two stores, and compares all results.
-
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::ops::Bound;
@@ -21,9 +19,7 @@ use super::universe::{
 /// A store whose clock, memory and restarts a game controls.
 #[async_trait(?Send)]
 pub trait Subject {
-    /// The store.
     fn store(&self) -> &dyn Store;
-    /// Sets the wall clock, ms.
     async fn set_clock(&mut self, now_ms: i64);
     /// Restarts the store. Its contents stay.
     async fn restart(&mut self);
@@ -31,10 +27,8 @@ pub trait Subject {
     async fn sample_memory(&mut self, memory: MemoryLevel) -> Result<(), StoreError>;
 }
 
-/// A difference between two stores.
 pub type Differs = String;
 
-/// A game on two stores.
 pub struct Table<'a, A, B> {
     pub first: &'a mut A,
     pub second: &'a mut B,
@@ -44,7 +38,6 @@ pub struct Table<'a, A, B> {
     second_epoch: u64,
     /// Committed batches, so that steps can repeat them.
     batches: Vec<Vec<Transaction>>,
-    /// The events so far.
     pub seen: Seen,
 }
 
@@ -60,14 +53,12 @@ impl Seen {
         *self.0.entry(format!("{kind} {name}")).or_default() += 1;
     }
 
-    /// Adds the counts of another game.
     pub fn add(&mut self, other: &Self) {
         for (what, count) in &other.0 {
             *self.0.entry(what.clone()).or_default() += count;
         }
     }
 
-    /// The count of an event.
     pub fn of(&self, what: &str) -> usize {
         self.0.get(what).copied().unwrap_or_default()
     }
@@ -92,14 +83,12 @@ macro_rules! both {
 }
 
 impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
-    /// Two empty stores whose clocks are at `clock_ms`.
     pub fn new(first: &'a mut A, second: &'a mut B, clock_ms: i64) -> Self {
         let known = StoreModel::default();
         let batches = Vec::new();
         Self { first, second, clock_ms, known, second_epoch: 0, batches, seen: Seen::default() }
     }
 
-    /// Plays a game to its end.
     pub async fn play(&mut self, steps: &[Step]) -> Result<(), Differs> {
         let queues: Vec<_> = (0..QUEUES.len()).map(queue).collect();
         both!(self, "ensure_queues", store => store.ensure_queues(&queues[..2]));
@@ -345,7 +334,6 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         self.read(&queries).await
     }
 
-    /// Compares contents that take several round trips to read.
     async fn compare_lists(&mut self) -> Result<(), Differs> {
         self.compare_queues().await?;
         for limit in LIMITS {

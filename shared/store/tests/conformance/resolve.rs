@@ -16,7 +16,6 @@ use super::universe::{
     record, set, stream,
 };
 
-/// The game's knowledge of the stores.
 #[derive(Default)]
 pub struct StoreModel {
     /// The shard's state, as the last batch reported it.
@@ -25,11 +24,8 @@ pub struct StoreModel {
     pub enqueued: HashMap<StreamKey, Vec<EntryId>>,
     /// Entries that were taken and not acknowledged, by queue.
     pub held: HashMap<StreamKey, Vec<EntryId>>,
-    /// Number of versions that were drawn so far.
     pub drawn: usize,
-    /// The current versions of the records.
     versions: HashMap<RecordKey, Version>,
-    /// The current contents of the counters.
     counters: HashMap<CounterKey, CounterState>,
 }
 
@@ -65,7 +61,7 @@ impl StoreModel {
         }
     }
 
-    /// The end of one of the current windows, ms.
+    /// The end of one of the current windows (ms).
     pub fn end_of_window(&self, number: usize) -> Option<i64> {
         let ends = self.counters.values().map(|state| state.ends_ms);
         let mut ends: Vec<i64> = ends.filter(|end_ms| *end_ms > self.shard.now_ms).collect();
@@ -73,7 +69,7 @@ impl StoreModel {
         ends.get(number.checked_rem(ends.len())?).copied()
     }
 
-    /// The end of a counter's window, ms; 0 without a window.
+    /// The end of a counter's window, or 0 without a window.
     fn ends_ms(&self, counter: &CounterKey) -> i64 {
         self.counters.get(counter).map_or(0, |state| state.ends_ms)
     }
@@ -145,7 +141,7 @@ impl StoreModel {
             }
             GuardDraft::Unread(index, entry) => Guard::Unread(queue(*index), self.entry(&queue(*index), *entry)),
             GuardDraft::Held(index, entry) => {
-                // If the draft needs a held entry, uses a queue that has one, if any does.
+                // If the draft needs a held entry, uses a queue with a held entry, if there is one.
                 let queue = (*index..index + QUEUES.len())
                     .map(|index| queue(index % QUEUES.len()))
                     .find(|queue| matches!(entry, Pick::Held(back) if self.held.get(queue).is_some_and(|held| held.len() > *back)))
@@ -241,7 +237,6 @@ impl StoreModel {
         }
     }
 
-    /// The query of a draft.
     pub fn query(&self, question: &QueryDraft) -> Query {
         let set_of = |index: &Option<usize>| index.map_or_else(timers, |index| set(index).0);
         match question {
@@ -288,7 +283,6 @@ impl StoreModel {
     }
 }
 
-/// An entry's ID as a number: `<ms> << 64 | <sequence>`.
 pub fn number(entry: &EntryId) -> u128 {
     let (ms, sequence) = entry.as_str().split_once('-').expect("an entry's ID");
     ms.parse::<u128>().unwrap() << 64 | sequence.parse::<u128>().unwrap()

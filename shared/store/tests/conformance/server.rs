@@ -9,7 +9,6 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
-/// Source of the library that stops the wall clock.
 const SOURCE: &str = include_str!("clock.c");
 /// Environment variable with the path of the server's program, as in all tests of the project.
 const PROGRAM: &str = "TICKFLEET_REDIS_SERVER";
@@ -24,7 +23,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with its clock at `now_ms`.
     pub async fn start(now_ms: i64) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder");
         let source = dir.path().join("clock.c");
@@ -82,7 +80,6 @@ impl Server {
         format!("unix://{}", dir.path().join("redis.sock").display())
     }
 
-    /// The URL that clients connect to.
     pub fn url(&self) -> String {
         Self::url_in(&self.dir)
     }

@@ -1,5 +1,3 @@
-//! The stores under test.
-
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -15,10 +13,8 @@ use super::plan::MemoryLevel;
 use super::play::Subject;
 use super::server::Server;
 
-/// The lease of the fleet, ms.
 pub const LEASE_MS: i64 = 700;
 
-/// A store in memory, optionally with a directory.
 pub struct InMemory {
     store: MemoryStore,
     clock: Arc<ManualClock>,
@@ -26,7 +22,6 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// An empty store.
     pub fn new(now_ms: i64) -> Self {
         let clock = Arc::new(ManualClock::new(now_ms));
         Self { store: MemoryStore::new(options(&clock)), clock, dir: None }
@@ -95,7 +90,6 @@ pub struct OverSocket {
 }
 
 impl OverSocket {
-    /// An empty store.
     pub fn new(now_ms: i64) -> Self {
         let memory = InMemory::new(now_ms);
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder");
@@ -131,7 +125,6 @@ impl Subject for OverSocket {
     }
 }
 
-/// A store on a Redis server.
 pub struct OnRedis<'a> {
     store: RedisStore,
     server: &'a mut Server,

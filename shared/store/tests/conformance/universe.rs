@@ -10,25 +10,17 @@ use tickfleet_core::{CounterKey, InboxKey, RecordKey, SetKey, StreamKey};
 /// Records: unfinished turns of three tenants, and finished turns.
 pub const RECORDS: [&str; 8] =
     ["turn:a:1", "turn:b:2", "turn:c:3", "turn:a:4", "turn:b:5", "turn:c:6", "done:a:1", "done:b:2"];
-/// Prefixes of scans.
 pub const PREFIXES: [&str; 4] = ["turn:", "turn:b:", "done:", "nothing:"];
-/// Parts of a record.
 pub const PARTS: [&str; 3] = ["call:1", "call:2", "result"];
 /// A limit for each kind of window, in the order of the variants of `Window`.
 pub const LIMITS: [&str; 5] = ["tick", "day", "rolling", "permits", "budget"];
 /// Counters of a limit: four agents.
 pub const COUNTERS: [&str; 4] = ["a:x", "a:w", "b:y", "c:z"];
-/// Queues.
 pub const QUEUES: [&str; 3] = ["turns", "ready:normal", "ready:suspect:normal"];
-/// Logs.
 pub const LOGS: [&str; 2] = ["audit", "dead"];
-/// Tenants and inboxes.
 pub const INBOXES: [(&str, &str); 3] = [("a", "first"), ("a", "second"), ("b", "first")];
-/// Timers.
 pub const TIMERS: [&str; 3] = ["turn:a:1", "turn:b:2", "throttle:tick@a:x"];
-/// Members of sets.
 pub const MEMBERS: [&str; 4] = ["a:1", "b:2", "c:3", "a:4"];
-/// Consumers of queues.
 pub const CONSUMERS: [&str; 2] = ["worker-1", "worker-2"];
 
 /// Number of sets: two indexes, the inboxes of two tenants, then the throttle queues of some counters.
@@ -38,17 +30,14 @@ pub const STREAMS: usize = QUEUES.len() + LOGS.len() + INBOXES.len();
 /// Number of contents of records, parts and messages.
 pub const CONTENTS: usize = 6;
 
-/// A record.
 pub fn record(index: usize) -> RecordKey {
     RecordKey::new(RECORDS[index])
 }
 
-/// A part of a record.
 pub fn part(index: usize) -> Arc<str> {
     PARTS[index].into()
 }
 
-/// A counter of a limit.
 pub fn counter(limit: usize, counter: usize) -> CounterKey {
     CounterKey::new(LIMITS[limit], COUNTERS[counter])
 }
@@ -67,23 +56,19 @@ pub fn set(index: usize) -> (SetKey, Option<CounterKey>) {
     }
 }
 
-/// A member of a set.
 pub fn member(index: usize) -> Arc<str> {
     MEMBERS[index].into()
 }
 
-/// A queue.
 pub fn queue(index: usize) -> StreamKey {
     StreamKey::new(QUEUES[index])
 }
 
-/// An inbox.
 pub fn inbox(index: usize) -> InboxKey {
     let (tenant, inbox) = INBOXES[index];
     InboxKey { tenant: tenant.into(), inbox: inbox.into() }
 }
 
-/// Any stream.
 pub fn stream(index: usize) -> StreamKey {
     match index.checked_sub(QUEUES.len()) {
         None => queue(index),
@@ -102,7 +87,6 @@ pub fn content(index: usize) -> Bytes {
     Bytes::from_static(contents[index])
 }
 
-/// The fields of an entry.
 pub fn fields(index: usize) -> Fields {
     match index {
         0 => vec![("t".into(), content(0))],

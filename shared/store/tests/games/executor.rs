@@ -1,5 +1,5 @@
 //! A deterministic executor. It polls one actor at a time, chosen by a seeded generator. A crash drops an actor at its
-//! current await. A pause keeps it there while the others run.
+//! current await. A pause keeps an actor there while other actors run.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,10 +10,8 @@ use std::task::{Context, Poll, Waker};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Suspends an actor once, so that others can run.
 pub struct Yield(bool);
 
-/// The future of [`Yield`].
 pub fn yield_now() -> Yield {
     Yield(false)
 }
@@ -30,7 +28,7 @@ impl Future for Yield {
     }
 }
 
-/// The clock that all actors and stores of a game share, ms.
+/// The clock that all actors and stores of a game share, in milliseconds.
 #[derive(Clone, Default)]
 pub struct VirtualClock(Arc<AtomicI64>);
 
@@ -57,7 +55,6 @@ struct Actor {
     start: Start,
     body: Option<Body>,
     incarnation: u32,
-    /// The actor is not polled before this time, ms.
     paused_until_ms: i64,
     can_crash: bool,
 }
@@ -72,7 +69,6 @@ pub struct Chances {
     pub advance_max_ms: i64,
 }
 
-/// The actors of a game.
 pub struct Executor {
     actors: Vec<Actor>,
     pub rng: StdRng,

@@ -44,14 +44,13 @@ pub const CALLS_PER_TICK: u32 = 3;
 /// Maximum number of payments within the window of their limit.
 pub const PAYMENTS_MAX: u64 = 4;
 pub const PAYMENTS_MS: i64 = 2_000;
-/// Maximum time whose writes a restart of the store loses, ms.
+/// A restart of the store loses the writes of at most this many milliseconds.
 pub const LOST_MS_MAX: i64 = 600;
-/// Retention of confirmed entries in workers' journals, ms.
+/// Retention of confirmed entries in workers' journals, in milliseconds.
 const KEPT_MS: i64 = 4_000;
-/// Maximum step of the store's clock, ms.
 const STEP_MS_MAX: i64 = 3_000;
-/// Maximum number of polls without faults; if turns are unfinished then, the game fails. This lasts longer than a
-/// deadline.
+/// Maximum number of polls without faults. If turns are still unfinished after them, the game fails. This many polls
+/// take longer than a deadline.
 const POLLS_MAX: u64 = 150_000;
 pub const DEADLINE_MS: i64 = 60_000;
 const BEGIN_MS: i64 = 1_000_000_000;
@@ -68,19 +67,17 @@ pub struct Plan {
     pub pause: u32,
     /// Percentage of turns that are canceled at submission.
     pub cancel: u32,
-    /// Cancels of any submitted turn, per 1,000 polls of the producer.
+    /// Number of cancels of submitted turns per 1,000 polls of the producer.
     pub cancel_later: u32,
     pub refused: u64,
     pub unanswered: u64,
-    /// Restarts of the store that lose its last writes.
+    /// Chance that the store restarts without its last writes.
     pub lose: u32,
     /// Chance that time passes, by at most 10 ms.
     pub advance: u32,
-    /// Chance that the store's clock steps forward or back.
     pub step: u32,
     /// Chance that memory becomes short, or stops being short.
     pub short: u32,
-    /// True if half of the calls are governed.
     pub governed: bool,
 }
 
@@ -111,7 +108,6 @@ struct Message {
     tools: Vec<String>,
 }
 
-/// The caps and limits of the fleet.
 struct Rulebook {
     caps: CapRows,
     permits: Arc<LimitRow>,
@@ -190,7 +186,6 @@ pub fn rendered(word: &str, failed: bool) -> RenderedCall {
     RenderedCall { result: text.clone(), message: Bytes::new(), audit: text, failed }
 }
 
-/// The state that all actors share.
 pub struct Shared {
     pub store: Watched<FaultyStore>,
     pub oracle: SharedOracle,
@@ -200,7 +195,6 @@ pub struct Shared {
     turns: usize,
 }
 
-/// One process.
 pub struct Process {
     pub shared: Arc<Shared>,
     pub versions: Versions,
@@ -548,7 +542,6 @@ impl Process {
         Ok(())
     }
 
-    /// The entries of `queues` that a consumer holds.
     pub async fn held(&self, queues: &[StreamKey], consumer: &str) -> Result<Vec<HeldEntry>, ProcessEnded> {
         let holds = |stream: &StreamKey| {
             let stream = stream.clone();
@@ -587,11 +580,10 @@ pub struct Game {
     shared: Arc<Shared>,
     manual: Arc<ManualClock>,
     plan: Plan,
-    /// Number of results by word.
     pub words: BTreeMap<String, u64>,
     /// Number of calls that no guarantee covers, because two faults coincided.
     pub excused: u64,
-    /// The store's clock minus the other clocks, ms.
+    /// The store's clock minus the other clocks.
     offset_ms: i64,
 }
 
@@ -697,7 +689,6 @@ impl Game {
             && matches!(self.peek(Query::Size(keys::timers())), Value::Size(0))
     }
 
-    /// Violations at the end of a game.
     pub fn violations(&mut self) -> Vec<String> {
         let mut oracle = self.oracle.lock().unwrap();
         oracle.check_caps();
@@ -717,7 +708,7 @@ impl Game {
             let text = tickfleet_core::record::RecordText::parse(&stored).unwrap();
             let finished = Finished::decode(&text.content).unwrap();
             let of_turn = replies.get(turn).cloned().unwrap_or_default();
-            // The reply is in the inbox. If the turn ended while memory was short, the finished record has none.
+            // The reply is in the inbox. If the turn ended while memory was short, the finished record has no reply.
             let [reply] = of_turn.as_slice() else {
                 violations.push(format!("{turn}: replies {of_turn:?}, finished {}", finished.reply));
                 continue;

@@ -23,16 +23,14 @@ use tickfleet_model::{Call, TenantId};
 use crate::executor::yield_now;
 use crate::fleet::{DEADLINE_MS, Process, ProcessEnded, Shared};
 
-/// The governed tools.
 pub const TOOLS: [&str; 8] = ["quote", "quote", "buy", "sign", "sign", "charge0", "charge1", "charge2"];
-/// Retention of facts and claims, ms: longer than a game.
+/// Retention of facts and claims in milliseconds, which is longer than a game.
 const KEPT_MS: i64 = 3_600_000;
 
 pub fn tenant() -> TenantId {
     TenantId::new("acme").unwrap()
 }
 
-/// The rules of a governed call.
 pub struct Governed {
     call: CallName,
     tool: String,
@@ -143,7 +141,7 @@ impl Section for VoidSection {
 }
 
 impl Process {
-    /// Parks a call that waits. Either the event that it waits for wakes it, or its turn expires.
+    /// Parks a call that waits. Either an event wakes the call, or its turn expires.
     pub async fn wait(
         &mut self,
         slice: &Slice,

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use tickfleet_core::turn::Slice;
 use tickfleet_core::{Committed, CounterKey, EntryId, Guard, Room, Transaction, Window, Write};
 
-/// One committed debit.
 pub struct Debit {
     at_ms: i64,
     amount: u64,
@@ -15,11 +14,9 @@ pub struct Debit {
     window: Window,
 }
 
-/// One execution of a tool.
 #[derive(Debug, Clone)]
 pub struct Execution {
     pub number: u64,
-    /// The worker that ran it.
     pub by: String,
     pub tool: String,
     pub agent: String,
@@ -44,12 +41,11 @@ pub struct Oracle {
     /// The first dispatch of each call to a queue: time, agent and tool.
     dispatches: Vec<(i64, String, String)>,
     pub commits: u64,
-    /// Number of batches whose reply was lost. They may have dispatched calls that the oracle only sees when they are
-    /// redelivered.
+    /// Number of batches whose reply was lost. These batches may have dispatched calls that the oracle only sees when
+    /// they are redelivered.
     pub unseen: u64,
     pub conflicts: u64,
     pub debits: HashMap<CounterKey, Vec<Debit>>,
-    /// By turn and position.
     pub executions: BTreeMap<(String, usize), Vec<Execution>>,
     /// Turns whose acceptance was reported to a producer, with the number of their calls.
     pub accepted: BTreeMap<String, usize>,
@@ -102,8 +98,8 @@ impl Oracle {
         }
     }
 
-    /// Executions from a lease before lost writes to a lease after the restart, if their worker did not report its
-    /// journal in time.
+    /// Executions whose worker did not report its journal in time. These executions ran between one lease before the
+    /// lost writes and one lease after the restart.
     pub fn excused(&self) -> BTreeSet<u64> {
         let is_excused = |one: &&Execution| {
             self.losses.iter().any(|loss| {
@@ -114,7 +110,6 @@ impl Oracle {
         self.executions.values().flatten().filter(is_excused).map(|one| one.number).collect()
     }
 
-    /// Records the first dispatch of calls to a queue.
     fn dispatched(&mut self, slice: &Slice, at_ms: i64) {
         for (position, call) in (slice.turn.position..).zip(&slice.calls) {
             if self.known.insert((slice.name.turn.to_string(), position)) {
@@ -150,8 +145,8 @@ impl Oracle {
             for debit in debits {
                 let (from, to) = match debit.window {
                     Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } => (start_ms, end_ms),
-                    // A restart blocks only fixed windows of at most 60 s. After one, a rolling window may exceed its
-                    // bound.
+                    // A restart blocks only fixed windows of at most 60 s. After a restart, a rolling window may exceed
+                    // its bound.
                     Window::Rolling { .. } if !self.losses.is_empty() => continue,
                     Window::Rolling { length_ms } => (debit.at_ms - length_ms + 1, debit.at_ms + 1),
                     Window::Held | Window::Total => continue,
@@ -203,5 +198,4 @@ impl Oracle {
     }
 }
 
-/// The oracle that all actors share.
 pub type SharedOracle = Arc<std::sync::Mutex<Oracle>>;

@@ -77,7 +77,6 @@ impl Process {
         Ok(())
     }
 
-    /// Reports the journal to a restarted store.
     async fn report(&mut self) -> Result<(), ProcessEnded> {
         while self.epoch != self.shard.epoch {
             let epoch = self.shard.epoch;
@@ -320,7 +319,8 @@ impl Process {
         Ok(None)
     }
 
-    /// Settles the calls that ran, and ends the others. First reads whether another worker has begun one of the others.
+    /// Settles the calls that ran, and ends the other calls. First reads whether another worker has begun one of these
+    /// other calls.
     async fn end(&mut self, slice: Slice, mut results: Vec<RenderedCall>, why: EndReason) -> Result<(), ProcessEnded> {
         let ran = results.len();
         loop {
@@ -349,7 +349,6 @@ impl Process {
         }
     }
 
-    /// The result of a call that this worker does not run.
     fn ended(&self, slice: &Slice, position: usize, why: &EndReason, known: &KnownUnrun) -> RenderedCall {
         let mark = known.began.get(&position);
         if let Some(reported) = mark.and_then(|mark| mark.result.as_ref()) {

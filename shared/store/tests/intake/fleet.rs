@@ -31,7 +31,7 @@ pub struct Table {
     pub caps: Caps,
     pub rows: Vec<Arc<LimitRow>>,
     pub generations: Generations,
-    /// If set, every evaluation returns this.
+    /// If set, every evaluation returns these rules.
     pub fixed: Option<Rules>,
 }
 
@@ -78,7 +78,6 @@ impl Policy for Table {
     }
 }
 
-/// Renders results as words.
 pub struct TestRenderer;
 
 impl Render for TestRenderer {
@@ -92,7 +91,6 @@ impl Render for TestRenderer {
     }
 }
 
-/// Calls of a turn that were dispatched.
 #[derive(Debug, Clone)]
 pub struct Dispatched {
     pub name: TurnName,
@@ -110,7 +108,6 @@ pub struct Fleet {
     /// The counters as each scheduler last read them.
     pub beliefs: [Vec<(CounterKey, CounterState)>; 2],
     pub dispatched: Vec<Dispatched>,
-    /// The agents of all turns.
     pub agents: HashMap<TurnName, String>,
 }
 
@@ -190,13 +187,11 @@ impl Fleet {
         self.run(None, &[submit]).await.remove(0).0
     }
 
-    /// A scheduler takes inbound entries.
     pub async fn take(&mut self, by: usize, count: usize) -> Vec<EntryId> {
         let take = TakeRequest { consumer: format!("s{by}").into(), queues: vec![keys::turns()], count, wait_ms: 0 };
         self.store.take(&take).await.unwrap().into_iter().map(|taken| taken.entry).collect()
     }
 
-    /// A scheduler admits turns with these heads and calls.
     pub async fn admit(&mut self, by: usize, turns: &[(EntryId, Head, Vec<Call>)]) -> Vec<Admitted> {
         self.admit_as(by, turns, None).await
     }
@@ -281,7 +276,6 @@ impl Fleet {
         }
     }
 
-    /// A worker takes up to `count` slices, and ends them.
     pub async fn work(&mut self, count: usize) {
         let queues = Priority::ALL.map(keys::ready).to_vec();
         let take = TakeRequest { consumer: "w".into(), queues, count, wait_ms: 0 };
@@ -314,7 +308,6 @@ impl Fleet {
         }
     }
 
-    /// Fires all timers of turns that are due.
     pub async fn fire(&mut self) {
         self.shard = self.store.shard().await.unwrap();
         let upto = u64::try_from(self.shard.now_ms).unwrap();
@@ -365,7 +358,6 @@ impl Fleet {
         }
     }
 
-    /// Writes without guards.
     pub async fn write(&self, writes: Vec<Write>) {
         let mut transaction = Transaction::new(self.versions.draw());
         transaction.writes = writes;
@@ -420,7 +412,6 @@ fn check_stamp(slice: &Slice) {
     }
 }
 
-/// Why a turn ended.
 pub fn ended(admitted: &Admitted) -> Option<&EndReason> {
     match admitted {
         Admitted::Advanced(Advanced::Ended { reason }) => reason.as_ref(),

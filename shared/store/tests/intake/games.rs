@@ -17,7 +17,6 @@ use tickfleet_model::limit::{LimitMode, OnReach};
 use crate::block_on;
 use crate::fleet::{BEGIN_MS, Dispatched, Fleet, TICK_MS, Table, call, head, place, turn_name};
 
-/// Draws small random numbers from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -43,7 +42,6 @@ struct Game {
     fleet: Fleet,
     dice: Dice,
     turns: Vec<(TurnName, Vec<&'static str>)>,
-    /// Inbound entries that each scheduler has read.
     held: [Vec<EntryId>; 2],
 }
 
@@ -144,7 +142,6 @@ impl Game {
         }
     }
 
-    /// Checks caps, limits, and the state of each turn.
     async fn check(&self) {
         let mut ticks: HashMap<(String, i64), usize> = HashMap::new();
         let mut days: HashMap<String, usize> = HashMap::new();
@@ -183,7 +180,6 @@ impl Game {
         assert_eq!(self.fleet.counter(limits::OUT, "acme").await.used, out);
     }
 
-    /// Plays until every turn has ended.
     async fn drain(&mut self) {
         for round in 0..400 {
             let by = round % 2;
@@ -244,7 +240,6 @@ proptest! {
     }
 }
 
-/// True if a game of one of these seeds fails when this guard is disabled.
 fn is_detected(mutant: &'static str) -> bool {
     let fails = |seed| catch_unwind(AssertUnwindSafe(|| mutants::with(mutant, || play(seed)))).is_err();
     (0..200).any(fails)

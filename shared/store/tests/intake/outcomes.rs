@@ -43,7 +43,6 @@ async fn inbound(fleet: &mut Fleet) -> EntryId {
     fleet.take(0, 1).await.remove(0)
 }
 
-/// A turn with these calls arrives, and a scheduler admits it.
 async fn arrive(fleet: &mut Fleet, head: Head, calls: Vec<Call>) -> (tickfleet_core::keys::TurnName, Admitted) {
     let entry = inbound(fleet).await;
     let name = turn_name(&format!("t{entry}"));
@@ -54,7 +53,6 @@ fn dispatched(calls: usize) -> Admitted {
     Admitted::Advanced(Advanced::Dispatched { calls, resumed: false })
 }
 
-/// The name of the counter that the turn waits for.
 fn waits_for(admitted: &Admitted) -> &str {
     match admitted {
         Admitted::Advanced(Advanced::Throttled { counter, .. }) => &counter.limit,

@@ -28,7 +28,6 @@ async fn a_counter_has_room_up_to_its_bound_within_and_across_batches() {
         assert_eq!(results[1], no_room("a", 2));
         assert_eq!(b.commit(guarded(room("a", 1, 3))).await, no_room("a", 3));
         assert_eq!(b.used("a").await, Some(3));
-        // Two debits of one transaction add up.
         let twice = with(vec![Guard::Room(room("b", 1, 1)), Guard::Room(room("b", 1, 1))], vec![]);
         assert_eq!(b.commit(twice).await, no_room("b", 1));
         assert_eq!(b.used("b").await, None);

@@ -90,7 +90,6 @@ async fn entries_are_unread_held_or_gone() {
         assert_eq!(results[1], Err(Conflict::Read));
         assert_eq!(b.commit(held()).await, Err(Conflict::NotHeld));
         assert_eq!(b.command::<u64>(&["XLEN", &b.full("q")]).await, 0);
-        // This queue was never created.
         assert_eq!(b.commit(with(vec![Guard::Held(queue("n"), entry.clone())], vec![])).await, Err(Conflict::NotHeld));
         assert_eq!(b.commit(with(vec![Guard::Unread(queue("n"), entry.clone())], vec![])).await, Err(Conflict::Read));
     })

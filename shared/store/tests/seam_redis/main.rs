@@ -28,7 +28,6 @@ pub struct Bench {
     pub raw: MultiplexedConnection,
 }
 
-/// Runs a test on each server.
 pub async fn on_each<F: Future<Output = ()>>(persists: bool, test: impl Fn(Bench) -> F) {
     for program in server::programs() {
         let server = Server::start(&program, persists).await;
@@ -119,7 +118,6 @@ impl Bench {
         }
     }
 
-    /// Adds an entry to a queue and takes it.
     pub async fn held(&self, name: &str) -> EntryId {
         self.commit(with(vec![], vec![enqueue(name, "x")])).await.unwrap();
         self.take(name, 1).await.pop().unwrap()

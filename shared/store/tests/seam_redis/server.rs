@@ -1,5 +1,3 @@
-//! A server for one test.
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

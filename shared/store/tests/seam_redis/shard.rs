@@ -14,7 +14,7 @@ async fn a_repeated_transaction_is_recognized() {
         let again = b.commit(settle.clone()).await.unwrap();
         assert!(again.already && again.entries.is_empty());
         assert_eq!(b.used("a").await, Some(1));
-        // A repetition is also recognized within a batch, without guards, and if a guard fails because of it.
+        // A repetition is also recognized within a batch, without guards, and if the repetition makes a guard fail.
         let bare = Transaction { proof: Some(key("x")), ..with(vec![], vec![put("x", "1{}"), enqueue("e", "1")]) };
         let guards = vec![Guard::Absent(key("y"))];
         let told = Transaction { proof: Some(key("y")), ..with(guards, vec![put("y", "1{}")]) };
@@ -127,7 +127,6 @@ async fn after_a_restart_counters_wait_for_what_may_be_lost() {
         let lasted = |lease_ms| with(vec![Guard::Epoch { number, lease_ms }], vec![]);
         assert!(b.commit(lasted(0)).await.is_ok());
         assert_eq!(b.commit(lasted(60_000)).await, Err(Conflict::Epoch { number, began_ms }));
-        // Simulates that the lease has ended.
         let began = (after.epoch_began_ms - 10_000).to_string();
         change_state(&b, 3, &began).await;
         assert!(b.commit(permit()).await.is_ok());
@@ -160,7 +159,6 @@ async fn a_server_that_lost_all_begins_another_epoch() {
     .await;
 }
 
-/// Changes one field of the shard's stored state.
 async fn change_state(b: &Bench, at: usize, value: &str) {
     let state: String = b.command(&["HGET", &b.full("meta"), "state"]).await;
     let mut words: Vec<&str> = state.split(' ').collect();

@@ -1,5 +1,3 @@
-//! Each write; also queues, logs and inboxes.
-
 use super::*;
 use tickfleet_core::TimerRule;
 use tickfleet_store::seam::{QueueCounts, TrimBounds};
@@ -338,7 +336,6 @@ async fn a_trim_of_acknowledged_entries_takes_no_lost_ones() {
     .await;
 }
 
-/// An entry's ID in the format of [`TrimBounds::read_upto`].
 fn number(id: &str) -> Option<u128> {
     let (ms, sequence) = id.split_once('-')?;
     Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))

@@ -3,7 +3,6 @@
 use super::*;
 
 impl Game {
-    /// Checks the invariants that hold at any time.
     pub(super) fn check(&self) -> Result<(), TestCaseError> {
         let mut out = 0;
         for turn in 0..self.calls.len() {

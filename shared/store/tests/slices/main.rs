@@ -38,7 +38,7 @@ use tickfleet_store::seam::{ShardState, Store, TakeRequest, Versions, run_with};
 
 const LEASE_MS: i64 = 100;
 const DEADLINE_MS: i64 = 2_000;
-/// Maximum time whose writes a restart of the store loses, ms.
+/// A restart of the store loses the writes of at most this many milliseconds.
 const LOST_MS_MAX: i64 = 300;
 const TURNS: usize = 3;
 const WORKERS: usize = 3;
@@ -134,7 +134,6 @@ where
     }
 }
 
-/// A slice that a worker holds, and the worker's knowledge of it.
 #[derive(Clone)]
 struct HeldSlice {
     slice: Slice,
@@ -142,7 +141,6 @@ struct HeldSlice {
     ran: BTreeSet<usize>,
     /// The begun call, and whether it was sent.
     begun: Option<(usize, bool)>,
-    /// The nonce of the attempt.
     nonce: String,
     /// The restart epoch in which the worker last confirmed that it owns the slice.
     epoch: u64,
@@ -161,7 +159,6 @@ struct Game {
     ran: BTreeSet<(usize, usize)>,
     /// The workers' journal: the calls that workers ran, each with the attempt's nonce.
     journal: Vec<(usize, usize, String)>,
-    /// `once` calls that were sent.
     sent: BTreeSet<(usize, usize)>,
     canceled: BTreeSet<usize>,
     waits_for: BTreeMap<usize, usize>,

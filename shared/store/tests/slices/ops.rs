@@ -1,5 +1,3 @@
-//! The moves of a game.
-
 use super::*;
 
 #[derive(Debug, Clone)]
@@ -39,7 +37,6 @@ pub(super) enum Op {
     },
 }
 
-/// A worker's operation on a slice.
 #[derive(Debug, Clone)]
 pub(super) enum Act {
     Run {
@@ -58,7 +55,7 @@ pub(super) enum Act {
     },
     Rest,
     HandBack,
-    /// The worker cannot read the slice, or the store assigns it a slice that it does not know.
+    /// The worker cannot read the slice, or does not know the slice that the store assigned to it.
     HandBackUntouched {
         unreadable: bool,
     },

@@ -1,5 +1,3 @@
-//! Operations of workers on their slices.
-
 use super::*;
 
 impl Game {

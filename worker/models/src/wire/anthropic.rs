@@ -43,7 +43,7 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
         max_tokens: request.tokens_max,
         system: &request.system,
         messages: messages(&request.messages),
-        // Anthropic's temperatures end at 1, those of the other providers at 2.
+        // Anthropic's maximum temperature is 1; the other providers' maximum is 2.
         temperature: request.temperature.map(|t| t.clamp(0.0, 1.0)),
         tools: request.tools.iter().map(define).collect(),
         tool_choice: (request.answer_only && !request.tools.is_empty()).then(|| json!({ "type": "none" })),
@@ -56,7 +56,7 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
     })
 }
 
-/// Roles must alternate, so consecutive messages of one role are joined. Thus the results of calls come before the
+/// Roles must alternate, so consecutive messages of one role are joined. The results of calls thus come before the
 /// user's next text in the same message.
 fn messages(messages: &[ChatMessage]) -> Vec<RequestMessage<'_>> {
     let mut joined: Vec<RequestMessage<'_>> = Vec::new();

@@ -69,8 +69,8 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
     })
 }
 
-/// Consecutive messages of one role become one content. If calls are in one content, their responses must be in one
-/// content too.
+/// Joins consecutive messages of one role into one content. If calls are in one content, their responses must also be
+/// in one content.
 fn contents(messages: &[ChatMessage]) -> Vec<Content<'_>> {
     let mut contents: Vec<Content<'_>> = Vec::new();
     for message in messages {
@@ -170,7 +170,7 @@ pub(super) fn read(request: &ModelRequest, body: &str) -> Result<ModelAnswer, St
         }
     }
     let word = candidate.finish_reason.as_deref();
-    // The model failed to write a valid call. This is not an answer, and a repetition may succeed.
+    // The model failed to write a valid call. This is not an answer, and a repetition can succeed.
     if word == Some("MALFORMED_FUNCTION_CALL") {
         return Err("the model wrote a call that cannot be read".to_owned());
     }

@@ -1,4 +1,4 @@
-//! One module per API: how its requests are written and its answers read.
+//! One module per API: how its requests are written and its answers are read.
 
 mod anthropic;
 mod gemini;
@@ -13,26 +13,20 @@ use tickfleet_protocol::{cut_off, is_unfinished};
 
 use crate::message::{ModelAnswer, ModelRequest, StopReason, ToolCall};
 
-/// A format of requests and answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProviderApi {
     /// Chat Completions of OpenAI, and of the many compatible servers.
     OpenAi,
-    /// OpenAI's Responses.
     Responses,
-    /// Anthropic's Messages.
     Anthropic,
-    /// Google's `generateContent`.
     Gemini,
 }
 
-/// A request in the provider's format.
 pub(crate) struct EncodedRequest {
     /// The path after the base address.
     pub(crate) path: String,
     /// The header for the key, and the prefix of its value.
     pub(crate) key: (&'static str, &'static str),
-    /// Other headers.
     pub(crate) headers: &'static [(&'static str, &'static str)],
     pub(crate) body: String,
 }
@@ -49,7 +43,6 @@ impl ProviderApi {
         }
     }
 
-    /// The default base address of the API.
     #[must_use]
     pub fn base_url(self) -> &'static str {
         match self {
@@ -59,7 +52,7 @@ impl ProviderApi {
         }
     }
 
-    /// Encodes a request that has already been checked.
+    /// The caller must have checked the request.
     pub(crate) fn write(
         self,
         request: &ModelRequest,
@@ -79,7 +72,7 @@ impl ProviderApi {
     /// # Errors
     /// The problem. The message repeats no part of the body.
     pub(crate) fn read(self, request: &ModelRequest, body: &[u8]) -> Result<ModelAnswer, String> {
-        // A cut-off answer may end in the middle of a character.
+        // A cut-off answer can end in the middle of a character.
         let body = String::from_utf8_lossy(body);
         let body = repaired(&body, limits::JSON_DEPTH_MAX).unwrap_or(std::borrow::Cow::Borrowed(&body));
         match self {
@@ -91,8 +84,8 @@ impl ProviderApi {
     }
 }
 
-/// A text field. Some servers write null or another JSON value there; such a value affects only its own call, not the
-/// whole answer.
+/// A text field. Some servers write null or another JSON value instead of text. Such a value affects only its own call,
+/// not the whole answer.
 #[derive(Debug, Default)]
 struct LooseText(String);
 
@@ -107,7 +100,6 @@ impl<'de> Deserialize<'de> for LooseText {
     }
 }
 
-/// The call at `index` in the answer to `request`.
 fn call(
     request: &ModelRequest,
     index: usize,
@@ -123,7 +115,7 @@ fn call(
 }
 
 /// Why an answer ended, from the provider's stop reason and the answer's content. If the answer was cut off and ends
-/// with a call, this call is marked so that it is never carried out.
+/// with a call, marks this call so that it is never carried out.
 fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_call: bool) -> StopReason {
     if is_refused {
         return StopReason::Refused;
@@ -159,7 +151,7 @@ mod tests {
     fn an_answer_that_was_cut_off_or_has_odd_parts_is_read_call_by_call() {
         let cases = include_str!("../../../../tests/data/trouble/model-answers.json");
         for case in serde_json::from_str::<Vec<Box<RawValue>>>(cases).unwrap() {
-            // The members stay text, because parsed values would round the numbers of the body.
+            // Keep the members as text, because parsed values would round the numbers of the body.
             let members: std::collections::BTreeMap<String, Box<RawValue>> = serde_json::from_str(case.get()).unwrap();
             let read = |name: &str| serde_json::from_str::<Value>(members[name].get()).unwrap();
             let about = read("about");

@@ -1,4 +1,4 @@
-//! OpenAI's Responses. Each request has the whole conversation, as with the other APIs, so the provider stores
+//! OpenAI's Responses. As with the other APIs, each request contains the whole conversation, so the provider stores
 //! nothing.
 
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use tickfleet_protocol::{cut_off, is_unfinished};
 use super::{EncodedRequest, LooseText, call, stop, unexpected};
 use crate::message::{ChatMessage, ModelAnswer, ModelRequest, TokenUsage, ToolCall};
 
-/// The provider rejects a token limit for the answer that is lower than this.
+/// Minimum token limit for an answer. The provider rejects a lower limit.
 const TOKENS_MIN: u32 = 16;
 
 pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedRequest, serde_json::Error> {
@@ -34,7 +34,7 @@ pub(super) fn write(request: &ModelRequest, model: &str) -> Result<EncodedReques
     Ok(EncodedRequest { path, key: ("authorization", "Bearer "), headers: &[], body: serde_json::to_string(&body)? })
 }
 
-/// The items of one message: the model's text and each of its calls are separate items.
+/// The items of one message. The model's text and each of its calls are separate items.
 fn items(message: &ChatMessage) -> Vec<Value> {
     match message {
         ChatMessage::User(text) => vec![json!({ "role": "user", "content": text })],
@@ -63,7 +63,7 @@ struct Incomplete {
     reason: Option<String>,
 }
 
-/// One struct for all kinds of items. Unknown items (thoughts, and kinds added later) are skipped, whatever they
+/// One struct for all kinds of items. Unknown items, such as thoughts and kinds added later, are skipped whatever they
 /// contain.
 #[derive(Deserialize, Default)]
 #[serde(default)]

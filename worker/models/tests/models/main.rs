@@ -95,7 +95,7 @@ async fn a_conversation_goes_on_with_another_provider() {
         let second = StandIn::start(to, vec![Reply::Words("Done by the other.")]).await;
         let models = ModelChain::new(vec![provider(from, &first.base, "one"), provider(to, &second.base, "two")]);
         let calls = models.ask(&asking()).await.unwrap().answer.calls;
-        // Gemini requires its own signature, which a conversation with another provider lacks.
+        // A conversation with another provider lacks the signature that Gemini requires.
         let ProviderAnswer { provider, answer, failed } = models.ask(&continued(calls)).await.unwrap();
         assert_eq!((provider.as_str(), answer.text.as_str()), ("two", "Done by the other."), "{from:?} {to:?}");
         assert_eq!(failed[0].failure, ModelFailure::Unavailable);
@@ -144,7 +144,7 @@ async fn who_asks_for_a_pause_is_left_alone() {
 
 #[tokio::test]
 async fn broken_and_endless_answers_end() {
-    // Each of these values takes seventy bytes of memory after parsing.
+    // After parsing, each of these values takes seventy bytes of memory.
     let dense = Box::leak(format!("[{}0]", "0,".repeat(300_000)).into_boxed_str());
     let table = [
         (Reply::Raw("<html>"), ModelFailure::Malformed),

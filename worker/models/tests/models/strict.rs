@@ -1,4 +1,4 @@
-//! A stand-in for a provider: it replies from a list, and rejects what the provider would reject.
+//! A stand-in for a provider. It replies from a list, and rejects what the provider would reject.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -14,13 +14,12 @@ use tickfleet_models::ProviderApi;
 /// The key that the stand-in accepts. It does not look like a real provider's key.
 pub const KEY: &str = "test-key-of-the-stand-in";
 
-/// The stand-in's reply to a valid request.
 #[derive(Debug, Clone)]
 pub enum Reply {
-    /// Two calls. One has a number that a double cannot represent.
+    /// Two calls. One call has a number that a double cannot represent.
     Calls,
     Words(&'static str),
-    /// Status, body, and the `Retry-After` header unless empty.
+    /// Status, body, and the `Retry-After` header. An empty header is not sent.
     Status(u16, Value, &'static str),
     Raw(&'static str),
     /// More bytes than the client may read.
@@ -115,7 +114,7 @@ fn said(api: ProviderApi, text: &str) -> String {
     body.to_string()
 }
 
-/// Written as text, because `json!` cannot represent a number with 23 digits.
+/// The bodies are text, because `json!` cannot represent a number with 23 digits.
 fn calls(api: ProviderApi) -> &'static str {
     match api {
         ProviderApi::OpenAi => {

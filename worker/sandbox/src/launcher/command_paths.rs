@@ -1,10 +1,8 @@
-//! The paths that a command sees, which differ by level.
-
 use std::path::Path;
 
 use crate::spec::Level;
 
-/// The paths that a command sees, and its level.
+/// The paths that a command sees. They depend on the level.
 pub(super) struct CommandPaths<'a> {
     pub(super) workspace: &'a Path,
     pub(super) temporary: &'a Path,

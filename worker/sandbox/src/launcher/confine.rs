@@ -1,6 +1,6 @@
-//! A child confines itself in these steps before it executes the command. The order leaves no gap: switch to another
-//! user if the launcher is root, set limits, give up new privileges, apply Landlock, apply seccomp, and only then
-//! execute the program.
+//! The steps by which a child confines itself before it executes the command. Their order leaves no gap: switch to
+//! another user if the launcher is root, set limits, give up new privileges, apply Landlock, apply seccomp, execute the
+//! program.
 
 use std::ffi::{CString, NulError};
 use std::fs::File;
@@ -21,29 +21,28 @@ use crate::cgroup::CgroupHandle;
 use crate::spec::{Level, PATH};
 use crate::wire::Request;
 
-/// The nice value added for commands, which lowers their priority.
+/// Added to the nice value of commands, to lower their priority.
 const NICE: i32 = 10;
 
-/// A child that was allowed to continue, and the pipes for its reports.
+/// A child that has passed the gate, and the pipes for its reports.
 #[derive(Debug)]
 pub(super) struct StartedChild {
     /// The direct child of the launcher: the command, or the first process of its namespace.
     pub(super) child: Pid,
-    /// Closed without data when the command is executed. If a step fails, the pipe contains that step and the reason.
+    /// Closed without data when the command is executed. If a step fails, the pipe contains the step and the reason.
     pub(super) failure: PipeReader,
     /// At the level `strict`: how the command ended, and whether it had a `/proc`.
     pub(super) ended: Option<PipeReader>,
 }
 
-/// The user that a command runs as.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Owner {
     pub(super) uid: Uid,
     pub(super) gid: Gid,
 }
 
-/// If the launcher is root: the unprivileged user that runs the command, which is the owner of the workspace. `None` if
-/// the launcher is not root. Then commands run as the launcher's user.
+/// If the launcher is root, returns the owner of the workspace. Commands run as this unprivileged user. If the launcher
+/// is not root, returns `None`, and commands run as the launcher's user.
 pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
     if !unistd::geteuid().is_root() {
         return Ok(None);
@@ -56,7 +55,6 @@ pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
     Ok(Some(Owner { uid: Uid::from_raw(found.uid()), gid: Gid::from_raw(found.gid()) }))
 }
 
-/// Starts the command at the level `basic`.
 pub(super) fn start(
     request: &Request,
     stdin: &File,
@@ -89,13 +87,13 @@ pub(super) fn start(
     Ok(StartedChild { child, failure, ended: None })
 }
 
-/// Puts a waiting child into its cgroup. All processes that the child starts inherit the cgroup.
+/// Puts a waiting child into its cgroup. All processes that the child starts later inherit the cgroup.
 pub(super) fn admit(cgroup_handle: Option<&CgroupHandle>, child: Pid) -> Result<(), Refusal> {
     cgroup_handle.map_or(Ok(()), |cgroup_handle| cgroup_handle.admit(child.as_raw())).map_err(step("enter the cgroup"))
 }
 
-/// Waits in the child until the launcher sends a byte. If the launcher died before the death signal was set, the byte
-/// never arrives and this function fails.
+/// Waits in the child until the launcher sends a byte. If the launcher died before the child asked for the death
+/// signal, the byte never arrives and this function fails.
 pub(super) fn wait_for_gate(mut gate: PipeReader) -> Result<(), Refusal> {
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("die with the launcher"))?;
     gate.read_exact(&mut [0]).map_err(step("wait for the launcher"))
@@ -109,12 +107,12 @@ pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     unistd::setresuid(uid, uid, uid).map_err(step("change the user"))
 }
 
-/// Gives a launcher that is root the command user's view of files and processes. The kernel shows a process's
-/// descriptors to the process's own user. It shows them to root only with a capability that containers do not have.
-/// Signals are still sent as root.
+/// Switches a launcher that is root to the command user's view of files and processes. The kernel shows a process's
+/// descriptors to the process's own user. The kernel shows them to root only with a capability that containers do not
+/// have. Signals are still sent as root.
 fn use_file_ids_of(owner: Option<Owner>) -> Result<(), Refusal> {
     let Some(Owner { uid, gid }) = owner else { return Ok(()) };
-    // Each call returns the previous ID and reports no error.
+    // Each call returns the previous ID and reports no error. So a second pair of calls reads the IDs.
     unistd::setfsgid(gid);
     unistd::setfsuid(uid);
     match (unistd::setfsgid(gid), unistd::setfsuid(uid)) {
@@ -123,25 +121,24 @@ fn use_file_ids_of(owner: Option<Owner>) -> Result<(), Refusal> {
     }
 }
 
-/// Reports to the launcher why the command was not started, and ends the child.
+/// Reports to the launcher why the command was not started. Ends the child.
 pub(super) fn report_failure(failure_writer: PipeWriter, failed: Result<(), Refusal>) -> ! {
     let (mark, why) = match failed {
         Ok(()) => ("S", "the confined process went on".to_owned()),
         Err(Refusal::Step(why)) => ("S", why),
         Err(Refusal::Program(why)) => ("P", why),
     };
-    // If this write fails, there is no other way to report the failure.
+    // If this write fails, the failure cannot be reported.
     let _ = (&failure_writer).write_all(format!("{mark}{why}").as_bytes());
     end(125)
 }
 
-/// Ends a forked child.
 #[allow(clippy::disallowed_methods, reason = "a forked child has no `main` to return to, and nothing to drain")]
 pub(super) fn end(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Confines this process and executes the command. Returns only if this fails.
+/// Confines this process and executes the command. Returns only after a failure.
 pub(super) fn run(
     request: &Request,
     stdin: &File,
@@ -154,12 +151,12 @@ pub(super) fn run(
     default_signals()?;
     std::env::set_current_dir(paths.workspace).map_err(step("enter the workspace"))?;
     if paths.level == Level::Basic && !request.probe {
-        // If a command has put something else at this path, only that command is affected.
+        // If a command has put something else at this path, the failure affects only that command.
         let _ = std::fs::create_dir(paths.temporary);
     }
     let argv = strings(spec.argv.iter().map(String::as_str))?;
     let environment = environment(request, paths)?;
-    // If a command keeps the processors busy, the worker and the launcher have priority.
+    // The worker and the launcher have priority over commands that keep the processors busy.
     rustix::process::nice(NICE).map_err(step("lower the priority"))?;
     limits::set(&spec.limits, allowance)?;
     prctl::set_no_new_privs().map_err(step("no new privileges"))?;
@@ -171,7 +168,7 @@ pub(super) fn run(
     Err(execute(&spec.argv[0], &argv, &environment))
 }
 
-/// The launcher may have been started with ignored or blocked signals. Commands expect neither.
+/// Commands expect default signal handling, but the launcher may have been started with ignored or blocked signals.
 fn default_signals() -> Result<(), Refusal> {
     let all = SigSet::all();
     nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None).map_err(step("unblock signals"))?;

@@ -1,33 +1,31 @@
-//! Processor time of a process tree whose processes start and end between two samples.
+//! Processor time of a process tree. Its processes can start and end between two samples.
 
 use std::collections::HashMap;
 
 use super::tree::Stat;
 
-/// Identifies a process permanently: its process ID and its start time.
+/// Process ID and start time, which together identify a process permanently.
 type Identity = (i32, u64);
 
-/// One sample of the tree.
 #[derive(Debug, Default)]
 pub(super) struct CpuSample {
-    /// The processes of the tree.
     pub(super) processes: HashMap<Identity, Stat>,
-    /// The processor time of the processes that the launcher itself has reaped, in ticks.
+    /// Processor time of the processes that the launcher itself has reaped, in ticks.
     pub(super) reaped: u64,
 }
 
-/// Adds up the time of live processes, reaped processes, and processes that disappeared without being reaped.
+/// Adds up the processor time of live processes, reaped processes, and processes that disappeared without being reaped.
 #[derive(Debug, Default)]
 pub(super) struct CpuMeter {
     older: CpuSample,
     before: CpuSample,
-    /// The last sampled time of processes that no parent has reaped. If a parent ignores the end of its children, the
-    /// kernel drops the children's time.
+    /// Processor time that the kernel dropped because a parent ignores the end of its children, in ticks. This is the
+    /// last sampled time of these children.
     dropped: u64,
 }
 
 impl CpuMeter {
-    /// Adds a sample and returns the time of all processes so far, in ticks.
+    /// Adds a sample. Returns the total processor time of all processes, in ticks.
     pub(super) fn add(&mut self, now: CpuSample) -> u64 {
         let has_gone = |(identity, _): &(&Identity, &Stat)| !self.before.processes.contains_key(identity);
         let gone: u64 = self.older.processes.iter().filter(has_gone).map(|(_, stat)| stat.own + stat.reaped).sum();
@@ -71,8 +69,8 @@ mod tests {
     fn a_parent_that_reaps_while_it_is_looked_at_is_not_charged_twice() {
         let mut meter = CpuMeter::default();
         meter.add(sample(0, &[(1, 5, 0), (2, 10, 0)]));
-        // In the second sample, process 1 was read before it reaped process 2, and process 2 had been reaped when its
-        // turn came.
+        // The second sample read process 1 before process 1 reaped process 2. When the sample reached process 2, it was
+        // already gone.
         meter.add(sample(0, &[(1, 5, 0)]));
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);
         assert_eq!(meter.add(sample(0, &[(1, 5, 10)])), 15);

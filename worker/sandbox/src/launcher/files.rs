@@ -1,4 +1,4 @@
-//! The files of the machine that every command needs: programs, libraries, and data that is the same on every machine.
+//! Files of the machine that every command needs: programs, libraries, and data without secrets.
 
 /// Folders of programs and libraries. Readable and executable.
 pub(super) const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
@@ -26,5 +26,6 @@ pub(super) const ETC: [&str; 16] = [
 /// Readable and writable devices.
 pub(super) const DEVICES: [&str; 4] = ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// A read-only device. With write access, a command could map it as shared memory without a file, which is not counted.
+/// Read-only: a command that can write to this device could map it as shared memory without a file. Such memory is not
+/// counted.
 pub(super) const ZERO: &str = "/dev/zero";

@@ -1,5 +1,5 @@
-//! Resource limits of the kernel. They apply to each process separately. [`super::watch`] limits the usage of the whole
-//! process tree.
+//! Resource limits of the kernel. The kernel applies them to each process separately. [`super::watch`] limits the usage
+//! of the whole process tree.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,23 +10,22 @@ use nix::unistd::Uid;
 use super::{Refusal, step};
 use crate::spec::Limits;
 
-/// Additional threads of the user while the command runs, if the worker and all its sandboxes share that user. A fork
-/// bomb can start this many additional threads before the next check of the tree.
+/// Additional threads of the user while the command runs, if the worker and all its sandboxes share the user. Before
+/// the next check of the tree, a fork bomb can start this many threads beyond its limit.
 const OTHERS: u64 = 768;
-/// Processes that count toward a namespace's limit but do not belong to the command: its first process, and the
-/// launcher.
+/// The launcher, and the first process of the namespace. They count toward the namespace's limit but do not belong to
+/// the command.
 const OURS: u64 = 2;
 
-/// The maximum number of threads that the user of a command may have while the command runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ThreadAllowance {
-    /// The user, or its user ID in this namespace, is used only by this command.
+    /// Only this command uses the user, or the user's ID in this namespace.
     Own,
-    /// The worker and other commands have the same user, which currently has this many threads.
+    /// The worker and other commands share the user. The user currently has this many threads.
     Shared(u64),
 }
 
-/// The number of threads of `uid`. The kernel compares this number with its limit.
+/// The number of threads of `uid`, as the kernel counts them for its limit.
 pub(super) fn running(uid: Uid) -> u64 {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let of_uid = processes.flatten().filter(|entry| {
@@ -36,7 +35,6 @@ pub(super) fn running(uid: Uid) -> u64 {
     of_uid.map(|entry| fs::read_dir(entry.path().join("task")).map_or(1, |tasks| tasks.count() as u64)).sum()
 }
 
-/// Sets all resource limits for this process and the processes that it starts.
 pub(super) fn set(limits: &Limits, allowance: ThreadAllowance) -> Result<(), Refusal> {
     let threads = limits.processes
         + match allowance {

@@ -1,6 +1,6 @@
 //! The memory that a process uses: its pages, swapped-out pages, page tables, mappings, and the data that the kernel
-//! may buffer for its descriptors. Shared memory without a file appears in none of these. Therefore [`super::seccomp`]
-//! and [`super::rules`] prevent commands from creating shared memory without a file.
+//! can buffer for its descriptors. Shared memory without a file appears in none of these, so [`super::seccomp`] and
+//! [`super::rules`] prevent such memory.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,60 +13,58 @@ use nix::sys::stat::makedev;
 
 use crate::spec::{Level, Network, Spec};
 
-/// The most bytes that the kernel buffers for one socket of a pair. The default is 208 KiB plus one message. A
-/// sandboxed command cannot raise this limit.
+/// Maximum bytes that the kernel buffers for one socket of a pair: 208 KiB by default, plus one message. A sandboxed
+/// command cannot raise this limit.
 const SOCKET_BYTES: u64 = 320 << 10;
 /// The file with the machine's default size of a socket buffer.
 const SOCKET_DEFAULT: &str = "/proc/sys/net/core/wmem_default";
-/// Capacity of a pipe in bytes. A sandboxed command cannot raise it.
+/// Capacity of a pipe in bytes. A sandboxed command cannot raise the capacity.
 const PIPE_BYTES: u64 = 64 << 10;
 /// Bytes that the kernel uses for each descriptor that an `epoll` watches, and for each lock on a file.
 const WATCH_BYTES: u64 = 256;
-/// The link target of an `epoll` descriptor.
 const EPOLL: &str = "anon_inode:[eventpoll]";
-/// The end of a line in `maps` if the mapped file no longer has a name.
+/// Marks a line in `maps` whose mapped file no longer has a name.
 const DELETED: &[u8] = b" (deleted)";
-/// File systems in memory at the level `strict`. Their own size limits apply.
+/// In-memory file systems at the level `strict`. They have their own size limits.
 const SCRATCH: [&[u8]; 2] = [b"/tmp/", b"/dev/shm/"];
 /// Bytes that the kernel uses for each mapping of a process, even if the process never touches the mapping.
 const MAPPING_BYTES: u64 = 256;
 /// Mappings that the kernel permits per process by default.
 const MAPPINGS_MAX: u64 = 65_530;
 
-/// Device and inode number of a file, a pipe or a socket.
+/// Device and inode number.
 type FileId = (u64, u64);
 
-/// The memory charged for each descriptor, in bytes.
+/// The charge for each descriptor, in bytes of memory.
 #[derive(Debug)]
 pub(super) struct Charges {
     socket: u64,
-    /// The charge for an `epoll` or another object without a file. An `epoll` may watch every descriptor of its
+    /// The charge for an `epoll` or another object without a file. An `epoll` can watch every descriptor of its
     /// process.
     object: u64,
-    /// The charge for a process that hides its descriptors and mappings. The charge assumes the maximum number of both,
-    /// and that every descriptor is a socket.
+    /// The charge for a process that hides its descriptors and mappings. It assumes the maximum number of both, and
+    /// that every descriptor is a socket.
     hidden: u64,
-    /// The device of the workspace.
     device: Option<u64>,
     has_tcp: bool,
 }
 
-/// The charges added up during one check.
+/// The sum of the charges of one check.
 #[derive(Debug, Default)]
 pub(super) struct Charged {
     /// Bytes of memory.
     pub(super) bytes: u64,
     /// Disk bytes of open files that have no name.
     pub(super) nameless: u64,
-    /// Pipes and sockets that are already charged. Several processes may share them.
+    /// Pipes and sockets that are already charged, because processes can share them.
     seen: HashSet<FileId>,
     /// Open files without a name.
     files: HashSet<FileId>,
     has_sockets: bool,
 }
 
-/// Usage that is counted less often because counting takes longer: mappings, the watches of each `epoll`, locks on
-/// files, and files without a name that are mapped but not open.
+/// Usage that is counted less often, because counting takes longer: mappings, watches of each `epoll`, locks on files,
+/// and files without a name that are mapped but not open.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// Bytes of memory that the kernel uses for mappings, watches and locks.
@@ -77,21 +75,21 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Adds a process. Stops when the scan exceeds `max` bytes. A scan of a process with thousands of mappings takes
-    /// milliseconds.
+    /// Adds a process. Stops when the scan exceeds `max` bytes, because a process with thousands of mappings takes
+    /// milliseconds to scan.
     pub(super) fn process(&mut self, folder: &Path, level: Level, max: u64) {
         self.lines(&folder.join("maps"), MAPPING_BYTES, max, &|line| nameless_mapping(line, level));
         for entry in fs::read_dir(folder.join("fd")).into_iter().flatten().flatten() {
             let has_a_list = |leads_to: PathBuf| leads_to.as_os_str() == EPOLL || leads_to.is_absolute();
             if fs::read_link(entry.path()).is_ok_and(has_a_list) {
-                // `fdinfo` has one line for each lock and for each watch. A descriptor may be watched under several
+                // `fdinfo` has one line for each lock and for each watch. A descriptor can be watched under several
                 // numbers.
                 self.lines(&folder.join("fdinfo").join(entry.file_name()), WATCH_BYTES, max, &|_| None);
             }
         }
     }
 
-    /// Charges `bytes` for each line of a file, and stores the mapped files that `see` finds in the lines.
+    /// Charges `bytes` for each line of a file. Stores the mapped files that `see` finds in the lines.
     fn lines(&mut self, path: &Path, bytes: u64, max: u64, see: &dyn Fn(&[u8]) -> Option<FileId>) {
         let Ok(file) = fs::File::open(path) else { return };
         let mut file = BufReader::with_capacity(16 << 10, file);
@@ -104,18 +102,18 @@ impl Scan {
     }
 
     /// Removes the open files from the mapped files. A file counts only if two scans in a row found it, because a file
-    /// may be opened while processes are scanned.
+    /// can be opened during a scan.
     pub(super) fn end(&mut self, charges: &Charges, charged: &Charged, before: &Self) {
-        // Some file systems report a different device number for mapped files, so inode numbers of the workspace also
-        // match.
+        // For mapped files, some file systems report a different device number. So a file of the workspace also matches
+        // by its inode number alone.
         let of_workspace = |number: u64| charges.device.is_some_and(|device| charged.files.contains(&(device, number)));
         self.mapped.retain(|file| !charged.files.contains(file) && !of_workspace(file.1));
         self.mapped_only = self.mapped.intersection(&before.mapped).count() as u64;
     }
 }
 
-/// If a line of a process's `maps` shows a file without a name, returns the file's device and inode number. Files on
-/// file systems in memory are excluded.
+/// The device and inode number of the file in a line of `maps`. `None` if the file has a name, or is on a file system
+/// in memory.
 fn nameless_mapping(line: &[u8], level: Level) -> Option<FileId> {
     let line = line.strip_suffix(DELETED)?;
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
@@ -128,7 +126,6 @@ fn nameless_mapping(line: &[u8], level: Level) -> Option<FileId> {
 }
 
 impl Charges {
-    /// The charges for a run.
     pub(super) fn new(spec: &Spec) -> Self {
         let default = fs::read_to_string(SOCKET_DEFAULT).ok().and_then(|text| text.trim().parse::<u64>().ok());
         let socket = default.map_or(SOCKET_BYTES, |bytes| SOCKET_BYTES.max(bytes.saturating_mul(2)));
@@ -141,19 +138,17 @@ impl Charges {
         }
     }
 
-    /// Charges the pages of a process.
     pub(super) fn pages(folder: &Path, charged: &mut Charged) {
         let text = fs::read_to_string(folder.join("status")).unwrap_or_default();
         charged.bytes = charged.bytes.saturating_add(kept(&text));
     }
 
-    /// Charges the descriptors of a process.
     pub(super) fn descriptors(&self, folder: &Path, charged: &mut Charged) {
         let entries = match fs::read_dir(folder.join("fd")) {
             Ok(entries) => entries,
             Err(error) if has_gone(&error) => return,
-            // Either the process executes a program that it is not permitted to read, so the kernel hides it. Or the
-            // process is ending and no longer has memory.
+            // The kernel hides a process that executes a program without permission to read it. It also shows no
+            // descriptors of a process that is ending; such a process no longer has memory.
             Err(_) => {
                 let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
                 if status.contains("\nVmRSS:") {
@@ -168,7 +163,7 @@ impl Charges {
     }
 
     fn descriptor(&self, path: &Path, charged: &mut Charged) {
-        // A descriptor that can no longer be examined was closed in the meantime.
+        // If a descriptor can no longer be examined, it was closed in the meantime.
         let Ok(found) = fs::metadata(path) else { return };
         let kind = found.file_type();
         let identity = (found.dev(), found.ino());
@@ -215,7 +210,7 @@ impl Charges {
     }
 }
 
-/// The memory in bytes that belongs to this process alone, from its `status`.
+/// The memory that belongs to this process alone, in bytes. `status` is its file in `/proc`.
 fn kept(status: &str) -> u64 {
     let of = |line: &str| {
         let (name, value) = line.split_once(':')?;
@@ -225,7 +220,7 @@ fn kept(status: &str) -> u64 {
     status.lines().filter_map(of).fold(0, |sum, kib| sum.saturating_add(kib.saturating_mul(1_024)))
 }
 
-/// The inode number and the queued bytes of a line in the kernel's table of TCP connections.
+/// The inode number and the number of queued bytes, from a line in the kernel's table of TCP connections.
 fn queue(line: &str) -> Option<(u64, u64)> {
     let mut fields = line.split_whitespace().skip(4);
     let (sent, received) = fields.next()?.split_once(':')?;

@@ -35,32 +35,29 @@ use crate::cgroup::CgroupHandle;
 use crate::spec::Level;
 use crate::wire::{self, Report, Request};
 
-/// Why nothing ran.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// A step of the confinement failed.
     Step(String),
     /// The program cannot be executed.
     Program(String),
 }
 
-/// Names the step that failed, for `map_err`.
 pub(crate) fn step<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> Refusal {
     move |error| Refusal::Step(format!("{what}: {error}"))
 }
 
-/// The ABI of Landlock in the running kernel. 0 if Landlock is unavailable.
+/// The version of Landlock's ABI in the running kernel. 0 if Landlock is unavailable.
 #[must_use]
 pub fn landlock_abi() -> i32 {
     raw::landlock_abi()
 }
 
-/// Runs the launcher from start to end. Call it from `main`, before any thread is started.
+/// Runs the launcher. Call this function from `main`, before any thread is started.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Commands inherit this score: if memory runs out, the kernel kills them before their worker. Set the score before
-    // this process is hidden: a hidden process's file belongs to root. If the machine does not permit the
-    // score, the memory limit still applies.
+    // Commands inherit this score: if memory runs out, the kernel kills commands before their worker. Set the score
+    // before this process is hidden, because a hidden process's file belongs to root. If the machine rejects the score,
+    // the memory limit still applies.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let Ok(control) = take_control() else { return ExitCode::from(2) };
     let mut control = UnixStream::from(control);
@@ -84,7 +81,7 @@ fn take_control() -> io::Result<OwnedFd> {
 }
 
 fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
-    // Do this before any input is read: the command must not reach the memory or the descriptors of its launcher.
+    // Hide this process before any input is read: the command must not reach the memory or descriptors of its launcher.
     prctl::set_dumpable(false).map_err(step("hide the launcher"))?;
     prctl::set_child_subreaper(true).map_err(step("become a subreaper"))?;
     raw::close_others_on_exec().map_err(step("close descriptors"))?;

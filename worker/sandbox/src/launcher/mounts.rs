@@ -1,5 +1,5 @@
-//! The root of the level `strict`: an empty file system in memory. The machine's programs are bound read-only, and the
-//! workspace is bound last. No mount target is below a path that a command could have written to.
+//! The root file system at the level `strict`: an empty file system in memory. The machine's programs are bound
+//! read-only. The workspace is bound last, so no mount target is below a path that a command could have written to.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -14,9 +14,9 @@ use super::files::{DEVICES, ETC, SYSTEM, ZERO};
 use super::{Refusal, raw, step};
 use crate::spec::{Spec, WORKSPACE};
 
-/// Folders over which the new root can be mounted. Their previous content becomes invisible.
+/// Folders over which the new root can be mounted. The mount hides their content.
 const STAGES: [&str; 4] = ["/tmp", "/mnt", "/run", "/var"];
-/// Size in bytes of `/tmp`, and of `/dev/shm`. If the limits permit less, the size is smaller.
+/// Size of `/tmp`, and of `/dev/shm`, in bytes. If the run's limits permit less, the size is smaller.
 const SCRATCH_BYTES: u64 = 64 << 20;
 const NONE: Option<&str> = None;
 
@@ -30,7 +30,7 @@ struct BindSource {
 }
 
 impl BindSource {
-    /// Opens a bind source. `None` if the path does not exist.
+    /// `None` if the path does not exist.
     fn open(path: &Path, target: &Path, write: bool) -> Option<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()?;
         let is_folder = file.metadata().ok()?.is_dir();
@@ -38,7 +38,7 @@ impl BindSource {
     }
 }
 
-/// Creates the root and makes it this process's root. Returns whether the root has a `/proc`.
+/// Creates the new root and changes to it. Returns true if the root has a `/proc`.
 pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(step("make a mount namespace"))?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).map_err(step("keep mounts to oneself"))?;
@@ -90,7 +90,7 @@ fn sources(spec: &Spec) -> Result<Vec<BindSource>, Refusal> {
     Ok(all)
 }
 
-/// Folders of the system that are symbolic links, such as `/bin`. They are created as links in the new root.
+/// System folders that are symbolic links, such as `/bin`. The new root has the same links.
 fn links() -> Vec<(PathBuf, PathBuf)> {
     let devices = [("/dev/fd", "/proc/self/fd"), ("/dev/stdin", "/proc/self/fd/0"), ("/dev/stdout", "/proc/self/fd/1")];
     let devices = devices.into_iter().chain([("/dev/stderr", "/proc/self/fd/2")]);
@@ -99,11 +99,11 @@ fn links() -> Vec<(PathBuf, PathBuf)> {
     system.chain(devices).collect()
 }
 
-/// The location of `path` below `stage`. Creates its parent folders.
+/// The location of `path` below `stage`. Creates the parent folders.
 fn below(stage: &Path, path: &Path) -> PathBuf {
     let inner = stage.join(path.strip_prefix("/").unwrap_or(path));
     if let Some(above) = inner.parent() {
-        // If this fails, the next step fails too and reports it.
+        // If this fails, the next step also fails and reports the error.
         let _ = fs::create_dir_all(above);
     }
     inner
@@ -139,14 +139,13 @@ fn bind(stage: &Path, source: &BindSource) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The mounts at `target` and below, with their inherited flags. These flags must stay set.
+/// The mounts at `target` and below, with their inherited flags. A remount must keep these flags.
 fn mounted_at(target: &Path) -> Result<Vec<(PathBuf, MsFlags)>, Refusal> {
     let text = fs::read_to_string("/proc/self/mountinfo").map_err(step("read the mounts"))?;
     let all = text.lines().filter_map(mount_of).filter(|(path, _)| path.starts_with(target)).collect();
     Ok(all)
 }
 
-/// The path and flags in a line of `mountinfo`.
 fn mount_of(line: &str) -> Option<(PathBuf, MsFlags)> {
     let mut fields = line.split(' ').skip(4);
     let path =
@@ -164,8 +163,8 @@ fn mount_of(line: &str) -> Option<(PathBuf, MsFlags)> {
     Some((path.into(), fields.next()?.split(',').map(flag).fold(MsFlags::empty(), |all, one| all | one)))
 }
 
-/// Mounts a `/proc` for the new process namespace. Returns whether the mount succeeded. The kernel forbids the mount if
-/// the machine's own `/proc` is partly hidden, as in most containers.
+/// Mounts a `/proc` for the new process namespace. Returns true if this succeeded. The kernel forbids the mount if the
+/// machine's own `/proc` is partly hidden, as in most containers.
 fn proc(stage: &Path) -> Result<bool, Refusal> {
     let path = stage.join("proc");
     fs::create_dir_all(&path).map_err(step("make a folder"))?;

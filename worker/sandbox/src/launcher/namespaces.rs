@@ -1,6 +1,6 @@
 //! The level `strict`: the namespaces that the launcher enters, and the first process in them. The first process
-//! creates the root, starts the command and reaps orphans. When it ends, the kernel kills all other processes of the
-//! namespace.
+//! creates the root, starts the command and reaps orphans. When the first process ends, the kernel kills all other
+//! processes of the namespace.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Read, Write};
@@ -24,7 +24,6 @@ use crate::wire::Request;
 /// The user and group ID of commands inside their namespace.
 const USER: u32 = 1_000;
 
-/// How the command ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct CommandEnd {
     pub(super) exit_code: Option<i32>,
@@ -33,7 +32,7 @@ pub(super) struct CommandEnd {
 }
 
 impl CommandEnd {
-    /// Reads the report of the first process. `None` if the first process did not write a report.
+    /// Reads the report of the first process. `None` if there is no report.
     pub(super) fn read(mut from: PipeReader) -> Option<Self> {
         let mut text = String::new();
         from.read_to_string(&mut text).ok()?;
@@ -41,14 +40,13 @@ impl CommandEnd {
     }
 }
 
-/// Starts the command at the level `strict`.
 pub(super) fn start(
     request: &Request,
     stdin: &File,
     cgroup_handle: Option<&CgroupHandle>,
 ) -> Result<StartedChild, Refusal> {
     let owner = owner(&request.spec.workspace)?;
-    // If the launcher was root, it becomes the command's own user. It then needs no more rights than any other
+    // If the launcher was root, it becomes the command's user. After this, it needs no more rights than any other
     // launcher.
     become_owner(owner)?;
     enter(&request.spec.network)?;
@@ -93,8 +91,8 @@ fn enter(network: &Network) -> Result<(), Refusal> {
     unistd::sethostname("sandbox").map_err(step("name the host"))
 }
 
-/// Starts the command, reaps processes until the command has ended, reports how it ended, and exits. The kernel then
-/// kills all remaining processes.
+/// Starts the command, reaps processes until the command has ended, reports the end, and exits. The kernel then kills
+/// all remaining processes.
 fn first_process(
     request: &Request,
     stdin: &File,
@@ -116,7 +114,7 @@ fn first_process(
     drop(failure_writer);
     let ended = CommandEnd { proc, ..reap_until(command) };
     if let Ok(text) = serde_json::to_vec(&ended) {
-        // If the launcher has ended, this write fails. The kernel kills this process too.
+        // If the launcher has ended, this write fails, and the kernel also kills this process.
         let _ = (&end_writer).write_all(&text);
     }
     end(0)

@@ -1,11 +1,11 @@
-//! System calls for which no dependency has a safe signature. The sandbox has no other `unsafe` code.
+//! System calls that no dependency wraps safely. The sandbox has no other `unsafe` code.
 #![expect(unsafe_code, reason = "fork, close_range and the version of Landlock have no safe wrapper")]
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal};
 use nix::unistd::{ForkResult, Pid};
 
-/// Forks. Returns the child's process ID in the parent, and `None` in the child.
+/// Returns the child's process ID in the parent, and `None` in the child.
 ///
 /// # Errors
 /// The system cannot create another process.
@@ -17,7 +17,7 @@ pub(super) fn fork() -> nix::Result<Option<Pid>> {
     }
 }
 
-/// Closes all descriptors except standard input, output and error on `exec`. Includes descriptors opened by other code.
+/// Makes `exec` close all descriptors except standard input, output and error, even if other code opened them.
 ///
 /// # Errors
 /// The kernel is older than 5.11.
@@ -27,7 +27,7 @@ pub(super) fn close_others_on_exec() -> nix::Result<()> {
     Errno::result(answer).map(drop)
 }
 
-/// The ABI of Landlock in the running kernel. 0 if Landlock is unavailable or disabled.
+/// 0 if Landlock is unavailable or disabled.
 pub(super) fn landlock_abi() -> i32 {
     const VERSION: u32 = 1;
     // SAFETY: with this flag, the call takes no attributes, creates nothing, and returns a number.
@@ -36,7 +36,7 @@ pub(super) fn landlock_abi() -> i32 {
     i32::try_from(answer).unwrap_or(0).max(0)
 }
 
-/// Sets the action for a signal to one of the kernel's own actions.
+/// Sets the action for a signal to `action`, which must be one of the kernel's own actions.
 ///
 /// # Errors
 /// The signal cannot be handled.

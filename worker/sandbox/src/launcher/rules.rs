@@ -1,4 +1,4 @@
-//! Landlock rules: restrict the files and TCP ports that a command may use, and restrict its signals to the sandbox.
+//! Landlock rules: the files and TCP ports that a command may use. Its signals reach only the sandbox.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, paths: &CommandPaths<'_>) 
     let read = AccessFs::from_read(NEWEST);
     let look = AccessFs::ReadFile | AccessFs::ReadDir;
     if paths.level == Level::Strict {
-        // The root contains only files that the launcher put there. Only the paths below are writable.
+        // The root contains only files from the launcher. Only the paths below are writable.
         rules = beneath(rules, Path::new("/"), read)?;
         for path in ["/tmp", "/dev/shm"] {
             rules = beneath(rules, Path::new(path), all)?;
@@ -72,7 +72,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, paths: &CommandPaths<'_>) 
     Ok(rules)
 }
 
-/// Permits `access` at a path and below it. A path that does not exist needs no rule.
+/// Permits `access` to a path and everything below the path. A path that does not exist needs no rule.
 fn beneath(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, Refusal> {
     let Ok(found) = PathFd::new(path) else { return Ok(rules) };
     let allowed = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };

@@ -3,9 +3,8 @@
 //! - The first filter permits the calls of [`super::syscalls`]. All other calls fail as if they did not exist.
 //! - The second filter forbids some calls by their arguments: calls that Landlock does not check, calls that reach
 //!   outside processes by number, and calls that take memory which [`super::memory`] does not see.
-//! - Three more filters also prevent memory and disk usage that is not counted, but with results that programs expect.
-//!   Larger socket buffers are ignored without an error, `fallocate` is not supported, and `splice` accepts no
-//!   descriptors.
+//! - Three more filters prevent uncounted memory and disk usage with results that programs expect: requests for larger
+//!   socket buffers do nothing, `fallocate` is not supported, and `splice` accepts no descriptors.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +21,6 @@ type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;
 
 /// The lowest Landlock ABI that restricts `truncate`.
 const ABI_TRUNCATE: i32 = 3;
-/// The flags of `clone` that create a namespace.
 const NEW_NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
@@ -32,8 +30,8 @@ const NEW_NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWPID,
     libc::CLONE_NEWNET,
 ];
-/// Forbidden options of `prctl`. With them, a command could outlive its launcher, keep its orphans, let another process
-/// trace it, or hide its descriptors.
+/// Forbidden options of `prctl`. A command could use them to outlive its launcher, keep its orphans, let another
+/// process trace it, or hide its descriptors.
 const PRCTL: [libc::c_int; 5] = [
     libc::PR_SET_PDEATHSIG,
     libc::PR_SET_CHILD_SUBREAPER,
@@ -43,15 +41,16 @@ const PRCTL: [libc::c_int; 5] = [
 ];
 /// Forbidden requests of `ioctl`: typing into a terminal, and choosing the process that receives signals.
 const IOCTL: [u64; 4] = [0x5412, 0x541C, 0x8901, 0x8902];
-/// A flag that sends data with the first packet of a connection. This would bypass Landlock's check of `connect`.
+/// A flag that sends data with the first packet of a connection. Such a connection would bypass Landlock's check of
+/// `connect`.
 const FASTOPEN: u64 = 0x2000_0000;
 /// The bits of a socket's type argument that hold the type. The other bits are flags.
 const TYPE_MASK: u64 = 0xf;
 
-/// Forbidden flags of `mmap`: shared memory without a file and huge pages do not appear in the resident pages of a
+/// Forbidden flags of `mmap`. Shared memory without a file and huge pages do not appear in the resident pages of a
 /// process.
 const MAPPINGS: [libc::c_int; 2] = [libc::MAP_SHARED | libc::MAP_ANONYMOUS, libc::MAP_HUGETLB];
-/// Options of `setsockopt` that are ignored: the sizes of a socket's buffers.
+/// Ignored options of `setsockopt`: the sizes of a socket's buffers.
 const BUFFERS: [libc::c_int; 4] = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
 
 /// Restricts this process and its children permanently. `shared` is true if the worker runs as the same user.
@@ -59,14 +58,14 @@ pub(super) fn restrict(level: Level, network: &Network, shared: bool) -> Result<
     let errno = |code: libc::c_int| SeccompAction::Errno(code.unsigned_abs());
     let forbidden = forbidden(level, network, shared).map_err(step("write the seccomp filter"))?;
     let buffers = buffers().map_err(step("write the seccomp filter"))?;
-    // After the first filter is applied, Landlock's ABI can no longer be queried.
+    // Query Landlock's ABI before the first filter is applied, because the filter blocks the query.
     let known = syscalls::allowed().map(|call| (call, Vec::new())).collect();
     apply(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
     apply(forbidden, SeccompAction::Allow, errno(libc::EPERM))?;
-    // Programs that request larger buffers also work without them.
+    // Programs that request larger buffers also work with the default buffers.
     apply(buffers, SeccompAction::Allow, errno(0))?;
     apply(unsupported(), SeccompAction::Allow, errno(libc::EOPNOTSUPP))?;
-    // If these calls fail with `EINVAL`, programs copy the data themselves.
+    // If a splice fails with `EINVAL`, programs copy the data themselves.
     let unsuited = syscalls::SPLICES.map(|call| (call, Vec::new())).into();
     apply(unsuited, SeccompAction::Allow, errno(libc::EINVAL))
 }
@@ -82,8 +81,8 @@ fn buffers() -> Result<Rules, seccompiler::BackendError> {
 }
 
 /// `fallocate` would take gigabytes of disk within milliseconds, before the next check of the workspace. Some of its
-/// modes allocate beyond the end of a file, where the limit on the file's size does not apply. Without `fallocate`,
-/// programs write the data, which takes longer.
+/// modes allocate beyond the end of a file, where the limit on the file's size does not apply. If `fallocate` is not
+/// supported, programs write the data, which takes longer.
 fn unsupported() -> Rules {
     [(libc::SYS_fallocate, Vec::new())].into()
 }
@@ -113,7 +112,7 @@ fn forbidden(level: Level, network: &Network, shared: bool) -> Result<Rules, sec
     others_by_number(&mut rules)?;
     sockets(&mut rules, &mut whole, network)?;
     if level == Level::Basic {
-        // In a mount namespace these calls are harmless. Without one, they would reach the machine's files.
+        // Without a mount namespace, these calls would reach the machine's files.
         if shared {
             whole.extend(syscalls::metadata_by_path());
             when(&mut rules, libc::SYS_utimensat, &[(1, Op::Ne, 0)])?;
@@ -139,7 +138,7 @@ fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> 
         when(rules, libc::SYS_mmap, &[(3, Op::MaskedEq(flags), flags)])?;
     }
     when(rules, libc::SYS_fcntl, &[(1, Op::Eq, u64::from(libc::F_SETPIPE_SZ.unsigned_abs()))])?;
-    // A thread with its own descriptor table is forbidden, because descriptors are counted once per process.
+    // Descriptors are counted once per process, so a thread must not have its own descriptor table.
     let thread = u64::from(libc::CLONE_THREAD.unsigned_abs());
     let files = u64::from(libc::CLONE_FILES.unsigned_abs());
     when(rules, libc::SYS_clone, &[(0, Op::MaskedEq(thread | files), thread)])?;
@@ -148,7 +147,7 @@ fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> 
 }
 
 /// Restricts calls that change a process given by its number: only 0, the caller itself, is permitted. If the worker is
-/// not root, commands run as the worker's user. The kernel alone would then let a command change the worker's limits.
+/// not root, commands run as the worker's user, and the kernel alone would let a command change the worker's limits.
 fn others_by_number(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     for call in [
         libc::SYS_prlimit64,
@@ -173,8 +172,8 @@ fn sockets(
     network: &Network,
 ) -> Result<(), seccompiler::BackendError> {
     let family = |family: libc::c_int| u64::from(family.unsigned_abs());
-    // A socket pair is connected when it is created and stays connected. A pair of datagram sockets is forbidden,
-    // because it could send to other sockets by name.
+    // Stream socket pairs stay connected to each other. Datagram socket pairs are forbidden, because they could send to
+    // other sockets by name.
     when(rules, libc::SYS_socketpair, &[(0, Op::Ne, family(libc::AF_UNIX))])?;
     when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_DGRAM))])?;
     when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_RAW))])?;
@@ -196,7 +195,6 @@ fn sockets(
     Ok(())
 }
 
-/// Adds a rule that forbids `call` if its arguments meet all conditions.
 fn when(rules: &mut Rules, call: libc::c_long, all: &[(u8, Op, u64)]) -> Result<(), seccompiler::BackendError> {
     // The kernel reads 32 bits of these arguments. Only pointers have 64 bits, and a pointer is only compared with 0.
     let length = |value: u64, op: &Op| match op {

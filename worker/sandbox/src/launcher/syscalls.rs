@@ -1,8 +1,6 @@
-//! The system calls that a command may make. All other calls fail as if they did not exist (`ENOSYS`). A call that a
-//! newer kernel adds is therefore not permitted automatically. [`super::seccomp`] rejects some of these calls by their
-//! arguments.
+//! The system calls that a command may make. All other calls fail with `ENOSYS`, so a call that a newer kernel adds is
+//! not permitted automatically. [`super::seccomp`] rejects some of the permitted calls by their arguments.
 
-/// The calls that every architecture has.
 const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_accept4,
     libc::SYS_brk,
@@ -246,12 +244,11 @@ const OLDER: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
-/// All permitted calls.
 pub(super) fn allowed() -> impl Iterator<Item = libc::c_long> {
     EVERYWHERE.iter().chain(OLDER).copied()
 }
 
-/// Calls that change a file's mode, owner, times or attributes by its path. Landlock does not check them.
+/// Calls that change a file's mode, owner, times or attributes by its path. Landlock does not check these calls.
 pub(super) fn metadata_by_path() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_fchmodat,
@@ -283,24 +280,24 @@ pub(super) const SIGNALS: [libc::c_long; 6] = [
     libc::SYS_pidfd_send_signal,
 ];
 
-/// Calls that need a network socket, and calls that send descriptors. Sent descriptors that are not yet received, and
-/// the data in them, are not counted for any process.
+/// Calls that need a network socket, and calls that send descriptors. Sent descriptors that are not yet received are
+/// not counted for any process, and neither is the data in them.
 pub(super) const SOCKETS: [libc::c_long; 5] =
     [libc::SYS_socket, libc::SYS_connect, libc::SYS_accept4, libc::SYS_sendmsg, libc::SYS_sendmmsg];
 
-/// Calls that put pages of a file into pipes and sockets. One byte in a pipe can keep a page of megabytes in memory,
-/// even after the file was truncated.
+/// Calls that put pages of a file into pipes and sockets. One byte in a pipe can keep megabytes of memory, even after
+/// the file was truncated.
 pub(super) const SPLICES: [libc::c_long; 3] = [libc::SYS_splice, libc::SYS_tee, libc::SYS_sendfile];
 
-/// Calls that fail as forbidden instead of unknown. Programs then print better errors, and tests can distinguish the
-/// two filters.
+/// Calls that fail as forbidden instead of unknown. With this error, programs print better messages, and tests can
+/// distinguish the two filters.
 pub(super) fn forbidden() -> Vec<libc::c_long> {
     let mut all = vec![
         libc::SYS_add_key,
         libc::SYS_bind,
         libc::SYS_listen,
-        // The event queues of inotify take memory that is not counted. At `basic`, inotify would reach the machine's
-        // files.
+        // The event queues of inotify take memory that is not counted. At the level `basic`, inotify would also reach
+        // the machine's files.
         libc::SYS_inotify_add_watch,
         libc::SYS_inotify_init1,
         libc::SYS_inotify_rm_watch,

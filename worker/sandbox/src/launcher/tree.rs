@@ -5,33 +5,33 @@ use std::path::PathBuf;
 
 use nix::unistd::Pid;
 
-/// The most processes that a single walk visits. This is more than any limit permits.
+/// Maximum processes that one walk visits. This is more than any limit permits.
 const VISITED_MAX: usize = 20_000;
 
-/// Usage and state of one process, from its `stat`.
+/// Values from a process's `stat` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// Live threads. 0 for a process that has ended and waits to be reaped by its parent.
+    /// Live threads. 0 if the process has ended and its parent has not reaped it.
     pub(super) threads: u64,
-    /// True if the process's first thread has ended. Then the process's own folder shows neither memory nor
+    /// True if the process's first thread has ended. The process's own folder then shows neither memory nor
     /// descriptors.
     pub(super) is_headless: bool,
-    /// The process's start time. Together with the process ID, it identifies the process permanently.
+    /// The start time. The process ID and the start time together identify the process permanently.
     pub(super) started: u64,
-    /// The process's own processor time, in ticks of the kernel's clock.
+    /// The process's own processor time, in ticks.
     pub(super) own: u64,
     /// The processor time of the children that the process has reaped, in ticks.
     pub(super) reaped: u64,
 }
 
-/// The children of a process. Empty if the process no longer exists.
+/// Empty if the process no longer exists.
 pub(super) fn children(pid: Pid) -> Vec<Pid> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw).collect()
 }
 
 /// Passes every descendant of `root` to `see`, parents before their children, until `see` returns false. Returns false
-/// if the walk stopped early, so that some descendants may not have been passed.
+/// if the walk stopped early and may have skipped descendants.
 pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
     let mut waiting = children(root);
     let mut visited = 0;
@@ -50,12 +50,12 @@ pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
     true
 }
 
-/// Reads one process. `None` if the process no longer exists.
+/// `None` if the process no longer exists.
 pub(super) fn stat(pid: Pid) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The folder that shows a process's usage: its own folder. If the first thread has ended, the folder of a live thread.
+/// The folder that shows a process's usage: its own folder or, if its first thread has ended, that of a live thread.
 pub(super) fn folder(pid: Pid, stat: &Stat) -> PathBuf {
     let own = PathBuf::from(format!("/proc/{pid}"));
     if !stat.is_headless {

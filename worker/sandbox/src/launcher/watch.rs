@@ -1,6 +1,5 @@
-//! The launcher while the command runs. It waits for the end of the command and regularly checks the usage of the
-//! process tree. If a limit is exceeded or the worker closes the socket, it kills the tree. At the end, no process of
-//! the tree is alive.
+//! The launcher while the command runs: waits for the end of the command and regularly checks the usage of the process
+//! tree. If a limit is exceeded or the worker closes the socket, kills the tree. At the end, the whole tree is dead.
 
 use std::io::{PipeReader, Read};
 use std::os::fd::AsFd;
@@ -29,14 +28,13 @@ use crate::wire::{Report, Request};
 
 /// The wait before the first check. Each later wait is twice as long, up to [`CHECK_EVERY`].
 const FIRST_CHECK: Duration = Duration::from_millis(5);
-/// The longest wait between two checks of the processes.
 const CHECK_EVERY: Duration = Duration::from_millis(25);
-/// One of every `SCAN_EVERY` checks of the processes also scans their mappings and watches, which takes longer.
+/// One of every `SCAN_EVERY` checks also scans the mappings and watches of the processes, which takes longer.
 const SCAN_EVERY: u32 = 4;
-/// Limits the time spent on checks of the workspace: at most `1 / WORKSPACE_SHARE` of all time.
+/// Checks of the workspace take at most `1 / WORKSPACE_SHARE` of all time.
 const WORKSPACE_SHARE: u32 = 10;
 
-/// Waits until the command ends or must be stopped, and kills all remaining processes.
+/// Waits until the command ends or must be stopped. Then kills all remaining processes.
 pub(super) fn watch_until_end(
     started: StartedChild,
     control: &UnixStream,
@@ -49,7 +47,7 @@ pub(super) fn watch_until_end(
     let own = sweep(child);
     let stopped = waited?;
     let mut why = String::new();
-    // This read returns, because every process that could write to the pipe has ended.
+    // This read does not block, because every process that could write to the pipe has ended.
     failure.read_to_string(&mut why).map_err(step("read the launcher's report"))?;
     match why.split_at_checked(1) {
         Some(("P", why)) => return Err(Refusal::Program(why.to_owned())),
@@ -73,19 +71,18 @@ struct CommandWatch<'a> {
     workspace: &'a std::path::Path,
     /// The launcher's direct child: the command, or the first process of its namespace.
     child: Pid,
-    /// At the level `strict`, the child is the first process of a namespace, which runs the launcher's program.
+    /// At the level `strict`, `child` is the first process of a namespace, which runs the launcher's program.
     level: Level,
-    /// True if the command was executed. Before that, the child runs the launcher's program.
+    /// True if the command was executed. Until then, `child` runs the launcher's program.
     is_executed: bool,
     charges: Charges,
     cpu: CpuMeter,
     began: Instant,
     workspace_at: Instant,
     workspace_bytes: u64,
-    /// The limits of the workspace. If the workspace exceeds them at the start, its initial size is the limit. The
-    /// command can then still delete files.
+    /// If the workspace exceeds its limits at the start, its initial size is the limit. The command can then still
+    /// delete files.
     workspace_limits: Limits,
-    /// The previous scan.
     scan: Scan,
     checks: u32,
     tick_ms: u64,
@@ -130,7 +127,7 @@ impl<'a> CommandWatch<'a> {
             if waited[0].any().unwrap_or(true) {
                 return Ok(None);
             }
-            // The worker sends no more data. If the socket is readable, the worker has closed it.
+            // The worker sends no more data, so a readable socket means that the worker has closed it.
             if waited[1].any().unwrap_or(true) {
                 return Ok(Some(StopCause::Cancelled));
             }
@@ -173,7 +170,7 @@ impl<'a> CommandWatch<'a> {
                     scan.process(&folder, self.level, self.limits.memory_bytes);
                 }
             }
-            // Stop as soon as the limit is exceeded: a fork bomb grows during each further check of a process.
+            // Stop as soon as the limit is exceeded, because a fork bomb grows while processes are checked.
             threads <= self.limits.processes
         });
         if !all_seen {
@@ -205,7 +202,7 @@ impl<'a> CommandWatch<'a> {
         exceeded_limit(counted, &self.workspace_limits)
     }
 
-    /// The kernel limit that ended the command, or a workspace limit that was exceeded since the last check.
+    /// The kernel's limit that ended the command, or a workspace limit that was exceeded after the last check.
     fn at_the_end(&mut self, signal: Option<i32>) -> Option<StopCause> {
         if signal == Some(Signal::SIGXCPU as i32) {
             return Some(StopCause::Cpu);
@@ -214,8 +211,7 @@ impl<'a> CommandWatch<'a> {
     }
 }
 
-/// The limits of the run. If the workspace already exceeds them, its current size is the limit: the workspace must not
-/// grow.
+/// If the workspace already exceeds its limits, its current size is the limit: the workspace must not grow.
 fn workspace_limits(request: &Request) -> Limits {
     let mut limits = request.spec.limits.clone();
     // If the workspace is far larger than its limits, the count stops early.
@@ -226,7 +222,7 @@ fn workspace_limits(request: &Request) -> Limits {
     limits
 }
 
-/// Processor time of the processes that the launcher has reaped (orphans of the command), in ms.
+/// Processor time of the processes that the launcher has reaped (orphans of the command), in milliseconds.
 fn reaped_ms() -> u64 {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0 };
     let ms = |time: nix::sys::time::TimeVal| {
@@ -240,14 +236,13 @@ fn is_readable(pipe: &PipeReader) -> bool {
     poll(&mut waited, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// The clock of this process. No decision of the fleet depends on it.
+/// No decision of the fleet depends on this clock.
 #[allow(clippy::disallowed_methods, reason = "the launcher has no runtime whose clock it could ask")]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// Reaps orphans that have ended, because dead processes count toward the kernel's limit. The command itself is reaped
-/// at the end.
+/// Reaps orphans that have ended, because dead processes count toward the kernel's limit. `child` is reaped at the end.
 fn reap_orphans(child: Pid) {
     for orphan in tree::children(Pid::this()).into_iter().filter(|pid| *pid != child) {
         let _ = waitpid(orphan, Some(WaitPidFlag::WNOHANG));
@@ -255,11 +250,11 @@ fn reap_orphans(child: Pid) {
 }
 
 /// Kills and reaps until no descendant is left. Returns how `child` ended. Orphans become children of this process,
-/// which is a subreaper, so no orphan escapes. If one walk misses a process, the next round finds it.
+/// which is a subreaper, so no orphan escapes. The next round finds processes that one walk missed.
 fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
     let mut ended = (None, Some(Signal::SIGKILL as i32));
     loop {
-        // If a process has ended in the meantime, the signal fails, which does no harm.
+        // If a process has ended in the meantime, sending the signal fails, which does no harm.
         let _ = tree::each(Pid::this(), |one| {
             let _ = kill(one, Signal::SIGKILL);
             true
@@ -274,7 +269,7 @@ fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
                 Err(_) => return ended,
             }
         }
-        // Killed processes need processor time to die.
+        // Yield, because killed processes need processor time to die.
         nix::sched::sched_yield().ok();
     }
 }

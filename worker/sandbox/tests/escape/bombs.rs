@@ -80,7 +80,7 @@ shutil.copyfile('f', 'g'); print(subprocess.run('cp g h && cat h - < g | cat', s
     }
 }
 
-/// Attacks that take memory outside their resident pages and do not free it.
+/// Attacks that take memory outside the attacker's resident pages and do not free it.
 const HIDDEN_MEMORY: [(&str, &str); 8] = [
     (
         "mappings that are not touched",
@@ -256,7 +256,7 @@ async fn time_on_processors_is_bounded_in_one_process_and_over_all_of_them() {
 
 #[tokio::test]
 async fn time_of_processes_that_have_ended_counts_whoever_reaps_them() {
-    // Each round waits until the pipe closes, which happens when the process that burns time ends.
+    // Each round waits until the process that burns time ends, which closes the pipe.
     let burn = "
 def burn():
     end = time.process_time() + 0.1

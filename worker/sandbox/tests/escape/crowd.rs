@@ -1,8 +1,8 @@
-//! Runs two hundred commands at once, in many rounds. Compares the counts before the first round with the counts after
-//! the last round.
+//! Runs two hundred commands at once, in many rounds. The counts after the last round must equal the counts before the
+//! first round.
 //!
-//! The counts cover the whole test process, so only one test may run in it at a time. `make escape` and nextest ensure
-//! this.
+//! The counts cover the whole test process, so only one test can run in this process at a time. `make escape` and
+//! nextest ensure this.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,21 +17,21 @@ use tokio::time::Instant;
 use crate::support::*;
 
 const AT_ONCE: usize = 200;
-/// Number of rounds at each level, unless `TICKFLEET_ROUNDS` is set.
+/// Rounds at each level, unless `TICKFLEET_ROUNDS` is set.
 const ROUNDS: usize = 10;
 
-/// Everything that commands could leave on a machine. Other processes are not included, so the machine may be busy.
+/// Everything that commands could leave on a machine. Other processes are not counted, so the machine can be busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     /// Processes with the commands' mark in their command line, processes of the commands' users, and children of the
-    /// test. Children are included because a dead process that is not reaped has no command line.
+    /// test. A dead process that is not reaped has no command line, and only the children include it.
     processes: usize,
-    /// Descriptors that are open in the test's own process, which acts as the worker.
+    /// Open descriptors of the test's own process, which acts as the worker.
     descriptors: usize,
     mounts: usize,
-    /// Files in the workspaces. Excludes the folder for temporary files that commands at the level `basic` have there.
+    /// Files in the workspaces, without the folder for temporary files of commands at the level `basic`.
     files: usize,
-    /// The disk usage of these files.
+    /// Disk usage of `files`.
     bytes: u64,
 }
 
@@ -66,7 +66,7 @@ fn count_files(folder: &Path, files: &mut usize, bytes: &mut u64) {
 fn processes(mark: &str, folders: &[TempDir]) -> usize {
     let mut found: HashSet<String> = processes_with(mark).into_iter().collect();
     for task in fs::read_dir("/proc/self/task").unwrap().flatten() {
-        // A thread may end before its children are read.
+        // A thread can end before its children are read.
         let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
         found.extend(children.split_whitespace().map(str::to_owned));
     }
@@ -79,7 +79,6 @@ fn processes(mark: &str, folders: &[TempDir]) -> usize {
     found.len()
 }
 
-/// The number of rounds at each level: `TICKFLEET_ROUNDS`.
 #[allow(clippy::disallowed_methods, reason = "a knob of the test, documented beside it")]
 fn rounds() -> usize {
     std::env::var("TICKFLEET_ROUNDS").map_or(ROUNDS, |text| text.parse().expect("TICKFLEET_ROUNDS is a number"))
@@ -123,20 +122,20 @@ async fn two_hundred_at_once_over_thousands_of_runs_leave_nothing() {
     }
 }
 
-/// Counts until `is_reached` returns true, at most ten seconds. Returns the last count.
+/// Counts until `is_reached` returns true, for at most ten seconds. Returns the last count.
 async fn counted(mark: &str, folders: &[TempDir], is_reached: impl Fn(Counts) -> bool) -> Counts {
     for _ in 0..200 {
         let now = Counts::now(mark, folders);
         if is_reached(now) {
             return now;
         }
-        // Processes of other programs start and end without a notification to wait for.
+        // Processes of other programs start and end without a notification, so the test polls.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     Counts::now(mark, folders)
 }
 
-/// If the counts missed leftovers, the test above would prove nothing. This test checks that leftovers are counted.
+/// If the counts did not include leftovers, the test above would prove nothing.
 #[tokio::test]
 async fn what_a_command_could_leave_is_counted() {
     for (level, sandbox) in each_level().await {
@@ -146,8 +145,8 @@ async fn what_a_command_could_leave_is_counted() {
         let mut spec = shell(&format!("{} echo xyz > file; sleep 600", left_behind(&mark)), folders[0].path());
         spec.limits.wall_ms = 60_000;
         let running = tokio::spawn(async move { run(&sandbox, level, spec).await });
-        // As root: the launcher, the command, the process that the command leaves behind, and a `sleep` of each of the
-        // last two. Without root, only processes with the mark are counted.
+        // As root, five processes count: the launcher, the command, the process that the command leaves behind, and a
+        // `sleep` of each of the last two. Without root, only processes with the mark count.
         let more = if is_root() { 5 } else { 3 };
         let is_seen = |now: Counts| {
             now.processes >= before.processes + more

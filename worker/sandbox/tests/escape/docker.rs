@@ -1,4 +1,4 @@
-//! The level `docker`, with a script that records its arguments instead of the engine's client.
+//! The level `docker`. A script that records its arguments replaces the engine's client.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -99,7 +99,7 @@ async fn a_container_that_fills_its_workspace_is_stopped_and_its_client_gets_no_
         assert_eq!(outcome.stopped, Some(StopCause::WorkspaceBytes), "{rest}");
     }
     let variables = std::fs::read_to_string(tools.path().join("variables")).unwrap();
-    // Only variables for the client are passed on: as root and as a normal user, with cargo and without.
+    // Only variables for the client are passed on. This holds as root and as a normal user, with cargo and without.
     let name = |line: &str| line.split('=').next().map(String::from).unwrap_or_default();
     let mut names: Vec<String> = variables.lines().map(name).collect();
     names.retain(|name| !["PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_"].contains(&name.as_str()));

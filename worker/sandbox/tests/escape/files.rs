@@ -1,5 +1,5 @@
-//! Commands reach only programs, libraries and generic files of `/etc`. Links, renames, modes and another tenant's
-//! workspace do not let a command reach more.
+//! Commands reach only programs, libraries and generic files of `/etc`. They cannot reach more through links, renames,
+//! modes or another tenant's workspace.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -103,8 +103,8 @@ os.wait()
 
 #[tokio::test]
 async fn modes_owners_times_and_attributes_of_the_workers_files_stay_as_they_are() {
-    // The file belongs to the user that the command runs as. This is the worker's user. If the suite runs as root, it
-    // is the workspace's owner.
+    // The file belongs to the user that runs the command. This is the worker's user or, if the suite runs as root, the
+    // workspace's owner.
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let other = workspace();
@@ -130,8 +130,8 @@ print(call(452, -100, path.encode(), 0o777, 0))
     }
 }
 
-/// At `basic`, if the worker is not root, calls that change a mode by path are forbidden. This also applies to the
-/// workspace's own files. A command can still change their modes through an open descriptor.
+/// At `basic`, if the worker is not root, calls that change a mode by path are forbidden, even for the workspace's own
+/// files. A command can still change their modes through an open descriptor.
 #[tokio::test]
 async fn modes_in_the_workspace_change_by_path_at_strict_and_where_the_worker_is_root() {
     for (level, sandbox) in each_level().await {

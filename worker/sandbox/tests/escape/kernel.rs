@@ -110,7 +110,7 @@ async fn a_signal_to_all_processes_ends_the_command_alone() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let outcome = run(&sandbox, level, shell("kill -9 -1; echo alive", folder.path())).await;
-        // This process is still alive, and so is the launcher, because it has reported.
+        // This process is still alive. So is the launcher, because it has reported.
         assert!(outcome.stopped.is_none(), "{level}: {outcome:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! After a run, no process of the command is alive, no matter how it hides and how the run ends.
+//! After a run, all processes of the command are dead, no matter how they hide and how the run ends.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
 
-/// Waits until no process has `mark` in its command line.
 async fn gone(mark: &str) {
     for _ in 0..100 {
         if processes_with(mark).is_empty() {

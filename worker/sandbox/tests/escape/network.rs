@@ -1,5 +1,5 @@
-//! A command has no sockets of any family, also not for metadata addresses. With a grant, it has only TCP to the
-//! granted ports.
+//! A command has no sockets of any family, so it also cannot reach metadata addresses. With a grant, it has only TCP to
+//! the granted ports.
 
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;

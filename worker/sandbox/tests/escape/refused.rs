@@ -1,4 +1,4 @@
-//! A run at a level that the machine does not support is rejected. The command never runs without its confinement.
+//! If the machine does not support a level, a run at that level is rejected: no command runs without its confinement.
 //! These tests run on any machine.
 
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +29,7 @@ async fn a_launcher_that_is_not_there_is_told() {
     assert!(told.contains("a cgroup for each command: no (this machine supports no level that needs one)"), "{told}");
 }
 
-/// A launcher for a machine with fewer features: `restrict` is Python code that removes features before the launcher
+/// A launcher for a machine with fewer features. `restrict` is Python code that removes features before the launcher
 /// starts.
 fn lesser(folder: &Path, owner: &Path, restrict: &str) -> Launcher {
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(owner).unwrap());

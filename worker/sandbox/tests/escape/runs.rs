@@ -114,7 +114,7 @@ async fn the_workspace_is_found_where_the_level_puts_it() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let outcome = run(&sandbox, level, shell("cd /app/workspace && echo there", folder.path())).await;
-        // Without a mount namespace, the folder has the same path as for the worker.
+        // Without a mount namespace, the command sees the folder at the worker's path, not at `/app/workspace`.
         assert_eq!(out(&outcome) == "there", level == Level::Strict);
     }
 }

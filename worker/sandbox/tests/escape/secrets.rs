@@ -54,7 +54,7 @@ async fn inherited_descriptors_are_closed_whoever_opened_them() {
     let secret = workspace();
     fs::write(secret.path().join("secret"), "hunter2").unwrap();
     let file = File::open(secret.path().join("secret")).unwrap();
-    // The file stays open across `exec`, as a C library might leave it.
+    // The file stays open across `exec`, as a C library could leave it.
     let flags = nix::fcntl::FdFlag::empty();
     nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETFD(flags)).unwrap();
     for (level, sandbox) in each_level().await {

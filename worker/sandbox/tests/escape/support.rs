@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tickfleet_sandbox::{Launcher, Level, RunError, RunOutcome, Sandbox, Spec};
 use tokio_util::sync::CancellationToken;
 
-/// The interpreter of most attacks. It can make any system call.
+/// The interpreter of most attacks, because it can make any system call.
 pub const PYTHON: &str = "/usr/bin/python3";
 /// The start of every Python attack: `call(number, …)` makes a system call and returns the name of its error, or `ok`.
 const PRELUDE: &str = "
@@ -24,17 +24,15 @@ def attempt(what):
         return errno.errorcode.get(error.errno, '?')
 ";
 
-/// The launcher of this crate's tests.
 pub fn launcher() -> Launcher {
     Launcher::program(env!("CARGO_BIN_EXE_tickfleet-sandbox-exec"))
 }
 
-/// Returns true if the suite runs as root.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// A workspace like the workspaces of a worker. If the suite runs as root, the workspace belongs to a separate user.
+/// A workspace like a worker's workspaces. If the suite runs as root, the workspace belongs to a separate user.
 pub fn workspace() -> TempDir {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let folder = tempfile::tempdir().unwrap();
@@ -45,7 +43,7 @@ pub fn workspace() -> TempDir {
     folder
 }
 
-/// The sandbox of this machine. If the machine does not support `level`, prints that and returns `None`.
+/// If the machine does not support `level`, prints this and returns `None`.
 pub async fn sandbox(level: Level) -> Option<Sandbox> {
     let scratch = workspace();
     let sandbox = Sandbox::probe(launcher(), None, scratch.path()).await;
@@ -67,22 +65,19 @@ pub async fn each_level() -> Vec<(Level, Sandbox)> {
     all
 }
 
-/// Runs a command to its end.
 pub async fn run(sandbox: &Sandbox, level: Level, spec: Spec) -> RunOutcome {
     try_run(sandbox, level, spec).await.unwrap()
 }
 
-/// Runs a command, or returns why it cannot run.
 pub async fn try_run(sandbox: &Sandbox, level: Level, spec: Spec) -> Result<RunOutcome, RunError> {
     sandbox.run(level, spec, &CancellationToken::new()).await
 }
 
-/// A run of a shell script.
 pub fn shell(script: &str, workspace: &Path) -> Spec {
     Spec::new(["/bin/sh", "-c", script], workspace)
 }
 
-/// A run of a Python script with the prelude above.
+/// A run of a Python script that starts with `PRELUDE`.
 pub fn python(script: &str, workspace: &Path) -> Spec {
     Spec::new([PYTHON, "-c", &format!("{PRELUDE}\n{script}")], workspace)
 }
@@ -92,19 +87,16 @@ pub async fn attack(sandbox: &Sandbox, level: Level, script: &str, workspace: &P
     attack_with(sandbox, level, python(script, workspace)).await
 }
 
-/// Like [`attack`], with a complete specification.
 pub async fn attack_with(sandbox: &Sandbox, level: Level, spec: Spec) -> String {
     let outcome = run(sandbox, level, spec).await;
     assert_eq!(outcome.exit_code, Some(0), "{level}: {} {outcome:?}", err(&outcome));
     out(&outcome)
 }
 
-/// Standard output as text, without trailing whitespace.
 pub fn out(outcome: &RunOutcome) -> String {
     String::from_utf8_lossy(&outcome.stdout).trim_end().to_owned()
 }
 
-/// Standard error as text.
 pub fn err(outcome: &RunOutcome) -> String {
     String::from_utf8_lossy(&outcome.stderr).into_owned()
 }
@@ -117,7 +109,6 @@ pub fn seen(level: Level, workspace: &Path) -> PathBuf {
     }
 }
 
-/// The IDs of processes whose command line contains `mark`.
 pub fn processes_with(mark: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let own = std::process::id().to_string();
@@ -130,8 +121,8 @@ pub fn processes_with(mark: &str) -> Vec<String> {
     .collect()
 }
 
-/// Shell code that leaves behind a process in its own session, with `mark` in the command line of the process. The
-/// inner shell does not replace itself with `sleep`, because another command follows.
+/// Shell code that leaves behind a process in its own session, with `mark` in the process's command line. The inner
+/// shell does not replace itself with `sleep`, because another command follows.
 pub fn left_behind(mark: &str) -> String {
     format!("setsid sh -c 'sleep 600; : {mark}' &")
 }

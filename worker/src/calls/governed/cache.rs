@@ -1,6 +1,7 @@
-//! Cached results: if its tool permits it, a read call gets the result of an equal recent read.
-//! | Permission, arguments and rules are checked before the cache, and limits at admission. A cached result only
-//! saves the call of the tool.
+//! Cached results: a read call gets the result of an equal recent read, if the tool permits caching.
+//!
+//! Permission, arguments and rules are checked before the cache, and limits at admission. A cached result only saves
+//! the call of the tool.
 
 use std::sync::Arc;
 
@@ -17,27 +18,24 @@ use crate::Common;
 use crate::calls::call_attempt::{AttemptOutcome, CallAttempt};
 use crate::tools::RegisteredTool;
 
-/// The cache lookup of a call whose result may be cached.
 pub(in crate::calls) struct CacheLookup {
     pub(in crate::calls) name: CacheName,
     ttl_ms: i64,
-    /// Time of the lookup, ms of shard time. If the call runs, the age of its cached result counts from this time.
+    /// Time of the lookup (ms of shard time). If the call runs, the age of its cached result counts from this time.
     asked_ms: i64,
 }
 
-/// Finds and creates cached results.
 pub(in crate::calls) struct ResultCache {
     store: Store,
     metrics: Arc<Metrics>,
 }
 
 impl ResultCache {
-    /// The cache of the worker's shard.
     pub(in crate::calls) fn new(common: &Common) -> Self {
         Self { store: common.store.clone(), metrics: common.metrics.clone() }
     }
 
-    /// The cache lookup of the call; `None` if its result is not cached.
+    /// `None` if the call's result must not be cached.
     pub(in crate::calls) fn lookup_of(
         &self,
         attempt: &CallAttempt<'_>,
@@ -62,7 +60,7 @@ impl ResultCache {
         Some(CacheLookup { name, ttl_ms: cache.ttl_ms, asked_ms: self.store.state().now_ms })
     }
 
-    /// The end of a call whose result is cached. If the call has begun work elsewhere, it continues with that work
+    /// The end of a call whose result is cached. A call that has begun work elsewhere continues with that work
     /// instead.
     pub(in crate::calls) fn cached_outcome(
         &self,
@@ -77,7 +75,6 @@ impl ResultCache {
         Some(AttemptOutcome::Ended(Box::new(result), Vec::new()))
     }
 
-    /// Returns true if a result is cached.
     pub(in crate::calls) async fn has(&self, lookup: &CacheLookup) -> bool {
         let mut view = View::default();
         let found =
@@ -88,7 +85,7 @@ impl ResultCache {
         })
     }
 
-    /// The result of a call as the settle adds it to the cache; `None` if the result cannot be cached.
+    /// Prepares a result that the settle adds to the cache. `None` if the result cannot be cached.
     pub(in crate::calls) fn fill(
         &self,
         attempt: &CallAttempt<'_>,

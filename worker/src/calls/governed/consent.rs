@@ -29,20 +29,19 @@ use crate::calls::messages;
 use crate::calls::state::Calls;
 use crate::tools::Toolbox;
 
-/// Added to a wait that must not end before a point in time, because the estimated clock may be ahead.
+/// Added to a wait that must not end too early, because the estimated clock may be ahead.
 const CLOCK_ERROR: Duration = Duration::from_millis(20);
 /// Maximum bytes of the reasons why a call needs approval, as shown to people.
 const WHY_BYTES_MAX: usize = 2 * 1024;
 
-/// The consent that a call needs.
 pub(in crate::calls) fn uses(attempt: &CallAttempt<'_>, passed: &CheckedCall) -> UseConsent {
     let binding = binding(attempt, passed);
     UseConsent { id: ApprovalBinding::id(&binding), binding }
 }
 
 impl Calls {
-    /// Checks whether people have approved a call that has passed all other guards, and whether they have changed its
-    /// arguments. The view has the approval. Returns the call with the changed arguments, if any.
+    /// Checks whether people have approved a call that has passed all other guards, and whether people have changed
+    /// the call's arguments. The view has the approval. Returns the call with the changed arguments, if any.
     ///
     /// # Errors
     /// The outcome of a call that cannot run with the changed arguments.
@@ -69,14 +68,13 @@ impl Calls {
         Ok((ConsentCheck { uses: uses.clone(), narrowed }, again))
     }
 
-    /// Counts the approval of a call. Every attempt checks the approval, but only the first one counts it.
+    /// Every attempt checks the approval, but only the first attempt counts it.
     pub(in crate::calls) fn count_agreed(&self, attempt: &CallAttempt<'_>) {
         if attempt.is_first() {
             self.metrics.approval(ApprovalEvent::Approved);
         }
     }
 
-    /// The end of a call that a person denied.
     pub(in crate::calls) fn denied_by(
         &self,
         attempt: &CallAttempt<'_>,
@@ -88,7 +86,6 @@ impl Calls {
         self.not_agreed(attempt, error, ApprovalEvent::Denied)
     }
 
-    /// The end of a call that was not approved in time.
     pub(in crate::calls) fn consent_expired(
         &self,
         attempt: &CallAttempt<'_>,
@@ -98,7 +95,6 @@ impl Calls {
         self.not_agreed(attempt, expired(since_ms, id), ApprovalEvent::Expired)
     }
 
-    /// The end of a call whose approval cannot be requested from people.
     pub(in crate::calls) fn cannot_be_asked(&self, attempt: &CallAttempt<'_>) -> AttemptOutcome {
         self.not_agreed(attempt, cannot_be_asked(), ApprovalEvent::NotAsked)
     }
@@ -145,9 +141,9 @@ impl Calls {
         Ok(again)
     }
 
-    /// The outcome of a call that requests approval and waits for it. If too many calls are waiting for people, the
-    /// call ends instead. `before` is the ID and state of the approval that was requested for an earlier form of the
-    /// call.
+    /// The outcome of a call that requests approval and waits for the approval. If too many calls are waiting for
+    /// people, the call ends instead. `before` is the ID and state of the approval that was requested for an earlier
+    /// form of the call.
     pub(in crate::calls) async fn request_approval(
         &self,
         attempt: &CallAttempt<'_>,
@@ -215,8 +211,8 @@ impl Calls {
         (at_most, stored.map(|stored| Guard::Version(key, stored.version)))
     }
 
-    /// The arguments for lists, notices and people who may not decide, without secrets and within a bound; `None` if
-    /// they equal the exact arguments.
+    /// The arguments for lists, notices and people who may not decide, without secrets and within a bound. `None` if
+    /// this short form equals the exact arguments.
     fn short(&self, arguments: &RawValue) -> Option<String> {
         let clean = self.redactor.json(arguments.get()).into_owned();
         let short = match RawValue::from_string(clean) {
@@ -263,7 +259,6 @@ fn demands(asked: &[ApprovalReason]) -> Vec<Demand> {
     asked.iter().map(demand).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The hash of everything that a consent to this call is bound to.
 fn binding(attempt: &CallAttempt<'_>, passed: &CheckedCall) -> String {
     let head = attempt.head();
     ApprovalBinding {

@@ -1,9 +1,9 @@
-//! Facts of sessions. A call of a tool whose row names facts enters its session when it begins, and its end changes the
-//! facts.
+//! Facts of sessions. If the permission row of a tool names facts, each call of the tool enters its session when it
+//! begins, and changes facts when it ends.
 //!
-//! The begin evaluates the facts that the call requires or forbids. If a running call may still change one of them, the
-//! call waits for it without a slot. The changes at the end of a call are committed with its result, in one
-//! transaction.
+//! The begin evaluates the facts that the call requires or forbids. If a running call may still change one of these
+//! facts, the new call waits for the running call without a slot. The changes at the end of a call are committed with
+//! its result, in one transaction.
 
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ use crate::calls::state::Calls;
 use crate::config::WorkerConfig;
 use crate::tools::{RegisteredTool, Toolbox};
 
-/// The end of a call wakes the calls that wait for it. If that wake-up is lost, they check again after this time.
+/// The end of a call wakes the calls that wait for it. If that wake-up is lost, the waiting calls check again after
+/// this time.
 pub(in crate::calls) const RECHECK_AFTER: Duration = Duration::from_secs(2);
 
 /// The facts in the tool's row of the permission matrix; `None` if the row names no facts.
@@ -38,7 +39,6 @@ pub(crate) fn row_of<'c>(config: &'c WorkerConfig, slice: &Slice, name: &str) ->
     Some(&row.facts).filter(|facts| !facts.is_empty())
 }
 
-/// The session whose facts apply to a call.
 pub(in crate::calls) fn session_of(slice: &Slice, row: &FactRow) -> SessionName {
     let head = &slice.turn.head;
     let session = row.session(&head.agent, head.task.as_ref().map(|(task, _)| task), &head.context);
@@ -76,14 +76,13 @@ fn arguments_of(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap_or_default()
 }
 
-/// The check of a call against the facts of its session.
 pub(in crate::calls) struct FactsCheck<'a> {
     pub(in crate::calls) check: CheckFacts,
-    /// The conditions. The flag is true for a required fact and false for a forbidden one.
+    /// The conditions. The flag is true for a required fact and false for a forbidden fact.
     conditions: Vec<(&'a FactCondition, bool)>,
 }
 
-/// The check of a call. If people have changed arguments of the call, `changed` contains the changed arguments.
+/// If people have changed arguments of the call, `changed` contains the changed arguments.
 pub(in crate::calls) fn check_of<'a>(
     attempt: &CallAttempt<'_>,
     row: &'a FactRow,
@@ -127,7 +126,6 @@ impl FactsCheck<'_> {
 }
 
 impl Calls {
-    /// The end of a call that is denied because its session does not meet a condition.
     pub(in crate::calls) fn denied_by_fact(
         &self,
         attempt: &CallAttempt<'_>,
@@ -145,14 +143,13 @@ impl Calls {
     }
 }
 
-/// A condition that is not met, with everything that messages about it need.
 struct UnmetCondition<'a> {
     attempt: &'a CallAttempt<'a>,
     tool: &'a RegisteredTool,
     tools: &'a Toolbox,
     condition: &'a FactCondition,
     required: bool,
-    /// The state of the fact; `None` in shadow mode, because the fact is not read there.
+    /// The state of the fact; `None` in shadow mode, which does not read the fact.
     known: Option<KnownFact>,
 }
 
@@ -236,7 +233,7 @@ fn explain(known: &KnownFact, required: bool) -> String {
     }
 }
 
-/// The end of a call whose session cannot hold the facts that the call would set.
+/// The end of a call whose session has no room for the facts that the call would set.
 pub(in crate::calls) fn session_full(attempt: &CallAttempt<'_>, name: &str) -> AttemptOutcome {
     let max = limits::FACTS_PER_SESSION_MAX;
     let message = format!("You may not call {name:?} now: its session already has the maximum of {max} facts.");

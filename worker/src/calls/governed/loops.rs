@@ -16,25 +16,22 @@ use tickfleet_ops::metrics::{LoopAction, Metrics};
 use crate::calls::call_attempt::{AttemptOutcome, CallAttempt, may_have_been_held};
 use crate::calls::messages;
 
-/// When an agent is considered to be in a loop.
 #[derive(Debug, Clone)]
 pub struct LoopOptions {
     /// Number of equal calls in a row after which the agent gets a note.
     pub tell_after: u32,
-    /// How often a call must be repeated until it is denied, and for how long it is denied.
+    /// How often a call must be repeated until the call is denied, and for how long.
     pub bounds: StreakBounds,
     /// Tools that may be called repeatedly, by name.
     pub except: Arc<BTreeSet<String>>,
 }
 
-/// Breaks loops, unless disabled.
 pub(in crate::calls) struct LoopBreaker {
     options: Option<LoopOptions>,
     metrics: Arc<Metrics>,
 }
 
 impl LoopBreaker {
-    /// The breaker of the worker's shard.
     pub(in crate::calls) fn new(options: Option<LoopOptions>, metrics: &Arc<Metrics>) -> Self {
         Self { options, metrics: Arc::clone(metrics) }
     }
@@ -45,7 +42,7 @@ impl LoopBreaker {
         let options = self.options.as_ref()?;
         let head = attempt.head();
         let name = &attempt.slice.name;
-        // The tool's own name: the model may spell it differently, which does not make it a different call.
+        // Use the tool's own name: a call is the same call even if the model spells the name differently.
         let tool = attempt.tool_name();
         let task = head.task.as_ref().map(|(task, _)| task);
         // The names that the model loop gives to its turns.
@@ -79,7 +76,6 @@ impl LoopBreaker {
         Some(self.refused(attempt, until_ms))
     }
 
-    /// The end of a call that is denied because it was repeated too often.
     pub(in crate::calls) fn refused(&self, attempt: &CallAttempt<'_>, until_ms: i64) -> AttemptOutcome {
         self.metrics.loop_broken(LoopAction::Refused);
         let tool = &attempt.call.tool;
@@ -96,7 +92,7 @@ impl LoopBreaker {
         attempt.refused(Outcome::Denied, error)
     }
 
-    /// Counts a call that has its result. A call that continues elsewhere has no result yet.
+    /// A call that continues elsewhere has no result yet, so it is not counted.
     pub(in crate::calls) fn count_end(
         &self,
         check: Option<StreakCheck>,
@@ -110,7 +106,6 @@ impl LoopBreaker {
         attempt.progress.lock().effects.repeat = Some((check.name, options.bounds, repeat));
     }
 
-    /// The note for an agent in the result of a repeated call.
     pub(in crate::calls) fn note(&self, counted: StreakCount) -> Option<String> {
         let options = self.options.as_ref()?;
         let StreakCount { count, refused_until_ms } = counted;

@@ -21,7 +21,8 @@ const PAUSE_RECHECK: (Duration, Duration) = (Duration::from_secs(2), Duration::f
 impl Calls {
     /// Returns whether the call may use its tool, before approval is requested or used. If the tool is unavailable
     /// and no result is known without it, the error is the outcome of the call.
-    /// | A task is not checked: its tool is its agent, whose models have their own circuit breakers. A call that has
+    ///
+    /// A task is not checked: its tool is its agent, whose models have their own circuit breakers. A call that has
     /// begun work elsewhere continues.
     pub(in crate::calls) async fn permit_call<'a>(
         &'a self,
@@ -101,7 +102,8 @@ impl Calls {
         }
     }
 
-    /// Returns true if the call's result is known without its tool: it is cached, or an equal call has it.
+    /// Returns true if the call's result is known without its tool: the result is cached, or an equal call has the
+    /// result.
     async fn has_known_result(&self, attempt: &CallAttempt<'_>, tool: &RegisteredTool, arguments: &RawValue) -> bool {
         if tool.spec.effect == Effect::Once {
             return self.claims.is_end_known(attempt, tool, arguments).await;
@@ -112,7 +114,7 @@ impl Calls {
         }
     }
 
-    /// Counts the end of a call that has waited for its tool as long as it may.
+    /// Counts the end of a call that has waited for its tool as long as allowed.
     pub(in crate::calls) fn count_exhausted_wait(&self, tool: &str, final_result: &CallResult) {
         self.metrics.breaker(tool, BreakerEvent::GaveUp);
         // A call that never ran is counted when its result is rendered.

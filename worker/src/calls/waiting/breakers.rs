@@ -1,9 +1,9 @@
-//! Circuit breakers of tools. If a tool fails several times in a row, it is not called for some time, and its calls
-//! wait without a slot. Then one call goes through as a trial.
+//! Circuit breakers of tools. If a tool fails several times in a row, the tool is not called for some time, and its
+//! calls wait without a slot. Then one call goes through as a trial.
 //!
 //! Breakers belong to the process, not to the fleet. The cause may be the network of this process, and asking Redis
-//! would add a cost to every call. Failures of a single tenant stop only that tenant's calls, because its arguments
-//! may be the cause.
+//! would add a cost to every call. Failures of a single tenant stop only that tenant's calls, because the tenant's
+//! arguments may be the cause.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::tools::ToolFailure;
 /// Maximum number of tenants with their own breaker for a failing tool. Failures of further tenants count only for
 /// the tool.
 const TENANTS_MAX: usize = 1_000;
-/// If a trial of the tool is in progress, other calls are checked again after the open time of a breaker divided by
-/// this.
+/// While a trial of the tool is in progress, other calls are checked again after a breaker's open time divided by
+/// this number.
 const RECHECKS_PER_REST: u32 = 4;
 
 /// The circuit breakers of a process's tools. Clones share their state.
@@ -45,7 +45,7 @@ struct ToolBreakers {
     slowest: Duration,
 }
 
-/// A permit to call a tool once. If the permit is dropped without a report, it counts neither as success nor as
+/// A permit to call a tool once. If the permit is dropped without a report, the call counts neither as success nor as
 /// failure.
 #[derive(Debug)]
 pub(crate) struct CallPermit<'a> {
@@ -57,12 +57,11 @@ pub(crate) struct CallPermit<'a> {
     given: Option<(BreakerPermit, BreakerPermit)>,
 }
 
-/// The tool is not called now, because its circuit breaker is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OpenBreaker {
     /// The time until the tool may be called.
     pub(crate) left: Duration,
-    /// The number of failures that open the breaker, and the time that it stays open.
+    /// The number of failures that open the breaker, and how long the breaker stays open.
     pub(crate) endurance: BreakerSettings,
     /// The longest duration of the attempts that failed in a row.
     pub(crate) slowest: Duration,
@@ -77,31 +76,25 @@ impl OpenBreaker {
         self.left + spread.mul_f64(f64::from(place) / f64::from(u32::MAX))
     }
 
-    /// Why the tool is unavailable, for people.
     pub(crate) fn why(&self, tool: &str) -> String {
         format!("{tool} failed {} times in a row", self.endurance.failures_max)
     }
 }
 
-/// What an attempt shows about its tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToolHealth {
-    /// The tool responds.
     Responds,
     /// The tool failed in a way that would affect other calls too.
     Failed,
-    /// The attempt shows nothing about the tool.
     Unknown,
 }
 
 impl Breakers {
-    /// Breakers with this `endurance`; `None` disables them.
     #[must_use]
     pub fn new(endurance: Option<BreakerSettings>) -> Self {
         Self { endurance, tools: Arc::default(), since: Instant::now() }
     }
 
-    /// Returns a permit to call `tool` for `tenant` now.
     pub(crate) fn permit<'a>(
         &'a self,
         tool: &'a str,
@@ -148,7 +141,6 @@ impl<'a> CallPermit<'a> {
         Self { breakers, tool, tenant, given: None }
     }
 
-    /// Reports the tool's health after the attempt, and the duration of the attempt.
     pub(crate) fn report(mut self, health: ToolHealth, took: Duration, metrics: &Metrics) {
         let (Some(given), Some(endurance)) = (self.given.take(), self.breakers.endurance) else { return };
         let now = self.breakers.since.elapsed();
@@ -244,7 +236,7 @@ impl Drop for CallPermit<'_> {
 }
 
 /// Returns what an attempt shows about its tool. A tool that asks for a retry at a certain time counts as responding.
-/// If an attempt had less time than the tool's timeout and timed out, it shows nothing.
+/// An attempt shows nothing if its time limit was shorter than the tool's timeout and the attempt timed out.
 pub(crate) fn health_of(ran: &HandlerEnd, was_cut_short: bool) -> ToolHealth {
     match ran {
         HandlerEnd::TimedOut if was_cut_short => ToolHealth::Unknown,

@@ -1,11 +1,7 @@
-//! The permission of a call to use its tool, or only a known result, depending on the tool's availability.
-
 use crate::calls::call_attempt::{AttemptOutcome, ToolUnavailable};
 use crate::calls::waiting::breakers::CallPermit;
 
-/// The permission of a call that has passed its guards.
 pub(in crate::calls) enum ToolAccess<'a> {
-    /// Call its tool.
     Call(CallPermit<'a>),
     /// Use the cached result, or the result of an equal call. If that result is gone when the call begins, the call
     /// waits for its tool.
@@ -13,8 +9,8 @@ pub(in crate::calls) enum ToolAccess<'a> {
 }
 
 impl<'a> ToolAccess<'a> {
-    /// Returns the permit to call the tool. If only a known result was allowed and it was not found, returns the
-    /// outcome of the waiting call.
+    /// Returns the permit to call the tool. If only a known result was allowed and this result was not found, returns
+    /// the outcome of the waiting call.
     pub(in crate::calls) fn into_permit(self) -> Result<CallPermit<'a>, AttemptOutcome> {
         match self {
             Self::Call(permit) => Ok(permit),

@@ -30,11 +30,11 @@ use explain::{ARGUMENTS, CheckedValueName, OUTPUT, quoted};
 pub use explain::{ArgumentError, Problem};
 pub(super) use explain::{found, is_secret};
 
-/// If arguments are longer than this, only the first problem is explained. To explain more, the validator collects all
-/// errors of a value before it returns the first, and a long list can have a hundred thousand errors.
+/// If arguments are longer than this, only the first problem is explained. For more problems, the validator first
+/// collects all errors, and a long list can have a hundred thousand.
 const EXPLAINED_BYTES_MAX: usize = 16 * 1024;
-/// Arguments longer than this are checked on a separate thread. Even a schema within its bounds can take long to check
-/// them, and the worker's other calls and heartbeats must not wait.
+/// Arguments longer than this are checked on a separate thread. Even with a schema within bounds, such a check can take
+/// so long that it would delay the worker's other calls and heartbeats.
 const CHECKED_IN_PLACE_BYTES_MAX: usize = 16 * 1024;
 /// Time limit for a check of arguments. Checks of real arguments take microseconds.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(2);
@@ -117,7 +117,7 @@ struct CompiledSchema {
     validator: Validator,
     /// The top-level arguments that the schema names, for hints.
     names: Vec<String>,
-    /// The schema itself, if it declares integers. Otherwise `None`.
+    /// The schema itself, kept only if it declares integers.
     whole_numbers: Option<Value>,
     /// The places of patterns that no available engine supports.
     unread: Vec<String>,
@@ -206,7 +206,7 @@ impl OutputCheck {
     }
 }
 
-/// Runs a check on a separate thread and waits at most `limit` for it.
+/// Runs a check on a separate thread.
 async fn apart<T: Send + 'static>(
     text: &str,
     subject: &CheckedValueName,
@@ -285,8 +285,8 @@ impl ValueCheck {
         RawValue::from_string(text.into_owned()).map_err(|e| not_json(e.to_string()))
     }
 
-    /// Explains what is wrong with a value. Returns `None` if the only errors are patterns that took too many steps.
-    /// The value is not at fault for these.
+    /// Returns `None` if the only errors are patterns that took too many steps. The value is not at fault for such
+    /// errors.
     fn explain(&self, value: &Value, subject: &CheckedValueName, all: bool) -> Option<ArgumentError> {
         let validator = &self.0.validator;
         let names = &self.0.names;

@@ -9,7 +9,6 @@ use tickfleet_model::Effect;
 
 use super::{CallContext, ToolError, TypedTool, wording};
 
-/// Longest wait of `sleep`, ms.
 const SLEEP_MS_MAX: u64 = 600_000;
 /// Maximum bytes of a task's description in the result of `note`.
 const NOTE_BYTES_MAX: usize = 2_000;

@@ -41,7 +41,6 @@ fn message_for(path: &Path, error: &serde_json::Error, text: &str) -> String {
     format!("Argument '{}' cannot be read: {reason}{found}.", super::wording::cut(&named, 80))
 }
 
-/// Returns serde's error message without the position in the text.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());

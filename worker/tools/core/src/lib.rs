@@ -55,7 +55,7 @@ pub struct CallContext {
     /// Idempotency key. Every attempt of this call has the same key, also after the turn is submitted again. Pass the
     /// key to services that support idempotency keys.
     pub idempotency_key: String,
-    /// The call's deadline, ms since the epoch of the shard's clock.
+    /// The call's deadline, in milliseconds since the epoch of the shard's clock.
     pub deadline_ms: i64,
     /// The number of this attempt, from 1.
     pub attempt: u32,
@@ -69,10 +69,10 @@ pub struct CallContext {
     pub reply_to: Option<InboxName>,
     /// The values of the secrets that the tool declares, read for this call.
     pub secrets: ToolSecrets,
-    /// The fence of the slice that contains the call. If a handler of the fleet itself writes progress, the write is
-    /// valid only under this fence. Empty if no slice is leased.
+    /// The fence of the slice that contains the call. Handlers of the fleet write progress under this fence. Empty if
+    /// no slice is leased.
     pub fence: String,
-    /// True if an earlier attempt of this call has begun a turn or a task and waited for it.
+    /// True if an earlier attempt of this call has begun a turn or a task and waited for its end.
     pub waited: bool,
     /// True if an earlier attempt may have begun a turn or task so long ago that its record has expired. If this is
     /// true, a missing record does not prove that no turn or task was begun.
@@ -156,7 +156,7 @@ pub enum Awaited {
         /// The counter within the limit.
         counter: String,
     },
-    /// Only the time limit that the call sets.
+    /// No event: the call waits until its own time limit.
     Time,
 }
 
@@ -257,19 +257,16 @@ mod tests {
 
     use super::*;
 
-    /// The context of a call in tests.
     pub(crate) fn context(attempt: u32) -> CallContext {
         let call = CallId { turn: TurnId::new("t1").unwrap(), position: 0 };
         let context = CallContext::new(TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap(), call);
         CallContext { attempt, ..context }
     }
 
-    /// Returns the handler of a tool, with an empty environment.
     pub(crate) fn handler(tool: TypedTool) -> Arc<dyn Handler> {
         tool.into_parts(Duration::from_secs(9), &Environment::of([])).1
     }
 
-    /// Converts arguments to the form that a handler receives.
     pub(crate) fn arguments(value: serde_json::Value) -> Box<RawValue> {
         serde_json::value::to_raw_value(&value).unwrap()
     }

@@ -44,7 +44,6 @@ impl Startup {
     }
 }
 
-/// The hooks of one tool.
 #[derive(Clone, Default)]
 pub(super) struct Hooks {
     start: Option<Arc<StartHook>>,

@@ -17,7 +17,6 @@ use super::{
     ToolKinds, ToolOutput, TypedTool, wording,
 };
 
-/// Maximum number of names suggested for an unknown name.
 const NAMES_OFFERED_MAX: usize = 3;
 
 /// A registered tool: its specification, the checks of its arguments and results, and its handler.
@@ -31,7 +30,8 @@ pub struct RegisteredTool {
     pub output: Option<OutputCheck>,
     /// The handler that runs the tool.
     pub handler: Arc<dyn Handler>,
-    /// How the declaration runs the tool, as text. The specification does not contain this. Approvals are bound to it.
+    /// How the declaration runs the tool, as text. Approvals are bound to this text, which the specification does not
+    /// contain.
     pub runs: String,
     /// True if the result depends on the calling agent or task.
     pub answers_by_agent: bool,
@@ -125,7 +125,7 @@ pub enum RegistryError {
     EffectKey {
         /// The name.
         tool: String,
-        /// The problem with it.
+        /// The problem with the effect key.
         why: &'static str,
     },
     /// The tool cannot be cached, or the cache's lifetime is out of bounds.
@@ -133,7 +133,7 @@ pub enum RegistryError {
     Cache {
         /// The name.
         tool: String,
-        /// The problem with it.
+        /// The problem with the cache.
         why: &'static str,
     },
     /// The timeout is 0.
@@ -142,7 +142,7 @@ pub enum RegistryError {
         /// The name.
         tool: String,
     },
-    /// One of its schemas cannot be used.
+    /// One of the tool's schemas cannot be used.
     #[error("tool '{tool}': the {which} schema {source}")]
     Schema {
         /// The name.
@@ -170,8 +170,8 @@ pub struct Registry {
     /// All versions of each tool that has several, newest first.
     versions: BTreeMap<String, Vec<Arc<RegisteredTool>>>,
     name_of_id: BTreeMap<String, String>,
-    /// Maps the names that dialects show back to tools. Built on first use. A dialect shortens names that are too long
-    /// for it, and only this map can resolve a shortened name.
+    /// Maps the names that dialects show back to tools. Built on first use. A dialect shortens long names, and only
+    /// this map resolves shortened names.
     shown: OnceLock<NameMap>,
 }
 
@@ -179,9 +179,8 @@ impl Registry {
     /// Builds the registry from the binary's typed tools and the tools declared in `tools.yaml`. `kinds` makes the
     /// handlers of declared tools.
     ///
-    /// If a declared tool and a typed tool have the same name, they become one tool: the declaration describes the
-    /// tool, and the typed function runs it. The stricter of the two effects applies, and the capabilities of both are
-    /// required.
+    /// A declared tool and a typed tool of the same name become one tool: the declaration describes the tool, and the
+    /// typed function runs it. The stricter of the two effects applies, and the capabilities of both are required.
     ///
     /// A tool declared with `http` becomes an HTTP tool, and a tool declared with `shell` becomes a shell tool. Any
     /// other declared tool returns `not_configured`. `timeout_default` is the timeout of one attempt for tools that set
@@ -301,8 +300,8 @@ impl Registry {
 
     /// Adds one tool.
     ///
+    /// # Errors
     /// [`RegistryError`] if the name or id is taken, or if a model could not call the name.
-    /// [`RegistryError`] if the name or id is taken, or if the name is one that a model could not call.
     pub fn register(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
         let name = tool.spec.name.clone();
         let id = tool.spec.id.clone();
@@ -390,8 +389,8 @@ impl RegistryError {
     }
 }
 
-/// Returns the problem with an effect key, if any. Reading the configuration also checks declared keys, and requires a
-/// window of at least 1 s. Typed tools are checked only here.
+/// Reading the configuration also checks declared keys, and requires a window of at least 1 s. Typed tools are checked
+/// only here.
 fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     if effect != Effect::Once {
         return Some("an effect key is for a tool whose effect is once: any other may run again");
@@ -402,8 +401,7 @@ fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
     (key.window_ms < 1 || key.window_ms > EFFECT_WINDOW_MS_MAX).then_some("an effect key's window is 1 ms to 31 days")
 }
 
-/// Returns the problem with a cache, if any. If a declaration makes a typed tool's effect stricter than `read`, the
-/// typed tool's own cache becomes an error.
+/// If a declaration makes a typed tool's effect stricter than `read`, the typed tool's own cache becomes an error.
 fn wrong_cache(cache: &ReadCache, spec: &ToolSpec) -> Option<&'static str> {
     if spec.effect != Effect::Read {
         return Some("a cache requires the effect read: a cached output would skip the effect of any other tool");
@@ -418,7 +416,6 @@ fn timeout_of(name: &str, def: &ToolDef) -> Result<Option<Duration>, RegistryErr
     }
 }
 
-/// Makes a typed tool. If the tool also has a declaration, merges the two.
 fn typed_tool(
     tool: TypedTool,
     file: &ToolsFile,
@@ -435,7 +432,6 @@ fn typed_tool(
     if by_agent { made.answering_by_agent() } else { Ok(made) }
 }
 
-/// Merges a typed tool's specification with its declaration.
 fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
     let union = |typed: Vec<String>, declared: &BTreeSet<String>| -> Vec<String> {
         typed.into_iter().chain(declared.iter().cloned()).collect::<BTreeSet<_>>().into_iter().collect()
@@ -472,7 +468,6 @@ fn stricter(one: Effect, other: Effect) -> Effect {
     }
 }
 
-/// Makes a tool that is declared in `tools.yaml` and has no typed function.
 fn declared(
     name: &str,
     label: Option<&str>,

@@ -15,7 +15,6 @@ use self::matcher::SecretMatcher;
 use super::Environment;
 use super::percent;
 
-/// The text that replaces a secret.
 const REDACTED: &str = "[REDACTED]";
 /// Maximum bytes of a secret file. A larger file counts as unreadable.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -152,7 +151,7 @@ fn in_path(tenant: &TenantId) -> String {
     name.strip_prefix('.').map(|rest| format!("%2E{rest}")).unwrap_or(name)
 }
 
-/// Reads a secret file without its final line breaks. `None` if the file cannot be read as text.
+/// The final line breaks are removed. `None` if the file cannot be read as text.
 async fn read(path: &str) -> Option<String> {
     let size = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?.len();
     if size > FILE_BYTES_MAX {
@@ -186,7 +185,7 @@ mod tests {
             assert_eq!(secrets.scrub(&format!("é\\n{echo}\\u00e9")), "é\\n[REDACTED]\\u00e9", "{echo}");
         }
         for echo in [
-            // base64("kim:12:ab/c+\"d"), and the same after one and after two preceding characters.
+            // base64 of `kim:12:ab/c+"d`, then of the same text after one and after two other characters.
             "a2ltOjEyOmFiL2MrImQ=",
             "eGtpbToxMjphYi9jKyJk",
             "eHhraW06MTI6YWIvYysiZA==",

@@ -10,7 +10,6 @@ use tokio::process::ChildStderr;
 
 use super::{Secrets, wording};
 
-/// Maximum bytes of a logged line.
 const LINE_BYTES_MAX: usize = 1_024;
 /// Maximum number of logged lines per run. Further lines are dropped, because no one would read them.
 const LINES_MAX: usize = 1_000;
@@ -19,8 +18,7 @@ const LINES_MAX: usize = 1_000;
 const TAIL_LINES: usize = 5;
 const TAIL_LINE_BYTES: usize = 200;
 
-/// The last lines of a process's standard error, without secrets. The message about the process's failure contains
-/// them.
+/// The last lines of a process's standard error, without secrets, for the message about the process's failure.
 #[derive(Debug, Default)]
 pub struct StderrTail(Mutex<VecDeque<String>>);
 

@@ -26,7 +26,6 @@ impl ToolSecrets {
         value.ok_or_else(|| ToolError::Internal(format!("the tool declares no secret {name:?}")))
     }
 
-    /// Returns `text` without the secrets.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.0.as_ref().map_or_else(|| text.to_owned(), |set| set.scrub(text))
     }
@@ -53,7 +52,6 @@ pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &En
     })
 }
 
-/// A handler that passes secrets to another handler.
 pub(super) struct WithSecrets {
     pub(super) tool: String,
     pub(super) handler: Arc<dyn Handler>,
@@ -88,7 +86,7 @@ pub fn without_secrets(ran: Result<ToolOutput, ToolFailure>, set: &Secrets) -> R
 }
 
 /// Removes the secrets from the output. If a secret was outside a JSON string, the cleaned output is no longer JSON and
-/// is returned as text. It is not an error: the tool has run, so the call needs a result.
+/// is returned as text. Such output is not an error: the tool has run, so the call needs a result.
 fn scrubbed_output(output: ToolOutput, set: &Secrets) -> ToolOutput {
     let clean = set.scrub(output.json.get());
     if let Ok(json) = RawValue::from_string(clean.clone()) {

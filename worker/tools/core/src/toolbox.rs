@@ -63,7 +63,8 @@ pub enum UnusableTool {
 
 impl Toolbox {
     /// Makes the toolbox of a turn: the tools of `registry` under `active`, restricted to `allowed` and to the task's
-    /// `grant`. A name is a tool name, or the name that a dialect shows. A name that matches no tool permits no tool.
+    /// `grant`. The names in both are tool names or names that a dialect shows. A name that matches no tool permits no
+    /// tool.
     #[must_use]
     pub fn new(
         active: Arc<ActivePolicy>,
@@ -167,7 +168,6 @@ impl Toolbox {
         self.registry.similar_names(wrong).into_iter().filter(|name| allowed.contains(name)).collect()
     }
 
-    /// Returns the version of the tool that is selected for the agent.
     fn version<'a>(
         &'a self,
         caller: Caller<'_>,

@@ -236,8 +236,8 @@ impl TypedTool {
     }
 
     /// Adds a hook that runs once in each process that executes calls, before the first call. Use it to connect, load
-    /// data or warm up. The hook has at most 30 s. If the hook fails, the process does not start. A tool that is added
-    /// at run time is then not registered.
+    /// data or warm up. The hook has at most 30 s. If the hook fails, the process does not start. If the hook of a tool
+    /// that is added at run time fails, the tool is not registered.
     #[must_use]
     pub fn on_start<Hook, Running>(mut self, hook: Hook) -> Self
     where
@@ -260,8 +260,8 @@ impl TypedTool {
     }
 
     /// Treats two calls as the same effect if their arguments at these JSON pointers (`/to`, `/amount`) are equal.
-    /// While one of them runs, equal calls of the same tenant wait for it, from any turn or agent. When it has ended,
-    /// its outcome answers equal calls for the time `window`. Requires the effect `once`. Each call must contain all of
+    /// While one such call runs, equal calls of the same tenant wait for it, also from other turns and agents. After
+    /// its end, its outcome answers equal calls for `window`. Requires the effect `once`. Each call must contain all of
     /// these arguments.
     #[must_use]
     pub fn effect_key(mut self, arguments: &[&str], window: Duration) -> Self {
@@ -287,8 +287,8 @@ impl TypedTool {
         self
     }
 
-    /// Sets the tool that finds out whether a call with an unknown outcome took effect. The fleet calls that tool.
-    /// Requires the effect `once`. The effect of the other tool must be `read`.
+    /// Sets the tool with which the fleet finds out whether a call with an unknown outcome took effect. Requires the
+    /// effect `once`. The other tool's effect must be `read`.
     #[must_use]
     pub fn reconcile(mut self, by: Reconcile) -> Self {
         self.spec.reconcile = Some(by);
@@ -441,7 +441,6 @@ fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A handler with the tool's check of its arguments, if there is one.
 struct Validated {
     handler: Arc<dyn Handler>,
     validate: Option<Arc<Validate>>,
@@ -492,8 +491,8 @@ where
     Running: Future<Output = Result<Out, ToolError>> + Send + 'static,
 {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        // The schema does not guarantee this: a declared schema may be wider, and the struct may check more than a
-        // schema can.
+        // Arguments that fit the schema can fail here: a declared schema may be wider than the struct, and the struct
+        // may check more than a schema can.
         let arguments: Args = deserialize::read(arguments).map_err(ToolError::InvalidArguments)?;
         let output = (self.run)(context.clone(), arguments).await?;
         let json = to_raw_value(&output).map_err(ToolError::internal)?;

@@ -1,6 +1,6 @@
 //! Helpers for messages to models: cut text to a bound, and suggest the name that was probably meant.
 
-/// Cuts `text` to at most `bytes_max` bytes at a character boundary. If text is cut, it ends in `…`.
+/// Cuts `text` to at most `bytes_max` bytes at a character boundary. Text that is cut ends in `…`.
 pub fn cut(text: &str, bytes_max: usize) -> String {
     const MARK: &str = "…";
     if text.len() <= bytes_max {
@@ -18,8 +18,8 @@ const COMPARED_CHARS_MAX: usize = 64;
 
 /// Returns at most `count` candidates that are near to `wrong`, nearest first.
 ///
-/// A candidate is near if only its case, spaces and the characters `_ - .` differ, or if at most a third of the
-/// characters differ.
+/// A candidate is near if at most a third of the characters differ. Case, spaces and the characters `_ - .` are
+/// ignored.
 pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count: usize) -> Vec<&'a str> {
     let plain = |name: &str| -> Vec<char> {
         let kept = name.chars().filter(|c| !matches!(c, '_' | '-' | '.' | ' '));

@@ -14,8 +14,8 @@ use tickfleet_tools::Secrets;
 
 /// Maximum time that idle connections are kept, for tools that may run twice.
 const IDLE: Duration = Duration::from_secs(30);
-/// Maximum time that idle connections are kept, for `once` tools. It is shorter than the shortest common keep-alive (5
-/// s). If the service closes a connection while a request is sent on it, the outcome of the request is unknown.
+/// Maximum time that idle connections are kept, for `once` tools. Shorter than the shortest common keep-alive (5 s): a
+/// connection that the service closes during a request leaves an unknown outcome.
 const IDLE_ONCE: Duration = Duration::from_secs(4);
 
 /// A request with all values filled in.
@@ -56,8 +56,8 @@ pub enum SendError {
     Redirect(Box<UnfollowedRedirect>),
 }
 
-/// A redirect that was not followed. It does not show whether the request took effect: services often respond to a
-/// successful POST with a redirect to a page that shows the result.
+/// A redirect that was not followed. Such a response does not show whether the request took effect: after a successful
+/// POST, services often redirect to a page that shows the result.
 pub struct UnfollowedRedirect {
     /// The response.
     pub answer: Response,
@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// Sends one request. `again` is true if this call has already sent a request.
+    /// `again` is true if this call has already sent a request.
     async fn send_one(&self, request: &Request, again: bool) -> Result<Response, SendError> {
         let standing = self.guard.check(&request.url).map_err(SendError::Blocked)?;
         let client = match (standing, &self.named) {
@@ -154,7 +154,6 @@ impl Client {
     }
 }
 
-/// Returns the request that follows a redirect.
 fn redirected(
     mut request: Request,
     status: StatusCode,

@@ -14,8 +14,8 @@ use super::tokens::Tokens;
 /// Time limit for resolving, connecting and the TLS handshake. It is shorter than the tool's timeout. An unreachable
 /// host is therefore reported as unreachable (nothing was sent), and not as a timeout (outcome unknown).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The clients of a set of tools. Tools with the same guard and the same kind of effect share a client. They share its
-/// connections, and its trust roots, which take tens of milliseconds to load. Tools with equal sign-ins share their
+/// The clients of a set of tools. Tools with the same guard and the same kind of effect share a client with its
+/// connections and trust roots. Loading trust roots takes tens of milliseconds. Tools with equal sign-ins share their
 /// access tokens.
 #[derive(Default)]
 pub struct HttpClients {
@@ -30,7 +30,7 @@ impl fmt::Debug for HttpClients {
 }
 
 impl HttpClients {
-    /// Returns the client for tools under `guard`. `once` is true for tools that must not run twice.
+    /// `once` is true for tools that must not run twice.
     ///
     /// # Errors
     /// The reason why TLS cannot be set up: no crypto provider or no trust roots.
@@ -45,7 +45,6 @@ impl HttpClients {
         Ok(client)
     }
 
-    /// Returns the access tokens of this set of tools.
     pub(super) fn tokens(&self) -> Arc<Tokens> {
         Arc::clone(&self.tokens)
     }

@@ -15,9 +15,8 @@ use super::mapping::Mapping;
 use super::outcome::OutcomeRules;
 use super::template::Template;
 
-/// Default limit for the bytes of a response.
 const RESPONSE_BYTES_MAX_DEFAULT: usize = 1024 * 1024;
-/// Largest response limit that a declaration may set. All slots of a worker may store a response at the same time.
+/// Largest response limit that a declaration may set. All slots of a worker can store a response at the same time.
 const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Headers that belong to the connection. A template that sets such a header could smuggle in a second request or
 /// remove a bound.
@@ -146,7 +145,7 @@ pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-/// Parses a header value. The error message has only the header's name, because the value may be a secret.
+/// The error message has only the header's name, because the value may be a secret.
 pub(super) fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("The header '{name}' would not be valid."))
 }

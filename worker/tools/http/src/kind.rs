@@ -1,5 +1,3 @@
-//! The kind `http`, for the tool registry.
-
 use std::sync::Arc;
 
 use serde_json::Value;

@@ -12,7 +12,6 @@ use tickfleet_tools::json::with_numbers_as_text;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Mapping(Vec<Rule>);
 
-/// One rule.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
     status: BTreeSet<u16>,
@@ -30,15 +29,13 @@ enum Test {
 }
 
 impl Mapping {
-    /// Checks and stores the rules of a declaration.
-    ///
     /// # Errors
     /// The invalid rule and the reason.
     pub(super) fn new(rules: &[OutcomeRule]) -> Result<Self, String> {
         rules.iter().map(Rule::new).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns the rule that matches a response. `body` is `None` if the body is not JSON.
+    /// `body` is `None` if the body is not JSON.
     pub(super) fn rule(&self, status: u16, body: Option<&RawValue>) -> Option<&Rule> {
         self.0.iter().find(|rule| rule.concerns(status) && rule.fits(body))
     }
@@ -49,7 +46,6 @@ impl Mapping {
         self.0.iter().any(|rule| rule.concerns(status) && rule.meaning == AnswerMeaning::Ok)
     }
 
-    /// Returns true if a rule can interpret a response with this status as failure.
     pub(super) fn may_fail(&self, status: u16) -> bool {
         self.0.iter().any(|rule| rule.concerns(status) && rule.meaning != AnswerMeaning::Ok)
     }
@@ -94,13 +90,12 @@ impl Rule {
         }
     }
 
-    /// Returns the message at the rule's pointer.
     pub(super) fn message(&self, body: Option<&Value>) -> Option<String> {
         let found = body?.pointer(self.message.as_deref()?).filter(|found| is_something(found))?;
         Some(found.as_str().map_or_else(|| found.to_string(), str::to_owned))
     }
 
-    /// Returns the number of seconds at the rule's pointer. The value may be a number or text.
+    /// The value at the rule's pointer may be a number or text.
     pub(super) fn retry_after_s(&self, body: Option<&Value>) -> Option<u64> {
         let found = body?.pointer(self.retry_after.as_deref()?)?;
         #[allow(
@@ -113,7 +108,7 @@ impl Rule {
     }
 }
 
-/// Returns true if a value is not empty. Some services send an empty `errors` on success.
+/// Some services send an empty `errors` on success.
 fn is_something(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -124,7 +119,7 @@ fn is_something(value: &Value) -> bool {
     }
 }
 
-/// Returns the part of a JSON text that is at a pointer, with every digit preserved.
+/// Every digit is preserved.
 pub(super) fn pointed<'a>(whole: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     let mut here = whole;
     for token in pointer.split('/').skip(1) {

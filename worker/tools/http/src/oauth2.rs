@@ -24,16 +24,15 @@ use super::template::{Template, TemplatePosition, Values};
 
 /// Maximum bytes of a token service's response. Tokens have a few kilobytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Maximum bytes of an error code in a message.
 const CODE_BYTES_MAX: usize = 64;
 /// Lifetime of a token if the response does not state one.
 const LIFE_DEFAULT: Duration = Duration::from_secs(300);
 /// Maximum lifetime of a token, even if the response states a longer one.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// A token is not used during this time before it expires, because it must still be valid when the request arrives.
+/// Time before its expiry during which a token is no longer used: the token must still be valid when the request
+/// arrives.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// A declared sign-in.
 #[derive(Debug)]
 pub(super) struct OAuth2 {
     grant: Grant,
@@ -47,8 +46,6 @@ pub(super) struct OAuth2 {
 }
 
 impl OAuth2 {
-    /// Checks a declaration.
-    ///
     /// # Errors
     /// [`DeclarationError`] names the invalid field and the problem with it.
     pub(super) fn new(def: &OAuth2Def, environment: &Environment, guard: &Guard) -> Result<Self, DeclarationError> {
@@ -82,7 +79,6 @@ impl OAuth2 {
         }
     }
 
-    /// Returns all templates of the sign-in.
     pub(super) fn templates(&self) -> impl Iterator<Item = &Template> {
         let own = [Some(&self.client_id), self.client_secret.as_ref(), self.refresh_token.as_ref()];
         own.into_iter().flatten().chain(self.fields.iter().map(|(_, template)| template))
@@ -154,8 +150,8 @@ impl Credentials {
         }
     }
 
-    /// Returns a hash that is equal if the same client makes the same request to the same service. Credentials with
-    /// different secrets have different hashes, for example the credentials of two tenants.
+    /// Returns a hash that is equal for the same client, request and service. Credentials with different secrets, such
+    /// as those of two tenants, have different hashes.
     pub(super) fn identity(&self) -> SignInDigest {
         let expose = |secret: &Option<SecretString>| secret.as_ref().map(|s| s.expose_secret().to_owned());
         let fields: Vec<_> = self.fields.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();

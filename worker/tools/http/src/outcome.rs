@@ -25,10 +25,8 @@ const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Maximum bytes of a service's error message that the model receives.
 const MESSAGE_BYTES_MAX: usize = 600;
 
-/// Maximum bytes of a pointer in a message.
 const POINTER_BYTES_MAX: usize = 200;
 
-/// The declared rules that interpret the responses of a tool.
 #[derive(Debug, Clone)]
 pub(super) struct OutcomeRules {
     /// Statuses, in addition to 429, which mean that nothing took effect.
@@ -37,14 +35,12 @@ pub(super) struct OutcomeRules {
     pub(super) mapping: Mapping,
     /// The JSON pointer to the tool's result.
     pub(super) result: Option<String>,
-    /// Maximum bytes of a response.
     pub(super) response_bytes_max: usize,
     /// The tool's effect, which determines whether the call may be repeated. If the tool only reads, a response that
     /// could not be read is a failure, because repeating the call does no harm.
     pub(super) effect: Effect,
 }
 
-/// The response to a call.
 pub(super) struct ToolResponse {
     pub(super) answer: Response,
     /// The reason why a redirect was not followed. `None` if the response is not such a redirect.
@@ -54,7 +50,6 @@ pub(super) struct ToolResponse {
 }
 
 impl ToolResponse {
-    /// Sets the call that this is the response to.
     pub(super) fn for_call(self, call: &CallId) -> Self {
         Self { call: Some(call.clone()), ..self }
     }
@@ -73,10 +68,10 @@ impl From<UnfollowedRedirect> for ToolResponse {
 }
 
 impl OutcomeRules {
-    /// Reads and interprets a response. All secrets are removed from its text.
+    /// All secrets are removed from the response's text.
     ///
     /// # Errors
-    /// [`ToolFailure`], depending on the status. Also if the body is too large or incomplete.
+    /// [`ToolFailure`], depending on the status and on whether the body could be read.
     pub(super) async fn interpret(&self, answered: ToolResponse, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
         let ToolResponse { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
@@ -106,11 +101,10 @@ impl OutcomeRules {
         })
     }
 
-    /// Returns the outcome of a response whose body is too large or incomplete.
     fn unread(&self, status: u16, error: &BodyError) -> Result<ToolOutput, ToolFailure> {
         let lost = |message: String| Err(ToolFailure::Transient { message, retry_after: None, not_executed: false });
         match error {
-            // The body was not read, and it would have decided the outcome.
+            // The unread body would have decided the outcome.
             BodyError::TooLarge if self.mapping.may_fail(status) => lost(format!(
                 "The service answered (status {status}) with more than {} bytes, which were not read, so whether it \
                  did what was asked is not known. Ask for less at a time.",
@@ -121,7 +115,7 @@ impl OutcomeRules {
                  read. Ask for less at a time.",
                 self.response_bytes_max
             ))),
-            // The request took effect. If this were reported as a failure, the caller would repeat the request.
+            // The request took effect. If the call were reported as failed, the caller would repeat the request.
             BodyError::TooLarge => {
                 let note = format!(
                     "The service did what was asked. Its answer has more than {} bytes and is not shown. Do not call \
@@ -195,14 +189,12 @@ impl OutcomeRules {
     }
 }
 
-/// Returns the output for a response that is not text.
 fn not_shown(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
     let note = json!({"note": "binary answer, not shown", "bytes": body.len(), "content_type": wording::cut(kind, 80)});
     raw(secrets.scrub(&note.to_string())).map(as_json)
 }
 
-/// Returns the failure that a matching rule defines for a response.
 fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
     let body = as_value(text);
     let service_message = rule.message(body.as_ref()).map(|service_message| clean(&service_message));
@@ -222,7 +214,6 @@ fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFail
     }
 }
 
-/// Returns the failure message for the model.
 fn failure_message(status: u16, service_message: Option<String>) -> String {
     let message = match service_message {
         Some(service_message) => format!("The service answered with status {status}: {service_message}"),
@@ -244,24 +235,21 @@ fn as_value(text: &str) -> Option<Value> {
     serde_json::from_str(&with_numbers_as_text(&json)).ok()
 }
 
-/// Returns the failure for an address that is not allowed.
 pub(super) fn blocked(refused: &Blocked) -> ToolFailure {
     permanent(format!("The call was not made: {refused}."))
 }
 
-/// Returns the failure for a request that was not sent.
 pub(super) fn not_sent(host: &str, why: &str) -> ToolFailure {
     let message = format!("Could not connect to {host}: {why}.");
     ToolFailure::Transient { message, retry_after: None, not_executed: true }
 }
 
-/// Returns the failure for a request that got no response and was sent, or may have been sent.
+/// The request was sent, or may have been sent.
 pub(super) fn lost(host: &str, why: &str) -> ToolFailure {
     let message = format!("No answer from {host}: {why}.");
     ToolFailure::Transient { message, retry_after: None, not_executed: false }
 }
 
-/// Returns a permanent failure. Cuts its message to a bound.
 pub(super) fn permanent(message: impl AsRef<str>) -> ToolFailure {
     ToolFailure::permanent(wording::cut(message.as_ref(), limits::ERROR_BYTES_MAX), None)
 }
@@ -274,7 +262,6 @@ fn as_json(json: Box<RawValue>) -> ToolOutput {
     ToolOutput { json, content_type: "application/json" }
 }
 
-/// Finds the service's error message. Looks in the places where services usually put it.
 fn message_of(body: Option<&Value>, text: &str, headers: &HeaderMap) -> Option<String> {
     const PLACES: [&str; 9] = [
         "/description",
@@ -296,7 +283,6 @@ fn message_of(body: Option<&Value>, text: &str, headers: &HeaderMap) -> Option<S
     Some(clean(service_message))
 }
 
-/// Puts a service's message on one line and cuts it to a bound.
 fn clean(service_message: &str) -> String {
     let line: String = service_message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     wording::cut(&line, MESSAGE_BYTES_MAX)

@@ -14,11 +14,8 @@ pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
 /// The position of a template in the request. It determines how values are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TemplatePosition {
-    /// Inside a segment of the URL's path.
     Path,
-    /// Inside the value of a query parameter.
     Query,
-    /// Inside the value of a header.
     Header,
     /// Inside a string of a JSON body. The whole string is escaped after the values are filled in.
     Text,
@@ -31,7 +28,6 @@ enum Part {
     Secret(String),
 }
 
-/// A parsed template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template(Vec<Part>);
 
@@ -61,17 +57,14 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// Returns the names of the template's arguments.
     pub(super) fn arguments(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|p| if let Part::Argument(name) = p { Some(name.as_str()) } else { None })
     }
 
-    /// Returns the names of the template's secrets.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|p| if let Part::Secret(name) = p { Some(name.as_str()) } else { None })
     }
 
-    /// Returns the name of the argument if the template consists of a single argument.
     fn whole(&self) -> Option<&str> {
         match self.0.as_slice() {
             [Part::Argument(name)] => Some(name),
@@ -82,7 +75,7 @@ impl Template {
     /// Fills in the template. `None` if one of its arguments is absent or null.
     ///
     /// # Errors
-    /// The problem with an argument, worded for a model. It contains no secret.
+    /// The problem with an argument, worded for a model and without secrets.
     pub(super) fn render(&self, values: &Values<'_>, place: TemplatePosition) -> Result<Option<String>, String> {
         let mut text = String::new();
         let mut segment = Segment::default();
@@ -118,7 +111,7 @@ impl Template {
 }
 
 /// A path segment while it is assembled. An argument next to another argument or literal text can form an encoded
-/// separator, even if neither of them contains one.
+/// separator that neither of the two contains.
 #[derive(Default)]
 struct Segment<'a> {
     decoded: String,
@@ -151,7 +144,6 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// The values for the templates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Values<'a> {
     pub(super) arguments: &'a Arguments,
@@ -237,12 +229,11 @@ fn percent_decoded(text: &str) -> String {
     String::from_utf8_lossy(&decoded).into_owned()
 }
 
-/// A parsed JSON body template.
 #[derive(Debug, Clone)]
 pub(super) enum Body {
     /// A value without references.
     Fixed(Value),
-    /// A string that is exactly one argument. It becomes the argument's JSON value, as the model wrote it.
+    /// A string that is exactly one argument. The string becomes the argument's JSON value, as the model wrote it.
     Whole(String),
     /// A string with references.
     Text(Template),
@@ -253,8 +244,6 @@ pub(super) enum Body {
 }
 
 impl Body {
-    /// Parses a body template.
-    ///
     /// # Errors
     /// The problem with a reference.
     pub(super) fn parse(value: &Value) -> Result<Self, String> {
@@ -282,7 +271,6 @@ impl Body {
         members.iter().map(parse).collect()
     }
 
-    /// Calls `see` with every template in the body.
     pub(super) fn templates(&self, see: &mut dyn FnMut(&Template)) {
         match self {
             Self::Fixed(_) => {}

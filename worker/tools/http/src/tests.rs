@@ -28,7 +28,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts the server on a free port. Returns `127.0.0.1:port`.
+    /// Returns `127.0.0.1:port`.
     async fn start(answers: impl IntoIterator<Item = Answer>) -> (Self, String) {
         let service = Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() };
         let router = Router::new().fallback(Self::answer).with_state(service.clone());
@@ -55,7 +55,6 @@ impl Service {
     }
 }
 
-/// A plain TCP server. `serve` handles each connection.
 async fn raw_server<F, R>(serve: F) -> String
 where
     F: Fn(TcpStream) -> R + Send + 'static,
@@ -71,7 +70,6 @@ where
     address
 }
 
-/// Reads a request without a body.
 async fn read_head(stream: &mut TcpStream) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -79,14 +77,12 @@ async fn read_head(stream: &mut TcpStream) {
     }
 }
 
-/// The context of attempt number `attempt`.
 fn context(attempt: u32) -> CallContext {
     let call = CallId { turn: TurnId::new("t1").unwrap(), position: 0 };
     let context = CallContext::new(TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap(), call);
     CallContext { attempt, ..context }
 }
 
-/// Converts arguments to the form that a handler receives.
 fn arguments(value: Value) -> Box<RawValue> {
     serde_json::value::to_raw_value(&value).unwrap()
 }

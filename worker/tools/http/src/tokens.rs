@@ -24,7 +24,6 @@ const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
 /// call would otherwise send two requests to the service and one to its token service.
 const REPLACE_PAUSE: Duration = Duration::from_secs(10);
 
-/// The tokens of a set of tools, by sign-in.
 #[derive(Default)]
 pub(super) struct Tokens(Mutex<HashMap<SignInDigest, Arc<SignInEntry>>>);
 
@@ -34,11 +33,10 @@ impl fmt::Debug for Tokens {
     }
 }
 
-/// One sign-in.
 #[derive(Default)]
 struct SignInEntry {
-    /// Number of attempted sign-ins. If a call waited for an attempt that failed, it returns that failure and does not
-    /// sign in.
+    /// Number of attempted sign-ins. A call that waited for a failed attempt returns the failure of that attempt and
+    /// does not sign in.
     tried: AtomicU64,
     slot: Arc<tokio::sync::Mutex<SignInState>>,
 }
@@ -46,14 +44,13 @@ struct SignInEntry {
 #[derive(Default)]
 struct SignInState {
     token: Option<Arc<Token>>,
-    /// The last refresh token that the service returned. It is used in place of the declared one.
+    /// The last refresh token that the service returned. Replaces the declared refresh token.
     rotated: Option<SecretString>,
     failure: Option<ToolFailure>,
     granted: u64,
     replaced: Option<Instant>,
 }
 
-/// An access token.
 #[derive(Debug)]
 pub(super) struct Token {
     pub(super) value: SecretString,
@@ -143,7 +140,7 @@ async fn sign_in(
             Arc::new(Token { value, number, good_until: Instant::now() + granted.life })
         });
         if matches!(result, Err(ToolFailure::Ended { .. })) {
-            // It may be that only the rotated refresh token is invalid. The next attempt uses the declared one.
+            // Possibly only the rotated refresh token is invalid, so the next attempt uses the declared refresh token.
             slot.rotated = None;
         }
         slot.token = result.as_ref().ok().cloned();

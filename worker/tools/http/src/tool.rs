@@ -33,7 +33,6 @@ use super::outcome::{self, OutcomeRules, ToolResponse};
 use super::template::{Arguments, Body, Template, TemplatePosition, Values};
 use super::tokens::{Token, Tokens};
 
-/// Largest `redirects` limit that a declaration may set.
 const REDIRECTS_MAX: u8 = 10;
 
 /// Runs calls of one declared HTTP tool.
@@ -111,14 +110,13 @@ impl HttpTool {
         tool.checked(input_schema)
     }
 
-    /// Checks all references of the templates.
     fn checked(mut self, input_schema: &Value) -> Result<Self, DeclarationError> {
         let known = References { schema: input_schema, secrets: &self.secrets };
         for (name, _) in &self.defaults {
             known.optional(name).map_err(field("defaults"))?;
         }
         known.check("path", &self.path)?;
-        // If a path lacked one of its segments, it would be a different address.
+        // A path without one of its segments would be a different address.
         known.required(&self.path).map_err(field("path"))?;
         for (name, template) in &self.query {
             known.check(&format!("query.{name}"), template)?;
@@ -166,7 +164,6 @@ impl HttpTool {
         self.secrets.iter().find(|(_, reference)| missing(reference)).map(|(name, _)| name.as_str())
     }
 
-    /// Makes the request of one call.
     fn request(&self, context: &CallContext, values: &Values<'_>) -> Result<Request, String> {
         let mut request = Request {
             method: self.method.clone(),
@@ -203,7 +200,8 @@ impl HttpTool {
             }
         }
         let url = Url::parse(&text).map_err(|_| "The arguments make no valid address.".to_owned())?;
-        // The encoding above should make this impossible. This check stops the call if the encoding has a bug.
+        // The encoding above should prevent a change of the address. This check stops the call if the encoding has a
+        // bug.
         let segments = |text: &str| text.matches('/').count();
         let expected = segments(self.base.path().trim_end_matches('/')) + segments(&path);
         if url.origin() != self.base.origin() || segments(url.path()) != expected {
@@ -263,7 +261,6 @@ impl Handler for HttpTool {
 }
 
 impl HttpTool {
-    /// Sends the request of one call, with an access token if there is one.
     async fn send(
         &self,
         context: &CallContext,
@@ -291,7 +288,7 @@ impl HttpTool {
         Ok(answered.for_call(&context.call))
     }
 
-    /// Makes one call with an access token. If the service rejects the token, retries once with another token.
+    /// If the service rejects the token, retries once with another token.
     async fn signed_in(
         &self,
         sign_in: &OAuth2,
@@ -317,9 +314,9 @@ impl HttpTool {
         }
     }
 
-    /// Returns true if the response means that the token was rejected, and the request with it. For a `once` tool, a
-    /// bare 401 is not sufficient. The response must contain `invalid_token` (RFC 6750), or the declaration must list
-    /// 401 under `not_executed`.
+    /// Returns true if the service has rejected the token, and therefore has not executed the request. For a `once`
+    /// tool, a bare 401 is not sufficient. The response must contain `invalid_token` (RFC 6750), or the declaration
+    /// must list 401 under `not_executed`.
     fn refuses_token(&self, answered: &ToolResponse) -> bool {
         let answer = &answered.answer;
         let says_so = |challenge: &HeaderValue| {
@@ -334,7 +331,7 @@ impl HttpTool {
     }
 }
 
-/// Adds the trace context to a request. Headers that the declaration sets take precedence.
+/// Headers that the declaration sets take precedence.
 fn traced(mut request: Request, context: &Context) -> Request {
     let Some(outgoing) = traces::outgoing(context) else { return request };
     let state = outgoing.tracestate.map(|state| ("tracestate", state));
@@ -346,7 +343,6 @@ fn traced(mut request: Request, context: &Context) -> Request {
     request
 }
 
-/// Returns true if a call omits an argument or passes null.
 fn is_absent(arguments: &Arguments, name: &str) -> bool {
     arguments.get(name).is_none_or(|value| value.get() == "null")
 }

@@ -13,34 +13,28 @@ use tickfleet_tools::wording;
 
 /// Number of entries read by a single command.
 const PAGE: usize = 500;
-/// Maximum number of entries per read. If there are more, the oldest of them are skipped.
+/// Maximum number of entries per read. If there are more new entries, the oldest are skipped.
 const READ_MAX: usize = 5_000;
 /// Maximum number of entries of a shard in memory.
 const HELD_MAX: usize = 20_000;
 /// Maximum number of one agent's entries that a search covers.
 const OF_AGENT_MAX: usize = 500;
-/// Maximum bytes of an entry's text.
 const TEXT_BYTES_MAX: usize = 1_500;
-/// Calls of these tools are not searched. They contain the question itself, so a search would find them before the
-/// answer.
+/// Calls of these tools are not searched. Such calls contain the question itself, so a search would find them before
+/// the answer.
 const LOOKUPS: [&str; 3] = ["search_my_memories", "search_atlasux_knowledge", "remember"];
 
-/// A call or task of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuditedAction {
-    /// The turn or task.
     pub(crate) turn: String,
-    /// True if this is a whole task that the agent carried out.
+    /// True for a whole task that the agent carried out.
     pub(crate) is_task: bool,
     /// When the call or task ended, as written in the log.
     pub(crate) at: String,
-    /// The call and its result.
     pub(crate) text: String,
-    /// A short version of `text`.
     pub(crate) brief: String,
 }
 
-/// The audit logs of a process's shards.
 #[derive(Debug, Default)]
 pub(crate) struct AuditLogs {
     by_shard: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<ShardLog>>>>,
@@ -53,7 +47,6 @@ struct ShardLog {
     order: VecDeque<(TenantId, AgentId)>,
 }
 
-/// The members of an audit log entry that are used here.
 #[derive(Deserialize)]
 struct Entry<'a> {
     action: String,
@@ -80,7 +73,7 @@ struct Meta<'a> {
 }
 
 impl AuditLogs {
-    /// Returns the most recent actions of this agent of this tenant, newest first.
+    /// Returns the agent's most recent actions, newest first.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -19,7 +19,6 @@ const STEP_VECTORS: usize = 2_048;
 /// Minimum similarity to the question. A passage with a lower similarity counts as unrelated.
 const LIKE_MIN: f32 = 0.1;
 
-/// A document in memory.
 #[derive(Debug)]
 pub(crate) struct CachedDocument {
     pub(crate) document: Document,
@@ -29,7 +28,6 @@ pub(crate) struct CachedDocument {
 /// A passage: its document, and its index in the document.
 pub(crate) type PassageRef = (Arc<CachedDocument>, usize);
 
-/// The knowledge base of one tenant.
 #[derive(Debug, Default)]
 pub(crate) struct KnowledgeBase {
     index: RwLock<Index>,
@@ -81,19 +79,18 @@ impl KnowledgeBase {
         Ok(())
     }
 
-    /// Returns the approximate number of bytes in use.
+    /// The approximate number of bytes in use.
     pub(crate) fn bytes(&self) -> usize {
         let index = self.index.read();
         index.bytes + index.lexicon.bytes()
     }
 
-    /// Returns true if at least one passage has an embedding of this model.
     pub(crate) fn has_vectors_of(&self, model: &str) -> bool {
         let index = self.index.read();
         index.places.iter().flatten().any(|(held, _)| held.document.model == model && !held.passages.vectors.is_empty())
     }
 
-    /// Returns the passages that best match these words, best first.
+    /// The result is sorted, best first.
     pub(crate) fn by_words(&self, asked: &[String], category: Option<&str>, most: usize) -> Vec<(PassageRef, f32)> {
         let index = self.index.read();
         let wanted = |text: usize| index.places[text].as_ref().is_some_and(|(held, _)| is_of(held, category));
@@ -101,7 +98,7 @@ impl KnowledgeBase {
         found.into_iter().filter_map(|(text, score)| Some((index.places[text].clone()?, score))).collect()
     }
 
-    /// Returns the passages that are most similar to this vector of `model`, best first. Compares all passages in
+    /// Returns the passages that are most similar to this vector of `model`, best first. Other tasks run between the
     /// steps.
     pub(crate) async fn by_meaning(
         &self,
@@ -134,7 +131,6 @@ fn is_of(held: &CachedDocument, category: Option<&str>) -> bool {
     category.is_none_or(|category| held.document.category.to_lowercase() == category)
 }
 
-/// Groups documents into steps of about `STEP_PASSAGES` passages.
 fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
     let mut steps = Vec::<Vec<Document>>::new();
     let mut passages = usize::MAX;
@@ -228,7 +224,6 @@ mod tests {
     /// Numbers per vector, a common size for small models.
     const DIMENSIONS: usize = 384;
 
-    /// Returns a different vector for each number.
     fn vector(number: usize) -> Vec<i8> {
         let mut state = number as u64;
         let mut next = || {

@@ -9,12 +9,10 @@ const OVERLAP_CHARS: usize = 120;
 /// Maximum bytes of a heading. Longer headings are cut.
 const HEADING_BYTES_MAX: usize = 200;
 
-/// The parts of a document: its title, if it has one, and its passages.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SplitDocument {
     /// The text of the first level-one heading.
     pub(crate) title: Option<String>,
-    /// The passages in order.
     pub(crate) passages: Vec<Passage>,
 }
 
@@ -38,7 +36,6 @@ pub(crate) fn markdown(text: &str) -> SplitDocument {
     cutter.end()
 }
 
-/// Splits text without headings.
 pub(crate) fn plain(text: &str) -> SplitDocument {
     let mut cutter = Cutter::default();
     for line in text.lines() {
@@ -54,7 +51,6 @@ fn body(text: &str) -> &str {
     matter.map_or(text, |(_, body)| body)
 }
 
-/// Returns the level and the text of a heading line.
 fn heading(line: &str) -> Option<(usize, &str)> {
     let level = line.bytes().take_while(|b| *b == b'#').count();
     let words = line.get(level..)?.strip_prefix(' ')?;
@@ -67,9 +63,7 @@ struct Cutter {
     cut: SplitDocument,
     /// The headings that apply to the current position, with their levels.
     headings: Vec<(usize, String)>,
-    /// The paragraph being read.
     block: String,
-    /// The passage being assembled.
     passage: String,
     /// True if the passage contains more than the text that it repeats from the previous passage.
     is_new: bool,
@@ -142,8 +136,8 @@ fn chars(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Splits text into pieces of at most `most` characters. A piece ends after the last line, sentence or word that ends
-/// in its second half. Otherwise, the piece ends between two characters.
+/// Splits text into pieces of at most `most` characters. A piece ends after the last line in its second half. If no
+/// line ends there, a sentence is used, then a word, and finally any character.
 fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     let mut found = Vec::new();
     while let Some((end, _)) = text.char_indices().nth(most) {
@@ -163,7 +157,7 @@ fn pieces(mut text: &str, most: usize) -> Vec<&str> {
     found
 }
 
-/// Returns at most `most` characters from the end of a text. They begin at the start of a sentence if possible,
+/// Returns at most `most` characters from the end of a text. The result begins at the start of a sentence if possible,
 /// otherwise at the start of a word.
 fn tail(text: &str, most: usize) -> &str {
     let from = text.char_indices().rev().nth(most.saturating_sub(1)).map_or(0, |(at, _)| at);

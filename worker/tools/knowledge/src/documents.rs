@@ -124,7 +124,6 @@ fn read_line(file: &str, line: &str, category: &str) -> Result<Draft, String> {
     draft(DocumentNames { source, title: &title, category, file, titled: true }, cut.passages)
 }
 
-/// The names that identify and describe a document.
 struct DocumentNames<'a> {
     source: &'a str,
     title: &'a str,
@@ -169,7 +168,6 @@ fn draft(named: DocumentNames<'_>, passages: Vec<Passage>) -> Result<Draft, Stri
     Ok(Draft { document, passages })
 }
 
-/// Returns a file's name without its folder and extension.
 fn stem(file: &str) -> String {
     let name = file.rsplit_once(['/', '\\']).map_or(file, |(_, name)| name);
     name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned()

@@ -12,7 +12,6 @@ use tickfleet_outbound::client_for;
 use tickfleet_tools::Environment;
 use tokio::time::Instant;
 
-/// The address of OpenAI's own API.
 const OPENAI: &str = "https://api.openai.com/v1";
 /// Maximum number of texts in one request.
 pub(crate) const TEXTS_MAX: usize = 64;
@@ -20,8 +19,8 @@ pub(crate) const TEXTS_MAX: usize = 64;
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Time limit for resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause after a failure. During the pause, the endpoint is not called for questions, so that later questions do not
-/// wait for it too.
+/// Pause after a failure. Questions do not call the endpoint during the pause, so that they do not wait for another
+/// failure.
 const REST: Duration = Duration::from_secs(15);
 /// The value to which the largest number of a vector is scaled.
 const LARGEST: f32 = 127.0;
@@ -90,8 +89,6 @@ impl Embedder {
         &self.model
     }
 
-    /// Returns the embedding of one question.
-    ///
     /// # Errors
     /// The reason why the embedding is missing: the endpoint failed now, or it failed recently and is in its pause.
     pub(crate) async fn embed_query(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
@@ -158,7 +155,7 @@ impl Embedder {
     }
 }
 
-/// Prepares a text for an embedding model. Endpoints reject control characters and empty texts.
+/// Endpoints reject control characters and empty texts.
 pub(crate) fn clean(text: &str) -> String {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.trim().is_empty() { "-".to_owned() } else { text }

@@ -10,7 +10,6 @@ use tickfleet_store::{KeepResult, Store, StoreError};
 use crate::documents::Draft;
 use crate::embeddings::{Embedder, TEXTS_MAX, clean};
 
-/// Time limit for one request for embeddings.
 const EMBED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Waits before the retries of a request. A busy endpoint often responds a moment later.
 const EMBED_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
@@ -24,7 +23,7 @@ pub enum Imported {
     Replaced,
     /// The same document was already stored.
     Unchanged,
-    /// An earlier document of this import has the same source and title. The later one is not stored.
+    /// An earlier document of this import has the same source and title. The later document is not stored.
     Twice,
     /// The base is full or memory is short. If there is an older version, it remains stored.
     Refused(KeepResult),
@@ -38,7 +37,7 @@ pub struct Import<'a> {
     known: HashMap<String, Document>,
     seen: HashSet<String>,
     at_ms: i64,
-    /// Why passages are no longer embedded. `None` if they are embedded.
+    /// Why passages are no longer embedded, after the endpoint has failed.
     without_meaning: Option<String>,
 }
 

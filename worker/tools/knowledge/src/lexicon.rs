@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// How soon further occurrences of a word stop to increase the score (BM25's `k1`).
+/// How soon further occurrences of a word stop increasing the score (BM25's `k1`).
 const SATURATION: f32 = 1.2;
 /// How strongly the length of a text reduces its score (BM25's `b`).
 const LENGTH: f32 = 0.75;
@@ -10,14 +10,12 @@ const LENGTH: f32 = 0.75;
 /// rebuilt.
 const GONE_SHARE: usize = 3;
 
-/// A text that contains a word.
 #[derive(Debug, Clone, Copy)]
 struct Posting {
     text: u32,
     times: u16,
 }
 
-/// The index of the words of many texts.
 #[derive(Debug, Default)]
 pub(crate) struct Lexicon {
     words: HashMap<Box<str>, Vec<Posting>>,
@@ -29,7 +27,7 @@ pub(crate) struct Lexicon {
 }
 
 impl Lexicon {
-    /// Adds a text and returns its number.
+    /// Returns the text's number.
     pub(crate) fn add(&mut self, words: &[String]) -> usize {
         let number = self.lengths.len();
         let text = u32::try_from(number).unwrap_or(u32::MAX);
@@ -56,7 +54,7 @@ impl Lexicon {
         number
     }
 
-    /// Removes a text. The text's number is not used again.
+    /// The text's number is not used again.
     pub(crate) fn remove(&mut self, number: usize) {
         if let Some(length) = self.lengths.get_mut(number).and_then(Option::take) {
             self.live -= 1;
@@ -64,12 +62,10 @@ impl Lexicon {
         }
     }
 
-    /// Returns true if so many texts have been removed that the index should be rebuilt.
     pub(crate) fn needs_rebuild(&self) -> bool {
         self.lengths.len() > 1_000 && (self.lengths.len() - self.live) * GONE_SHARE > self.lengths.len()
     }
 
-    /// Returns the approximate number of bytes in use.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -103,7 +99,7 @@ impl Lexicon {
     }
 }
 
-/// Sorts by score, best first. Equal scores are sorted by text number. Keeps at most `most` texts.
+/// Equal scores are sorted by text number.
 pub(crate) fn best_first(found: &mut Vec<(usize, f32)>, most: usize) {
     found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     found.truncate(most);

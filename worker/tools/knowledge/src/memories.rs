@@ -15,7 +15,6 @@ use crate::words::words;
 /// kept.
 const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The memories of one agent.
 #[derive(Debug)]
 pub(crate) struct AgentMemories {
     generation: u64,
@@ -24,7 +23,6 @@ pub(crate) struct AgentMemories {
     pub(crate) lexicon: Lexicon,
 }
 
-/// The memories of the agents that searched most recently.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryCaches {
     held: Mutex<MemoryCache>,
@@ -84,7 +82,8 @@ impl MemoryCache {
         Some(Arc::clone(notes))
     }
 
-    /// Stores an agent's memories. If there is not enough room, the least recently used ones are dropped.
+    /// Stores an agent's memories. If there is not enough room, the memories of the agents that searched least recently
+    /// are dropped.
     fn insert(&mut self, owner: (TenantId, AgentId), notes: Arc<AgentMemories>) {
         self.of_agent.insert(owner, (notes, self.asked));
         let mut bytes: usize = self.of_agent.values().map(|(notes, _)| notes.bytes()).sum();

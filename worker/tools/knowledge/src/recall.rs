@@ -37,7 +37,6 @@ pub enum Source {
 }
 
 impl Source {
-    /// All sources.
     pub(crate) const ALL: [Self; 4] = [Self::Memory, Self::Audit, Self::Workflows, Self::Kb];
 }
 
@@ -106,7 +105,7 @@ impl Knowledge {
     }
 }
 
-/// Searches all sources concurrently, each with the time limit `deadline`, and merges their findings.
+/// Each source has the time limit `deadline`.
 async fn gathered(
     searches: Vec<(Source, BoxFuture<'_, SourceResult>)>,
     deadline: Duration,
@@ -240,7 +239,7 @@ impl<'a> RecallQuery<'a> {
         Ok((passages.collect(), found.ranking))
     }
 
-    /// Returns the texts that best match the words of the question: their indexes and scores.
+    /// Returns indexes and scores.
     fn best(self, texts: impl Iterator<Item = Vec<String>>) -> Vec<(usize, f32)> {
         let mut lexicon = Lexicon::default();
         for text in texts {
@@ -252,7 +251,7 @@ impl<'a> RecallQuery<'a> {
     }
 }
 
-/// Formats a time of the shard (ms since the epoch) as RFC 3339.
+/// Formats a time of the shard, in milliseconds since the epoch, as RFC 3339.
 pub(crate) fn rfc3339(ms: i64) -> Option<String> {
     let time = chrono::DateTime::from_timestamp_millis(ms)?;
     Some(time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true))

@@ -19,16 +19,15 @@ use crate::words::query_words;
 
 /// Approximate maximum bytes of all knowledge bases in a process's memory. The most recently searched bases are kept.
 const BASES_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// Time limit for the embedding of a question. If it takes longer, the search ranks by words only.
+/// Time limit for the embedding of a question. If the embedding takes longer, the search ranks by words only.
 const QUESTION_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Number of passages of each ranking that a search considers.
 const CONSIDERED: usize = 50;
 /// How slowly a rank's weight decreases with its position: the usual constant of reciprocal rank fusion.
 const RANK_DAMPING: f32 = 60.0;
 
-/// The state that the knowledge tools of a process share: knowledge bases, the audit logs of its shards, and the
-/// embeddings endpoint. All shards share it. It is kept as long as the process runs, so a reload does not read all data
-/// again.
+/// The state that the knowledge tools of all shards of a process share: knowledge bases, the audit logs of the shards,
+/// and the embeddings endpoint. The state is kept while the process runs, so a reload does not read all data again.
 #[derive(Debug)]
 pub struct Knowledge {
     embedder: Result<Option<Embedder>, String>,
@@ -143,7 +142,7 @@ impl Knowledge {
         }
     }
 
-    /// Returns the knowledge base of a tenant. If memory is short, the least recently searched bases are dropped.
+    /// If memory is short, the least recently searched bases are dropped.
     fn base(&self, tenant: &TenantId) -> Arc<KnowledgeBase> {
         let mut bases = self.bases.lock();
         bases.asked += 1;
@@ -197,7 +196,7 @@ fn shown(found: Vec<RankedPassage>, most: usize) -> Vec<FoundPassage> {
     found.into_iter().take(most).filter_map(passage).collect()
 }
 
-/// Rounds to three decimal places. Further digits would not be meaningful.
+/// More than three decimal places would not be meaningful.
 pub(crate) fn rounded(score: f32) -> f32 {
     (score * 1_000.0).round() / 1_000.0
 }

@@ -12,15 +12,10 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool, wording};
 use crate::recall::{Recollection, Source};
 use crate::search::{Findings, Knowledge};
 
-/// Default number of passages that a search returns.
 const PASSAGES_DEFAULT: usize = 5;
-/// Maximum number of passages that a search returns.
 const PASSAGES_MAX: usize = 20;
-/// Default number of memories that a search returns.
 const MEMORIES_DEFAULT: usize = 10;
-/// Maximum number of memories that a search returns.
 const MEMORIES_FOUND_MAX: usize = 50;
-/// Maximum characters of a query.
 const QUERY_CHARS_MAX: usize = 1_000;
 /// Maximum characters of a tag or category.
 const TAG_CHARS_MAX: usize = 64;
@@ -187,8 +182,7 @@ pub fn sound(text: &str, tags: &[String]) -> Result<(String, Vec<String>), Strin
     }
 }
 
-/// Makes the error for a Redis that did not respond. Retries are safe: running a lookup or `remember` twice does no
-/// harm.
+/// Retries are safe: running a lookup or `remember` twice does no harm.
 fn passing(error: StoreError) -> ToolError {
     ToolError::Transient(error.to_string())
 }

@@ -13,7 +13,6 @@ const EMPTY: [&str; 69] = [
     "would", "you", "your", "one", "than",
 ];
 
-/// Returns the normalized words of a text, in order.
 pub(crate) fn words(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for run in text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|run| !run.is_empty()) {
@@ -42,7 +41,8 @@ pub(crate) fn query_words(question: &str) -> Vec<String> {
     if telling.is_empty() { all } else { telling }
 }
 
-/// Splits a run of letters and digits into words, depending on the script. For `max_calls`, adds the run and its parts.
+/// Splits a run of letters and digits into words, depending on the script. A run with underscores, such as `max_calls`,
+/// is added both as a whole and in parts.
 fn each_word(run: &str, found: &mut Vec<String>) {
     let parts = run.split('_').filter(|part| !part.is_empty());
     if run.contains('_') {

@@ -52,7 +52,6 @@ fn wordy() -> Knowledge {
     Knowledge::new(&Environment::of([]))
 }
 
-/// Imports one Markdown file and returns the result.
 async fn import(store: &Store, of: &str, knowledge: &Knowledge, file: &str, text: &str, category: &str) -> Imported {
     let tenant = tenant(of);
     let mut import = Import::begin(store, &tenant, knowledge.embedder().unwrap()).await.unwrap();

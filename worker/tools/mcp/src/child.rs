@@ -72,8 +72,8 @@ pub(super) fn start(
 }
 
 impl ServerProcess {
-    /// Ends a server whose input was closed: waits for the server, then sends SIGTERM, then SIGKILL. After that, kills
-    /// the processes that the server left behind. Returns the exit status, if known.
+    /// Ends a server whose input was closed: waits for the server to exit, then sends SIGTERM. Finally kills the whole
+    /// process group, even if the server has exited. Returns the exit status, if known.
     pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         if status.is_none() {
@@ -98,7 +98,7 @@ impl ServerProcess {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // This fails if the group no longer exists. Nothing is left to kill in that case.
+            // `killpg` fails if the group no longer exists, and then nothing is left to kill.
             let _ = killpg(group, signal);
         }
     }
@@ -157,7 +157,7 @@ mod tests {
         assert!(nix::sys::signal::kill(grandchild, None).is_ok());
         drop(input);
         process.end().await;
-        // Its new parent may need a moment to reap the process. A zombie still accepts signals.
+        // The new parent may need a moment to reap the process. A zombie still accepts signals.
         for _ in 0..200 {
             let state = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
             if state.is_empty() || state.contains(") Z ") {

@@ -4,7 +4,6 @@ use serde_json::Value;
 use tickfleet_config::McpDefinition;
 use tickfleet_model::limits;
 
-/// Returns the nesting depth of a value.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
@@ -33,7 +32,6 @@ fn has_long_key(value: &Value) -> bool {
     }
 }
 
-/// Returns true if a definition is too large for a model to read.
 pub(super) fn too_large(definition: &McpDefinition) -> bool {
     let schemas = [Some(&definition.input_schema), definition.output_schema.as_ref()];
     let bytes: usize = schemas.into_iter().flatten().map(|schema| schema.to_string().len()).sum();

@@ -6,7 +6,6 @@ use tickfleet_model::limits;
 /// Maximum bytes of an event's name or id. The id is sent to the server when a stream is resumed.
 const WORD_BYTES_MAX: usize = 1_024;
 
-/// The data of an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Data {
     Bytes(Vec<u8>),
@@ -14,7 +13,6 @@ pub(super) enum Data {
     TooLarge,
 }
 
-/// Splits chunks of bytes into events.
 #[derive(Default)]
 pub(super) struct Events {
     line: Vec<u8>,
@@ -29,7 +27,6 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Processes the next bytes. Returns the events that are now complete.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<(Sse, Option<Data>)> {
         let mut complete = Vec::new();
         let mut rest = bytes;

@@ -1,7 +1,7 @@
 //! The HTTP client of a connection: sends requests with every digit preserved, and reads responses within bounds.
 //!
-//! Each HTTP response ends its request. If an error has no request id, it is assigned to the request that was sent: a
-//! restarted server responds like this to an unknown session. If a response cannot be read, its request ends with an
+//! Each HTTP response ends its request. An error without a request id is assigned to the request that was sent. A
+//! restarted server sends such an error for an unknown session. If a response cannot be read, its request ends with an
 //! error.
 
 use std::borrow::Cow;
@@ -37,14 +37,12 @@ const SESSION_BYTES_MAX: usize = 1_024;
 /// Maximum bytes of an unsuccessful response.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
-/// A client that ends each of its requests with a response or an error.
 #[derive(Clone)]
 pub(super) struct StreamableClient {
     client: reqwest::Client,
     reader: Arc<ResponseReader>,
 }
 
-/// Interprets the messages of a server.
 struct ResponseReader {
     server: String,
     secrets: Arc<Secrets>,
@@ -120,7 +118,7 @@ impl StreamableClient {
         }
     }
 
-    /// Handles an unsuccessful response. Its body may contain a protocol error.
+    /// The body of an unsuccessful response may contain a protocol error.
     async fn refusal(&self, response: Response, asked: Option<u64>) -> Outcome<StreamableHttpPostResponse> {
         let status = response.status();
         let challenge =
@@ -160,8 +158,7 @@ impl StreamableClient {
 }
 
 impl ResponseReader {
-    /// Returns the response to a request from a single JSON body. The request is `asked`, regardless of the id in the
-    /// body.
+    /// Returns the response to the request `asked` from a single JSON body, regardless of the id in the body.
     fn answer(&self, body: &[u8], asked: u64) -> ServerJsonRpcMessage {
         match self.decoder.decode(body.trim_ascii()) {
             Decoded::Message(JsonRpcMessage::Response(mut response)) => {
@@ -213,7 +210,6 @@ impl ResponseReader {
         wire::too_large(id)
     }
 
-    /// Converts an event to the form that the protocol library expects.
     fn event(&self, sse: Sse, data: Option<Data>, asked: Option<u64>) -> Sse {
         let is_message = matches!(sse.event.as_deref(), None | Some("" | "message"));
         let message = data.filter(|_| is_message).and_then(|data| self.message(data, asked));
@@ -222,7 +218,6 @@ impl ResponseReader {
     }
 }
 
-/// Returns the session id of a response.
 fn session(headers: &HeaderMap) -> Outcome<Option<String>> {
     let Some(session) = headers.get(SESSION) else { return Ok(None) };
     if session.len() > SESSION_BYTES_MAX {
@@ -232,12 +227,11 @@ fn session(headers: &HeaderMap) -> Outcome<Option<String>> {
     Ok(session.to_str().ok().map(str::to_owned))
 }
 
-/// Returns the media type of a response.
 fn kind(headers: &HeaderMap) -> Option<String> {
     headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase())
 }
 
-/// Reads a body of at most `bytes_max` bytes. `None` if the body is larger.
+/// Reads a body. `None` if the body has more than `bytes_max` bytes.
 async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8>>> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(StreamableHttpError::Client)? {
@@ -249,7 +243,6 @@ async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8
     Ok(Some(body))
 }
 
-/// Returns the events of the response to a request.
 fn events(response: Response, reader: Arc<ResponseReader>, asked: u64) -> BoxStream<'static, Result<Sse, SseError>> {
     let state = (response, Events::default(), VecDeque::<(Sse, Option<Data>)>::new());
     let events = stream::unfold(Some(state), move |state| {

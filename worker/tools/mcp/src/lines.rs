@@ -1,7 +1,7 @@
 //! Messages over the standard input and output of a child process, one per line.
 //!
-//! If a line is not a message, it is handled immediately. If it responds to a request, this module ends the request
-//! with an error. Otherwise the line counts as noise. Both cases are logged.
+//! A line that is not a message is logged. If the line responds to a request, the request ends with an error
+//! immediately. Otherwise the line counts as noise.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
@@ -19,12 +19,10 @@ use super::printable::{REASON_BYTES_MAX, printable};
 use super::scan::MessageScan;
 use super::wire::{self, DecodeError, Decoded, Decoder};
 
-/// Maximum bytes of noise that are logged.
 const NOISE_BYTES_MAX: usize = 200;
 /// Some editors and runtimes put a byte order mark at the start of a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A connection over standard input and output.
 pub(super) struct StdioTransport<R, W> {
     server: String,
     secrets: Arc<Secrets>,
@@ -41,11 +39,9 @@ pub(super) struct StdioTransport<R, W> {
     waiting: BTreeSet<u64>,
     /// Messages that were read but not yet delivered.
     ready: VecDeque<ServerJsonRpcMessage>,
-    /// Number of noise lines so far.
     noise: u64,
 }
 
-/// A message that spans several lines.
 #[derive(Default)]
 struct SplitMessage {
     scan: MessageScan,
@@ -110,7 +106,6 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         }
     }
 
-    /// Processes the line that was read.
     fn take_line(&mut self) {
         let line = std::mem::take(&mut self.line);
         if let Some(scan) = self.excess.take() {
@@ -154,12 +149,10 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         }
     }
 
-    /// Returns the pending request if there is exactly one.
     fn only_one(&self) -> Option<u64> {
         self.waiting.first().copied().filter(|_| self.waiting.len() == 1)
     }
 
-    /// Handles a line that is not a message.
     fn unreadable(&mut self, text: &[u8], flaw: DecodeError) {
         let DecodeError { id, why, is_cut } = flaw;
         if let Some(id) = id {
@@ -188,7 +181,6 @@ impl<R: AsyncRead + Unpin, W> StdioTransport<R, W> {
         self.spread = is_open.then_some(spread);
     }
 
-    /// Ends a request whose response could not be read.
     fn end_request(&mut self, id: u64, why: &str) {
         let server = self.server.as_str();
         let reason = printable(why, &self.secrets, REASON_BYTES_MAX);
@@ -273,7 +265,6 @@ mod tests {
 
     use super::*;
 
-    /// Counts warnings.
     #[derive(Clone, Default)]
     struct Warnings(Arc<AtomicUsize>);
 

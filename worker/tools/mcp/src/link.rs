@@ -42,25 +42,19 @@ const REQUESTS_MAX: usize = 256;
 const RESUMPTIONS_MAX: usize = 3;
 const RESUMED_AFTER: Duration = Duration::from_millis(250);
 
-/// Maximum bytes of the version that a server reports.
 const VERSION_BYTES_MAX: usize = 100;
 
-/// Whether a tool's current definition equals the pinned one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PinStatus {
-    /// The definition equals the pinned one.
     AsPinned,
     /// These parts of the definition differ from the pinned one.
     Changed(Vec<&'static str>),
-    /// The definition cannot be read; the text is the reason.
+    /// The definition cannot be read. The text is the reason.
     Malformed(String),
-    /// The server no longer offers the tool.
     Gone,
 }
 
-/// The result of comparing all tools with their pins.
 pub(super) struct ToolsCheck {
-    /// The pin status of each pinned tool.
     pub(super) verdicts: Arc<PinStatuses>,
     /// The tools that cannot be read, pinned or not.
     pub(super) malformed: Vec<Malformed>,
@@ -88,7 +82,8 @@ struct NotificationHandler(Arc<NotificationState>);
 impl rmcp::ClientHandler for NotificationHandler {
     fn get_info(&self) -> ClientConfig {
         let ours = Implementation::new("tickfleet", env!("CARGO_PKG_VERSION"));
-        // The newest protocol revision with a handshake. A server that supports only later revisions reports this.
+        // The newest protocol revision with a handshake. A server that supports only later revisions reports that it
+        // does not support this revision.
         ClientConfig::new(ClientCapabilities::default(), ours)
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
@@ -189,7 +184,6 @@ pub(super) async fn connect_with_tail(
     Ok(Link::new(service, process, notifications, secrets, stop))
 }
 
-/// Returns the reason why the handshake failed.
 fn handshake_failure(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::JsonRpcError(error) if wire::is_unreadable(error) || wire::is_too_large(error) => {
@@ -202,7 +196,7 @@ fn handshake_failure(error: &ClientInitializeError) -> String {
         ClientInitializeError::ExpectedInitResponse(None) => "it ended before its response to `initialize`".to_owned(),
         ClientInitializeError::TransportError { error, .. } => format!("the handshake failed: {}", causes(error)),
         ClientInitializeError::Cancelled => "the handshake was cancelled".to_owned(),
-        // The message contains the unexpected response, so it is not used.
+        // The error's own message is not used, because it contains the unexpected response.
         _ => "its response to `initialize` is invalid".to_owned(),
     }
 }
@@ -268,7 +262,6 @@ impl Link {
         Self { peer, secrets, notifications, closed, stale, gone, _stops: stop.clone().drop_guard(), stop }
     }
 
-    /// Returns true if calls can be sent on this connection.
     pub(super) fn is_open(&self) -> bool {
         !self.closed.is_cancelled() && !self.stale.is_cancelled()
     }
@@ -283,12 +276,11 @@ impl Link {
         self.stale.cancelled().await;
     }
 
-    /// Waits until no more messages can arrive.
     pub(super) async fn closed(&self) {
         self.closed.cancelled().await;
     }
 
-    /// Closes the connection and waits for the child process to exit.
+    /// Returns when the child process has exited.
     pub(super) async fn stop(&self) {
         self.stop.cancel();
         self.gone.cancelled().await;
@@ -304,7 +296,6 @@ impl Link {
         self.notifications.changed.notified().await;
     }
 
-    /// Returns the version that the server reports.
     pub(super) fn version(&self) -> Option<String> {
         let info = self.peer.peer_info()?;
         let version =
@@ -315,7 +306,7 @@ impl Link {
     /// Requests the list of all tools.
     ///
     /// # Errors
-    /// The reason. If the server lists more tools than allowed, this is also an error.
+    /// The reason. If the server lists more tools than allowed, the request also fails.
     pub(super) async fn tools(&self) -> Result<Listing, String> {
         let reason = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
         let mut listing = Listing::default();
@@ -372,8 +363,7 @@ impl Link {
         Ok(ToolsCheck { verdicts, malformed })
     }
 
-    /// Sets whether the server is noisy. If it is noisy, its announcements of changes do not make calls wait for a
-    /// check.
+    /// Sets whether the server is noisy. Calls do not wait for a check when a noisy server announces changes.
     pub(super) fn set_noisy(&self, is_noisy: bool) {
         self.notifications.is_noisy.store(is_noisy, Ordering::Release);
     }
@@ -389,7 +379,7 @@ impl Link {
         Some(known?.get(tool).cloned().unwrap_or(PinStatus::Gone))
     }
 
-    /// Returns the number of pinned tools that were not found unchanged in the last check.
+    /// Returns the number of pinned tools that the last check found changed, malformed or gone.
     pub(super) fn quarantined(&self) -> usize {
         let verdicts = self.notifications.verdicts.borrow();
         verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != PinStatus::AsPinned).count())
@@ -405,7 +395,6 @@ impl Link {
     }
 }
 
-/// A subscription to the progress of one call.
 pub(super) struct ProgressSubscription {
     progress: Arc<Notify>,
     token: ProgressToken,
@@ -413,7 +402,6 @@ pub(super) struct ProgressSubscription {
 }
 
 impl ProgressSubscription {
-    /// Waits for the next progress notification.
     pub(super) async fn notified(&self) {
         self.progress.notified().await;
     }

@@ -50,7 +50,6 @@ pub async fn list_tools(
     Ok(server_tools(def, listed, version))
 }
 
-/// Selects the importable tools from a server's list.
 pub(super) fn server_tools(def: &McpServerDef, listed: Listing, version: Option<String>) -> ServerTools {
     let refused = listed.malformed.into_iter().map(|Malformed { name, why }| (name, why)).collect();
     let mut offer = ServerTools { version, tools: Vec::new(), refused };
@@ -63,7 +62,6 @@ pub(super) fn server_tools(def: &McpServerDef, listed: Listing, version: Option<
     offer
 }
 
-/// Returns the reason why a tool cannot be imported, if there is one.
 fn unusable(def: &McpServerDef, tool: &McpDefinition, before: &[McpDefinition]) -> Option<String> {
     let name = def.tool_name(&tool.name);
     let odd = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));

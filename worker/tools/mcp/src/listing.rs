@@ -33,7 +33,6 @@ pub(super) struct Listing {
     cursors: HashSet<String>,
 }
 
-/// A tool that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Malformed {
     /// The tool's name, or its number in the list.
@@ -113,8 +112,7 @@ impl Listing {
         Ok(Some(cursor))
     }
 
-    /// Removes the connection's secrets from the server's texts. Definitions are pinned in a file, and models read
-    /// them.
+    /// Removes the connection's secrets from the server's texts. Definitions are pinned in a file and read by models.
     pub(super) fn scrub(&mut self, secrets: &Secrets) {
         for tool in &mut self.tools {
             for words in [&mut tool.title, &mut tool.description, &mut tool.annotations.title].into_iter().flatten() {
@@ -129,7 +127,7 @@ impl Listing {
         }
     }
 
-    /// Reads one tool. If the tool is malformed, returns the reason.
+    /// Reads one tool. The inner error is the reason why the tool is malformed.
     ///
     /// # Errors
     /// The list as a whole is too large.
@@ -162,7 +160,6 @@ impl Listing {
     }
 }
 
-/// Returns the reason for rejecting a definition that is too large for a model to read.
 pub(super) fn too_large() -> String {
     format!("its definition has more than {} bytes", limits::MCP_DEFINITION_BYTES_MAX)
 }
@@ -237,7 +234,7 @@ fn quoted(text: &str) -> String {
     format!("{:?}", wording::cut(text, WORDS_BYTES_MAX))
 }
 
-/// The items of an array as text. At most one item more than a server may list is stored.
+/// The items of an array as text. Stores at most one item more than the limit of tools, to detect an excess.
 struct Items<'a>(Vec<&'a RawValue>);
 
 impl<'de> Deserialize<'de> for Items<'de> {

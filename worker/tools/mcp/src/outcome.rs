@@ -26,7 +26,6 @@ pub(super) struct CallFailure {
     pub(super) stale: bool,
 }
 
-/// Returns a permanent failure. Cuts its message to a bound.
 pub(super) fn permanent(message: &str) -> ToolFailure {
     ToolFailure::permanent(wording::cut(message, limits::ERROR_BYTES_MAX), None)
 }
@@ -42,8 +41,8 @@ pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailur
     ToolFailure::permanent(wording::cut(&message, limits::ERROR_BYTES_MAX), Some(details))
 }
 
-/// Returns the output of a response. If there is structured content, it is the output. Otherwise the content is
-/// returned as text. `is_structured` is true if the tool declares an output schema.
+/// Returns the output of a response: the structured content, or otherwise the content as text. `is_structured` is true
+/// if the tool declares an output schema.
 ///
 /// # Errors
 /// The failure that the tool reports. A response that is not a result is also an error.
@@ -63,7 +62,7 @@ pub(super) fn output(
         return Err(permanent(message));
     }
     let (text, content_type) = match result.structured {
-        // If the JSON is nested deeper than the fleet's parsers accept, the reply would be unreadable. Therefore it is
+        // If the JSON is nested deeper than the fleet's parsers accept, the reply would be unreadable. Such JSON is
         // sent as text.
         Some(json) if scan::depth(json) <= limits::JSON_DEPTH_MAX => (scan::compact(json), "application/json"),
         Some(json) => (Value::from(scan::compact(json)).to_string(), "text/plain"),
@@ -78,12 +77,10 @@ pub(super) fn output(
     without_secrets(Ok(ToolOutput { json, content_type }), secrets)
 }
 
-/// Returns the failure for a response that is not a tool result.
 fn no_result(what: &str, effect: Effect) -> ToolFailure {
     unread(format!("The MCP server answered {what}."), effect)
 }
 
-/// The parts of a call's result, as text.
 struct CallResult<'a> {
     is_error: bool,
     content: Option<&'a str>,
@@ -91,8 +88,6 @@ struct CallResult<'a> {
 }
 
 impl<'a> CallResult<'a> {
-    /// Parses the members of a result.
-    ///
     /// # Errors
     /// A description of what the server sent instead of a result.
     fn read(text: &'a str) -> Result<Self, &'static str> {
@@ -120,7 +115,7 @@ impl<'a> CallResult<'a> {
             serde_json::from_str(text).map_err(|_| "with a result that has a member twice, or an odd one")?;
         let content = members.content.map(RawValue::get).filter(|content| content.starts_with('['));
         let structured = members.structured_content.map(RawValue::get);
-        // If a server asks for more input, it may already have begun to act, so this counts as a failed call.
+        // A server that asks for more input may already have begun to act, so such a response counts as a failed call.
         match members.result_type.map(RawValue::get) {
             Some("\"input_required\"") => return Err("in a way that is not supported: it asks for more input"),
             Some("\"task\"") => return Err("in a way that is not supported: it made a task of the call"),
@@ -185,9 +180,7 @@ impl<'de> Deserialize<'de> for TextContent {
     }
 }
 
-/// Converts a content block to text.
 fn block(block: &str) -> String {
-    /// The members of all kinds of blocks, and of an embedded resource.
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Block<'a> {
@@ -249,13 +242,12 @@ fn block(block: &str) -> String {
 }
 
 /// Returns the failure for a response that does not show whether the tool took effect, and that a retry would not
-/// improve. The failure is permanent. For a tool that must not run twice it is transient instead, because a permanent
-/// failure would mean that nothing took effect.
+/// improve. If the tool must not run twice, the failure is transient, because a permanent failure would mean that
+/// nothing took effect. Otherwise it is permanent.
 fn unread(message: String, effect: Effect) -> ToolFailure {
     if effect == Effect::Once { lost(message) } else { permanent(&message) }
 }
 
-/// Returns the failure for a call without a result.
 pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secrets: &Secrets) -> CallFailure {
     match error {
         ServiceError::McpError(error) if wire::is_unreadable(error) => {
@@ -295,7 +287,7 @@ fn not_sent(message: String, retry_after: Option<Duration>) -> ToolFailure {
     ToolFailure::Transient { message, retry_after, not_executed: true }
 }
 
-/// A restarted server with the transport of the TypeScript SDK responds like this before it looks for any tool.
+/// A restarted server with the transport of the TypeScript SDK returns this error before it looks for any tool.
 fn is_no_session(error: &ErrorData) -> bool {
     error.code == ErrorCode(-32000) && error.message.starts_with("Bad Request:")
 }
@@ -376,7 +368,6 @@ mod tests {
         ServerResult::CustomResult(CustomResult(Value::String(value.to_string())))
     }
 
-    /// Returns the output of a result with this text.
     async fn output_of(text: &str) -> Result<ToolOutput, ToolFailure> {
         let answer = ServerResult::CustomResult(CustomResult(Value::String(text.to_owned())));
         output(answer, Effect::Read, false, &secrets().await)

@@ -1,4 +1,5 @@
-//! Scans JSON byte by byte without building a tree of values. It needs almost no memory, so it can run before a parser.
+//! Scans JSON byte by byte without building a tree of values. A scan needs almost no memory, so it can run before a
+//! parser.
 
 use tickfleet_model::limits;
 
@@ -15,7 +16,6 @@ pub(super) fn flaw(json: &str) -> Option<String> {
     has_half_pair(json).then(|| "a text of it has half a surrogate pair".to_owned())
 }
 
-/// Calls `see` with each byte outside of strings.
 fn outside_texts(json: &str, mut see: impl FnMut(u8)) {
     let mut in_text = false;
     let mut escaped = false;
@@ -30,7 +30,6 @@ fn outside_texts(json: &str, mut see: impl FnMut(u8)) {
     }
 }
 
-/// Returns the nesting depth.
 pub(super) fn depth(json: &str) -> usize {
     let mut depth = 0_usize;
     let mut most = 0;
@@ -74,7 +73,7 @@ fn has_half_pair(json: &str) -> bool {
     false
 }
 
-/// Removes the whitespace between values. Every digit is preserved.
+/// Every digit is preserved.
 pub(super) fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let mut in_text = false;
@@ -152,7 +151,6 @@ impl MessageScan {
         }
     }
 
-    /// Handles the end of a member's name.
     fn named(&mut self) {
         self.member = if self.text == b"id" { Member::Id } else { Member::Other };
         self.has_result |= self.text == b"result" || self.text == b"error";
@@ -183,7 +181,7 @@ impl MessageScan {
         self.has_result && !self.is_odd
     }
 
-    /// Returns true while the message is incomplete.
+    /// Returns true while the message is incomplete and within the size limit.
     pub(super) fn is_open(&self) -> bool {
         self.depth > 0 && self.bytes <= limits::MCP_MESSAGE_BYTES_MAX
     }

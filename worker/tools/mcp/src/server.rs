@@ -1,4 +1,4 @@
-//! One server. Its connection is made on first use, monitored, and made again after it is lost.
+//! The connection of one server: made on first use, monitored, and made again after a loss.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::link::{self, Link, PinStatus, ToolsCheck};
 use super::throttle::Throttle;
 
-/// Waits before reconnecting to a server. The last wait repeats. A worker's default retry waits (1, 3, 9 s) add up to
-/// more than the longest wait here, so retries of a call can outlast a restart of the server.
+/// Waits before reconnecting to a server. The last wait repeats. A worker's default retry waits (1, 3, 9 s) together
+/// exceed the longest wait here. Retries of a call can therefore outlast a restart of the server.
 const LADDER: [Duration; 5] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
@@ -31,7 +31,7 @@ const STEADY: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time that a call waits while the server is being connected. A longer wait would waste the call's slot.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval of the checks of the tools without a notification. Not every server sends notifications.
+/// Interval of the regular checks of the tools. Not every server announces changes.
 const RECHECK_EVERY: Duration = Duration::from_secs(300);
 /// Time limit for listing the tools of a connected server.
 const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,11 +53,8 @@ struct ServerShared {
     ended: CancellationToken,
 }
 
-/// The known state of a server.
 enum State {
-    /// A connection is being made.
     Connecting,
-    /// Connected: calls can be sent.
     Up(Arc<Link>),
     /// Connecting failed or the connection was lost. The next attempt follows after a wait.
     Away,
@@ -68,7 +65,6 @@ enum State {
 /// Why a call cannot be sent. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkUnavailable {
-    /// The server is not connected.
     Away,
     /// The process is about to exit.
     Stopped,
@@ -104,19 +100,17 @@ impl Server {
         McpServer { name: self.inner.name.clone(), up, quarantined }
     }
 
-    /// Starts connecting if this was not done before. Requires a running runtime.
+    /// Starts connecting on the first call of this function. Requires a running runtime.
     pub(super) fn start(&self) {
         if !self.started.swap(true, Ordering::AcqRel) {
             tokio::spawn(supervise(Arc::clone(&self.inner)));
         }
     }
 
-    /// Closes the connection permanently.
     pub(super) fn stop(&self) {
         self.inner.stop.cancel();
     }
 
-    /// Waits until the connection is closed and the server's process has exited.
     pub(super) async fn ended(&self) {
         if self.started.load(Ordering::Acquire) {
             self.inner.ended.cancelled().await;
@@ -168,7 +162,7 @@ async fn supervise(server: Arc<ServerShared>) {
     server.ended.cancel();
 }
 
-/// Runs one connection from start to end. If the connection was established, returns the time when this happened.
+/// Runs one connection from start to end. Returns the time when the connection was established, if it was.
 async fn run_once(server: &Arc<ServerShared>) -> Option<Instant> {
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected(server)).await;
     let link = match connected.unwrap_or_else(|_| Err(format!("not ready within {} s", CONNECT_TIMEOUT.as_secs()))) {
@@ -193,8 +187,8 @@ async fn connected(server: &ServerShared) -> Result<Arc<Link>, String> {
     Ok(Arc::new(link))
 }
 
-/// Monitors a connection. Returns the reason why it can no longer be used for new calls. Running calls continue on it
-/// as long as possible.
+/// Monitors a connection. Returns the reason why it can no longer be used for new calls. Running calls continue on the
+/// connection as long as possible.
 async fn monitor(server: &ServerShared, link: &Arc<Link>) -> String {
     let mut throttle = Throttle::default();
     loop {
@@ -227,7 +221,6 @@ async fn monitor(server: &ServerShared, link: &Arc<Link>) -> String {
     }
 }
 
-/// Logs unreadable and quarantined tools.
 fn report(server: &ServerShared, checked: &ToolsCheck) {
     for malformed in &checked.malformed {
         let tool = malformed.name.as_str();

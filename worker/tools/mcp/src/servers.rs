@@ -1,5 +1,3 @@
-//! The MCP servers of a process. Registries built from the same configuration share their connections.
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -18,7 +16,6 @@ use super::tool::McpTool;
 
 /// Default upper limit for one attempt if the tool keeps reporting progress.
 const TIMEOUT_MAX_DEFAULT: Duration = Duration::from_secs(300);
-/// Maximum wait until all servers have exited.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Identifies a connection: the server's name, how the server is reached, and the pins.

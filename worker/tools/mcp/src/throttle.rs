@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Number of announcements that are followed immediately. After a change, a server may send several announcements.
+/// Number of announcements after which the tools are listed immediately. A server may send several announcements for
+/// one change.
 const AT_ONCE: u32 = 3;
 /// The first pause after the immediate listings. Each further pause is twice as long.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// If no announcement arrives for this long after the last pause, the next announcement is followed immediately.
+/// If no announcement arrives for this long after the last pause, the tools are again listed immediately.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Counts announcements of changes.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     announced: u32,
@@ -34,12 +34,12 @@ impl Throttle {
         pause
     }
 
-    /// Returns true if the next announcement is not followed immediately.
+    /// Returns true if the tools are not listed immediately after the next announcement.
     pub(super) fn is_noisy(&self) -> bool {
         self.announced >= AT_ONCE
     }
 
-    /// Returns true for the first announcement that is not followed immediately.
+    /// Returns true if the last announcement was the first one with a delayed listing.
     pub(super) fn has_become_noisy(&self) -> bool {
         self.announced == AT_ONCE + 1
     }

@@ -20,7 +20,6 @@ use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput};
 /// The metadata key that contains the call's idempotency key. Some servers support it.
 const IDEMPOTENCY_KEY: &str = "tickfleet/idempotencyKey";
 
-/// Runs the calls of one tool.
 pub(super) struct McpTool {
     server: Arc<Server>,
     /// The tool's name on the server.
@@ -92,7 +91,7 @@ impl Handler for McpTool {
         }
         let link = self.admitted().await?;
         let request = self.request(context, arguments);
-        // If sending fails, the connection accepts no more messages.
+        // An error means that the connection accepts no more messages.
         let sent = link.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
         let handle = sent.map_err(|_| self.away(LinkUnavailable::Away))?;
         let answer = PendingRequest { link: Arc::clone(&link), handle: Some(handle) }.answer(self.silence_max).await;
@@ -118,7 +117,8 @@ impl Handler for McpTool {
     }
 }
 
-/// A request in progress. If it is dropped before the response arrives, the server is asked to cancel the request.
+/// A request in progress. If this value is dropped before the response arrives, the server is asked to cancel the
+/// request.
 struct PendingRequest {
     link: Arc<Link>,
     handle: Option<RequestHandle<RoleClient>>,
@@ -153,7 +153,8 @@ impl Drop for PendingRequest {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let link = Arc::clone(&self.link);
             runtime.spawn(async move {
-                // This fails if the connection has ended. The end of the connection also cancels the request.
+                // The cancellation fails if the connection has ended, but the end of the connection also cancels the
+                // request.
                 drop(handle.cancel(Some("the caller no longer waits for the answer".to_owned())).await);
                 drop(link);
             });

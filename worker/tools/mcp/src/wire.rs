@@ -34,10 +34,8 @@ const WORDS_BYTES_MAX: usize = 200;
 #[derive(Debug, Clone)]
 pub(super) struct RawArguments(pub(super) Arc<str>);
 
-/// Encodes a message.
-///
 /// # Errors
-/// Messages that this client sends can always be encoded.
+/// None in practice: messages that this client sends can always be encoded.
 pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<u8>> {
     #[derive(Serialize)]
     struct Call<'a> {
@@ -67,7 +65,6 @@ pub(super) fn encoded(message: &ClientJsonRpcMessage) -> serde_json::Result<Vec<
     serde_json::to_vec(message)
 }
 
-/// Returns the id of a request; `None` for other messages.
 pub(super) fn request_id(message: &ClientJsonRpcMessage) -> Option<u64> {
     match message {
         JsonRpcMessage::Request(request) => number(&request.id),
@@ -94,13 +91,11 @@ fn in_its_place(id: u64, kind: &str, why: &str) -> ServerJsonRpcMessage {
     ServerJsonRpcMessage::Error(JsonRpcError::new(Some(id_of(id)), error))
 }
 
-/// Makes the error that replaces a response that was too large.
 pub(super) fn too_large(id: u64) -> ServerJsonRpcMessage {
     let why = format!("its answer has more than {} bytes and was not read", limits::MCP_MESSAGE_BYTES_MAX);
     in_its_place(id, TOO_LARGE, &why)
 }
 
-/// Makes the error that replaces a response that could not be read.
 pub(super) fn unreadable(id: u64, why: &str) -> ServerJsonRpcMessage {
     in_its_place(id, UNREADABLE, why)
 }
@@ -109,17 +104,15 @@ fn is_marked(error: &ErrorData, kind: &str) -> bool {
     error.data.as_ref().and_then(|data| data.get(MARK)).and_then(Value::as_str) == Some(kind)
 }
 
-/// Returns true if an error replaces a response that was too large.
 pub(super) fn is_too_large(error: &ErrorData) -> bool {
     is_marked(error, TOO_LARGE)
 }
 
-/// Returns true if an error replaces a response that could not be read. The error's message is the reason.
+/// The error's message is the reason why the response could not be read.
 pub(super) fn is_unreadable(error: &ErrorData) -> bool {
     is_marked(error, UNREADABLE)
 }
 
-/// The result of decoding bytes from a server.
 #[allow(clippy::large_enum_variant, reason = "nearly each is a message, and is moved on at once")]
 #[derive(Debug)]
 pub(super) enum Decoded {
@@ -128,7 +121,6 @@ pub(super) enum Decoded {
     Message(ServerJsonRpcMessage),
     /// A notification that this client does not use.
     Ignored,
-    /// Not a message.
     Unreadable(DecodeError),
 }
 
@@ -137,7 +129,6 @@ pub(super) enum Decoded {
 pub(super) struct DecodeError {
     /// The id of the request that the bytes respond to, if it could be read.
     pub(super) id: Option<u64>,
-    /// The reason.
     pub(super) why: String,
     /// True if the text ends too early.
     pub(super) is_cut: bool,
@@ -166,7 +157,6 @@ fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D:
     <&RawValue>::deserialize(from).map(Some)
 }
 
-/// Decodes the messages of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     /// The id of the handshake request. Its response is parsed for the protocol library.
@@ -183,7 +173,6 @@ impl Decoder {
         }
     }
 
-    /// Decodes a message.
     pub(super) fn decode(&self, bytes: &[u8]) -> Decoded {
         let Ok(text) = std::str::from_utf8(bytes) else { return DecodeError::of(None, "it is not UTF-8") };
         let envelope: Envelope<'_> = match serde_json::from_str(text) {
@@ -254,9 +243,7 @@ fn refusal(id: Option<u64>, error: &str) -> Decoded {
     Decoded::Message(ServerJsonRpcMessage::Error(JsonRpcError::new(id.map(id_of), error)))
 }
 
-/// Decodes a request or notification from the server.
 fn from_server(text: &str, id: Option<&RawValue>, method: &RawValue) -> Decoded {
-    /// The notifications that this client uses.
     const KNOWN: [&str; 3] = ["notifications/progress", "notifications/tools/list_changed", "notifications/cancelled"];
     let is_small = text.len() <= SMALL_BYTES_MAX && scan::flaw(text).is_none();
     let method = serde_json::from_str::<String>(method.get()).unwrap_or_default();

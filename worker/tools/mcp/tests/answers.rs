@@ -15,9 +15,9 @@ use tickfleet_model::{AgentId, CallId, TenantId, TurnId, limits};
 use tickfleet_tools::{CallContext, Environment, RegisteredTool, ToolFailure, ToolOutput};
 use tickfleet_tools_mcp::{Servers, list_tools};
 
-/// A server whose response depends on the call's arguments: a given `result`, the arguments as an `echo`, a given
-/// `line` (with the request's id in place of `ID`), a list of that many `numbers`, or a line of that many `bytes`. The
-/// server's command-line argument sets the protocol version that it announces.
+/// A server whose response depends on the call's arguments. It is a given `result`, the arguments as an `echo`, or a
+/// given `line` with the request's id in place of `ID`. It can also be a list of that many `numbers`, or a line of that
+/// many `bytes`. The server's command-line argument sets the protocol version that it announces.
 const SERVER: &str = r#"
 import json
 import sys
@@ -70,7 +70,7 @@ fn environment() -> Environment {
     Environment::of([("PATH", std::env::var("PATH").unwrap_or_default().as_str())])
 }
 
-/// Starts the server in `folder`. Returns its tools by their names on the server.
+/// Returns the tools by their names on the server.
 async fn started(folder: &Path) -> (Servers, BTreeMap<String, RegisteredTool>) {
     std::fs::write(folder.join("server.py"), SERVER).unwrap();
     let script = folder.join("server.py");
@@ -201,7 +201,7 @@ async fn a_handshake_is_made_in_a_revision_that_has_one_or_refused_in_words() {
     }
 }
 
-/// Returns the peak memory of this process in bytes.
+/// The result is in bytes.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Why an address is not public.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotPublic {
-    /// An address in a private network or of this machine. If a host is allowed by name, it may resolve to such an
+    /// An address in a private network or of this machine. A host that is allowed by name may resolve to such an
     /// address.
     Private(&'static str),
     /// An address at which no tool calls a service on purpose, such as a cloud's metadata service. A host that is
-    /// allowed by name must not resolve to it. It can be reached only if the address itself, or a block that contains
-    /// it, is allowed.
+    /// allowed by name must not resolve to such an address. The address can be reached only if the address itself, or a
+    /// block that contains it, is allowed.
     Forbidden(&'static str),
 }
 
@@ -48,8 +48,8 @@ pub(crate) fn special(address: IpAddr) -> Option<NotPublic> {
 fn special_v4(address: Ipv4Addr) -> Option<NotPublic> {
     use NotPublic::{Forbidden, Private};
     let known = match address.octets() {
-        // Alibaba's address is inside a block that is otherwise a carrier's private one. Azure's address is among
-        // public addresses.
+        // Alibaba's address is inside the block of private addresses of carriers. Azure's address is among public
+        // addresses.
         [100, 100, 100, 200] | [168, 63, 129, 16] => Forbidden("an address of a cloud's own services"),
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => Private("a private address"),
         [127, ..] => Private("a loopback address"),

@@ -118,7 +118,6 @@ impl Guard {
         }
     }
 
-    /// Returns the addresses in `all` that a client may connect to.
     fn admitted(&self, host: &str, all: Vec<SocketAddr>, standing: HostTrust) -> Result<Vec<SocketAddr>, Blocked> {
         let mut refused = None;
         let admitted: Vec<SocketAddr> = all
@@ -132,13 +131,13 @@ impl Guard {
     }
 }
 
-/// Returns the host of a URL in the form used for comparison: without a final dot. URL parsing makes it lower case.
+/// Returns the host of a URL in the form used for comparison: without a final dot. URL parsing has already made the
+/// host lower case.
 fn host_of(url: &Url) -> Option<String> {
     let host = url.host_str()?.trim_end_matches('.');
     (!host.is_empty()).then(|| host.to_owned())
 }
 
-/// Resolves names through the system's resolver and drops all addresses that the guard does not allow.
 #[derive(Debug)]
 pub(crate) struct Resolver {
     pub(crate) guard: Arc<Guard>,

@@ -27,12 +27,11 @@ pub(crate) struct Definition {
 }
 
 impl Definition {
-    /// Returns the time limit of one attempt, if the tool sets one.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.timeout_ms.map(Duration::from_millis)
     }
 
-    /// Returns the tool's specification. `configured` is false if a secret of the tool's processes is missing.
+    /// `configured` is false if a secret of the tool's processes is missing.
     pub(crate) fn spec(&self, timeout: Duration, configured: bool) -> ToolSpec {
         ToolSpec {
             id: default_id(&self.name),
@@ -58,7 +57,7 @@ impl Definition {
     }
 }
 
-/// Returns a digest of definitions. Two lists of definitions with the same digest are the same tools for a model.
+/// Two lists of definitions with the same digest are the same tools for a model.
 pub(crate) fn digest(tools: &[Definition]) -> String {
     // Maps of strings and numbers can always be serialized.
     let text = serde_json::to_vec(tools).unwrap_or_default();

@@ -20,7 +20,8 @@ const SAYS_BYE_IN: Duration = Duration::from_secs(5);
 pub struct DescribeError {
     /// The entry.
     pub name: String,
-    /// The reason, worded for an operator. If an import fails, it contains the traceback lines of the user's own code.
+    /// The reason, worded for an operator. If an import fails, the reason contains the traceback lines of the user's
+    /// own code.
     pub why: String,
 }
 
@@ -52,7 +53,6 @@ async fn ask(name: &str, def: &PythonDef, machine: &Machine) -> Result<Vec<Defin
     Ok(tools)
 }
 
-/// Reads the secrets that are available.
 async fn known_secrets(def: &PythonDef, environment: &Environment) -> Secrets {
     let mut there = BTreeMap::new();
     for (name, reference) in &def.secrets {

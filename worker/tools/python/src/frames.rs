@@ -9,22 +9,16 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// Maximum bytes of a frame's JSON. The host has the same limit. A model receives a far shorter part of a result.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Why a frame cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// The frame is longer than the limit.
     #[error("a frame of {0} bytes, which is more than {FRAME_BYTES_MAX}")]
     TooLarge(usize),
-    /// The frame is not JSON, or contains an unexpected message.
     #[error("a frame that cannot be understood ({0})")]
     Json(#[from] serde_json::Error),
-    /// The socket failed.
     #[error("its socket failed ({0})")]
     Socket(#[from] io::Error),
 }
 
-/// Encodes a message as a frame.
-///
 /// # Errors
 /// [`FrameError::TooLarge`] if the message is too long.
 pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {

@@ -29,7 +29,6 @@ pub(crate) type CallReply = Result<String, Failure>;
 
 /// A running interpreter. [`Process`] is the process in which it runs.
 pub(crate) struct Interpreter {
-    /// The secrets that the interpreter was started with.
     pub(crate) secrets: Arc<Secrets>,
     /// The process id, if the interpreter is a process of the worker.
     pub(crate) process: Option<u32>,
@@ -46,7 +45,7 @@ pub(crate) struct Interpreter {
     next: AtomicU64,
 }
 
-/// A call that was sent. If the interpreter is lost, the receiver fails.
+/// A call that was sent. If the interpreter is lost, `answer` fails.
 pub(crate) struct PendingCall {
     pub(crate) id: u64,
     pub(crate) answer: oneshot::Receiver<CallReply>,
@@ -54,7 +53,6 @@ pub(crate) struct PendingCall {
     pub(crate) inner: mpsc::Receiver<InnerCall>,
 }
 
-/// A call that a tool makes to another tool.
 pub(crate) struct InnerCall {
     pub(crate) number: u64,
     pub(crate) tool: String,
@@ -62,7 +60,6 @@ pub(crate) struct InnerCall {
     pub(crate) arguments: String,
 }
 
-/// The channels to the task that waits for a call.
 struct CallChannels {
     answer: oneshot::Sender<CallReply>,
     inner: mpsc::Sender<InnerCall>,
@@ -159,7 +156,7 @@ impl Interpreter {
         interpreter
     }
 
-    /// Sends a call. Returns `None` if the interpreter is gone. Nothing was sent in that case.
+    /// Sends a call. If the interpreter is gone, sends nothing and returns `None`.
     ///
     /// # Errors
     /// [`FrameError::TooLarge`] if the call is too long for a frame. Nothing was sent in that case.
@@ -175,7 +172,7 @@ impl Interpreter {
         // The host requests at most this many inner calls.
         let (asks, inner) = mpsc::channel(limits::INNER_CALLS_MAX);
         {
-            // The lock ensures that a call is either refused here or seen by the task that closes the interpreter.
+            // With the lock, a call is either rejected here or failed by the task that closes the interpreter.
             let mut calls = self.calls.lock();
             if self.closed.is_cancelled() || self.frames.send(frame).is_err() {
                 return Ok(None);
@@ -185,12 +182,11 @@ impl Interpreter {
         Ok(Some(PendingCall { id, answer, inner }))
     }
 
-    /// Tells the host that no one waits for a call's result anymore.
     pub(crate) fn cancel(&self, id: u64) {
         self.send(&ToHost::Cancel { id });
     }
 
-    /// Sends the result of an inner call. If the result is too long for a frame, sends a failure instead.
+    /// If the result is too long for a frame, sends a failure instead.
     pub(crate) fn inner_ended(&self, id: u64, number: u64, result: &InnerResult) {
         let output = result.output.as_deref().map(RawValue::get);
         let ended = ToHost::Inner { id, number, outcome: &result.outcome, output, error: result.error.as_deref() };
@@ -203,7 +199,6 @@ impl Interpreter {
         }
     }
 
-    /// Asks the host to exit.
     pub(crate) fn send_bye(&self) {
         self.send(&ToHost::Bye);
     }
@@ -293,7 +288,6 @@ async fn read_messages(name: String, from: OwnedReadHalf, interpreter: Arc<Inter
     interpreter.close();
 }
 
-/// Logs a line from a tool's own log.
 fn log(name: &str, call: &str, level: &str, line: &str) {
     match level {
         "error" => tracing::error!(name, call, line, "log of a Python tool"),

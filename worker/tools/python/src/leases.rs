@@ -19,7 +19,6 @@ pub(crate) struct PoolShared {
     pub(crate) machine: Arc<Machine>,
     /// Digest of the tools when the configuration was read. A process with different tools is not used.
     pub(crate) digest: String,
-    /// Canceled when the pool should end.
     pub(crate) stop: CancellationToken,
     /// The tasks of the slots, and the tasks that end the slots' processes.
     pub(crate) tasks: TaskTracker,
@@ -35,15 +34,14 @@ struct State {
     live: Vec<LiveInterpreter>,
     /// Calls that wait for capacity, oldest first.
     waiting: VecDeque<oneshot::Sender<Lease>>,
-    /// Number of idle slots. They wait until a process is needed.
+    /// Number of slots that wait until a process is needed.
     idle: usize,
-    /// Number of slots that are starting a process.
     starting: usize,
 }
 
 struct LiveInterpreter {
     interpreter: Arc<Interpreter>,
-    /// Number of calls that are running on the interpreter, and number of calls that were assigned to it so far.
+    /// Number of calls that run on the interpreter now. `served` also counts the calls that have ended.
     running: usize,
     served: u64,
 }
@@ -57,14 +55,12 @@ pub(crate) struct Lease {
 /// Why no interpreter accepts a call. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoLease {
-    /// No interpreter is available now.
+    /// No interpreter is running.
     Away,
-    /// All interpreters are busy.
     Busy,
 }
 
 impl PoolShared {
-    /// Makes the state of a pool without processes and without waiting calls.
     pub(crate) fn new(name: &str, def: &PythonDef, digest: String, machine: Arc<Machine>) -> Self {
         Self {
             name: name.to_owned(),
@@ -96,7 +92,6 @@ impl PoolShared {
         }
     }
 
-    /// Returns why no lease was available in time.
     pub(crate) fn unavailable_reason(&self) -> NoLease {
         if self.state.lock().live.is_empty() { NoLease::Away } else { NoLease::Busy }
     }
@@ -159,7 +154,7 @@ impl PoolShared {
             }
             state.idle += 1;
         }
-        // Acquiring fails only if the semaphore is closed, which never happens.
+        // Acquiring fails only if the semaphore is closed, and nothing closes it.
         if let Ok(permit) = self.wanted.acquire().await {
             permit.forget();
         }
@@ -168,7 +163,6 @@ impl PoolShared {
         state.starting += 1;
     }
 
-    /// Records that a process is ready to receive calls.
     pub(crate) fn process_ready(self: &Arc<Self>, interpreter: &Arc<Interpreter>) {
         {
             let mut state = self.state.lock();
@@ -189,12 +183,10 @@ impl PoolShared {
         drop(given_up);
     }
 
-    /// Records that a process has exited or is about to exit.
     pub(crate) fn process_gone(&self, interpreter: &Arc<Interpreter>) {
         self.state.lock().live.retain(|live| !Arc::ptr_eq(&live.interpreter, interpreter));
     }
 
-    /// Returns the number of calls that run on a process.
     pub(crate) fn running_on(&self, interpreter: &Arc<Interpreter>) -> usize {
         let state = self.state.lock();
         state.live.iter().find(|live| Arc::ptr_eq(&live.interpreter, interpreter)).map_or(0, |live| live.running)

@@ -8,7 +8,6 @@ use tokio::sync::OnceCell;
 
 use crate::scratch::Scratch;
 
-/// Data about the machine that all pools of a process share.
 pub(crate) struct Machine {
     /// The source of secrets and of the few variables that an interpreter inherits.
     pub(crate) environment: Environment,
@@ -23,7 +22,7 @@ impl fmt::Debug for Machine {
 }
 
 impl Machine {
-    /// Makes the data. `launcher` starts the sandboxes. Nothing is probed yet.
+    /// `launcher` starts the sandboxes.
     pub(crate) fn new(environment: Environment, launcher: Launcher) -> Self {
         Self { environment, launcher, sandbox: OnceCell::new() }
     }

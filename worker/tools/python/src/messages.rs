@@ -7,10 +7,8 @@ use tickfleet_tools::CallContext;
 
 use crate::definition::Definition;
 
-/// The version of the message protocol.
 pub(crate) const PROTOCOL: u32 = 1;
 
-/// A message to the host.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum ToHost<'a> {
@@ -26,7 +24,6 @@ pub(crate) enum ToHost<'a> {
     Bye,
 }
 
-/// A message from the host.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(crate) enum FromHost {
@@ -61,15 +58,12 @@ pub(crate) struct Failure {
     pub(crate) not_executed: bool,
 }
 
-/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FailureKind {
     /// The arguments have the right types but cannot be used.
     InvalidArguments,
-    /// The tool rejects the call permanently.
     Permanent,
-    /// A retry may succeed.
     Transient,
     /// The call was canceled at the worker's request.
     Cancelled,
@@ -90,14 +84,13 @@ pub(crate) struct CallFacts<'a> {
     correlation_id: Option<&'a str>,
     traceparent: Option<String>,
     task: Option<&'a str>,
-    /// The call's deadline, ms since the epoch. `None` if the call has no deadline.
+    /// The call's deadline, in milliseconds since the epoch. `None` if the call has no deadline.
     deadline_ms: Option<i64>,
-    /// The time limit of this attempt, ms.
+    /// The time limit of this attempt, in milliseconds.
     timeout_ms: u64,
 }
 
 impl<'a> CallFacts<'a> {
-    /// Collects the data of a call. The attempt has a time limit of `timeout_ms`.
     pub(crate) fn of(context: &'a CallContext, timeout_ms: u64) -> Self {
         Self {
             tenant: context.tenant.as_str(),

@@ -19,7 +19,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Makes a pool for the entry `name` without starting a process.
+    /// Starts no process.
     pub(crate) fn new(name: &str, def: &PythonDef, digest: String, machine: Arc<Machine>) -> Self {
         let shared = Arc::new(PoolShared::new(name, def, digest, machine));
         let stops = shared.stop.clone().drop_guard();
@@ -47,7 +47,7 @@ impl Pool {
         }
     }
 
-    /// Leases the interpreter with the fewest running calls to one call. Waits at most `wait`.
+    /// Leases the interpreter with the fewest running calls for one call. Waits at most `wait`.
     ///
     /// # Errors
     /// [`NoLease`] gives the reason.

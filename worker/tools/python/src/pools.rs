@@ -19,7 +19,6 @@ use crate::pool::Pool;
 use crate::process::is_absent;
 use crate::tool::PythonTool;
 
-/// Maximum wait until all processes have exited.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Identifies the tools of an entry: its name, its configuration, and the fingerprint of its code files.
@@ -66,8 +65,8 @@ impl Pools {
         Self { machine, may_lack_hosts: false, known: Mutex::default() }
     }
 
-    /// Tolerates absent tool hosts. Use it in a process that only inspects the configuration. If an entry's host is
-    /// absent, the entry has no tools. Without this setting, the process waits for the host and then rejects the entry.
+    /// Tolerates absent tool hosts, for a process that only inspects the configuration. If an entry's host is absent,
+    /// the entry has no tools. Without this setting, the process waits for the host and then rejects the entry.
     #[must_use]
     pub fn that_may_lack_hosts(self) -> Self {
         Self { may_lack_hosts: true, ..self }

@@ -1,5 +1,5 @@
-//! A slot for one process. The process is started on demand and monitored. It is replaced when it has run enough calls
-//! or has exited.
+//! A slot for one process. The process is started on demand, monitored, and replaced when it has run enough calls or
+//! has exited.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::leases::PoolShared;
 use crate::process::Process;
 
 /// Waits before restarting a process that has exited by itself. The last wait repeats. A worker's default retry waits
-/// (1, 3, 9 s) add up to more than the first five waits here, so retries of a call can outlast several restarts.
+/// (1, 3, 9 s) together exceed the first five waits here. Retries of a call can therefore outlast several restarts.
 const LADDER: [Duration; 6] = [
     Duration::from_millis(100),
     Duration::from_millis(500),
@@ -28,14 +28,12 @@ const STEADY: Duration = Duration::from_secs(30);
 /// Interval of the samples of a process's memory.
 const WEIGHED_EVERY: Duration = Duration::from_secs(1);
 
-/// Why a process is no longer used.
 enum ProcessEnd {
     /// The process has exited or must be ended. It accepts no more messages.
     Closed,
     /// The process is to be replaced, because it has run enough calls or uses too much memory. Its running calls can
     /// end.
     Retired,
-    /// The pool is stopping.
     Stopped,
 }
 
@@ -123,7 +121,6 @@ async fn serve(
     over
 }
 
-/// Waits until a process must no longer be used.
 async fn watch(shared: &PoolShared, interpreter: &Interpreter, process: &Process) -> ProcessEnd {
     let mut looks = tokio::time::interval(WEIGHED_EVERY);
     loop {

@@ -16,7 +16,6 @@ use crate::pool::Pool;
 /// Maximum time that a call waits for a process with free capacity. A longer wait would waste the call's slot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs the calls of one tool.
 pub(crate) struct PythonTool {
     pool: Arc<Pool>,
     name: String,
@@ -97,8 +96,8 @@ fn failed(failure: Failure) -> ToolFailure {
     }
 }
 
-/// A call that was sent. If it is dropped before the response, it is canceled. If the canceled call does not end in
-/// time, its process is ended.
+/// A call that was sent. If this value is dropped before the response, the call is canceled. If the canceled call does
+/// not end in time, its process is ended.
 struct RunningCall {
     call: Option<(Lease, PendingCall)>,
     grace: Duration,

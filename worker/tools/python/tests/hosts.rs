@@ -43,7 +43,6 @@ impl ToolHost {
         self.folder.path().join("trial.sock")
     }
 
-    /// The configuration entry that names this host.
     fn def(&self) -> PythonDef {
         entry(&self.socket())
     }

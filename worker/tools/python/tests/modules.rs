@@ -14,7 +14,6 @@ use tickfleet_tools_python::{Pools, code_fingerprint};
 
 use support::{Tools, def, environment};
 
-/// A configuration entry with the module `shop`, whose source text is `text`.
 fn shop(folder: &Path, text: &str) -> PythonDef {
     fs::write(folder.join("shop.py"), text).unwrap();
     PythonDef { modules: vec!["shop".into()], path: vec![folder.display().to_string()], ..def() }

@@ -1,5 +1,5 @@
-//! Opens only files and folders below a given folder. Symbolic links in the path and concurrent changes to them cannot
-//! lead out of the folder.
+//! Opens only files and folders below a given folder. Symbolic links in the path cannot lead out of the folder, even if
+//! they change at the same time.
 
 #[cfg(target_os = "linux")]
 pub(crate) use of_linux::{FOLDER, open};
@@ -16,7 +16,7 @@ mod of_linux {
     use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
     use rustix::io;
 
-    /// The flags for opening an intermediate folder.
+    /// The flags for opening the folder below which paths are resolved.
     pub(crate) const FOLDER: OFlags = OFlags::PATH;
 
     pub(crate) fn open(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -24,7 +24,8 @@ mod of_linux {
     }
 }
 
-/// On other systems, the path is opened folder by folder, and no link is followed. On Linux, tests also compile this.
+/// On other systems, the path is opened folder by folder, and no link is followed. On Linux, tests also compile this
+/// module.
 #[cfg(any(test, not(target_os = "linux")))]
 mod step_by_step {
     use std::os::fd::OwnedFd;
@@ -33,7 +34,7 @@ mod step_by_step {
     use rustix::fs::{Mode, OFlags, openat};
     use rustix::io::{self, Errno};
 
-    /// The flags for opening an intermediate folder.
+    /// The flags for opening the folder below which paths are resolved.
     #[cfg(not(target_os = "linux"))]
     pub(crate) const FOLDER: OFlags = OFlags::RDONLY;
 

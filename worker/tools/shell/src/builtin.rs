@@ -23,11 +23,8 @@ pub const RUNNING: [&str; 2] = ["run_command", "run_python"];
 
 /// Maximum bytes of a file that is read or written.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Maximum entries in one listing.
 const LISTED_MAX: usize = 1_000;
-/// Maximum matching lines in one search result.
 const FOUND_MAX: usize = 200;
-/// Maximum characters of a matching line.
 const LINE_CHARS_MAX: usize = 300;
 /// Timeout of a call that runs a command or a program.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -255,7 +252,7 @@ fn run_python(shell: &Arc<Shell>, level: Level) -> TypedTool {
     running_tool(shell, level, "run_python", about, |args: Python| (vec!["python3".into(), "-".into()], args.code))
 }
 
-/// Makes a tool that works on the files of the call's workspace. It runs outside of the runtime's threads.
+/// Makes a tool that works on the files of the call's workspace, on a thread that may block.
 fn on_files<Args, Out, Work>(shell: &Arc<Shell>, name: &str, about: &str, effect: Effect, work: Work) -> TypedTool
 where
     Args: for<'de> Deserialize<'de> + JsonSchema + Send + 'static,
@@ -309,7 +306,6 @@ fn text_of(files: &Files, path: &str) -> Result<String, ToolError> {
     String::from_utf8(content).map_err(|_| ToolError::Permanent(format!("'{path}' is not UTF-8 text.")))
 }
 
-/// Writes a file, within the limits of the workspace.
 fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     let limits = shell::limits();
     let held = usage::folder_size(files.folder(), limits.workspace_files).map_err(|uncountable| {
@@ -330,7 +326,6 @@ fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     files.write(path, content.as_bytes())
 }
 
-/// Converts a failure to the error of a typed tool.
 fn tool_error(failure: ToolFailure) -> ToolError {
     match failure {
         ToolFailure::InvalidArguments { message } => ToolError::InvalidArguments(message),

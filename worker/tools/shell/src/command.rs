@@ -3,10 +3,8 @@
 
 use serde_json::{Map, Value};
 
-/// The arguments of one call.
 pub(crate) type Arguments = Map<String, Value>;
 
-/// A parsed text with placeholders.
 #[derive(Debug, Clone)]
 pub(crate) struct Template(Vec<Part>);
 
@@ -17,8 +15,6 @@ enum Part {
 }
 
 impl Template {
-    /// Parses a template.
-    ///
     /// # Errors
     /// A `{{` without a `}}`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
@@ -34,7 +30,6 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// Returns the names of the template's arguments.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
             Part::Argument(name) => Some(name.as_str()),

@@ -1,5 +1,5 @@
-//! Access to the files of a workspace. It cannot leave the workspace's folder, even if paths contain symbolic links or
-//! links change at the same time: each path is resolved below one open folder.
+//! Access to the files of a workspace, and to nothing outside. Each path is resolved below one open folder, so symbolic
+//! links cannot lead out, even if they change at the same time.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -21,13 +21,11 @@ const DEPTH_MAX: usize = 64;
 const FILE_MODE: RawMode = 0o644;
 const FOLDER_MODE: RawMode = 0o755;
 
-/// An open workspace.
 pub(crate) struct Files {
     root: OwnedFd,
     workspace: Workspace,
 }
 
-/// An entry found by a walk.
 pub(crate) struct Entry {
     /// The path relative to the workspace.
     pub(crate) path: String,
@@ -48,7 +46,6 @@ impl Files {
         &self.workspace.path
     }
 
-    /// Reads a file of at most `max` bytes.
     pub(crate) fn read(&self, path: &str, max: u64) -> Result<Vec<u8>, ToolError> {
         let file = File::from(self.at(path, OFlags::RDONLY | OFlags::NONBLOCK, path)?);
         let found = file.metadata().map_err(|error| failed(path, &error))?;
@@ -200,7 +197,6 @@ fn from_root(inner: &Path) -> &Path {
     if inner.as_os_str().is_empty() { Path::new(".") } else { inner }
 }
 
-/// Converts a failure to the error that a model receives.
 fn failed(path: &str, error: &io::Error) -> ToolError {
     let message = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => format!("No '{path}' in the workspace; list_files lists its files."),

@@ -1,5 +1,3 @@
-//! The kind `shell`, for the tool registry.
-
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -42,7 +40,8 @@ impl ShellKind {
         Self { shell, unheld: UnsupportedSandbox::CallsRefused }
     }
 
-    /// For a process that only checks declarations. The machine is not checked, because each worker does that itself.
+    /// For a process that only checks declarations. The machine is not checked, because each worker checks its own
+    /// machine.
     #[must_use]
     pub const fn elsewhere(shell: Arc<Shell>) -> Self {
         Self { shell, unheld: UnsupportedSandbox::NotAsked }

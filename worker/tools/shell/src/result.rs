@@ -1,5 +1,3 @@
-//! The result of a finished command, as a model receives it.
-
 use std::collections::BTreeSet;
 
 use schemars::JsonSchema;

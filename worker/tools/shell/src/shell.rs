@@ -10,8 +10,8 @@ use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::workspace::{Workspace, Workspaces};
 
-/// Default time limit of a command. It is shorter than the timeout of a call. A model therefore receives the output of
-/// a command that exceeds the limit.
+/// Default time limit of a command. Shorter than the timeout of a call, so that a model receives the output of a
+/// command that exceeds the limit.
 pub(crate) const WALL_MS: u64 = 25_000;
 
 /// The sandbox and the workspaces of a process.
@@ -39,7 +39,8 @@ impl Shell {
         self.sandbox().map_or_else(|why| Abilities::none(&why), |sandbox| sandbox.abilities().clone())
     }
 
-    /// Returns the strictest level without a container that this machine supports. `None` if it supports neither level.
+    /// Returns the strictest level without a container that this machine supports: `strict` or `basic`. `None` if it
+    /// supports neither.
     #[must_use]
     pub fn strictest(&self) -> Option<Level> {
         let abilities = self.abilities();
@@ -105,8 +106,8 @@ impl Shell {
     }
 }
 
-/// Runs a future to completion on a separate thread. The callers make tools, and may be inside a runtime, where they
-/// cannot block on the future.
+/// Runs a future to completion on a separate thread. The callers can be inside a runtime, where a thread must not block
+/// on a future.
 fn apart<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

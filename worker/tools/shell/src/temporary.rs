@@ -9,10 +9,9 @@ use rand::TryRngCore;
 use rand::rngs::OsRng;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
-/// The prefix of all temporary names.
 const PREFIX: &str = ".tickfleet-write-";
 
-/// A file that does not have its final name yet. If it is dropped before the rename, it is removed.
+/// A file that does not have its final name yet. Dropping it before the rename removes the file.
 pub(crate) struct TemporaryFile<'folder> {
     folder: BorrowedFd<'folder>,
     name: String,
@@ -34,7 +33,6 @@ impl<'folder> TemporaryFile<'folder> {
         Ok(Self { folder, name, file, is_named: false })
     }
 
-    /// Returns the open file.
     pub(crate) fn as_file(&self) -> &File {
         &self.file
     }

@@ -14,7 +14,6 @@ use crate::command::{Arguments, Template};
 use crate::result::CommandResult;
 use crate::shell::{self, Shell};
 
-/// Runs the calls of one declared command.
 pub(crate) struct ShellTool {
     shell: Arc<Shell>,
     level: Level,
@@ -33,7 +32,7 @@ fn field(name: &str) -> impl FnOnce(String) -> DeclarationError {
 }
 
 impl ShellTool {
-    /// Checks a declaration. All arguments in the declaration's templates must be in `input_schema`.
+    /// All arguments in the declaration's templates must be in `input_schema`.
     pub(crate) fn new(def: &ShellDef, input_schema: &Value, shell: &Arc<Shell>) -> Result<Self, DeclarationError> {
         let command = def.command.iter().map(|text| Template::parse(text)).collect::<Result<Vec<_>, _>>();
         let tool = Self {
@@ -65,7 +64,6 @@ impl ShellTool {
         Ok(tool)
     }
 
-    /// Checks that this machine supports the tool's level and network.
     pub(crate) fn fits_the_machine(&self) -> Result<(), DeclarationError> {
         self.shell.abilities().check(self.level, &self.plan.network).map_err(DeclarationError::Machine)
     }

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 /// If the worker is root, the first id of the users that own workspaces.
 const FIRST_USER: u32 = 0x4000_0000;
-/// Number of user ids for workspaces. Two workspaces rarely have the same user. If they do, Landlock isolates them from
-/// each other.
+/// Number of user ids for workspaces. Two workspaces rarely have the same user, and Landlock isolates such workspaces
+/// from each other.
 const USERS: u32 = 0x1000_0000;
 /// Interval at which a process removes workspaces that have not been used for a long time.
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
@@ -88,7 +88,7 @@ impl Workspaces {
 
     fn make_root(&self) -> io::Result<()> {
         if let Ok(found) = fs::metadata(&self.root) {
-            // Otherwise a user who creates this folder in `/tmp` first would own all workspaces.
+            // Without this check, a user who creates this folder in `/tmp` first would own all workspaces.
             let trusted = found.is_dir() && [0, geteuid().as_raw()].contains(&found.uid());
             let why = || io::Error::other(format!("{} is not owned by this user or root", self.root.display()));
             return trusted.then_some(()).ok_or_else(why);
@@ -131,7 +131,6 @@ impl Workspaces {
     }
 }
 
-/// One pass that removes unused workspaces.
 struct Sweep {
     root: PathBuf,
     keep: Duration,

@@ -34,7 +34,6 @@ function models(found) {
   ];
 }
 
-/** Total model usage as text. */
 function used({ models: all }) {
   if (!all) return "Tokens and cost are shown when rows are not tools.";
   const text = `Models answered ${all.requests} requests: ${all.input_tokens} tokens in, ${all.output_tokens} out, cost ${all.cost}, by days of each tenant's time zone.`;

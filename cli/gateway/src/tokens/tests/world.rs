@@ -25,7 +25,6 @@ const RULES: &str = "
 - {name: services, claims: {azp: shop}, tenant_claim: tenant, agents_claim: agents, verbs: [submit, read]}
 ";
 
-/// A key of an issuer, and its id.
 pub(super) struct Signer {
     pub(super) id: String,
     pub(super) kind: Kind,
@@ -150,7 +149,7 @@ impl TestIssuer {
             name_claim: "sub".into(),
             leeway: TokenOptions::LEEWAY,
             rules: self.folder.path().join("rules.yaml"),
-            // No test reads keys twice unless it changes this.
+            // No test reads keys twice unless the test changes this interval.
             keys_rest: Duration::from_secs(3_600),
             answer_max: Duration::from_secs(60),
         }
@@ -174,7 +173,6 @@ impl TestIssuer {
         self.responses.requests.load(Ordering::SeqCst)
     }
 
-    /// The claims of a service's token.
     pub(super) fn claims(&self) -> Value {
         let now = i64::try_from(jsonwebtoken::get_current_timestamp()).unwrap();
         json!({

@@ -31,21 +31,19 @@ use crate::fleet::serve_probes;
 use crate::setup::{Setup, now_ms as wall_ms};
 use sign::Keys;
 
-/// Time between two reads.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Waits after failed attempts to send one event, s. The last wait repeats.
+/// Waits (in seconds) after failed attempts to send one event. The last wait repeats.
 const RETRY_WAITS_S: [u64; 5] = [1, 5, 30, 120, 300];
-/// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent requests.
 const CONCURRENT_MAX: usize = 8;
 /// Number of events sent between two updates of Redis. An update renews the lease. If the receiver hangs, a batch takes
-/// 20 s. This must stay below the lease. Otherwise another process with the same name would send the same events.
+/// 20 s. The batch time must stay below the lease. Otherwise another process with the same name would send the same
+/// events.
 const BATCH: usize = 2 * CONCURRENT_MAX;
 /// Tenants per query, and events per tenant. If this many events of a tenant fail, later events of this tenant wait.
 const TENANTS: usize = 50;
 const NOTICES: usize = 100;
-/// If a process does not renew its lease for this long, another process with the same name takes over, ms.
+/// If a process does not renew its lease for this time (ms), another process with the same name takes over.
 const LEASE_MS: u64 = 30_000;
 /// A batch that takes longer than this has stalled.
 const GAP_MAX: Duration = Duration::from_secs(300);
@@ -91,8 +89,8 @@ fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).filter(|time| !time.is_zero()).ok_or_else(|| "expected a duration such as 1h or 1d".to_owned())
 }
 
-/// The retry state of an event that the receiver did not accept. It is stored only in this process. After a restart,
-/// the event is sent again at once.
+/// The retry state of an event that the receiver did not accept. This state is stored only in this process. After a
+/// restart, the event is sent again at once.
 struct RetryState {
     tries: usize,
     next: Instant,
@@ -100,7 +98,6 @@ struct RetryState {
 
 type EventName = (u32, TenantId, String);
 
-/// Sends the webhooks.
 struct Notifier<'a> {
     setup: &'a Setup,
     args: &'a Notify,
@@ -114,7 +111,6 @@ struct Notifier<'a> {
     sent: BTreeSet<EventName>,
 }
 
-/// The result of sending an event.
 enum SendResult {
     Sent,
     /// The event cannot or need not be sent. It is acknowledged like a sent event.
@@ -122,8 +118,6 @@ enum SendResult {
     Retry(Option<Duration>),
 }
 
-/// Sends webhooks until it is stopped.
-///
 /// # Errors
 /// The address is not allowed; the secret is missing or invalid.
 pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
@@ -273,7 +267,6 @@ impl Notifier<'_> {
             .collect()
     }
 
-    /// Sends these events, several at a time.
     async fn send_due(&mut self, now_ms: i64, due: Vec<(EventName, Notice)>) {
         let this = &*self;
         let posts = due.into_iter().map(|(name, notice)| async move {
@@ -315,8 +308,8 @@ impl Notifier<'_> {
             return SendResult::Skipped;
         }
         let body = message(tenant, event, &notice.fields);
-        // Receivers compare the timestamp with their own clocks. Shard time is unsuitable: it may be permanently ahead
-        // of these clocks.
+        // Receivers compare the timestamp with their own clocks. Shard time is unsuitable, because it can stay ahead of
+        // these clocks.
         let timestamp_s = wall_ms() / 1_000;
         let url = self.args.to.clone();
         let request = self
@@ -346,7 +339,7 @@ impl Notifier<'_> {
     }
 }
 
-/// Age of an event, ms. Events carry shard time, and their IDs carry the time of Redis' clock. If Redis' clock was
+/// Age (ms) of an event. Events carry shard time, and their IDs carry the time of Redis' clock. If Redis' clock was
 /// ahead for a while, shard time jumped ahead and stays ahead. A clock step affects only one of the two ages, so the
 /// smaller one is used.
 fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: i64) -> u64 {
@@ -356,10 +349,10 @@ fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: 
     by_shard.min(by_redis).max(0).unsigned_abs()
 }
 
-/// The message about an event. Arguments are as in the stream: without secrets, and cut if they are long. If they were
-/// cut, the message says so and says where the full arguments are. Numbers keep all digits. Invisible characters are
-/// escaped twice, so that they stay visible when a receiver displays the text. `hidden_characters` reports whether
-/// there are any.
+/// The message about an event. Arguments are as in the stream: without secrets, and cut if they are long. If arguments
+/// are cut, the message says so and says where the full arguments are. Numbers keep all digits. Invisible characters
+/// are escaped twice, so that they stay visible when a receiver displays the text. The field `hidden_characters`
+/// reports whether there are invisible characters.
 fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> String {
     let text = |name: &str| fields.get(name).filter(|text| !text.is_empty());
     let time = |text: &String| Some(rfc3339(text.parse().ok()?));

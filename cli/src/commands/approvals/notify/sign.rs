@@ -5,7 +5,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 
-/// Minimum number of bytes of a secret.
 const SECRET_BYTES_MIN: usize = 16;
 
 /// The signing keys: the newest key, and older keys that receivers may still use.

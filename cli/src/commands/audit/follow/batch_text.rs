@@ -7,14 +7,11 @@ use tickfleet_client::audit::LogBatch;
 use tickfleet_proof::lines::{self, Header};
 use tickfleet_store::StoreError;
 
-/// Why a batch was not accepted.
 #[derive(Debug)]
 pub(super) enum SendError {
-    /// The batch must be sent again.
     Again {
-        /// The reason, for people.
         why: String,
-        /// When to send it again, if the destination specifies that.
+        /// When to send the batch again, if the destination specifies a time.
         wait: Option<Duration>,
     },
     /// The destination accepts no more batches. The value is the reason.

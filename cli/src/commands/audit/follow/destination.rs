@@ -1,5 +1,3 @@
-//! The destination of an export.
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -14,12 +12,9 @@ use super::otlp::Collector;
 use super::stdout::StdoutSink;
 use crate::failure::Failure;
 
-/// A destination of an export, as given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// A file with this path.
     File(PathBuf),
-    /// Standard output.
     Stdout,
     /// An OpenTelemetry collector with this base URL.
     Otlp(String),
@@ -85,7 +80,6 @@ impl Destination {
     }
 }
 
-/// An open destination.
 pub(super) enum Sink {
     File(Files),
     Stdout(StdoutSink),
@@ -115,7 +109,7 @@ impl Sink {
         }
     }
 
-    /// Sends a batch and returns how many records of the batch were permanently rejected. When this returns, the
+    /// Sends a batch and returns how many records of the batch were permanently rejected. When this method returns, the
     /// destination has accepted all other records.
     pub(super) async fn send(&mut self, header: &Header, batch: &LogBatch) -> Result<u64, SendError> {
         match self {

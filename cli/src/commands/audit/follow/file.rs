@@ -1,4 +1,4 @@
-//! Writes lines to a file, rotates the file when it is large, and lets a later process continue it.
+//! Writes lines to a file and rotates the file when it is large. A later process can continue the file.
 //!
 //! The files themselves store the position: each file begins with a header that contains its start position. If a
 //! writer was killed, its incomplete last line is removed. Every batch is on disk (`fdatasync`) before the next batch
@@ -17,7 +17,6 @@ use super::batch_text::text;
 
 type Positions = BTreeMap<u32, LogPosition>;
 
-/// The files of one export.
 pub(super) struct Files {
     path: PathBuf,
     size_max: u64,
@@ -28,7 +27,6 @@ pub(super) struct Files {
     _lock: File,
 }
 
-/// The content of a file that was read.
 struct FileContent {
     positions: Positions,
     /// Length up to the end of the last complete line, in bytes.
@@ -193,7 +191,7 @@ fn read_content(path: &Path, fleet: &str) -> io::Result<Option<FileContent>> {
                 }
                 found.length = read;
             }
-            // Unknown lines are kept if a known line follows. At the end of the file they are removed.
+            // Unknown lines at the end of the file are removed. Other unknown lines are kept.
             _ => {}
         }
     }

@@ -1,8 +1,9 @@
 //! `tickfleet audit export --follow`: exports the audit log continuously, as a process of its own.
 //!
-//! Each entry is exported at least once. If the destination is a file, the file also stores the position, so it
-//! contains each entry exactly once. For other destinations, Redis stores the position after the destination has
-//! accepted a batch. If the process dies while it sends a batch, the batch is sent again with the same IDs.
+//! Each entry is exported at least once. If the destination is a file, the file also stores the position. The file
+//! therefore contains each entry exactly once. For other destinations, Redis stores the position after the destination
+//! has accepted a batch. If the process dies while it sends a batch, the next process sends the batch again with the
+//! same IDs.
 
 mod batch_text;
 mod destination;
@@ -37,7 +38,7 @@ use destination::Sink;
 const EVERY: Duration = Duration::from_secs(1);
 /// Longest wait after a failure.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// If an exporter does not renew its lease for this long, another exporter with the same name takes over, ms.
+/// If an exporter does not renew its lease for this time (ms), another exporter with the same name takes over.
 const LEASE_MS: u64 = 15_000;
 /// If a batch takes longer than this, the export has stalled. Each request to a destination has a shorter time limit.
 const GAP_MAX: Duration = Duration::from_secs(120);
@@ -71,7 +72,6 @@ fn size(text: &str) -> Result<u64, String> {
     size.ok_or_else(|| "expected a size of at least 1KiB, such as 100MiB".to_owned())
 }
 
-/// A shard that is exported.
 struct Shard {
     store: Store,
     position: LogPosition,
@@ -81,7 +81,6 @@ struct Shard {
     age: Duration,
 }
 
-/// A running export.
 struct Exporter {
     shards: Vec<Shard>,
     sink: Sink,
@@ -89,20 +88,15 @@ struct Exporter {
     process: ConsumerId,
     metrics: Arc<Metrics>,
     header: Header,
-    /// True once the log says that another process exports.
     has_logged_standby: bool,
 }
 
-/// The result of a step.
 enum StepResult {
-    /// There are more entries.
     MoreEntries,
     /// There are no more entries, or another process exports them.
     Idle,
 }
 
-/// Exports until it is stopped.
-///
 /// # Errors
 /// The destination cannot be used: for example, another process writes to the file, or standard output was closed.
 pub(super) async fn run(setup: &Setup, args: &Follow, to: &Destination, header: Header) -> Result<(), Failure> {
@@ -165,7 +159,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Exports all new entries of each shard. A failure in one shard does not stop the others. Catching up may take
+    /// Exports all new entries of each shard. A failure in one shard does not stop the others. Catching up can take
     /// hours, so progress is reported after each batch.
     async fn round(&mut self, stop: &CancellationToken, handle: &LoopHandle) -> Result<(), SendError> {
         let mut failed = None;
@@ -229,7 +223,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Returns shard time if this process may export, and `None` if another process exports.
+    /// Returns shard time if this process is the exporter, and `None` if another process exports.
     async fn may_export(&mut self, at: usize) -> Result<Option<i64>, SendError> {
         if self.sink.keeps_positions() {
             return Ok(Some(self.shards[at].store.now_ms().await?));

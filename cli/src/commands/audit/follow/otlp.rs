@@ -1,7 +1,7 @@
 //! Sends records to an OpenTelemetry collector with OTLP over HTTP, as protobuf, to `/v1/logs`.
 //!
 //! The module uses the message types of the span exporter, but not OpenTelemetry's log exporter, for two reasons. A
-//! position may be stored only after a collector has accepted the batch. Records that the collector rejected must be
+//! position must not be stored before a collector has accepted the batch. Records that the collector rejected must be
 //! reported.
 
 use std::collections::BTreeSet;
@@ -22,12 +22,9 @@ use tickfleet_protocol::json::with_numbers_as_text;
 
 use super::batch_text::SendError;
 
-/// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum bytes read of a response.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// An OpenTelemetry collector.
 pub(super) struct Collector {
     url: Url,
     client: reqwest::Client,
@@ -36,7 +33,8 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Connects to the collector at this base URL. As for spans, `given` is the value of `OTEL_EXPORTER_OTLP_HEADERS`.
+    /// Creates the client of the collector at this base URL. As for spans, `given` is the value of
+    /// `OTEL_EXPORTER_OTLP_HEADERS`.
     ///
     /// # Errors
     /// The URL or a header is invalid. The error text does not contain header values.
@@ -106,7 +104,6 @@ impl Collector {
     }
 }
 
-/// The response of a collector to a batch.
 enum CollectorResponse {
     /// The batch was accepted, except for `refused` records.
     Accepted { refused: u64 },

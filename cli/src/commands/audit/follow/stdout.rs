@@ -7,7 +7,6 @@ use tickfleet_proof::lines::Header;
 
 use super::batch_text::{SendError, text};
 
-/// Standard output.
 #[derive(Default)]
 pub(super) struct StdoutSink {
     begun: bool,
@@ -18,11 +17,11 @@ impl StdoutSink {
         !self.begun
     }
 
-    /// Prints a batch, and waits until the operating system has accepted it.
+    /// Prints a batch, and waits until the operating system has accepted the batch.
     pub(super) async fn print(&mut self, header: &Header, batch: &LogBatch) -> Result<(), SendError> {
         let text = text((!self.begun && !batch.items.is_empty()).then_some(header), batch);
         self.begun |= !text.is_empty();
-        // The reader may be slow. Write on a separate thread, so that probes still get responses.
+        // A slow reader can block the write. Write on a separate thread, so that probes still get responses.
         let printed = tokio::task::spawn_blocking(move || {
             let mut out = std::io::stdout().lock();
             out.write_all(text.as_bytes()).and_then(|()| out.flush())

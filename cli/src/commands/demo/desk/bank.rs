@@ -16,22 +16,19 @@ use serde_json::{Value, json};
 use super::story::LOST;
 use crate::commands::demo::stand_in::cut;
 
-/// The header with the idempotency key of a payment.
 const REFERENCE: &str = "Idempotency-Key";
 
-/// The running services. Dropping this stops them.
+/// The running services. Dropping this value stops the services.
 pub(super) struct Bank {
     pub(super) base_url: String,
     ledger: Arc<Mutex<Ledger>>,
     serving: tokio::task::JoinHandle<()>,
 }
 
-/// The requests that the services received.
 #[derive(Debug, Default)]
 struct Ledger {
     /// Payments with their idempotency keys, in order.
     payments: Vec<(String, Value)>,
-    /// Number of price requests for each item.
     quotes: BTreeMap<String, usize>,
 }
 
@@ -66,14 +63,12 @@ impl Bank {
         Ok(Self { base_url, ledger, serving })
     }
 
-    /// Returns the recipients and amounts of payments, in order.
     pub(super) fn paid(&self) -> Vec<(String, u64)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let ledger = self.ledger.lock();
         ledger.payments.iter().map(|(_, paid)| (text(&paid["to"]), paid["amount"].as_u64().unwrap_or(0))).collect()
     }
 
-    /// Returns the number of price requests.
     pub(super) fn quotes_asked(&self) -> usize {
         self.ledger.lock().quotes.values().sum()
     }

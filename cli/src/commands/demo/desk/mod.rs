@@ -41,7 +41,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum characters of a remark about a call.
 const TOLD_CHARS: usize = 96;
 
-/// The files of the act's configuration folder.
 const FILES: [(&str, &str); 5] = [
     ("tickfleet.yaml", include_str!("conf/tickfleet.yaml")),
     ("agents.yaml", include_str!("conf/agents.yaml")),
@@ -50,7 +49,6 @@ const FILES: [(&str, &str); 5] = [
     ("permissions.yaml", include_str!("conf/permissions.yaml")),
 ];
 
-/// The result of the third act.
 #[derive(Debug, Serialize)]
 pub(super) struct Desk {
     pub(super) turns: Vec<DeskTurn>,
@@ -61,7 +59,6 @@ pub(super) struct Desk {
     records: Records,
 }
 
-/// One turn of the act.
 #[derive(Debug, Serialize)]
 pub(super) struct DeskTurn {
     agent: &'static str,
@@ -72,7 +69,6 @@ pub(super) struct DeskTurn {
 }
 
 impl Desk {
-    /// Describes the checks that failed.
     pub(super) fn broken(&self) -> Vec<String> {
         let mut broken = self.records.broken();
         for (turn, step) in self.turns.iter().zip(&STEPS) {

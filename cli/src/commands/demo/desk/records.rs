@@ -24,12 +24,9 @@ const STRICTER: (&str, &str) = ("args.amount <= 500\n", "args.amount <= 250\n");
 /// The name of the rule in shadow mode.
 const IN_SHADOW: &str = "permissions.pay.rules.small";
 
-/// The results of reading the records.
 #[derive(Debug, Serialize)]
 pub(super) struct Records {
-    /// Number of entries in the audit log.
     pub(super) entries: u64,
-    /// Number of entries covered by seals.
     pub(super) sealed: u64,
     /// True if no sealed entry was changed.
     pub(super) intact: bool,
@@ -45,17 +42,12 @@ pub(super) struct Records {
     pub(super) by: Vec<String>,
 }
 
-/// Runs the program's commands with the configuration of the act.
 pub(super) struct Commands<'a> {
-    /// The environment of the fleet.
     pub(super) environment: &'a Environment,
-    /// The configuration folder of the fleet.
     pub(super) conf: &'a Path,
 }
 
 impl Records {
-    /// Reads the records.
-    ///
     /// # Errors
     /// A command cannot be started, or its output cannot be parsed.
     pub(super) async fn read(desk: &Commands<'_>) -> Result<Self, Failure> {
@@ -81,7 +73,6 @@ impl Records {
         })
     }
 
-    /// Describes the checks that failed.
     pub(super) fn broken(&self) -> Vec<String> {
         let all = self.entries > 0 && self.sealed == self.entries;
         let expected = [

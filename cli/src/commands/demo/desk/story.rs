@@ -3,7 +3,6 @@
 /// The amount of the payment whose response is lost.
 pub(super) const LOST: u64 = 300;
 
-/// One turn of the act.
 pub(super) struct Step {
     pub(super) agent: &'static str,
     /// The agent's action, as the rest of a sentence that begins with the agent's name.
@@ -23,7 +22,6 @@ const QUOTE: (&str, &str) = ("get_quote", r#"{"item":"paper"}"#);
 const KIM: (&str, &str) = ("pay", r#"{"to":"kim","amount":80}"#);
 const PARCEL: (&str, &str) = ("find_parcel", r#"{"id":"p-1"}"#);
 
-/// All turns, in order.
 pub(super) const STEPS: [Step; 10] = [
     Step {
         agent: "tina",
@@ -73,7 +71,7 @@ pub(super) const STEPS: [Step; 10] = [
     Step { agent: "tina", story: "asks for the price again", calls: &[QUOTE], expected: &["ok"], agrees_to: None },
 ];
 
-/// The payments that are expected at the end. Each is made once.
+/// The payments that are expected at the end. Each payment is made once.
 pub(super) const PAID: [(&str, u64); 3] = [("kim", 80), ("ben", 600), ("zoe", LOST)];
 /// Number of calls that the rule in shadow mode would have stopped: payments of more than 100.
 pub(super) const SHADOWED: usize = 2;

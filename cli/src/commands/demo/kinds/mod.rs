@@ -1,5 +1,4 @@
-//! The kind of each tool. A tool is a function in the worker or in a Python module, a request or command declared in
-//! YAML, or a tool of an MCP server. [`python`] and [`shell`] are tools that some machines cannot run.
+//! The kind of each tool. [`python`] and [`shell`] are tools that some machines cannot run.
 
 mod python;
 mod shell;
@@ -14,7 +13,6 @@ use crate::setup::Setup;
 use python::PythonTool;
 use shell::ShellTool;
 
-/// The kind of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
@@ -24,7 +22,6 @@ pub(super) enum Kind {
     Python,
     /// A request declared in YAML.
     Http,
-    /// A tool of an MCP server.
     Mcp,
     /// A command in a sandbox.
     Shell,
@@ -49,7 +46,6 @@ impl Kind {
 pub(super) struct Kinds(BTreeMap<String, Kind>);
 
 impl Kinds {
-    /// Returns the kinds of all configured tools.
     pub(super) fn of(setup: &Setup) -> Self {
         let configuration = &setup.configuration;
         let typed = setup.sources().built_in_tools.iter().map(|name| (name.clone(), Kind::Typed));
@@ -86,12 +82,10 @@ impl Probed {
         Self { shell: ShellTool::probe(workspaces), python: PythonTool::probe(interpreter).await }
     }
 
-    /// Removes the turns that this machine cannot play.
     pub(super) fn playable(&self, day: Vec<Planned>) -> Vec<Planned> {
         self.python.playable(self.shell.playable(day))
     }
 
-    /// The folder of the workspaces.
     pub(super) fn workspaces(&self) -> &Path {
         &self.shell.workspaces
     }
@@ -108,7 +102,6 @@ impl Probed {
         Ok((format!("{declared}{section}"), format!("{for_command}{for_function}")))
     }
 
-    /// Returns the kinds of tools that are left out.
     pub(super) fn left_out(&self) -> SkippedKinds {
         let shell = self.shell.left_out.as_deref().map(|why| (Kind::Shell, why.to_owned()));
         let python = self.python.left_out().map(|why| (Kind::Python, why.to_owned()));

@@ -9,12 +9,9 @@ use tokio::process::Command;
 
 use crate::commands::demo::day::Planned;
 
-/// The tool's name.
 const NAME: &str = "sales_figures";
-/// The source of the module, and the name of its file.
 const MODULE: &str = include_str!("sales_tools.py");
 const FILE: &str = "sales_tools.py";
-/// The tool's row in `permissions.yaml`.
 const GRANT: &str = "\n  # A function in Python.\n  sales_figures: {roles: [finance]}\n";
 /// Time limit for the interpreter to respond. A cold start of Python with the package's dependencies takes about a
 /// second.
@@ -34,9 +31,8 @@ except ImportError as error:
 print(sys.executable)
 ";
 
-/// The Python tool, or the reason why this machine cannot run it.
 pub(crate) struct PythonTool {
-    /// The path of the interpreter. If the tool is left out, the reason on one line.
+    /// `Ok` has the path of the interpreter. `Err` has the reason why the tool is left out, on one line.
     interpreter: Result<String, String>,
 }
 
@@ -81,14 +77,13 @@ impl PythonTool {
         Ok((entry, GRANT))
     }
 
-    /// Removes the turns that this machine cannot play.
     pub(crate) fn playable(&self, day: Vec<Planned>) -> Vec<Planned> {
         let calls_it = |planned: &Planned| planned.turn.calls.iter().any(|call| call.tool == NAME);
         day.into_iter().filter(|planned| self.interpreter.is_ok() || !calls_it(planned)).collect()
     }
 }
 
-/// Returns the path that an interpreter printed. If it failed, returns the last line of its error output.
+/// Returns the path that an interpreter printed. If the interpreter failed, returns the last line of its error output.
 fn answer(output: &Output) -> Result<String, String> {
     let last_line = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);

@@ -9,9 +9,7 @@ use tickfleet_tools_shell::Shell;
 
 use crate::commands::demo::day::Planned;
 
-/// The tool's name.
 const NAME: &str = "count_words";
-/// The tool's entry in `tools.yaml`.
 const DECLARATION: &str = "
   count_words:
     description: Counts the words of a text.
@@ -24,15 +22,13 @@ const DECLARATION: &str = "
       additionalProperties: false
     shell: {level: basic, command: [wc, -w], stdin: \"{{text}}\"}
 ";
-/// The tool's row in `permissions.yaml`.
 const GRANT: &str = "\n  # A command in a sandbox.\n  count_words: {everyone: true}\n";
 /// How long workspaces are kept: longer than a run of the demo.
 const KEPT_FOR: Duration = Duration::from_secs(3_600);
 
-/// The shell tool, and whether this machine can run it.
 pub(crate) struct ShellTool {
-    /// The folder of the workspaces. It is outside the demo's own folder, which other users may not be able to enter.
-    /// If the demo runs as root, commands run as another user.
+    /// The folder of the workspaces. If the demo runs as root, commands run as another user, who may have no access to
+    /// the demo's own folder. The folder of the workspaces is therefore outside the demo's folder.
     pub(crate) workspaces: PathBuf,
     /// Why the tool is left out, on one line; `None` if it can be used.
     pub(crate) left_out: Option<String>,
@@ -46,12 +42,10 @@ impl ShellTool {
         Self { workspaces, left_out: held.err().map(|why| why.replace('\n', " ")) }
     }
 
-    /// Returns the additions to `tools.yaml` and `permissions.yaml`.
     pub(crate) const fn configuration(&self) -> (&'static str, &'static str) {
         if self.left_out.is_none() { (DECLARATION, GRANT) } else { ("", "") }
     }
 
-    /// Removes the turns that this machine cannot play.
     pub(crate) fn playable(&self, day: Vec<Planned>) -> Vec<Planned> {
         let calls_it = |planned: &Planned| planned.turn.calls.iter().any(|call| call.tool == NAME);
         day.into_iter().filter(|planned| self.left_out.is_none() || !calls_it(planned)).collect()

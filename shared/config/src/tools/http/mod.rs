@@ -15,9 +15,9 @@ pub use values::{SERVICE_URL, is_service_url};
 use values::{pointer, service_url};
 
 const METHODS: [(&str, ()); 5] = [("GET", ()), ("POST", ()), ("PUT", ()), ("PATCH", ()), ("DELETE", ())];
-/// Maximum response bytes that a definition may configure.
+/// Maximum response bytes that a definition can configure.
 const RESPONSE_BYTES_MAX: i128 = 64 << 20;
-/// Maximum redirects that a definition may configure.
+/// Maximum redirects that a definition can configure.
 const REDIRECTS_MAX: i128 = 10;
 
 /// Reads an `http:` definition. If `once` is true, a second request would have a second effect.
@@ -81,7 +81,7 @@ pub(crate) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     secrets
 }
 
-/// Reads the name of a variable or a path. It may contain the placeholder for the tenant.
+/// Reads the name of a variable or a path, which can contain the placeholder for the tenant.
 pub(crate) fn reference(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.some_text()?;
     if text.replace(TENANT, "").contains(['{', '}']) {

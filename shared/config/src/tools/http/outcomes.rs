@@ -6,7 +6,6 @@ use crate::document::reader::Cursor;
 use crate::tools::http::values::pointer;
 use crate::tools::{AnswerMeaning, OutcomeRule};
 
-/// Reads the rules in order.
 pub(crate) fn read(cursor: &Cursor<'_>) -> Vec<OutcomeRule> {
     cursor.items().iter().filter_map(rule).collect()
 }

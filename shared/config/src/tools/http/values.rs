@@ -14,7 +14,6 @@ pub fn is_service_url(text: &str) -> bool {
     !host.is_empty() && !text.contains(odd) && !host.contains('@')
 }
 
-/// Reads an address of the form [`SERVICE_URL`].
 pub(crate) fn service_url<'a>(cursor: &Cursor<'a>) -> Option<&'a str> {
     let text = cursor.text()?;
     if text.contains("${") {
@@ -27,7 +26,6 @@ pub(crate) fn service_url<'a>(cursor: &Cursor<'a>) -> Option<&'a str> {
     Some(text)
 }
 
-/// Reads a JSON pointer.
 pub(crate) fn pointer(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = text.is_empty() || text.starts_with('/');

@@ -1,5 +1,5 @@
-//! Evaluates conditions on session facts. The conditions of a call are evaluated when the call begins. Its changes of
-//! facts apply when the call ends.
+//! Evaluates conditions on session facts. The conditions of a call are evaluated when the call begins. The changes that
+//! the call makes to facts apply when the call ends.
 //!
 //! - [`FactTurn`]: the calls of one turn that depend on facts under the policy, as recorded
 //! - [`replay`]: all such calls, in the order in which they began and ended
@@ -19,26 +19,21 @@ use tickfleet_model::{AgentId, Context, Effect, Outcome, SessionName, TaskId};
 use super::Difference;
 use super::recorded::{Arguments, RecordedCall, RecordedFate};
 
-/// Maximum time between the begin of a call and its attempt, for calls with a single attempt, ms.
+/// For calls with a single attempt: maximum time between the begin of a call and its attempt (ms).
 const BEGIN_SLACK_MS: i64 = 1_000;
 
-/// The facts of a tool in the policy.
 #[derive(Debug, Clone, Copy)]
 pub struct ToolFacts<'a> {
-    /// The tool's name.
     pub tool: &'a str,
-    /// The facts in the tool's permission row.
     pub facts: &'a FactRow,
-    /// The tool's effect.
     pub effect: Effect,
 }
 
-/// The longest time for which the policy keeps each fact, by name, ms.
+/// The longest time for which the policy keeps each fact (ms), by name.
 #[derive(Debug, Clone, Default)]
 pub struct FactLifetimes(HashMap<String, i64>);
 
 impl FactLifetimes {
-    /// Reads the times from a permission matrix.
     #[must_use]
     pub fn of(permissions: &Permissions) -> Self {
         let mut kept = HashMap::new();
@@ -53,119 +48,98 @@ impl FactLifetimes {
 /// The result of the guards under the policy. Conditions on facts are evaluated later, and can still stop the call.
 #[derive(Debug, Default)]
 pub enum GuardResult {
-    /// The same result as recorded.
     #[default]
     Same,
-    /// Another result than recorded. The difference is reported, unless facts stop the call.
+    /// The guards' result differs from the recorded result. The difference is reported, unless facts stop the call.
     Otherwise(Box<Difference>),
 }
 
-/// The calls of a turn that depend on facts under the policy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactTurn {
-    /// The shard.
     pub shard: u32,
-    /// The tenant.
     pub tenant: String,
-    /// The agent.
     pub agent: String,
-    /// The turn's ID.
     pub id: String,
-    /// Time from which other turns wait for facts that this turn's calls may set, ms.
+    /// Time (ms) from which other turns wait for facts that this turn's calls possibly set.
     pub at_ms: i64,
-    /// The calls, in order.
     pub calls: Vec<FactCall>,
 }
 
-/// A call that depends on facts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactCall {
-    /// The call's position in the turn.
     pub position: usize,
     /// The tool as the model named it.
     pub tool: String,
     /// The call's tenant and session; `None` if the log does not have the session.
     pub session: Option<String>,
-    /// The call's conditions in order, without conditions in shadow mode.
+    /// In order, without conditions in shadow mode.
     pub conditions: Vec<FactRequirement>,
-    /// The changes of facts that are possible for the call.
     pub may: Vec<PossibleChange>,
-    /// The changes of facts at the end of the call; `None` if the log does not show which changes of `may` it made.
+    /// The changes of facts at the end of the call. `None` if the log does not show which changes of `may` the call
+    /// made.
     pub did: Option<Vec<ActualChange>>,
-    /// The earliest and latest possible begin of the call, ms.
+    /// The earliest and latest possible begin of the call (ms).
     pub began: (i64, i64),
-    /// The earliest and latest possible end of the call, ms.
+    /// The earliest and latest possible end of the call (ms).
     pub ended: (i64, i64),
     /// True if facts were evaluated when the call was first decided, by any policy.
     pub was_asked: bool,
-    /// The recorded result of the conditions.
     pub fate: FactFate,
-    /// The recorded result of the call in words.
     pub was: String,
-    /// A difference in the guards' result. It is reported if facts let the call begin.
+    /// A difference in the guards' result, to report if facts let the call begin.
     pub held: Option<Box<Difference>>,
 }
 
-/// The recorded result of the conditions of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FactFate {
-    /// The call passed its conditions.
     Passed,
-    /// This condition stopped the call.
     Stopped(String),
     /// A guard stopped the call before its conditions, but would not have stopped it under the policy.
     New,
-    /// The call did not get to its conditions.
+    /// The call ended before its conditions were evaluated.
     NotReached,
 }
 
-/// A condition on a fact.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FactRequirement {
-    /// The key of the fact; `None` if the key depends on unknown arguments.
+    /// The key of the fact. `None` if the key depends on unknown arguments.
     pub key: Option<String>,
-    /// The name of the fact.
     pub name: String,
     /// True if the fact is required, false if it is forbidden.
     pub required: bool,
     /// The path of the condition in the configuration.
     pub rule: String,
-    /// The longest time for which the fact is kept, ms.
+    /// The longest time for which the fact is kept (ms).
     pub kept_ms: i64,
 }
 
-/// A change of a fact that a call may make.
+/// A change of a fact that is possible for a call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PossibleChange {
     /// The key of the fact, as in [`FactRequirement`].
     pub key: Option<String>,
-    /// The name of the fact.
     pub name: String,
-    /// True if the call sets the fact, false if it clears it.
+    /// True if the call sets the fact, false if the call clears the fact.
     pub sets: bool,
 }
 
-/// The change of a fact at the end of a call.
+/// A change of a fact by a call that has ended.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ActualChange {
     /// The key of the fact, as in [`FactRequirement`].
     pub key: Option<String>,
-    /// The name of the fact.
     pub name: String,
-    /// The change.
     pub change: Change,
-    /// How long the change is kept, ms.
+    /// How long the change is kept (ms).
     pub kept_ms: i64,
 }
 
 /// A serializable copy of [`Becomes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// The fact is set.
     Set,
     /// The fact was possibly set.
     MaybeSet,
-    /// The fact is cleared.
     Cleared,
     /// The fact was possibly cleared.
     MaybeCleared,
@@ -183,8 +157,7 @@ impl From<Becomes> for Change {
 }
 
 impl FactTurn {
-    /// Makes a turn from the calls that depend on facts; `None` if `calls` is empty. `first` is the first call of the
-    /// turn in the log.
+    /// Returns `None` if `calls` is empty. `first` is the first call of the turn in the log.
     #[must_use]
     pub fn of(first: &RecordedCall, calls: Vec<FactCall>) -> Option<Self> {
         let waits = first.waits().first().map(|wait| wait.at_ms);
@@ -198,10 +171,10 @@ impl FactTurn {
 }
 
 impl FactCall {
-    /// The conditions of a call, and its changes of facts. `None` if the entry describes a task, the tool's row has no
-    /// facts, or the call ended before it was admitted.
+    /// Reads the conditions of a call, and its changes of facts. Returns `None` if the entry describes a task, if the
+    /// tool's row has no facts, or if the call ended before it was admitted.
     ///
-    /// `before_ms` is the end of the previous call in its turn.
+    /// `before_ms` is the end of the previous call in the same turn.
     #[must_use]
     pub fn of(
         call: &RecordedCall,
@@ -250,7 +223,7 @@ impl FactCall {
         })
     }
 
-    /// Returns true if the call has conditions, and they were evaluated.
+    /// Returns true if the call has conditions that were evaluated.
     fn asks(&self) -> bool {
         self.fate != FactFate::NotReached && !self.conditions.is_empty()
     }
@@ -272,8 +245,8 @@ fn session(call: &RecordedCall, row: &FactRow) -> Option<String> {
     Some(format!("{}:{}", call.tenant, row.session(&agent, task.as_ref(), &context)))
 }
 
-/// The earliest and latest possible begin of a call. Both are the same if the entry has the time at which the shard
-/// evaluated facts for the call.
+/// The earliest and latest possible begin of a call. The two times are the same if the entry has the time at which the
+/// shard evaluated facts for the call.
 fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     let said = call.premises.as_ref().and_then(|premises| premises.entered_ms).filter(|at_ms| *at_ms > 0);
     if let Some(at_ms) = said {
@@ -287,8 +260,8 @@ fn began(call: &RecordedCall, before_ms: Option<i64>) -> (i64, i64) {
     (earliest_ms.min(latest_ms), latest_ms)
 }
 
-/// The earliest and latest possible end of a call. Both are the same if a worker ended the call and the entry has the
-/// shard's time.
+/// The earliest and latest possible end of a call. The two times are the same if a worker ended the call and the entry
+/// has the shard's time.
 fn ended(call: &RecordedCall) -> (i64, i64) {
     let ran = call.premises.as_ref().is_some_and(|premises| premises.ran);
     let (one, other) = match call.over_ms {
@@ -303,7 +276,7 @@ fn ended(call: &RecordedCall) -> (i64, i64) {
 struct Keys(Option<Box<RawValue>>);
 
 impl Keys {
-    /// The arguments with which a call ran, if the log has all of them.
+    /// Returns the arguments with which a call ran, if the log has all of them.
     fn of(call: &RecordedCall) -> Self {
         let text = match call.narrowed.as_ref().unwrap_or(&call.arguments) {
             Arguments::Whole(text) => Some(text.clone()),
@@ -332,8 +305,8 @@ impl Keys {
         PossibleChange { key: self.key(fact), name: fact.name.clone(), sets }
     }
 
-    /// The changes of facts at the end of a call; `None` if the log does not show whether the call had entered its
-    /// session.
+    /// Returns the changes of facts at the end of a call. `None` if the log does not show whether the call had entered
+    /// its session.
     fn did(&self, call: &RecordedCall, row: &ToolFacts<'_>) -> Option<Vec<ActualChange>> {
         let outcome = Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == call.outcome)?;
         let ran = call.premises.as_ref().map_or(outcome.is_success(), |premises| premises.ran);

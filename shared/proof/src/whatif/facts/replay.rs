@@ -1,9 +1,9 @@
-//! Evaluates conditions on facts at each moment at which a call began, with the facts that the call's session would
-//! have under the policy.
+//! Evaluates conditions on facts when each call began, with the facts that the call's session would have under the
+//! policy.
 //!
-//! If the fleet evaluated facts for a call, its times in the log are exact. Otherwise, or if two events are in the same
-//! millisecond, both orders of the events are evaluated. If both orders give the same result, it is used. Otherwise,
-//! the call is undecidable.
+//! If the fleet evaluated facts for a call, the log has the exact times of the call. If the times are inexact, or if
+//! two events are in the same millisecond, both orders of the events are evaluated. If the two results differ, the call
+//! is undecidable.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,14 +13,13 @@ use super::{FactCall, FactFate, FactRequirement, FactTurn};
 use crate::whatif::recorded::LogStart;
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
-/// If there are this many sessions, sessions without known facts and calls in progress are dropped.
+/// If there are this many sessions, sessions that have neither known facts nor calls in progress are dropped.
 const KEPT_MIN: usize = 10_000;
 /// Maximum turns that wait only in the replay at the same time.
 const WAITING_MAX: usize = 100_000;
-/// Time for which an unknown change stays unknown, ms: no fact is kept for longer.
+/// Time for which an unknown change stays unknown (ms). No fact is kept for longer.
 const UNSAID_MS: i64 = tickfleet_model::policy::FACT_KEPT_MS_MAX;
 
-/// Why the session of a call is unknown.
 pub const NO_SESSION: &str =
     "its tool requires session facts, which the entry lacks (audit.premises, or an older version)";
 const NO_ARGUMENTS: &str = "its tool requires facts about arguments that are incomplete in the log";
@@ -31,7 +30,6 @@ const SAME_MOMENT: &str = "a fact that it requires may have changed just before 
 const WAS_LET_IN: &str = "it did not wait for a running call that may have changed a fact that it requires";
 const NEVER: &str = "it would wait for a fact, and the log does not show until when";
 
-/// The next event of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TurnEvent {
     /// The call in progress of this turn ends.
@@ -40,19 +38,17 @@ enum TurnEvent {
     Enter(u64),
 }
 
-/// A turn with calls that have not ended yet.
 struct RunningTurn {
     turn: FactTurn,
     /// The index of the next call, or of the call in progress.
     next: usize,
     is_under_way: bool,
-    /// How much later than recorded the turn runs in the replay, ms.
+    /// How much later than recorded the turn runs in the replay (ms).
     shift_ms: i64,
-    /// If the call waits in the replay: the beginning of the wait, ms, and the condition that causes it.
+    /// If the call waits in the replay: when the wait began (ms), and the condition that causes the wait.
     waits: Option<(i64, String)>,
 }
 
-/// The result of all conditions of a call.
 enum ConditionsResult {
     Passes,
     /// This condition denies the call.
@@ -62,7 +58,6 @@ enum ConditionsResult {
     Unsure(&'static str),
 }
 
-/// The result of one condition.
 enum ConditionResult {
     Yes,
     No,
@@ -70,12 +65,11 @@ enum ConditionResult {
     Unsure(&'static str),
 }
 
-/// Replays conditions on facts.
 pub struct FactReplay<'a> {
     began: &'a LogStart,
     sessions: HashMap<String, Session>,
-    /// Facts with unknown changes. The key is a session or tenant, with the name of the fact. The value is the time
-    /// until which the fact is unknown, ms.
+    /// Facts with unknown changes, by session or tenant, and name of the fact. The value is the time (ms) until which
+    /// the fact is unknown.
     unsaid: HashMap<String, i64>,
     turns: HashMap<u64, RunningTurn>,
     next_turn: u64,
@@ -89,7 +83,7 @@ pub struct FactReplay<'a> {
 }
 
 impl<'a> FactReplay<'a> {
-    /// A replay that reports differences to `tell`. `began` has the time from which the log is complete.
+    /// Reports differences to `tell`. `began` has the time from which the log is complete.
     #[must_use]
     pub fn new(began: &'a LogStart, tell: impl FnMut(Difference) + 'a) -> Self {
         Self {
@@ -108,7 +102,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Adds a turn. Turns must come in the order of [`FactTurn::at_ms`].
+    /// Turns must come in the order of [`FactTurn::at_ms`].
     pub fn turn(&mut self, turn: FactTurn) {
         self.until(turn.at_ms);
         let number = self.next_turn;
@@ -152,7 +146,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Schedules the next call of a turn, at `now_ms` or later. If no calls are left, drops the turn.
+    /// Schedules the next call of a turn, at `now_ms` or later. If no calls are left, the turn is dropped.
     fn schedule_next(&mut self, number: u64, running: RunningTurn, now_ms: i64) {
         if let Some(call) = running.turn.calls.get(running.next) {
             self.at(call.began.1.saturating_add(running.shift_ms).max(now_ms), TurnEvent::Enter(number));
@@ -160,10 +154,9 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Handles a call that is about to begin.
     fn enter(&mut self, number: u64, now_ms: i64) {
         let Some(mut running) = self.turns.remove(&number) else { return };
-        // A turn that waited for several calls is woken by each of them, but begins its call only once.
+        // A turn that waited for several calls is woken by each of these calls, but begins its own call only once.
         let Some(call) = running.turn.calls.get(running.next).filter(|_| !running.is_under_way).cloned() else {
             self.turns.insert(number, running);
             return;
@@ -188,7 +181,7 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Evaluates the conditions of a call. Returns `Unsure` if the log lacks what a condition depends on.
+    /// Evaluates the conditions of a call. Returns `Unsure` if the log lacks data that a condition needs.
     fn evaluate(&mut self, number: u64, running: &RunningTurn, call: &FactCall, now_ms: i64) -> ConditionsResult {
         if !call.asks() {
             return ConditionsResult::Passes;
@@ -200,8 +193,8 @@ impl<'a> FactReplay<'a> {
         let time = EvaluationTime { turn: number, at, is_moved };
         let result = self.evaluate_all(running.turn.shard, session, call, time, true);
         let is_apart = self.sessions.get(session).is_some_and(|session| session.is_apart);
-        // The shard evaluated facts at this time and did not make the call wait. The shard knew more than the log
-        // shows, so the conditions are evaluated again without waits.
+        // The shard evaluated facts at this time and did not delay the call, so the shard knew more than the log shows.
+        // The conditions are evaluated again without waits.
         if !matches!(result, ConditionsResult::Waits(..)) || !call.was_asked || is_moved || is_apart {
             return result;
         }
@@ -361,7 +354,6 @@ impl<'a> FactReplay<'a> {
         (true, true)
     }
 
-    /// Ends a call.
     fn end(&mut self, number: u64, now_ms: i64) {
         let Some(mut running) = self.turns.remove(&number) else { return };
         let Some(call) = running.turn.calls.get(running.next).cloned() else { return };
@@ -411,7 +403,6 @@ impl<'a> FactReplay<'a> {
         }
     }
 
-    /// Removes a call from its session, and wakes the turns that wait for it.
     fn remove_call(&mut self, number: u64, call: &FactCall, now_ms: i64) {
         let session = call.session.as_ref().and_then(|name| self.sessions.get_mut(name));
         let waiters = session.map(|session| session.remove_call(number, call.position)).unwrap_or_default();

@@ -4,32 +4,30 @@ use std::collections::HashMap;
 
 use super::{Change, PossibleChange};
 
-/// Maximum calls in progress in a session for which other calls wait. As in the fleet, no call waits for further ones.
+/// Maximum calls in progress in a session for which other calls wait. As in the fleet, no call waits for more calls.
 const LIVE_MAX: usize = 256;
 
-/// The times until which a fact is set, ms. As in the fleet, only a change that certainly clears the fact ends them
-/// earlier.
+/// The times until which a fact is set (ms). As in the fleet, only a change that certainly clears the fact ends these
+/// times earlier.
 #[derive(Debug, Clone, Copy, Default)]
 struct FactState {
     surely_ms: i64,
     perhaps_ms: i64,
-    /// Time until which the log does not show whether the fact is set, ms.
+    /// Time (ms) until which the log does not show whether the fact is set.
     unsaid_ms: i64,
     /// True if the fact was certainly cleared, so that changes from before the log do not matter.
     was_cleared: bool,
 }
 
-/// A fact.
 #[derive(Debug, Clone, Copy)]
 struct KnownFact {
     now: FactState,
-    /// The earliest and latest possible time of the fact's last change, ms.
+    /// The earliest and latest possible time of the fact's last change (ms).
     since: (i64, i64),
-    /// Time until which this record is needed, ms.
+    /// Time (ms) until which this record is needed.
     kept_until_ms: i64,
     /// The turn whose call made the last change.
     turn: u64,
-    /// The state before the last change.
     before: FactState,
 }
 
@@ -41,11 +39,9 @@ pub(super) struct LiveCall {
     /// True if the call has begun. Other turns wait for a call that has not begun only if a required fact is missing.
     pub(super) entered: bool,
     pub(super) may: Vec<PossibleChange>,
-    /// Turns that wait for this call.
     pub(super) waiters: Vec<u64>,
 }
 
-/// A session.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     facts: HashMap<String, KnownFact>,
@@ -54,24 +50,23 @@ pub(super) struct Session {
     pub(super) is_apart: bool,
 }
 
-/// The turn whose condition is evaluated, and the time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EvaluationTime {
     pub(super) turn: u64,
-    /// The earliest and latest time, ms.
+    /// The earliest and latest time (ms).
     pub(super) at: (i64, i64),
-    /// True if the time differs from the time in the fleet. It is then later than all events so far.
+    /// True if the time differs from the time in the fleet. In this case, the time is later than all events so far.
     pub(super) is_moved: bool,
 }
 
 impl FactState {
-    /// Whether a fact counts as set at a given time; `None` if the log does not show it.
+    /// Returns whether a fact counts as set at a given time. `None` if the log does not show it.
     fn counts(self, required: bool, at_ms: i64) -> Option<bool> {
         let is_so = self.surely_ms > at_ms || !required && self.perhaps_ms > at_ms;
         if is_so || self.unsaid_ms <= at_ms { Some(is_so) } else { None }
     }
 
-    /// The result of [`Self::counts`] at both times; `None` if the two results differ.
+    /// Returns the result of [`Self::counts`] at both times. `None` if the two results differ.
     fn counts_between(self, required: bool, at: (i64, i64)) -> Option<bool> {
         let first = self.counts(required, at.0);
         let last = self.counts(required, at.1);
@@ -84,13 +79,13 @@ impl FactState {
 }
 
 impl Session {
-    /// Whether a fact is set for a condition. The inner `None` means that the log leaves this open. The outer `None`
-    /// means that nothing in the log sets the fact, but that it was possibly set before the log began.
+    /// Returns whether a fact is set for a condition. The inner `None` means that the log does not show it. The outer
+    /// `None` means that nothing in the log sets the fact, but that the fact was possibly set before the log began.
     pub(super) fn is_so(&self, fact: &str, required: bool, time: EvaluationTime) -> Option<Option<bool>> {
         let known = self.facts.get(fact)?;
         let mut is_so = known.now.counts_between(required, time.at);
         let mut was_cleared = known.now.was_cleared;
-        // The calls of one turn run one after the other, so only changes by other turns are uncertain.
+        // The calls of one turn run one after the other, so only the order of other turns' changes is uncertain.
         if !time.is_moved && known.turn != time.turn && known.since.1 >= time.at.0 {
             let before = known.before.counts_between(required, time.at);
             is_so = is_so.filter(|_| is_so == before);
@@ -99,7 +94,6 @@ impl Session {
         if is_so == Some(false) && !was_cleared { None } else { Some(is_so) }
     }
 
-    /// Applies a change of a fact by a call of this turn.
     pub(super) fn change(&mut self, fact: &str, change: Change, kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(fact).map(|known| known.now).unwrap_or_default();
         let until_ms = at.0.saturating_add(kept_ms);
@@ -113,7 +107,7 @@ impl Session {
         self.put(fact, now, until_ms, turn, at);
     }
 
-    /// Notes that a call possibly changed a fact: the log does not show whether it did.
+    /// Records that a call possibly changed a fact: the log does not show whether the call did.
     pub(super) fn mark_unknown(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
         let was = self.facts.get(may.0).map(|known| known.now).unwrap_or_default();
         let now = match may.1 {
@@ -127,7 +121,8 @@ impl Session {
 
     fn put(&mut self, fact: &str, now: FactState, kept_until_ms: i64, turn: u64, since: (i64, i64)) {
         let last = self.facts.get(fact);
-        // The order of two changes at the same time is unknown. So the state before both is kept as the earlier state.
+        // The order of two changes at the same time is unknown. So the state before both changes is kept as the earlier
+        // state.
         let is_of_one_moment = |last: &&KnownFact| last.since.1 >= since.0 && last.turn != turn;
         let both = last.filter(is_of_one_moment).map(|last| last.before);
         let before = both.or(last.map(|last| last.now)).unwrap_or_default();
@@ -135,7 +130,6 @@ impl Session {
         self.facts.insert(fact.to_owned(), KnownFact { now, since, kept_until_ms, turn, before });
     }
 
-    /// Adds a call that can change facts until it ends.
     pub(super) fn add_call(&mut self, turn: u64, position: usize, entered: bool, may: &[PossibleChange]) {
         if may.is_empty() {
             return;
@@ -147,14 +141,14 @@ impl Session {
         }
     }
 
-    /// Removes a call that has ended. Returns the turns that wait for it.
+    /// Returns the turns that wait for the call.
     pub(super) fn remove_call(&mut self, turn: u64, position: usize) -> Vec<u64> {
         let at = self.live.iter().position(|live| (live.turn, live.position) == (turn, position));
         at.map(|at| self.live.swap_remove(at).waiters).unwrap_or_default()
     }
 
-    /// Returns the call to wait for, if any. This is a call of another turn that has begun and can set the fact (if
-    /// `sets`) or clear it. If the fact is missing, calls of earlier turns that have not begun are included.
+    /// Returns the call to wait for, if any. Such a call is of another turn, has begun, and can set (if `sets`) or
+    /// clear the fact. If the fact is missing, calls of earlier turns that have not begun are included.
     pub(super) fn call_to_wait_for(
         &mut self,
         fact: &str,

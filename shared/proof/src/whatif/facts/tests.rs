@@ -13,8 +13,8 @@ use crate::lines::{self, Line};
 use crate::whatif::recorded::{LogStart, RecordedCall, RecordedEntry};
 use crate::whatif::{Difference, DifferenceKind, Summary};
 
-/// A permission row with these facts. The first letter: `S` sets, `C` clears, `R` requires, `F` forbids. A number after
-/// the fact of `S` or `C` is the time for which the change is kept, ms.
+/// A permission row with these facts. The first letter says what the row does: `S` sets, `C` clears, `R` requires, `F`
+/// forbids. A number after the fact of `S` or `C` is the time for which the change is kept (ms).
 fn row(asks: &[&str]) -> FactRow {
     let mut row = FactRow::default();
     for ask in asks {
@@ -34,7 +34,6 @@ fn row(asks: &[&str]) -> FactRow {
     row
 }
 
-/// A policy with these permission rows, by tool.
 fn policy(rows: &[(&str, &[&str])]) -> Permissions {
     let mut permissions = Permissions::default();
     for (tool, asks) in rows {
@@ -47,23 +46,21 @@ fn policy(rows: &[(&str, &[&str])]) -> Permissions {
 const MAIL: (&str, &[&str]) = ("mail", &["Stainted"]);
 const PAY: (&str, &[&str]) = ("pay", &["Ftainted"]);
 
-/// A call, with the values that its entry records.
 struct Call {
     turn: &'static str,
     position: usize,
     tool: &'static str,
     admitted_ms: i64,
-    /// The time at which facts were evaluated, ms. `ended_ms` is the end of the call.
+    /// The time at which facts were evaluated (ms). `ended_ms` is the end of the call.
     entered_ms: Option<i64>,
     ended_ms: i64,
     outcome: &'static str,
-    /// The condition that stopped it.
     stopped: Option<&'static str>,
     session: Option<&'static str>,
     arguments: &'static str,
 }
 
-/// A call that ran in a session. `call` is turn and position; `times` are admission, evaluation of facts, and end, ms.
+/// A call that ran in a session. `call` is turn and position. `times` are admission, evaluation of facts, and end (ms).
 fn ran(call: (&'static str, usize), tool: &'static str, times: (i64, i64, i64)) -> Call {
     let (admitted_ms, entered_ms, ended_ms) = times;
     Call {
@@ -85,7 +82,7 @@ fn denied(call: Call, rule: &'static str) -> Call {
 }
 
 impl Call {
-    /// The same call without a time at which facts were evaluated, as an older version records it.
+    /// Removes the time at which facts were evaluated, because entries of older versions lack it.
     fn unasked(self) -> Self {
         Self { entered_ms: None, ..self }
     }
@@ -122,7 +119,6 @@ impl Call {
     }
 }
 
-/// Evaluates all calls under a policy.
 fn replay_from(permissions: &Permissions, began: &LogStart, calls: &[Call]) -> (Vec<Difference>, u64, Summary) {
     let mut turns: Vec<FactTurn> = Vec::new();
     for of in calls.chunk_by(|one, other| one.turn == other.turn) {
@@ -176,12 +172,12 @@ fn a_fact_that_was_set_stops_what_forbids_it_until_it_is_cleared_or_over() {
         ran(("f", 0), "pay", (60_600, 60_610, 60_620)),
     ];
     assert_eq!(told(&[MAIL, PAY, look], &calls), (vec![], 4));
-    // Without the row that clears the fact.
+    // The row that clears the fact is missing.
     let found = told(&[MAIL, PAY], &calls);
     assert_eq!(found.0, [one("d/0", DifferenceKind::Denied, FORBIDS, None)]);
-    // Without the row that sets the fact.
+    // The row that sets the fact is missing.
     assert_eq!(told(&[PAY, look], &calls).0, [one("b/1", DifferenceKind::Allowed, FORBIDS, None)]);
-    // With another condition, which stops the call.
+    // Another condition stops the call.
     let quoted: (&str, &[&str]) = ("pay", &["Rquoted"]);
     let all: Vec<_> = ["a/0", "d/0", "f/0"].map(|call| one(call, DifferenceKind::Denied, REQUIRES, None)).into();
     let mut found = told(&[MAIL, quoted, look], &calls).0;
@@ -195,7 +191,7 @@ fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_cer
     fn at(turn: &'static str, tool: &'static str, at_ms: i64) -> Call {
         ran((turn, 0), tool, (at_ms, at_ms + 10, at_ms + 20))
     }
-    // A quote, and a second quote with unknown outcome.
+    // There is a quote, and later a second quote with unknown outcome.
     let quotes: &[(&str, &[&str])] = &[("quote", &["Squoted"]), ("pay", &["Rquoted"])];
     let calls = [
         at("a", "quote", 0),
@@ -204,8 +200,8 @@ fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_cer
         denied(at("d", "pay", 61_000), REQUIRES),
     ];
     assert_eq!(told(quotes, &calls), (vec![], 2));
-    // A mail sets a fact for long, and a note sets it briefly. A look with unknown outcome possibly cleared the fact;
-    // that change is also kept briefly.
+    // A mail sets a fact for long, and a note sets the fact briefly. A look with unknown outcome possibly cleared the
+    // fact. The look's change is also kept briefly.
     let look: (&str, &[&str]) = ("look", &["Ctainted 1000"]);
     let note: (&str, &[&str]) = ("note", &["Stainted 1000"]);
     let calls = [
@@ -275,7 +271,7 @@ fn a_call_waits_for_an_earlier_turn_that_may_bring_what_it_requires_and_those_be
 
 #[test]
 fn what_another_decision_leaves_out_is_not_there_for_those_behind_it() {
-    // Without its quote, the offer is denied. Then the fact that it would have set is missing for the order.
+    // Without its quote, the offer is denied. Because the denied offer sets no fact, the order lacks its required fact.
     let rows: &[(&str, &[&str])] = &[("offer", &["Rquoted", "Soffered"]), ("order", &["Roffered"])];
     let calls = [ran(("a", 0), "offer", (100, 0, 120)).unasked(), ran(("b", 0), "order", (2_000, 0, 2_020)).unasked()];
     let expected = [
@@ -314,10 +310,10 @@ fn what_the_log_does_not_say_is_told_and_no_difference() {
     began.cut_shard(0, 90);
     let at = |ms: i64| [ran(("a", 0), "pay", (ms, ms + 10, ms + 20))];
     assert!(undecided(&at(100), &[MAIL, PAY], &began).contains("before the log began"));
-    // At this time, all facts from before the log have expired.
+    // After a minute, all facts from before the log have expired.
     let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &began, &at(60_200));
     assert!(found.is_empty() && decided == 1 && summary.not_decidable.is_empty(), "{found:?} {summary:?}");
-    // Facts about arguments that are secrets.
+    // The facts are about arguments that are secrets.
     let of: &[(&str, &[&str])] = &[("quote", &["Squoted(/item)"]), ("pay", &["Rquoted(/item)"])];
     let hidden = Call { arguments: r#"{"item":"[REDACTED]"}"#, ..ran(("a", 0), "pay", (100, 110, 120)) };
     assert!(undecided(&[hidden], of, &LogStart::default()).contains("arguments"));
@@ -331,7 +327,7 @@ fn of_one_moment_both_orders_are_looked_at() {
     // undecidable.
     let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &LogStart::default(), &[mail("a", 120), pay()]);
     assert!(found.is_empty() && decided == 0 && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
-    // The fact was set before, and is set again. Both orders give the same result.
+    // The fact was already set before, and is set again. Both orders give the same result.
     let calls = [mail("a", 110), mail("c", 120), pay()];
     let (found, ..) = replay_from(&policy(&[MAIL, PAY]), &LogStart::default(), &calls);
     assert_eq!(

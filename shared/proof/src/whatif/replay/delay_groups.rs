@@ -1,8 +1,8 @@
 //! Tracks whether a limit and a cap both delayed calls whose order depends on both.
 //!
 //! Agents whose calls waited for the same counter form a group, because a call of one agent can take the room of
-//! another agent's call. If a limit and a cap both delayed calls of a group, the order of these calls depends on data
-//! that the log does not have.
+//! another agent's call. If a limit and a cap both delayed calls of a group, the log does not show what determines the
+//! order of these calls.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub(super) struct DelayGroups {
     groups: Vec<Group>,
 }
 
-/// A member of a group. The flags of the group are those of its root.
+/// A member of a group. The flags of the group's root are the flags of the group.
 struct Group {
     /// Another member, closer to the root. The root is its own parent.
     parent: usize,
@@ -47,7 +47,7 @@ impl DelayGroups {
         number
     }
 
-    /// Notes that a cap or a limit delayed calls of an agent. `shared` is a counter for which other agents wait too.
+    /// Records that a cap or a limit delayed calls of an agent. `shared` is a counter for which other agents wait too.
     pub(super) fn record(&mut self, agent: &str, shared: Option<&str>, (by_cap, by_limit): (bool, bool)) {
         let agent = self.number(agent);
         let mut root = self.root(agent);
@@ -65,7 +65,6 @@ impl DelayGroups {
         self.groups[root].by_limit |= by_limit;
     }
 
-    /// Returns true if a cap and a limit both delayed calls of the agent's group.
     pub(super) fn is_by_both(&mut self, agent: &str) -> bool {
         let Some(number) = self.numbers.get(agent).copied() else { return false };
         let root = self.root(number);
@@ -74,7 +73,7 @@ impl DelayGroups {
 }
 
 impl Replay<'_> {
-    /// Notes that `by` delays calls of a turn, in the fleet or in the replay.
+    /// Records that `by` delays calls of a turn, in the fleet or in the replay.
     pub(super) fn record_delay(&mut self, turn: &Turn, by: &str) {
         let by_cap = [TICK, DAY].contains(&by);
         let by_limit = by.starts_with("limits.");

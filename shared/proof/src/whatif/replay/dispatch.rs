@@ -6,12 +6,11 @@ use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 use crate::whatif::{DAY, Difference, DifferenceKind, TICK};
 
 impl Replay<'_> {
-    /// Dispatches the next calls.
     pub(super) fn dispatch(&mut self, live: &mut ReplayTurn, calls: usize, evaluation: TurnEvaluation, now_ms: i64) {
         let upto = live.next + calls;
         let permits = self.ledger.debit(evaluation.counter_debits, calls);
         self.tasks.count_dispatched(&live.turn, calls);
-        // If the log has the shard's own time of the slice's end, it has precedence.
+        // If the log has the shard's own time for the end of the slice, that time has precedence.
         let mut ends_ms = now_ms;
         let mut over_ms = None;
         let shown: &ReplayTurn = live;
@@ -36,8 +35,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Reports a call that the replay dispatches now, if the fleet did not dispatch it, or dispatched it at another
-    /// time.
+    /// Reports a call that the replay dispatches now, if the fleet did not dispatch the call or dispatched it at
+    /// another time.
     pub(super) fn report_dispatch(
         &mut self,
         live: &ReplayTurn,
@@ -120,7 +119,8 @@ impl Replay<'_> {
     }
 }
 
-/// The time and the result of the fleet's final decision about a call; `None` if the call ended without one.
+/// The time and the result of the fleet's final decision about a call; `None` if the call ended without a final
+/// decision.
 pub(super) fn recorded_decision(turn: &Turn, at: usize) -> Option<(i64, &DispatchDecision)> {
     let about = |decision: &&Decision| match &decision.what {
         DispatchDecision::Go(calls, _) | DispatchDecision::Refuse(calls, _) => {

@@ -1,4 +1,4 @@
-//! Evaluates a turn's next calls under the policy, with the values that the counters would have.
+//! Evaluates a turn's next calls under the policy, with the counter values that the policy would have led to.
 
 use tickfleet_core::keys::limits;
 use tickfleet_core::turn::limit::{Debit, Evaluator, Planned, Refusal, Rules, WindowKind};
@@ -10,10 +10,10 @@ use crate::whatif::TICK;
 use crate::whatif::counters::{CounterDebit, TurnCaller, UnknownLimit};
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
-/// Time after which a turn that waits for a permit is evaluated again, ms.
+/// Time after which a turn that waits for a permit is evaluated again (ms).
 const LOOK_MS: i64 = 5_000;
 
-/// The decision about the calls of a turn that were not admitted yet.
+/// The decision about the next calls of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AdmissionVerdict {
     /// This many of the calls are dispatched as a slice.
@@ -22,24 +22,21 @@ pub(super) enum AdmissionVerdict {
     Wait { behind: bool },
     /// This many of the calls end for this reason.
     Refuse(EndReason, usize),
-    /// All of the calls end for this reason: a cap is used up.
+    /// All calls end for this reason, because a cap is used up.
     End(EndReason),
 }
 
-/// The result of evaluating a turn's next calls.
 pub(super) struct TurnEvaluation {
     pub(super) verdict: AdmissionVerdict,
-    /// The cap or limit that stops all of the calls, or all but the first few.
+    /// The cap or limit that stops all of the calls, or all after the first few.
     pub(super) by: String,
-    /// The throttle queue in which the stopped calls wait. `until_ms` is the earliest end of the wait, ms.
+    /// The throttle queue in which the stopped calls wait. `until_ms` is the earliest end of the wait (ms).
     pub(super) queue: String,
     pub(super) until_ms: i64,
-    /// The debits of the calls when they are dispatched.
     pub(super) counter_debits: Vec<CounterDebit>,
-    /// Limits that cannot be evaluated.
     pub(super) unknown: Vec<UnknownLimit>,
-    /// The beginnings of the agent's current tick and day, ms. `i64::MAX` if a recorded admission states how much of
-    /// the tick or day was used.
+    /// When the agent's current tick and day began (ms). `i64::MAX` if a recorded admission states how much of the tick
+    /// or day was used.
     pub(super) known_ms: (i64, i64),
     /// True if the used part of the task's budget is known.
     pub(super) knows_task: bool,
@@ -76,7 +73,7 @@ fn decide(wanted: usize, counter_debits: &[CounterDebit], now_ms: i64) -> (Admis
     };
     let debits: Vec<Debit> = counter_debits.iter().map(|counter_debit| counter_debit.debit.clone()).collect();
     let stop = evaluator.fit(&debits, wanted).ok().and_then(|fit| fit.stop);
-    // Calls after the rejected ones are evaluated separately.
+    // Calls after the rejected calls are evaluated separately.
     let rules = |from| if from == 0 { Rules::Debits(debits.clone()) } else { Rules::Withheld };
     let Ok(plan) = evaluator.plan(wanted, rules) else { return (AdmissionVerdict::Wait { behind: true }, stop) };
     let verdict = match (plan.refused.into_iter().next(), plan.next) {
@@ -117,14 +114,14 @@ fn agrees(live: &ReplayTurn, on: &Decision, verdict: &AdmissionVerdict, unknown:
 }
 
 impl Replay<'_> {
-    /// Sets the counters of an agent to the recorded note of an admission. Returns the value of
+    /// Sets the counters of an agent to the values in the recorded note of an admission. Returns the value of
     /// `TurnEvaluation::known_ms`.
     fn anchor(&mut self, turn: &Turn, counter_debits: &mut [CounterDebit], on: Option<&Decision>) -> (i64, i64) {
         let name = agent_of(turn);
         if let Some(DispatchDecision::Go(_, note)) = on.map(|on| &on.what)
             && !self.apart.contains(&name)
         {
-            // The shard's values apply while the replay has decided everything as the fleet did.
+            // While the replay has decided every call of the agent as the fleet did, the shard's values apply.
             let before = |used: u32| u64::from(used.saturating_sub(note.calls));
             for counter_debit in counter_debits.iter_mut() {
                 match &*counter_debit.debit.row.name {
@@ -146,8 +143,8 @@ impl Replay<'_> {
         (known_tick_ms, known_day_ms)
     }
 
-    /// Evaluates the next `wanted` calls. `on` is the decision of the fleet at this moment. `queue` is the throttle
-    /// queue in which the turn is first.
+    /// Evaluates the next `wanted` calls. `on` is the fleet's decision at this moment. `queue` is set if the turn is
+    /// the first in this throttle queue.
     pub(super) fn evaluate(
         &mut self,
         caller: &TurnCaller<'_>,
@@ -160,7 +157,7 @@ impl Replay<'_> {
         let mut caps = self.fleet.policy.caps(caller.owner, caller.policy);
         let paused_ms = self.pauses.until(turn, on, now_ms);
         if paused_ms.is_some() {
-            // Schedulers do the same during a pause.
+            // Schedulers also set this cap to 0 during a pause.
             caps.calls_per_tick = 0;
         }
         let fleet = self.fleet;
@@ -204,7 +201,6 @@ impl Replay<'_> {
     }
 }
 
-/// The debit of the cap with this name.
 fn of_cap<'a>(counter_debits: &'a [CounterDebit], limit: &str) -> Option<&'a CounterDebit> {
     counter_debits.iter().find(|counter_debit| &*counter_debit.debit.row.name == limit)
 }
@@ -219,13 +215,13 @@ fn next_cap(counter_debits: &[CounterDebit], calls: usize) -> Option<&CounterDeb
     full.or_else(|| of_cap(counter_debits, limits::TICK))
 }
 
-/// The earliest end of a wait for a counter, ms.
+/// The earliest end of a wait for a counter (ms).
 fn until_ms(counter_debit: &CounterDebit, (calls_per_tick, paused_ms): (u32, Option<i64>), now_ms: i64) -> i64 {
     match (&*counter_debit.debit.row.name, counter_debit.debit.row.window) {
         (limits::TASK, _) => now_ms,
         (limits::TICK, _) => match paused_ms {
             Some(until_ms) => counter_debit.state.ends_ms.max(until_ms),
-            // A cap of 0 never has room: the call would wait until it expires.
+            // A cap of 0 never has room, so the call waits until it expires.
             None if calls_per_tick == 0 => now_ms + WAIT_MS_MAX + 1,
             None => counter_debit.state.ends_ms,
         },

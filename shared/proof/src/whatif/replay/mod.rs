@@ -1,9 +1,9 @@
-//! Evaluates caps and limits at each moment at which the fleet decided about a turn. The counters have the values that
-//! they would have under the policy.
+//! Evaluates caps and limits at each recorded decision about a turn, with the counters that the policy would have led
+//! to.
 //!
-//! If the result is the same, the turn continues as recorded. If calls were dispatched in the fleet but must wait in
-//! the replay, they are dispatched when there is room, in the order in which they came. If calls waited or were
-//! rejected in the fleet but can run in the replay, they are dispatched at once and debit counters.
+//! If the result is the same, the turn continues as recorded. If the fleet dispatched calls that must wait in the
+//! replay, the replay dispatches these calls in order of arrival when there is room. If calls waited or were rejected
+//! in the fleet but can run in the replay, the replay dispatches them at once and debits counters.
 
 mod delay_groups;
 mod dispatch;
@@ -33,7 +33,7 @@ use super::{DAY, Difference, Summary, TASK, TICK};
 
 /// Maximum turns that wait at the same time under the policy. Further turns are counted as undecidable.
 const WAITING_MAX: usize = 100_000;
-/// Maximum wait of a turn, ms. A turn that would wait longer would have expired.
+/// Maximum wait of a turn (ms). A turn that waits longer would have expired.
 const WAIT_MS_MAX: i64 = limits::DEADLINE_DEFAULT_MS;
 
 /// The name for a limit that cut a slice short but is not named in the log.
@@ -43,31 +43,29 @@ const NOT_ADMITTED: &str = "its admission is not in the log (audit.admissions)";
 const OPEN_BEFORE: &str = "the window that stopped it began before the log";
 const NO_TASK: &str = "the budget of its task rejected it, and the used part is not in the log";
 const GAVE_BACK: &str = "the log does not show when waiting calls of these limits held slots";
-/// Why a difference is not reported if a limit and a cap both delay calls. The log lacks the data that determines the
-/// order of the waiting turns, and the times at which the turns are evaluated again.
+/// Reason to report no difference if a limit and a cap both delay calls. The log shows neither the order of the waiting
+/// turns nor when the turns are evaluated again.
 const LIMITS_BESIDE_CAPS: &str = "a limit and a cap both delayed calls of its agent, or of agents that wait for the \
                                   same limit: this cannot be evaluated again";
 const TOO_MANY: &str = "more calls would wait than this command tracks";
 
-/// The next event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum ReplayEvent {
     /// An operator resets a counter.
     Reset(String),
-    /// Permits are returned.
+    /// Calls return permits.
     Free(String, u64),
-    /// Permits are taken again by calls that returned them while they waited.
+    /// Calls that returned permits while they waited take permits again.
     Take(String, u64),
-    /// A call that returned a permit of a counter begins to queue for a permit of this counter (`true`), or leaves the
-    /// queue (`false`).
+    /// A call that returned its permit joins (`true`) or leaves (`false`) the queue for a new permit of this counter.
     Line(String, bool),
-    /// The fleet decided about a turn: its number, and the index of the decision.
+    /// A recorded decision about a turn: the turn's number, and the index of the decision.
     Decision(u64, usize),
-    /// A throttle queue with turns that wait only in the replay is checked for room.
+    /// Turns that wait only in the replay are dispatched from this throttle queue, if there is room.
     Room(String),
 }
 
-/// An event, with its time, ms. Events at the same time are ordered by class, tie, and order of creation.
+/// An event and its time (ms). Events at the same time are ordered by class, tie, and order of creation.
 type Event = (i64, u8, i64, u64, ReplayEvent);
 
 /// A turn whose decisions are not all replayed yet.
@@ -75,13 +73,13 @@ struct ReplayTurn {
     turn: Turn,
     /// The index of the first undecided call.
     next: usize,
-    /// The turn's wait in the replay, if the turn did not wait in the fleet, or waited for a different time.
+    /// Set if the turn waits in the replay, but did not wait in the fleet or waited for a different time.
     divergence: Option<Divergence>,
     /// The number of decisions that are not replayed yet.
     left: usize,
-    /// When the turn's last slice in the replay ends, ms.
+    /// When the turn's last slice in the replay ends (ms).
     busy_ms: i64,
-    /// The throttle queue in which the turn waits in the replay and waited in the fleet.
+    /// The throttle queue in which the turn waits both in the fleet and in the replay.
     parked: Option<String>,
 }
 
@@ -91,17 +89,15 @@ struct Divergence {
     since_ms: i64,
 }
 
-/// Returns true if a window has no room left. If the log does not have the maximum, `allowed` is 0.
+/// If the log does not have the maximum, `allowed` is 0.
 const fn is_full(used: u32, allowed: u32) -> bool {
     allowed > 0 && used >= allowed
 }
 
-/// Replays caps and limits.
 pub struct Replay<'a> {
     fleet: Fleet<'a>,
     ledger: CounterLedger,
     tasks: Tasks,
-    /// The pauses by operators.
     pauses: Pauses,
     turns: HashMap<u64, ReplayTurn>,
     next_turn: u64,
@@ -110,11 +106,11 @@ pub struct Replay<'a> {
     /// Turns that wait only in the replay, by throttle queue, in the order in which they came.
     queues: HashMap<String, BTreeMap<u64, ()>>,
     waiting: usize,
-    /// For each throttle queue, the number of turns that wait in the replay and waited in the fleet.
+    /// The number of turns in each throttle queue that wait both in the fleet and in the replay.
     parked: HashMap<String, u64>,
-    /// Agents with calls that the replay decided differently. The recorded values of their counters no longer apply.
+    /// Agents whose calls the replay decided differently, so that the recorded values of their counters no longer
+    /// apply.
     apart: HashSet<String>,
-    /// The causes that delayed calls, by agent.
     delay_groups: DelayGroups,
     /// Agents whose counters are known from the recorded note of an admission.
     anchored: HashSet<String>,
@@ -125,10 +121,7 @@ pub struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// A replay under the policy of `fleet` that reports differences to `tell`.
-    ///
-    /// `operated` has the actions of operators. `began` has the time from which the log is complete. The use of windows
-    /// that began earlier is unknown.
+    /// Reports differences to `tell`. The use of windows that began before the log was complete (`began`) is unknown.
     #[must_use]
     pub fn new(
         fleet: Fleet<'a>,
@@ -162,7 +155,7 @@ impl<'a> Replay<'a> {
         replay
     }
 
-    /// Adds a turn. Turns must come in the order of their first decisions ([`Turn::at_ms`]).
+    /// Turns must come in the order of their first decisions ([`Turn::at_ms`]).
     pub fn turn(&mut self, turn: Turn) {
         self.summary.cannot_say(NOT_ADMITTED, turn.unknown);
         let Some(at_ms) = turn.at_ms() else { return };
@@ -180,8 +173,8 @@ impl<'a> Replay<'a> {
                 }
                 DispatchDecision::Go(..) | DispatchDecision::Refuse(_, None) => {}
             }
-            // Order of decisions at the same time: first complete dispatches. Then slices that a limit cut short:
-            // earlier dispatches had filled the limit. Waits and rejections come last.
+            // Order of decisions at the same time: complete dispatches come first, because they filled the limits that
+            // cut other slices short. The cut slices follow. Waits and rejections come last.
             let (class, tie) = match &decision.what {
                 DispatchDecision::Go(calls, note) => {
                     let is_cut = decision.first + calls < turn.calls.len() && !note.is_full();
@@ -196,7 +189,6 @@ impl<'a> Replay<'a> {
         self.turns.insert(number, ReplayTurn { turn, next: 0, divergence: None, left, busy_ms: 0, parked: None });
     }
 
-    /// Returns the summary of what was undecidable.
     #[must_use]
     pub fn finish(mut self) -> Summary {
         self.until(i64::MAX);
@@ -234,7 +226,6 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Replays a recorded decision about a turn.
     fn decision(&mut self, number: u64, index: usize, now_ms: i64) {
         let Some(mut live) = self.turns.remove(&number) else { return };
         live.left -= 1;
@@ -261,10 +252,10 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Compares the result under the policy with the recorded decision. `is_first` is false if an earlier call already
-    /// compared the first calls of the decision.
+    /// Compares the result under the policy with the recorded decision. `is_first` is false if the first calls of the
+    /// decision were already compared.
     fn compare(&mut self, number: u64, live: &mut ReplayTurn, decision: &Decision, (now_ms, is_first): (i64, bool)) {
-        // The agent or tenant does not exist. The guards have already reported this.
+        // If the agent or tenant does not exist, the guards have already reported the call.
         let Ok(caller) = caller_of(&self.fleet, &live.turn) else {
             live.next = live.turn.calls.len();
             return;
@@ -329,7 +320,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// How many of the calls the fleet dispatched in this decision. If the calls waited, returns how many the fleet
+    /// How many calls the fleet dispatched in this decision. If the calls waited, returns how many calls the fleet
     /// dispatched together later, if known (`cut`).
     fn recorded(
         &mut self,
@@ -344,7 +335,7 @@ impl<'a> Replay<'a> {
         cut.inspect(|_| self.count_unknown(evaluation)).unwrap_or(0)
     }
 
-    /// Counts decisions by limits that cannot be evaluated.
+    /// Counts the decision as undecidable for each limit that cannot be evaluated.
     fn count_unknown(&mut self, evaluation: &TurnEvaluation) {
         evaluation.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
     }
@@ -399,7 +390,6 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if the limit is a share of the slots under this policy.
     fn is_share(&self, by: &str) -> bool {
         let is_it = |limit: &Limit| matches!(limit.bound, LimitBound::Share(_)) && super::limit(&limit.name) == by;
         self.fleet.policy.limits.iter().any(is_it)
@@ -411,7 +401,8 @@ impl<'a> Replay<'a> {
         counter_debit.map_or_else(|| agent_of(&live.turn), |counter_debit| counter_debit.queue.clone())
     }
 
-    /// Notes the throttle queue of a turn that waits both in the fleet and in the replay. Other turns queue behind it.
+    /// Records the throttle queue of a turn that waits both in the fleet and in the replay. Other turns queue behind
+    /// this turn.
     fn park(&mut self, live: &mut ReplayTurn, queue: String) {
         self.count_queued(queue.clone(), true);
         live.parked = Some(queue);
@@ -423,7 +414,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Adds a turn to the count of a throttle queue, or removes one.
+    /// `waits` is true if a turn joins the queue, and false if a turn leaves the queue.
     fn count_queued(&mut self, queue: String, waits: bool) {
         if waits {
             *self.parked.entry(queue).or_default() += 1;
@@ -450,7 +441,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns true if the window that stopped calls began before the log did. The use of such a window is unknown.
+    /// Returns true if the window that stopped calls began before the log. The use of such a window is unknown.
     fn was_open(&mut self, shard: u32, by: &str, evaluation: &TurnEvaluation) -> bool {
         let began_ms = self.began.of(shard);
         let open = match by {
@@ -467,7 +458,6 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// The tenant and agent of a turn, with their policies.
 fn caller_of<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<TurnCaller<'p>, UnknownCaller> {
     let tenant = TenantId::new(turn.tenant.as_str()).map_err(|_| UnknownCaller::Tenant)?;
     let agent = AgentId::new(turn.agent.as_str()).map_err(|_| UnknownCaller::Agent)?;

@@ -1,12 +1,12 @@
-//! Recorded times at which the calls of a slice had no permits: one call waited for a turn or an approval, so the calls
-//! returned their permits and later took them again.
+//! Recorded gaps in which the calls of a slice held no permits. While one call waited for a turn or an approval, the
+//! calls returned their permits. Later they took permits again.
 
 use tickfleet_core::turn::limit::WindowKind;
 
 use super::{GAVE_BACK, Replay, ReplayEvent, caller_of};
 use crate::whatif::turns::{Decision, DispatchDecision, Turn};
 
-/// A time in which some calls of a slice hold permits.
+/// A time range in which some calls of a slice hold permits.
 struct PermitInterval {
     from: usize,
     upto: usize,
@@ -19,13 +19,13 @@ struct PermitInterval {
 fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<PermitInterval>> {
     let DispatchDecision::Go(calls, note) = &decision.what else { return None };
     let end = decision.first + calls;
-    // If the first note says that permits were taken again, the slice returned them earlier. The log lacks that note.
+    // If the first note says that permits were taken again, the log lacks the note about their return.
     if usize::try_from(note.calls).ok()? != *calls || decision.places.first()?.again {
         return None;
     }
     let mut found = Vec::new();
     let mut next = decision.first;
-    // The calls that hold permits now, and the time since which they hold them.
+    // The calls that hold permits now, and when they took the permits.
     let mut holding = Some((decision.first, end, decision.at_ms));
     for place in &decision.places {
         let before = holding.take();
@@ -52,9 +52,9 @@ fn intervals(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Permi
 }
 
 impl Replay<'_> {
-    /// Schedules the recorded returns and acquisitions of permits, for calls that are dispatched. `permits` has the
-    /// permits that the calls take at their dispatch. Returns false if the calls kept all permits until their end, or
-    /// if the times are unknown.
+    /// Schedules the recorded returns and acquisitions of permits for dispatched calls. `permits` has the permits that
+    /// the calls take at dispatch. Returns false if the calls kept all permits until they ended, or if the times are
+    /// unknown.
     pub(super) fn with_gaps(
         &mut self,
         turn: &Turn,
@@ -100,7 +100,7 @@ impl Replay<'_> {
         true
     }
 
-    /// Marks these permits as queued for between the two times. Turns that come in this time possibly queued behind the
+    /// Marks these permits as queued for between the two times. Turns that come in this time possibly queue behind the
     /// calls that need the permits again.
     fn queue_for_permits(&mut self, permits: &[(String, u64)], from_ms: i64, upto_ms: i64) {
         for (counter, _) in permits {

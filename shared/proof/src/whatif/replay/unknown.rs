@@ -4,8 +4,9 @@ use super::ReplayTurn;
 use super::evaluate::{AdmissionVerdict, TurnEvaluation};
 use crate::whatif::turns::{Decision, DispatchDecision};
 
-/// How many calls the fleet dispatched together, if the policy would dispatch more of them and the reason for the
-/// difference is unknown: the log does not have all calls, or a limit cannot be evaluated.
+/// If the policy would dispatch more calls than the fleet did and the reason is unknown, returns how many calls the
+/// fleet dispatched together. The reason is unknown if the log does not have all calls, or if a limit cannot be
+/// evaluated.
 pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> Option<usize> {
     let AdmissionVerdict::Dispatch(fits) = evaluation.verdict else { return None };
     let turn = &live.turn;
@@ -24,8 +25,8 @@ pub(super) fn cut_by_others(live: &ReplayTurn, decision: &Decision, evaluation: 
     (is_go && !turn.is_whole || is_other).then_some(went)
 }
 
-/// Returns true if the policy would dispatch a turn now, but between this decision and its dispatch in the fleet the
-/// turn waited for a limit that cannot be evaluated.
+/// Returns true if the policy would dispatch a turn now, but the turn waited in the fleet for a limit that cannot be
+/// evaluated.
 pub(super) fn waits_for_unknown(live: &ReplayTurn, decision: &Decision, evaluation: &TurnEvaluation) -> bool {
     let behind = live.turn.decisions.iter().skip_while(|other| *other != decision).skip(1);
     let waits = behind.map_while(|other| match &other.what {

@@ -1,5 +1,5 @@
-//! Turns that wait only in the replay, or wait longer or shorter than recorded. They are dispatched when there is room,
-//! in the order in which they came.
+//! Turns that wait only in the replay, or wait longer or shorter than recorded. Such turns are dispatched in order of
+//! arrival when there is room.
 
 use super::dispatch::recorded_decision;
 use super::evaluate::{AdmissionVerdict, TurnEvaluation};
@@ -22,7 +22,8 @@ impl Replay<'_> {
         self.at(until_ms, 5, 0, ReplayEvent::Room(queue));
     }
 
-    /// Dispatches turns that wait in this throttle queue only in the replay, in order, until one does not fit.
+    /// Dispatches the turns that wait in this throttle queue only in the replay. Stops at the first turn that does not
+    /// fit.
     pub(super) fn dispatch_waiting(&mut self, queue: &str, now_ms: i64) {
         loop {
             let Some(number) = self.queues.get(queue).and_then(|waiting| waiting.keys().next().copied()) else {
@@ -140,7 +141,8 @@ impl Replay<'_> {
         Some(now_ms + 1)
     }
 
-    /// Returns true if calls are left, and their recorded decision is not later than now or the turn's last slice.
+    /// Returns true if the recorded decision about the next call is not later than now, or than the end of the turn's
+    /// last slice.
     pub(super) fn is_ahead(&self, live: &ReplayTurn, now_ms: i64) -> bool {
         live.next < live.turn.calls.len()
             && recorded_decision(&live.turn, live.next).is_some_and(|(then_ms, _)| then_ms <= now_ms.max(live.busy_ms))

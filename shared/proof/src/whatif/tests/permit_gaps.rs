@@ -4,7 +4,6 @@ use tickfleet_model::PlacesNote;
 
 use super::*;
 
-/// The turn with these notes about the permits of its first slice.
 fn noted(mut turn: Turn, notes: &str) -> Turn {
     turn.decisions[0].places = PlacesNote::read_all(notes);
     turn

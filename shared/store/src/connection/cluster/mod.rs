@@ -1,6 +1,6 @@
 //! Connections to a Redis Cluster. All keys of a shard are in one slot, which one primary owns. Any node can report the
-//! owner. The reported node must then confirm that it is the owner, because nodes' views are out of date after a
-//! failover or a move of the slot.
+//! owner. The reported node must then confirm that it is the owner. Nodes' views are out of date after a failover or a
+//! move of the slot.
 //!
 //! `ASK` is never followed (rule 24). Scripts declare the bare prefix of a shard, which never exists as a key. While
 //! the slot is migrating, the old primary therefore replies `ASK` to each script, and the new primary has only some of
@@ -30,37 +30,34 @@ use view::{NodeAddress, View, place_in};
 
 /// Longest time for one node to accept a connection and report the owners of slots.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval of checks whether slots have moved. A primary that was cut off accepts writes until it detects this
-/// (`cluster-node-timeout`). These writes are lost.
+/// Interval between checks of whether slots have moved. A primary that was cut off accepts writes until
+/// `cluster-node-timeout` has passed. These writes are lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of consecutive checks of the same node. A node that was cut off never updates its view.
+/// Maximum number of consecutive checks with the same node, because a node that was cut off never updates its view.
 const CHECKS_IN_A_ROW: usize = 4;
 /// Longest time for the reported owner to accept a connection and confirm that it owns the slot.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest search in total. In a large cluster, too many nodes may be down to ask one after the other.
+/// Longest search in total. In a large cluster, so many nodes can be down that asking all of them would take too long.
 const SEARCH_MAX: Duration = Duration::from_secs(8);
 
-/// A cluster. The connections of a process share its views.
+/// The connections of a process share its views of a cluster.
 pub(crate) struct Cluster {
-    /// The nodes of the URL.
     seeds: Vec<NodeAddress>,
-    /// Connection settings of all nodes. The address in it is a placeholder.
+    /// Connection settings of all nodes, with a placeholder as the address.
     login: ConnectionInfo,
-    /// TLS files of the connections.
     tls: TlsFiles,
-    /// The nodes that the last view reported.
     known: std::sync::RwLock<Vec<NodeAddress>>,
-    /// Index of the node, among seeds and known nodes, that is asked first.
+    /// Index of the first node to ask, among seeds and known nodes.
     first: AtomicUsize,
     cached: Mutex<CachedView>,
 }
 
-/// The last view, and how it was read.
 #[derive(Default)]
 struct CachedView {
     at: Option<Instant>,
     view: Option<Arc<View>>,
-    /// The connection to the node that was asked, its host, and the number of consecutive checks over it.
+    /// The connection to the last asked node, the node's host, and the number of consecutive checks over this
+    /// connection.
     over: Option<(MultiplexedConnection, String, usize)>,
 }
 
@@ -71,9 +68,8 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Does not connect yet.
     pub(super) fn new(seeds: Vec<NodeAddress>, login: ConnectionInfo, tls: TlsFiles) -> Self {
-        // Processes start at different nodes, so that they do not all ask the same one first.
+        // Processes start at different nodes, so that they do not all ask the same node first.
         let first = AtomicUsize::new(std::process::id() as usize % seeds.len().max(1));
         Self { seeds, login, tls, known: std::sync::RwLock::default(), first, cached: Mutex::default() }
     }
@@ -88,7 +84,7 @@ impl Cluster {
         seeds.join(", ")
     }
 
-    /// The address of a node for connections of this fleet: with TLS if the URL uses it.
+    /// The address of a node for this fleet's connections. The address includes TLS if the URL does.
     fn address_of(&self, (host, port): &NodeAddress) -> ConnectionAddr {
         match self.login.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
@@ -120,7 +116,6 @@ impl Cluster {
         all
     }
 
-    /// Records the node that answered, and the nodes that it reported.
     fn answered(&self, asked: &NodeAddress, view: &View) {
         if let Ok(mut known) = self.known.write() {
             let told = view.nodes();
@@ -158,7 +153,7 @@ impl Cluster {
             cached.view = Some(Arc::new(view));
             cached.over = Some((connection, host, asked + 1));
         } else {
-            // Starts with the next node.
+            // The search starts with the next node.
             self.first.fetch_add(1, Ordering::Relaxed);
             let search = async {
                 for place in self.to_ask() {
@@ -186,7 +181,6 @@ impl Cluster {
     }
 }
 
-/// The view of the node that this connection leads to.
 async fn view_over(connection: &mut MultiplexedConnection, host: &str) -> Result<View, String> {
     let answer = redis::cmd("CLUSTER").arg("SLOTS").query_async::<Value>(connection).await;
     View::read(&answer.map_err(|error| error.to_string())?, host)
@@ -197,7 +191,7 @@ pub(super) struct Holder {
     cluster: Arc<Cluster>,
     /// A key of the slot, and the slot; `None` for commands without a key.
     key: Option<(String, u16)>,
-    /// Address of the owner at the last search, or why it was not found; `None` before the first search.
+    /// The owner's address at the last search, or why the owner was not found. `None` if no search has ended.
     found: watch::Sender<Option<Result<String, String>>>,
 }
 
@@ -207,14 +201,11 @@ impl fmt::Debug for Holder {
     }
 }
 
-/// The result of an attempt to reach the owner.
 enum ReachResult {
     Primary(MultiplexedConnection),
-    /// The node reports another owner.
     Moved(NodeAddress),
 }
 
-/// One search for the owner: the nodes that failed, and the reasons.
 #[derive(Default)]
 struct Search {
     reasons: Vec<String>,
@@ -222,12 +213,10 @@ struct Search {
 }
 
 impl Holder {
-    /// Connects to the owner of the slot of `key`. If `key` is `None`, connects to any primary.
     pub(super) fn new(cluster: Arc<Cluster>, key: Option<&str>) -> Self {
         Self { cluster, key: key.map(|key| (key.to_owned(), slot_of(key))), found: watch::Sender::new(None) }
     }
 
-    /// The owner of the slot in this view. Without a key, all primaries.
     fn named(&self, view: &View) -> Result<Vec<NodeAddress>, String> {
         match &self.key {
             Some((_, slot)) => view.primary_of(*slot).map(|place| vec![place.clone()]),
@@ -235,7 +224,7 @@ impl Holder {
         }
     }
 
-    /// A connection to the node at this address, if the node confirms that it is the owner; otherwise the reason.
+    /// Connects to the node at this address, and asks whether it owns the slot. The error is the reason for a failure.
     async fn reach(&self, place: &NodeAddress, config: AsyncConnectionConfig) -> Result<ReachResult, String> {
         let connect = async {
             let mut connection = self.cluster.connect(place, config).await.map_err(|error| error.to_string())?;
@@ -301,7 +290,7 @@ impl Holder {
         None
     }
 
-    /// Asks nodes one after the other.
+    /// Tries the recent view first, and then asks nodes one after the other.
     async fn search(&self, config: &AsyncConnectionConfig, search: &mut Search) -> Option<MultiplexedConnection> {
         if let Some(view) = self.cluster.seen_just_now()
             && let Some(connection) = self.follow("the last look", &view, config, search).await
@@ -374,7 +363,6 @@ impl Dial for Holder {
     }
 }
 
-/// The new owner of the slot, if the error reports one.
 fn moved_to(error: &RedisError, asked: &str) -> Option<NodeAddress> {
     if error.code() != Some("MOVED") {
         return None;

@@ -5,40 +5,32 @@ use std::sync::Arc;
 use super::view::View;
 use super::{Cluster, slot_of};
 
-/// A cluster, and the placement of a fleet's shards on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterView {
-    /// The slot of each shard, in order.
     pub slots: Vec<u16>,
     /// The primaries that own slots, as reported by the first node that answered.
     pub holders: Vec<HolderView>,
-    /// The report of each node.
     pub nodes: Vec<NodeReport>,
 }
 
-/// A primary that owns slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderView {
-    /// Its host and port.
+    /// Host and port.
     pub address: String,
-    /// Number of slots that it owns.
     pub slots: u32,
-    /// The shards of the fleet in its slots.
     pub shards: Vec<u32>,
 }
 
-/// The report of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeReport {
-    /// Its host and port.
+    /// Host and port.
     pub node: String,
-    /// For each shard in order: host and port of its primary, or `None` if the node does not report it. The error is
-    /// why the node did not answer.
+    /// For each shard in order: host and port of its primary, or `None` if the node does not report the primary. The
+    /// error is why the node did not answer.
     pub primaries: Result<Vec<Option<String>>, String>,
 }
 
 impl Cluster {
-    /// Asks all known nodes, one after the other.
     pub(crate) async fn view(self: &Arc<Self>, prefixes: &[String]) -> ClusterView {
         let slots: Vec<u16> = prefixes.iter().map(|prefix| slot_of(prefix)).collect();
         let mut nodes: Vec<NodeReport> = Vec::new();

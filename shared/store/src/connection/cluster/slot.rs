@@ -1,6 +1,5 @@
 //! The slot of a key. A cluster divides its slots among its primaries.
 
-/// Number of slots of every cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// The slot of a key. If the key has a hash tag, only the tag counts.

@@ -1,5 +1,3 @@
-//! One node's view of the cluster: its primaries and their slots.
-
 use redis::Value;
 
 use super::slot::SLOTS;
@@ -11,7 +9,6 @@ const NODES_MAX: usize = 2_000;
 /// Host and port.
 pub(super) type NodeAddress = (String, u16);
 
-/// Consecutive slots on the same nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Range {
     first: u16,
@@ -28,8 +25,6 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Parses the reply of the node at address `asked`.
-    ///
     /// # Errors
     /// The reply has an unexpected form.
     pub(super) fn read(answer: &Value, asked: &str) -> Result<Self, String> {
@@ -46,17 +41,14 @@ impl View {
         Ok(Self { ranges: ranges.collect::<Result<_, _>>()? })
     }
 
-    /// The primary of a slot.
-    ///
     /// # Errors
-    /// The slot has no primary, or the address of the primary is unknown.
+    /// The slot has no primary, or the primary's address is unknown.
     pub(super) fn primary_of(&self, slot: u16) -> Result<&NodeAddress, String> {
         let range = self.ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
         let range = range.ok_or_else(|| format!("reports no owner of slot {slot}"))?;
         range.primary.as_ref().ok_or_else(|| format!("does not report the address of the owner of slot {slot}"))
     }
 
-    /// The primaries that own slots, without duplicates, each with the number of its slots.
     pub(super) fn primaries(&self) -> Vec<(NodeAddress, u32)> {
         let mut found: Vec<(NodeAddress, u32)> = Vec::new();
         for range in self.ranges.iter().take(usize::from(SLOTS)) {
@@ -114,7 +106,7 @@ fn address_in(more: &Value) -> Option<String> {
     }
 }
 
-/// The address in a `MOVED` error, `host:port`. If the host is empty, it is the host that was asked.
+/// The address in a `MOVED` error, `host:port`. An empty host means the host that was asked.
 pub(super) fn place_in(redirect: &str, asked: &str) -> Option<NodeAddress> {
     let (host, port) = redirect.rsplit_once(':')?;
     let host = match host {
@@ -131,7 +123,6 @@ mod tests {
 
     use super::*;
 
-    /// A server's reply, from its RESP lines.
     fn answer(text: &str) -> Value {
         redis::parse_redis_value(text.replace('\n', "\r\n").as_bytes()).unwrap()
     }

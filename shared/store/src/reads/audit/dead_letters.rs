@@ -24,8 +24,6 @@ impl Store {
         Ok(self.seam().entries(&keys::dead(), &range).await?.iter().map(dead_letter).collect())
     }
 
-    /// The newest dead letters, newest first.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn dead_letters(&self, count: usize) -> Result<Vec<DeadLetter>, StoreError> {

@@ -15,47 +15,36 @@ use crate::{Store, StoreError};
 
 /// Approximate maximum number of chain heads in a stream.
 const ANCHORS_MAX: usize = 100_000;
-/// Chain heads per command.
 const ANCHORS_PAGE: usize = 1_000;
 
-/// An entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its ID.
     pub id: String,
-    /// The entry's text; empty if it has none.
+    /// Empty if the entry has no text.
     pub text: String,
     /// How the entry's call was admitted; empty if the entry has no admission.
     pub admitted: String,
 }
 
-/// A seal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSeal {
-    /// The ID of its entry.
     pub id: String,
-    /// The body, JSON.
+    /// JSON.
     pub body: String,
-    /// The signature.
     pub signature: String,
 }
 
 /// Entries of the audit log, and the log's counts at the same moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogPage {
-    /// The entries, in order.
     pub entries: Vec<LogEntry>,
     /// Number of entries that were ever added, including removed ones.
     pub added: u64,
-    /// Number of entries in the log now.
     pub length: u64,
-    /// The ID of the oldest entry.
     pub first: Option<String>,
 }
 
 impl Store {
-    /// The first `count` entries of the audit log after the ID `after`.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn log_page(&self, after: &str, count: usize) -> Result<LogPage, StoreError> {
@@ -87,8 +76,6 @@ impl Store {
         Ok(log_entries(self.seam().entries(&keys::audit(), &range).await?))
     }
 
-    /// The first `count` seals after the ID `after`.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn seals(&self, after: &str, count: usize) -> Result<Vec<LogSeal>, StoreError> {
@@ -96,8 +83,6 @@ impl Store {
         Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
     }
 
-    /// The newest `count` seals, newest first.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn newest_seals(&self, count: usize) -> Result<Vec<LogSeal>, StoreError> {
@@ -125,7 +110,8 @@ impl Store {
         Ok(self.sealing().await?.map(|sealing| sealing.keys).unwrap_or_default())
     }
 
-    /// The last seal whose chain heads were copied to external storage; `None` without such a copy.
+    /// The last seal that was anchored: its chain heads were copied to external storage. `None` if there is no such
+    /// copy.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -133,7 +119,7 @@ impl Store {
         Ok(self.sealing().await?.map(|sealing| sealing.anchored).filter(|anchored| !anchored.is_empty()))
     }
 
-    /// Age of the oldest unsealed entry of the audit log, ms; 0 if all entries are sealed.
+    /// Age of the oldest unsealed entry of the audit log. 0 if all entries are sealed.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,17 +1,11 @@
-//! Calls that ended, as recorded in the audit log.
-
 use serde::Deserialize;
 
-/// A call that ended, from the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedCall {
-    /// Time of the end, ms since the epoch.
+    /// When the call ended, in milliseconds since 1970.
     pub at_ms: i64,
-    /// Its tool.
     pub tool: String,
-    /// Its outcome.
     pub outcome: String,
-    /// Its duration, ms.
     pub duration_ms: u64,
 }
 

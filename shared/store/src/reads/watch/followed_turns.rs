@@ -13,26 +13,23 @@ use crate::{Store, StoreError, TurnName};
 /// Maximum number of results of one turn per read.
 const RESULTS_READ: usize = 16;
 
-/// The state of an unfinished turn.
 #[derive(Debug, Clone)]
 pub struct FollowedTurn {
-    /// Its record.
     pub turn: Turn,
-    /// Its results, JSON, beginning with the requested index: at most 16.
+    /// The results as JSON, beginning with the requested index: at most 16.
     pub results: Vec<String>,
-    /// When its timer is due, ms of shard time.
+    /// When the turn's timer is due, in shard time.
     pub timer_ms: Option<i64>,
-    /// When its throttle queue is evaluated next, ms of shard time. `None` if the turn is in no throttle queue.
+    /// When the turn's throttle queue is evaluated next, in shard time. `None` if the turn is in no throttle queue.
     pub due_ms: Option<i64>,
     /// If the turn is throttled: the pause of its agent or tenant. An unreadable note is empty; the pause still
     /// applies.
     pub pause: Option<Pause>,
-    /// True if a consumer holds its slice.
     pub is_held: bool,
 }
 
-/// The state of one turn. `None` if the turn has ended or is unknown. An error if its record cannot be read: this
-/// affects only this turn (rule 18).
+/// The state of one turn. `None` if the turn has ended or is unknown. If the turn's record cannot be read, only this
+/// turn has an error (rule 18).
 type FollowedTurnResult = Result<Option<FollowedTurn>, StoreError>;
 
 impl Store {

@@ -1,9 +1,7 @@
-//! The load of the server, as it reports it.
+//! The load of the server, as the server reports it.
 
-/// The load of the server, as it reports it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerLoad {
-    /// Its version.
     pub version: String,
     /// Bytes in use.
     pub used_memory: u64,
@@ -11,9 +9,8 @@ pub struct ServerLoad {
     pub maxmemory: u64,
     /// Commands per second, as averaged by the server.
     pub ops: u64,
-    /// Number of clients.
     pub clients: u64,
-    /// CPU time since the server's start, seconds.
+    /// Since the server's start.
     pub cpu_seconds: f64,
 }
 

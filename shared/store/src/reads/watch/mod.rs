@@ -35,10 +35,8 @@ const AUDIT_SEEN_MAX: usize = 200;
 const TIMERS_SEEN: usize = 500;
 /// Approximate number of timers per step of a slow scan, which finds throttle queues among all timers.
 const TIMERS_SWEPT: usize = 128;
-/// Maximum number of throttle queues per poll.
 const QUEUES_MAX: usize = 256;
 
-/// Watches a shard, poll by poll.
 #[derive(Debug)]
 pub struct Watch {
     store: Store,
@@ -59,7 +57,6 @@ struct Timers {
 }
 
 impl Watch {
-    /// Watches a shard.
     #[must_use]
     pub const fn new(store: Store) -> Self {
         Self { store, audit_last: None, not_calls: 0, cursor: 0, found: BTreeMap::new(), known: None }
@@ -82,8 +79,6 @@ impl Watch {
         Ok(server_load(&info))
     }
 
-    /// Polls the shard.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn poll(&mut self) -> Result<ShardView, StoreError> {
@@ -132,7 +127,6 @@ impl Watch {
         Ok(view)
     }
 
-    /// Adds the calls that ended since the last poll.
     async fn add_calls(&mut self, view: &mut ShardView) -> Result<(), StoreError> {
         let from = self.audit_last.clone().map_or(Bound::Unbounded, Bound::Excluded);
         let range = Range { from, ..Range::newest(AUDIT_SEEN_MAX) };
@@ -161,7 +155,7 @@ impl Watch {
         calls
     }
 
-    /// Records the throttle queues among these timers. Returns the lateness of the earliest timer, ms.
+    /// Records the throttle queues among these timers. Returns the lateness of the earliest timer in milliseconds.
     fn sweep(&mut self, timers: Timers, now_ms: i64) -> i64 {
         let late_ms = timers.earliest.first().map_or(0, |(_, due)| (now_ms - place_ms(*due)).max(0));
         self.cursor = timers.next;
@@ -187,7 +181,6 @@ impl Watch {
         queues
     }
 
-    /// Adds the throttle queues that contain turns.
     async fn add_lanes(&self, view: &mut ShardView) -> Result<(), StoreError> {
         let queues = self.queues();
         let mut queries = Vec::with_capacity(4 * queues.len());

@@ -3,7 +3,6 @@
 use super::ended::EndedCall;
 use crate::reads::nodes::NodeView;
 
-/// The waiting and held entries of a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamView {
     /// `turns`, `tasks`, `ready:normal`…
@@ -12,9 +11,9 @@ pub struct StreamView {
     pub waiting: u64,
     /// Number of entries that a consumer holds.
     pub held: u64,
-    /// Age of the oldest unread entry, ms.
+    /// Age of the oldest unread entry.
     pub oldest_waiting_ms: i64,
-    /// Age of the oldest held entry, ms.
+    /// Age of the oldest held entry.
     pub oldest_held_ms: i64,
     /// Number of entries that were ever written.
     pub added: Option<u64>,
@@ -32,11 +31,10 @@ pub struct ThrottleQueueView {
     pub limit: Option<String>,
     /// The first waiting turn, `tenant:turn`.
     pub first: String,
-    /// Number of turns in the throttle queue.
     pub turns: u64,
-    /// Time since the admission of the first turn, ms; `None` if the turn's record is missing.
+    /// Time since the admission of the first turn. `None` if the turn's record is missing.
     pub oldest_ms: Option<i64>,
-    /// Time until the next evaluation of the throttle queue, ms; negative if it is late.
+    /// Time until the next evaluation of the throttle queue. Negative if the evaluation is late.
     pub due_in_ms: i64,
     /// Calls used in the agent's tick, according to the last write to the counter.
     pub tick_used: i64,
@@ -44,10 +42,9 @@ pub struct ThrottleQueueView {
     pub day_used: i64,
 }
 
-/// One poll of a shard.
 #[derive(Debug, Clone, Default)]
 pub struct ShardView {
-    /// Shard time, ms since the epoch.
+    /// Shard time in milliseconds since 1970.
     pub now_ms: i64,
     /// Generation of the policy in force; 0 if no scheduler has ever run.
     pub policy_generation: u64,
@@ -66,13 +63,11 @@ pub struct ShardView {
     pub throttle_queues_whole: bool,
     /// Number of timers: throttle queues, turns under way, retries.
     pub timers: u64,
-    /// Lateness of the earliest timer, ms.
     pub timer_late_ms: i64,
-    /// Entries of the dead stream.
     pub dead: u64,
     /// Turns that wait for a retry of a call.
     pub delayed: u64,
-    /// Longest wait for a retry, ms.
+    /// Longest wait for a retry.
     pub oldest_delayed_ms: i64,
     /// Number of calls that have ever ended: the number of audit entries ever added, minus the operators' entries that
     /// this watch has read. `None` without an audit log.

@@ -4,13 +4,12 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A clock that may step forward and back.
+/// A clock that can step forward and back.
 pub trait Clock: Send + Sync + Debug {
     /// Milliseconds since 1970.
     fn now_ms(&self) -> i64;
 }
 
-/// The system's clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -22,23 +21,20 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that tests and simulations set.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// A clock set to this time, ms.
     #[must_use]
     pub const fn new(now_ms: i64) -> Self {
         Self(AtomicI64::new(now_ms))
     }
 
-    /// Sets the time, ms.
     pub fn set(&self, now_ms: i64) {
         self.0.store(now_ms, Ordering::SeqCst);
     }
 
-    /// Advances the time by this amount, ms. A negative amount sets the time back.
+    /// A negative amount sets the time back.
     pub fn step(&self, by_ms: i64) {
         self.0.fetch_add(by_ms, Ordering::SeqCst);
     }

@@ -1,19 +1,17 @@
-//! Counters: how their windows open, when a debit has room, and how it changes them.
+//! Counters: how their windows open, when a debit has room, and how a debit changes a counter.
 
 use tickfleet_core::record::Debited;
 use tickfleet_core::{CounterState, Room, Window};
 
 /// A fixed window of at most this length that began before a restart has no room, because its last debits may be lost.
-/// A longer window is used again nevertheless: otherwise calls would wait up to a day for it.
+/// A longer window has room again, because calls would otherwise wait up to a day for it.
 const LOST_WINDOW_MAX_MS: i64 = 60_000;
 
-/// Amounts of a rolling counter by the time at which they expire, ms, the earliest first.
+/// Amounts of a rolling counter by the time (ms) at which the amounts expire, the earliest first.
 pub type Buckets = Vec<(i64, u64)>;
 
-/// A counter.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counter {
-    /// The visible state.
     pub state: CounterState,
     /// The buckets of a [`Window::Rolling`].
     pub buckets: Option<Buckets>,
@@ -22,19 +20,15 @@ pub struct Counter {
 /// The inputs of the decision about a debit, in addition to the counter itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
-    /// Shard time, ms.
     pub now_ms: i64,
-    /// When the restart epoch began, ms; 0 for the first epoch.
+    /// 0 for the first epoch.
     pub epoch_began_ms: i64,
-    /// The lease of the fleet, ms.
     pub lease_ms: i64,
 }
 
 /// The effect of a [`Room`] guard on its counter.
 pub struct Debit {
-    /// The counter after the debit.
     pub counter: Counter,
-    /// The debit in the format of a stamped record.
     pub debited: Debited,
     /// `None` if the debit has room. Otherwise the state to report.
     pub refused: Option<CounterState>,
@@ -75,7 +69,6 @@ impl Counter {
         }
     }
 
-    /// The counter with its current window opened.
     fn opened(&self, window: &Window, now_ms: i64) -> Self {
         let rolling = matches!(window, Window::Rolling { .. });
         // The limit has another kind of window now, so its counters start again.
@@ -117,8 +110,8 @@ impl Counter {
         leaves_ms
     }
 
-    /// Adds an amount, or subtracts it if it is negative. The result has no upper bound. If `ends_ms` is given, changes
-    /// only the window or bucket that ends then.
+    /// Adds an amount, which can be negative. The result has no upper bound. If `ends_ms` is given, changes only the
+    /// window or bucket that ends then.
     pub fn add(&mut self, amount: i64, ends_ms: Option<i64>) {
         let added = |used: u64| used.saturating_add_signed(amount);
         if let Some(buckets) = &mut self.buckets {

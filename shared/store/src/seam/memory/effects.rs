@@ -14,15 +14,14 @@ use super::streams::Id;
 
 /// A value with a binary form: little-endian numbers, and texts and lists with a length prefix.
 pub trait Wire: Sized {
-    /// Appends the value to `out`.
+    /// Appends the binary form to `out`.
     fn put(&self, out: &mut Vec<u8>);
-    /// Takes a value from the front of `from`. `None` if the bytes do not encode this type.
+    /// Removes a value from the front of `from`. Returns `None` if the bytes do not encode this type.
     fn get(from: &mut &[u8]) -> Option<Self>;
 }
 
 macro_rules! effects {
     ($($(#[$doc:meta])* $tag:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })*) => {
-        /// One change of a shard.
         #[derive(Debug, Clone, PartialEq)]
         pub enum Effect {
             $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type),* }),*
@@ -48,166 +47,110 @@ macro_rules! effects {
 }
 
 effects! {
-    /// A record has this text and lifetime.
     1 Record {
-        /// The record.
         key: RecordKey,
-        /// Its stored text.
         text: Bytes,
-        /// The last moment of its lifetime by the store's clock, ms.
+        /// The last moment of the record's lifetime, by the store's clock.
         expires_ms: Option<i64>,
     }
-    /// A record and its parts were removed.
     2 DropRecord {
-        /// The record.
         key: RecordKey,
     }
-    /// A record has this part.
     3 Part {
-        /// The record.
         key: RecordKey,
-        /// The part's name.
         name: Arc<str>,
-        /// Its content.
         value: Bytes,
     }
-    /// A part was removed.
     4 DropPart {
-        /// The record.
         key: RecordKey,
-        /// The part's name.
         name: Arc<str>,
     }
-    /// A set has this member at this place.
     5 Member {
-        /// The set.
         set: SetKey,
-        /// The member.
         member: Arc<str>,
-        /// Its place.
         place: u64,
     }
-    /// A member was removed.
     6 DropMember {
-        /// The set.
         set: SetKey,
-        /// The member.
         member: Arc<str>,
     }
-    /// A counter has this content.
     7 Counter {
-        /// The counter.
         key: CounterKey,
-        /// Its content.
         counter: Counter,
     }
-    /// A counter was removed.
     8 DropCounter {
-        /// The counter.
         key: CounterKey,
     }
-    /// A stream has a consumer group.
     9 Queue {
-        /// The stream.
         stream: StreamKey,
     }
-    /// A stream has this entry, its newest.
     10 Entry {
-        /// The stream.
         stream: StreamKey,
-        /// The entry.
         id: Id,
-        /// Its fields.
         fields: Arc<Fields>,
     }
-    /// An entry was removed. No consumer holds it any longer.
+    /// The entry was removed. No consumer holds it any longer.
     11 DropEntry {
-        /// The stream.
         stream: StreamKey,
-        /// The entry.
         id: Id,
     }
-    /// A consumer took an entry.
     12 Taken {
-        /// The stream.
         stream: StreamKey,
-        /// The entry.
         id: Id,
-        /// The consumer.
         consumer: Arc<str>,
     }
-    /// A queue has this consumer. The consumer does not need to hold entries.
+    /// The queue has this consumer, even if the consumer holds no entry.
     13 Consumer {
-        /// The stream.
         stream: StreamKey,
-        /// The consumer.
         consumer: Arc<str>,
     }
-    /// A consumer was removed.
     14 DropConsumer {
-        /// The stream.
         stream: StreamKey,
-        /// The consumer.
         consumer: Arc<str>,
     }
     /// The newest IDs of a stream. They are kept when the entries are removed.
     15 Reached {
-        /// The stream.
         stream: StreamKey,
-        /// The ID of its newest entry so far.
         last: Id,
         /// The ID of the newest entry that a consumer took.
         delivered: Id,
     }
     /// The number of an inbox's last reply.
     16 Number {
-        /// The inbox's stream.
         inbox: StreamKey,
-        /// The number.
         number: u64,
     }
-    /// The shard's clock.
     17 Clock {
-        /// Shard time minus the store's clock, ms.
+        /// Shard time minus the store's clock.
         offset_ms: i64,
-        /// The last shard time, ms.
         last_ms: i64,
     }
-    /// The restart epoch.
     18 Epoch {
-        /// Its number.
         number: u64,
-        /// When it began, ms; 0 for the first one.
+        /// 0 for the first epoch.
         began_ms: i64,
     }
-    /// The generations of policy and run-time settings.
     19 Generations {
-        /// Generation of the policy.
         policy: u64,
-        /// Generation of the run-time settings.
         settings: u64,
     }
     /// The flag of the last memory sample.
     20 Pressure {
-        /// True if memory is short.
         short: bool,
     }
     /// The number of entries that a stream ever had.
     21 Added {
-        /// The stream.
         stream: StreamKey,
-        /// The number.
         added: u64,
     }
     /// A stream was removed, with its group. If the stream is an inbox, the number of its last reply was removed, too.
     22 DropStream {
-        /// The stream.
         stream: StreamKey,
     }
 }
 
 impl Effect {
-    /// Approximate size of the effect's largest field, bytes.
+    /// Approximate size of the effect's largest field in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Record { text, .. } => text.len(),

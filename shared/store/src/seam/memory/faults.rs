@@ -19,11 +19,11 @@ use crate::{Confirmed, StoreError};
 /// The faults of calls. By default, calls have no faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
-    /// Latency before a call is applied, and again before its reply is returned, ms.
+    /// Latency before a call is applied, and again before its reply is returned.
     pub latency_ms: RangeInclusive<u64>,
-    /// Of 1,000 calls, the number that fail without being applied.
+    /// Number of calls, out of 1,000, that fail without being applied.
     pub refused_per_mille: u64,
-    /// Of 1,000 calls, the number that are applied, but whose reply is lost.
+    /// Number of calls, out of 1,000, that are applied, but whose reply is lost.
     pub unanswered_per_mille: u64,
 }
 
@@ -33,7 +33,6 @@ impl Default for Faults {
     }
 }
 
-/// The faults of one call.
 struct CallFaults {
     before_ms: u64,
     after_ms: u64,
@@ -45,7 +44,6 @@ struct CallFaults {
 #[derive(Debug, Clone)]
 pub struct FaultyStore {
     store: MemoryStore,
-    /// True if the connection is severed.
     severed: watch::Sender<bool>,
     lease_ms: i64,
     history_ms: i64,
@@ -58,7 +56,6 @@ struct FaultState {
     chance: SplitMix64,
 }
 
-/// A generator of random numbers from a seed: SplitMix64.
 #[derive(Debug)]
 struct SplitMix64(u64);
 
@@ -88,7 +85,6 @@ impl FaultyStore {
         Self { store, severed: watch::Sender::new(false), lease_ms, history_ms, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Another connection to the shard.
     #[must_use]
     pub fn connect(&self) -> Self {
         Self { severed: watch::Sender::new(false), ..self.clone() }
@@ -106,7 +102,6 @@ impl FaultyStore {
         &self.store
     }
 
-    /// Sets the faults of all later calls.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }

@@ -9,11 +9,9 @@ use super::effects::{Effect, Wire};
 /// The first bytes of every file. A reader rejects other files.
 pub const MAGIC: &[u8; 8] = b"tickfl01";
 
-/// Size of a frame's header, bytes.
+/// Size of a frame's header in bytes.
 const HEAD: usize = 8;
 
-/// Appends a frame to `out`.
-///
 /// # Errors
 /// If the effects exceed 4 GiB.
 pub fn write_frame(effects: &[Effect], out: &mut Vec<u8>) -> io::Result<()> {
@@ -78,7 +76,7 @@ impl<R: Read> Frames<R> {
     }
 }
 
-/// Reads `count` bytes, or fewer if the file ends before.
+/// Reads `count` bytes, or fewer if the file ends early.
 fn read_up_to(from: &mut impl Read, count: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(count as u64).read_to_end(&mut bytes)?;

@@ -21,18 +21,16 @@ pub struct GuardEffects {
     pub debited: Vec<Debited>,
     /// Counters in shadow mode that had no room.
     pub shadowed: Vec<CounterKey>,
-    /// Entries to acknowledge.
     pub held: Vec<(StreamKey, Id)>,
     /// Inboxes that receive a reply.
     pub inboxes: Vec<InboxKey>,
 }
 
-/// The stream of an inbox.
 pub fn inbox_stream(inbox: &InboxKey) -> StreamKey {
     StreamKey::new(format!("replies:{}:{}", inbox.tenant, inbox.inbox))
 }
 
-/// The inboxes of a tenant. The place of an inbox is the shard time of its last use.
+/// The place of an inbox is the shard time of its last use.
 pub fn inboxes(tenant: &str) -> SetKey {
     SetKey::new(format!("inboxes:{tenant}"))
 }

@@ -14,12 +14,11 @@ pub struct History {
 }
 
 impl History {
-    /// A history that begins with these contents, and covers at least `keep_ms`.
     pub const fn new(contents: Contents, keep_ms: i64) -> Self {
         Self { keep_ms, base: contents, frames: VecDeque::new() }
     }
 
-    /// Adds the effects of one call. `at_ms` is the time of the call by a monotonic clock, ms.
+    /// Adds the effects of one call. `at_ms` is the time of the call by a monotonic clock.
     pub fn push(&mut self, at_ms: i64, effects: Vec<Effect>) {
         if !effects.is_empty() {
             self.frames.push_back((at_ms, effects));
@@ -30,7 +29,7 @@ impl History {
         }
     }
 
-    /// The contents at this time. If the history begins later, the contents at its begin.
+    /// The contents at this time. If the history begins later, returns its oldest contents.
     pub fn contents_at(&self, at_ms: i64) -> Contents {
         let mut contents = self.base.clone();
         let before = self.frames.iter().take_while(|frame| frame.0 <= at_ms);

@@ -28,25 +28,25 @@ use crate::StoreError;
 pub enum FsyncPolicy {
     /// Before the reply.
     Always,
-    /// Within a second: a crash of the machine, not of the process, may lose the last second.
+    /// Within a second. If the machine crashes, the last second may be lost. A crash of the process alone loses
+    /// nothing.
     #[default]
     EverySecond,
     /// No sync: the operating system decides when it writes the commit to disk.
     Never,
 }
 
-/// Minimum size of a log before a new generation begins, bytes.
+/// Minimum size of a log in bytes before a new generation begins.
 const LOG_MIN: u64 = 64 << 20;
-/// Approximate size of a snapshot's frame, bytes.
+/// Approximate size of a snapshot's frame in bytes.
 const SNAPSHOT_FRAME: usize = 1 << 20;
 
-/// The current log.
 #[derive(Debug)]
 struct LogFile {
     file: File,
     path: PathBuf,
     written: AtomicU64,
-    /// Number of bytes that are synced. The lock is held during an fsync. Callers that wait for the lock share the next
+    /// Number of synced bytes. The lock is held during an fsync, so callers that wait for the lock share the next
     /// fsync.
     synced: Mutex<u64>,
 }
@@ -63,7 +63,7 @@ impl LogFile {
     }
 }
 
-/// A log position that must be synced before a reply.
+/// A position in the log. The log must be synced up to the position before a reply.
 #[derive(Debug)]
 pub struct Position {
     log: Arc<LogFile>,
@@ -83,7 +83,6 @@ impl Position {
     }
 }
 
-/// The journal of an open directory.
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
@@ -93,7 +92,7 @@ pub struct Journal {
     snapshot_bytes: u64,
     log_min: u64,
     buffer: Vec<u8>,
-    /// Set when a write failed: memory is ahead of the disk, and all further calls fail.
+    /// True after a failed write. Memory is then ahead of the disk, and all further calls fail.
     failed: bool,
     syncing: Option<Syncing>,
     _lock: File,
@@ -129,17 +128,15 @@ impl Syncing {
     }
 }
 
-/// The contents of a directory at the time when it was opened.
 #[derive(Debug)]
 pub struct Opened {
-    /// The contents. `None` if the directory was empty.
     pub contents: Option<Contents>,
     lock: File,
     generation: u64,
 }
 
 impl Opened {
-    /// Locks a directory and reads it. Creates it if it is missing.
+    /// Locks and reads a directory. Creates the directory if it is missing.
     ///
     /// # Errors
     /// [`StoreError::DataInUse`], [`StoreError::DataDamaged`], [`StoreError::Data`].
@@ -170,8 +167,6 @@ impl Opened {
         Ok(Self { contents: Some(contents), lock, generation })
     }
 
-    /// Begins a new generation with these contents.
-    ///
     /// # Errors
     /// [`StoreError::Data`].
     pub fn begin(self, dir: &Path, policy: FsyncPolicy, contents: &Contents) -> Result<Journal, StoreError> {
@@ -199,13 +194,12 @@ impl Opened {
 }
 
 impl Journal {
-    /// Lowers the log size at which a new generation begins. For tests.
+    /// Changes the log size at which a new generation begins.
     #[cfg(test)]
     pub const fn set_log_min(&mut self, bytes: u64) {
         self.log_min = bytes;
     }
 
-    /// The current log. For tests.
     #[cfg(test)]
     pub fn log_path(&self) -> &Path {
         &self.log.path
@@ -237,7 +231,6 @@ impl Journal {
         Ok((self.policy == FsyncPolicy::Always).then(|| self.position()))
     }
 
-    /// The current end of the log.
     pub fn position(&self) -> Position {
         Position { log: Arc::clone(&self.log), upto: self.log.written.load(Ordering::SeqCst) }
     }
@@ -251,8 +244,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins a new generation once the log is larger than the snapshot. So writing snapshots costs at most as much as
-    /// writing the log.
+    /// Begins a new generation once the log is larger than the snapshot. Snapshots then write at most as many bytes as
+    /// the log.
     fn rotate(&mut self, contents: &Contents) -> Result<(), StoreError> {
         if self.log.written.load(Ordering::SeqCst) < self.snapshot_bytes.max(self.log_min) {
             return Ok(());
@@ -286,7 +279,6 @@ fn data_error(doing: &'static str, path: &Path, source: io::Error) -> StoreError
     StoreError::Data { doing, path: path.to_owned(), source }
 }
 
-/// The generations of the files whose names begin with `kind`.
 fn generations(dir: &Path, kind: &str) -> io::Result<Vec<u64>> {
     let mut found = Vec::new();
     for file in fs::read_dir(dir)? {
@@ -340,7 +332,7 @@ fn read_log(path: &Path, contents: &mut Contents) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Writes a snapshot to a draft file, and renames the file once it is complete. Returns its size, bytes.
+/// Writes a snapshot to a draft file, and renames the file once it is complete. Returns the size in bytes.
 fn write_snapshot(dir: &Path, generation: u64, contents: &Contents) -> Result<u64, StoreError> {
     let draft = dir.join("snapshot.draft");
     let path = dir.join(format!("snapshot-{generation}"));
@@ -393,8 +385,8 @@ fn create_log(dir: &Path, generation: u64) -> Result<LogFile, StoreError> {
     Ok(LogFile { file, path, written: AtomicU64::new(bytes), synced: Mutex::new(bytes) })
 }
 
-/// Removes the files of older generations. If a file cannot be removed, it only costs disk space: the newest generation
-/// is read.
+/// Removes the files of older generations. If a file cannot be removed, it only costs disk space, because only the
+/// newest generation is read.
 fn remove_older(dir: &Path, generation: u64) {
     for kind in ["snapshot-", "log-"] {
         for old in generations(dir, kind).unwrap_or_default().into_iter().filter(|found| *found < generation) {

@@ -38,15 +38,13 @@ use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vital
 use super::{BatchResult, Consumer, QueueCounts, Store, TakeRequest, TakenEntry, TrimBounds};
 use crate::{Confirmed, StoreError};
 
-/// Options of a memory store.
 #[derive(Debug, Clone)]
 pub struct MemoryOptions {
-    /// The clock that shard time is derived from.
     pub clock: Arc<dyn Clock>,
-    /// The lease of the fleet, ms. Within this time after a restart, [`tickfleet_core::Window::Held`] has no room.
+    /// The lease of the fleet. Within this time after a restart, [`tickfleet_core::Window::Held`] has no room.
     pub lease_ms: i64,
-    /// Bound on the memory in use, bytes; 0 means unlimited. [`Store::sample_memory`] checks it. The bound never blocks
-    /// a write.
+    /// Bound on the memory in use, in bytes; 0 means unlimited. [`Store::sample_memory`] checks the bound. The bound
+    /// never blocks a write.
     pub bytes_max: u64,
 }
 
@@ -154,13 +152,13 @@ impl MemoryStore {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Number of reads and of commits so far. On Redis, each of them would be a round trip.
+    /// Number of reads and of commits so far. On Redis, each read or commit would be a round trip.
     #[must_use]
     pub fn round_trips(&self) -> (u64, u64) {
         (self.shared.reads.load(Ordering::Relaxed), self.shared.commits.load(Ordering::Relaxed))
     }
 
-    /// Sets the bound on the memory in use, bytes; 0 means unlimited. It applies from the next sample.
+    /// Sets the bound on the memory in use, in bytes; 0 means unlimited. The bound applies from the next sample.
     pub fn set_bytes_max(&self, bytes: u64) {
         self.shared.bytes_max.store(bytes, Ordering::SeqCst);
     }
@@ -173,7 +171,8 @@ impl MemoryStore {
         self.change(Shard::restart).await
     }
 
-    /// Reads the clock. The caller holds the lock: otherwise, concurrent calls would look like a clock that steps back.
+    /// Reads the clock. The caller must hold the lock. Otherwise, concurrent calls would look like a clock that steps
+    /// back.
     fn raw_ms(&self) -> i64 {
         self.shared.clock.now_ms()
     }
@@ -183,12 +182,11 @@ impl MemoryStore {
         self.shared.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the contents of the shard.
     fn read_contents<T>(&self, look: impl FnOnce(&Contents) -> T) -> Result<T, StoreError> {
         self.look_at(|shard, _| look(&shard.contents))
     }
 
-    /// Reads the shard, given the time of the store's clock.
+    /// `look` also takes the time of the store's clock.
     fn look_at<T>(&self, look: impl FnOnce(&Shard, i64) -> T) -> Result<T, StoreError> {
         let mut locked = self.lock();
         locked.check()?;

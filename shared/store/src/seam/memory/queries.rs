@@ -17,7 +17,6 @@ use crate::seam::{Consumer, QueueCounts, ShardState};
 pub type Page<T> = (Vec<T>, u64);
 
 impl Contents {
-    /// Answers a query.
     pub fn read(&self, query: &Query) -> Value {
         match query {
             Query::Record(key) => Value::Record(self.text(key).cloned()),
@@ -63,7 +62,6 @@ impl Contents {
         held.into_iter().flatten().take(count).map(|id| id.entry()).collect()
     }
 
-    /// Up to `count` entries of a stream after the entry `after`.
     pub fn entries_after(&self, stream: &StreamKey, after: Option<&EntryId>, count: usize) -> Vec<(EntryId, Fields)> {
         let begin = match after {
             Some(after) => Id::parse(after).map_or(Bound::Unbounded, Bound::Excluded),
@@ -74,7 +72,6 @@ impl Contents {
         entries.map(|(id, fields)| (id.entry(), (**fields).clone())).collect()
     }
 
-    /// The number of waiting and held entries of a queue.
     pub fn backlog(&self, queue: &StreamKey) -> QueueCounts {
         let Some(stream) = self.streams.get(queue) else { return QueueCounts::default() };
         let held = stream.group.as_ref().map_or(0, |group| group.holders.len() as u64);
@@ -82,13 +79,12 @@ impl Contents {
         QueueCounts { waiting: (stream.entries.len() as u64).saturating_sub(held), held }
     }
 
-    /// Approximate size of a stream, bytes.
+    /// Approximate size of a stream in bytes.
     pub fn stream_bytes(&self, stream: &StreamKey) -> u64 {
         let entries = self.streams.get(stream).into_iter().flat_map(|stream| stream.entries.values());
         entries.flat_map(|fields| fields.iter()).map(|(name, value)| (name.len() + value.len()) as u64).sum()
     }
 
-    /// A range of a stream's entries.
     pub fn range(&self, stream: &StreamKey, range: &Range) -> Vec<Entry> {
         // A range with an unreadable ID is empty.
         let bound = |bound: &Bound<EntryId>| match bound {
@@ -112,7 +108,6 @@ impl Contents {
         }
     }
 
-    /// The counts of a stream.
     pub fn stream_state(&self, stream: &StreamKey) -> StreamState {
         let Some(stream) = self.streams.get(stream) else { return StreamState::default() };
         StreamState {
@@ -123,7 +118,6 @@ impl Contents {
         }
     }
 
-    /// The counts of a queue.
     pub fn queue_state(&self, queue: &StreamKey) -> QueueState {
         let QueueCounts { waiting, held } = self.backlog(queue);
         let Some(stream) = self.streams.get(queue) else { return QueueState::default() };
@@ -136,20 +130,17 @@ impl Contents {
         }
     }
 
-    /// The last members of a set.
     pub fn last(&self, set: &SetKey, skip: usize, count: usize) -> Vec<(Arc<str>, u64)> {
         let members = self.sets.get(set).into_iter().flat_map(|members| members.order.iter().rev());
         members.skip(skip).take(count).map(|(place, member)| (Arc::clone(member), *place)).collect()
     }
 
-    /// The number of members before this member.
     pub fn rank(&self, set: &SetKey, member: &str) -> Option<u64> {
         let members = self.sets.get(set)?;
         let place = *members.places.get(member)?;
         Some(members.order.range(..(place, Arc::from(member))).count() as u64)
     }
 
-    /// A page of a set's members.
     pub fn scan_members(&self, set: &SetKey, prefix: &str, cursor: u64, count: usize) -> Page<(Arc<str>, u64)> {
         let members = self.sets.get(set).into_iter().flat_map(|members| &members.places);
         let members = members.filter(|(member, _)| member.starts_with(prefix));
@@ -158,13 +149,11 @@ impl Contents {
         })
     }
 
-    /// A page of records.
     pub fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Page<RecordKey> {
         let records = self.records.iter().filter(|(key, kept)| kept.text.is_some() && key.as_str().starts_with(prefix));
         page(records.map(|(key, _)| (key.as_str(), key)), cursor, count, |(_, key)| key.clone())
     }
 
-    /// A page of a limit's counters.
     pub fn scan_counters(&self, limit: &str, cursor: u64, count: usize) -> Page<(Arc<str>, CounterState)> {
         let counters = self.counters.get(limit).into_iter().flatten();
         page(counters.map(|(name, counter)| (&**name, (name, counter))), cursor, count, |(_, (name, counter))| {
@@ -174,7 +163,6 @@ impl Contents {
 }
 
 impl Shard {
-    /// The consumers of a queue, by name.
     pub fn consumers(&self, raw_ms: i64, queue: &StreamKey) -> Vec<Consumer> {
         let group = self.contents.streams.get(queue).and_then(|stream| stream.group.as_ref());
         let consumers = group.into_iter().flat_map(|group| &group.consumers);
@@ -186,14 +174,13 @@ impl Shard {
         consumers.map(|(name, held)| consumer(name, held.len() as u64)).collect()
     }
 
-    /// The consumer that holds an entry, and the time since it took the entry, ms.
+    /// The consumer that holds an entry, and for how long (ms).
     pub fn holder(&self, raw_ms: i64, queue: &StreamKey, entry: &EntryId) -> Option<(Arc<str>, i64)> {
         let holder = self.contents.holder(queue, entry)?;
         let taken = Id::parse(entry).and_then(|id| self.seen.taken.get(&(queue.clone(), id)).copied());
         Some((holder, (raw_ms - taken.unwrap_or(self.seen.started_ms)).max(0)))
     }
 
-    /// The vital signs of the store: shard state, clock and memory.
     pub fn vitals(&self, raw_ms: i64, memory_max: u64) -> Vitals {
         let state = self.state();
         let clock = self.contents.clock;

@@ -1,5 +1,3 @@
-//! The data of a shard, its clock, and how effects change it.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -12,21 +10,18 @@ use super::effects::Effect;
 use super::streams::{Id, Stream};
 use crate::seam::ShardState;
 
-/// A record with its parts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredRecord {
     /// The stored text. `None` if there are only parts.
     pub text: Option<Bytes>,
-    /// The parts by name.
     pub parts: BTreeMap<Arc<str>, Bytes>,
-    /// The last moment of the record's lifetime, by the store's clock, ms.
+    /// The last moment of the record's lifetime, by the store's clock.
     pub expires_ms: Option<i64>,
 }
 
 /// The members of a sorted set, each with its place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Members {
-    /// The place of each member.
     pub places: FxHashMap<Arc<str>, u64>,
     /// The members in order of their places.
     pub order: BTreeSet<(u64, Arc<str>)>,
@@ -35,94 +30,74 @@ pub struct Members {
 /// Shard time is the store's clock plus an offset. The offset grows when the store's clock steps back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShardClock {
-    /// The offset, ms.
     pub offset_ms: i64,
-    /// The last shard time, ms.
     pub last_ms: i64,
 }
 
-/// The contents of a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Contents {
-    /// Records.
     pub records: FxHashMap<RecordKey, StoredRecord>,
     /// When records expire, the earliest first.
     pub expiries: BTreeSet<(i64, RecordKey)>,
-    /// Sets.
     pub sets: FxHashMap<SetKey, Members>,
-    /// Counters by limit.
     pub counters: FxHashMap<Arc<str>, FxHashMap<Arc<str>, Counter>>,
-    /// Streams.
     pub streams: FxHashMap<StreamKey, Stream>,
     /// The number of each inbox's last reply.
     pub numbers: FxHashMap<StreamKey, u64>,
-    /// The clock.
     pub clock: ShardClock,
-    /// Number of the restart epoch.
     pub epoch: u64,
-    /// When the restart epoch began, ms; 0 for the first epoch.
+    /// 0 for the first epoch.
     pub epoch_began_ms: i64,
-    /// Generation of the policy.
     pub policy: u64,
-    /// Generation of the run-time settings.
     pub settings: u64,
-    /// The flag of the last memory sample.
     pub pressure: bool,
     /// Approximate bytes in use.
     pub bytes: u64,
 }
 
-/// A shard: its contents, and the effects that are not yet written.
 #[derive(Debug, Clone)]
 pub struct Shard {
-    /// The contents.
     pub contents: Contents,
-    /// The lease of the fleet, ms.
+    /// Lease of the fleet's consumers.
     pub lease_ms: i64,
     /// Effects since the last [`Self::drain`]. `None` if they are not collected.
     tape: Option<Vec<Effect>>,
-    /// The clock as it was last added to the tape.
     taped_clock: ShardClock,
-    /// Observations that are not persisted.
     pub seen: Seen,
 }
 
-/// Observations since the start of the store, which are not persisted.
+/// Observations since the start of the store. They are not persisted.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// The start, by the store's clock, ms.
     pub started_ms: i64,
     /// Number of times that the store's clock has stepped back.
     pub steps: u64,
-    /// Size of the last step back, ms.
     pub step_ms: i64,
-    /// When each consumer last took entries, by the store's clock, ms.
+    /// When each consumer last took entries, by the store's clock (ms).
     pub takes: FxHashMap<(StreamKey, Arc<str>), i64>,
-    /// When entries were taken, by the store's clock, ms.
+    /// When entries were taken, by the store's clock (ms).
     pub taken: FxHashMap<(StreamKey, Id), i64>,
 }
 
-/// Maximum advance of shard time before the clock itself must be written, ms.
+/// Maximum advance of shard time in milliseconds before the clock itself must be written.
 const CLOCK_TAPE_MS: i64 = 1_000;
 
 impl Shard {
-    /// An empty shard in its first epoch.
     pub fn new(lease_ms: i64) -> Self {
         Self::with(Contents { epoch: 1, ..Contents::default() }, lease_ms)
     }
 
-    /// A shard with these contents.
     pub fn with(contents: Contents, lease_ms: i64) -> Self {
         let taped_clock = contents.clock;
         Self { contents, lease_ms, tape: None, taped_clock, seen: Seen::default() }
     }
 
-    /// Collects effects from now on.
     pub fn record_effects(&mut self) {
         self.tape.get_or_insert_default();
     }
 
-    /// The effects since the last call. Adds the clock if there are other effects, or if the clock must be written.
+    /// Returns the effects since the last call. Adds the clock if it changed, and if there are other effects or the
+    /// clock must be written.
     pub fn drain(&mut self) -> Vec<Effect> {
         let Some(tape) = &mut self.tape else { return Vec::new() };
         let clock = self.contents.clock;
@@ -135,7 +110,6 @@ impl Shard {
         std::mem::take(tape)
     }
 
-    /// Applies a change, and collects it for the journal.
     pub fn change(&mut self, effect: Effect) {
         if let Some(tape) = &mut self.tape {
             tape.push(effect.clone());
@@ -161,7 +135,6 @@ impl Shard {
         clock.last_ms
     }
 
-    /// Removes expired records.
     pub fn expire(&mut self, raw_ms: i64) {
         while let Some((expires_ms, key)) = self.contents.expiries.first()
             && *expires_ms < raw_ms
@@ -171,7 +144,6 @@ impl Shard {
         }
     }
 
-    /// Begins a restart epoch.
     pub fn restart(&mut self, raw_ms: i64) {
         self.seen.started_ms = raw_ms;
         let began_ms = self.tick(raw_ms);
@@ -179,7 +151,7 @@ impl Shard {
         self.change(Effect::Epoch { number, began_ms });
     }
 
-    /// The times on which the evaluation of counters depends.
+    /// The times that the evaluation of counters depends on.
     pub const fn moment(&self) -> Moment {
         Moment {
             now_ms: self.contents.clock.last_ms,
@@ -188,7 +160,6 @@ impl Shard {
         }
     }
 
-    /// The state that every commit returns.
     pub const fn state(&self) -> ShardState {
         let contents = &self.contents;
         ShardState {
@@ -203,32 +174,26 @@ impl Shard {
 }
 
 impl Contents {
-    /// The stored text of a record.
     pub fn text(&self, key: &RecordKey) -> Option<&Bytes> {
         self.records.get(key)?.text.as_ref()
     }
 
-    /// A counter.
     pub fn counter(&self, key: &CounterKey) -> Option<&Counter> {
         self.counters.get(&key.limit)?.get(&key.counter)
     }
 
-    /// The place of a member.
     pub fn place(&self, set: &SetKey, member: &str) -> Option<u64> {
         self.sets.get(set)?.places.get(member).copied()
     }
 
-    /// Number of members of a set.
     pub fn size(&self, set: &SetKey) -> u64 {
         self.sets.get(set).map_or(0, |members| members.places.len() as u64)
     }
 
-    /// Number of entries of a stream.
     pub fn entries(&self, stream: &StreamKey) -> u64 {
         self.streams.get(stream).map_or(0, |stream| stream.entries.len() as u64)
     }
 
-    /// Applies a change.
     pub fn apply(&mut self, effect: Effect) {
         match effect {
             Effect::Record { key, text, expires_ms } => self.put_record(key, text, expires_ms),

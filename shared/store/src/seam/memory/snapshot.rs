@@ -9,8 +9,6 @@ use super::shard::Contents;
 use super::streams::Stream;
 
 impl Contents {
-    /// Passes each effect to `write`.
-    ///
     /// # Errors
     /// The first error of `write`.
     pub fn write_effects<E>(&self, mut write: impl FnMut(Effect) -> Result<(), E>) -> Result<(), E> {

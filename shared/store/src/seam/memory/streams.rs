@@ -7,10 +7,9 @@ use std::sync::Arc;
 use tickfleet_core::EntryId;
 use tickfleet_core::view::Fields;
 
-/// The ID of an entry, as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Id {
-    /// The store's clock when the entry was appended, ms.
+    /// The store's clock when the entry was appended.
     pub ms: u64,
     /// The entry's number within the millisecond.
     pub seq: u64,
@@ -28,7 +27,6 @@ impl Id {
         (self.ms as u128) << 64 | self.seq as u128
     }
 
-    /// The ID as text.
     pub fn entry(self) -> EntryId {
         EntryId::new(self.to_string())
     }
@@ -43,18 +41,13 @@ impl fmt::Display for Id {
 /// The consumer group of a queue: entries that consumers have taken and not yet acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Group {
-    /// The newest entry that was taken.
     pub delivered: Id,
-    /// The holder of each entry that is held.
     pub holders: BTreeMap<Id, Arc<str>>,
-    /// The entries that each consumer holds.
     pub consumers: BTreeMap<Arc<str>, BTreeSet<Id>>,
 }
 
-/// A stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stream {
-    /// Its entries.
     pub entries: BTreeMap<Id, Arc<Fields>>,
     /// The newest ID so far.
     pub last: Id,
@@ -77,7 +70,6 @@ impl Stream {
         self.entries.range((std::ops::Bound::Excluded(delivered), std::ops::Bound::Unbounded))
     }
 
-    /// The consumer that holds an entry.
     pub fn holder(&self, id: Id) -> Option<&Arc<str>> {
         self.group.as_ref()?.holders.get(&id)
     }
@@ -93,7 +85,6 @@ impl Stream {
         self.entries.remove(&id)
     }
 
-    /// Assigns an entry to a consumer.
     pub fn deliver(&mut self, id: Id, consumer: Arc<str>) {
         let group = self.group.get_or_insert_default();
         group.delivered = group.delivered.max(id);

@@ -16,7 +16,6 @@ use super::shard::Shard;
 use super::streams::{Id, Stream};
 use crate::seam::{BatchResult, TakeRequest, TakenEntry, TrimBounds};
 
-/// A transaction while its writes are applied.
 struct Applying<'a> {
     transaction: &'a Transaction,
     raw_ms: i64,
@@ -25,7 +24,6 @@ struct Applying<'a> {
 }
 
 impl Shard {
-    /// Commits a batch: each transaction is atomic, and sees the earlier ones.
     pub fn commit(&mut self, raw_ms: i64, batch: &[Transaction]) -> BatchResult {
         self.tick(raw_ms);
         self.expire(raw_ms);
@@ -225,7 +223,7 @@ impl Shard {
         count
     }
 
-    /// Trims a log or an inbox. Returns the number of removed entries.
+    /// Returns the number of removed entries.
     pub fn trim(&mut self, raw_ms: i64, log: &StreamKey, keep: TrimBounds) -> u64 {
         let Some(stream) = self.contents.streams.get(log) else { return 0 };
         let oldest_ms = if keep.age_ms > 0 { u64::try_from(raw_ms - keep.age_ms).unwrap_or(0) } else { 0 };
@@ -236,7 +234,6 @@ impl Shard {
         self.drop_oldest(log, old.max(beyond))
     }
 
-    /// Takes entries from queues, in order of preference.
     pub fn take(&mut self, raw_ms: i64, take: &TakeRequest) -> Vec<TakenEntry> {
         let mut taken = Vec::new();
         for queue in &take.queues {
@@ -257,7 +254,7 @@ impl Shard {
         taken
     }
 
-    /// Removes a consumer that holds no entries. Returns false if it holds entries.
+    /// Removes a consumer that holds no entries. Returns false if the consumer holds entries.
     pub fn remove_consumer(&mut self, queue: &StreamKey, consumer: &str) -> bool {
         self.seen.takes.remove(&(queue.clone(), Arc::from(consumer)));
         let group = self.contents.streams.get(queue).and_then(|stream| stream.group.as_ref());
@@ -270,7 +267,6 @@ impl Shard {
         true
     }
 
-    /// Removes a stream.
     pub fn drop_stream(&mut self, stream: &StreamKey) {
         if self.contents.streams.contains_key(stream) || self.contents.numbers.contains_key(stream) {
             let Self { contents, seen, .. } = self;

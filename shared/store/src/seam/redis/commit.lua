@@ -3,15 +3,16 @@
 -- core/src/transaction.rs defines guards and writes. encode.rs writes the arguments, reply.rs reads the reply.
 --
 -- KEYS   1 the shard's prefix; all keys in the arguments are complete
--- ARGV   1 run_id of the server that the caller's connection was made to, or '' · 2 lease, ms
+-- ARGV   1 run_id of the server that the caller's connection was made to, or '' · 2 lease in ms
 --        3 the last epoch that the caller knows, or 0
 --        4 number of counter groups, then for each: key of the limit's counters · number of names · names
 --        then number of tenants with inboxes, then for each: tenant · number of inboxes · inboxes
---        then the transactions, each: number of words that follow · version and a blank · proof's key or '' · '1' if stamped,
---        or '' · words of guards and writes, each followed by its own arguments
+--        then the transactions, each: number of words that follow · version and a blank · proof's key or '' ·
+--        '1' if stamped, or '' · words of guards and writes, each followed by its own arguments
 --        Arguments refer to counters and inboxes by their position in these lists, from 1.
--- Reply  shard time · epoch · begin of the epoch · generation of the policy · of the settings · 1 if memory is short, or 0 ·
---        then for each transaction: 1 (committed) · 2 (already committed) · an entry (committed; enqueued this entry) ·
+-- Reply  shard time · epoch · begin of the epoch · generation of the policy · generation of the settings ·
+--        1 if memory is short, or 0 · then for each transaction one of:
+--        1 (committed) · 2 (already committed) · an entry (committed, and enqueued this entry) ·
 --        {'committed', entries, shadowed counters} · a conflict: {word, …}
 
 -- Guards and writes by word. Input: index of the first argument. Returns the next word's index, and a conflict or nil.
@@ -20,22 +21,24 @@ local words = {}
 local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
 local ARGV, P, META, TIMERS, BUILT_IN, lease
 local GROUP, TIME, NOT_HELD = 'workers', { 'time' }, { 'not_held' }
--- Lua passes at most a certain number of arguments to one command.
+-- Maximum number of arguments of one command, because Lua limits them.
 local MANY = 1000
 local function in_parts(command, key, list, from, last)
   for k = from, last, MANY do try(command, key, unpack(list, k, min_of(k + MANY - 1, last))) end
 end
 
----- The shard. Its clock never steps back; a run of the server is an epoch. Users of weak roles may not write either.
+---- The shard. Its clock never steps back. Each run of the server is an epoch.
+-- Users of weak roles may write neither clock nor epoch.
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
--- Checked before each write: the server would log a refused command with every batch.
+-- Checked before each write, because the server would otherwise log a refused command with every batch.
 local function may_set_meta() return not acl_check or acl_check('HSET', META, 'state', '') end
 local function set_meta(field, value) return may_set_meta() and try('HSET', META, field, value) end
--- `state` is the text of all these variables except the time. It seldom changes: a batch only parses a changed text.
+-- `state` is the text of all these variables except the time. It seldom changes, and is parsed only after a change.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
--- An epoch's number has a count in its upper bits, a time in the lower: a server that has lost data repeats a count.
+-- An epoch's number has a count in the upper bits and a time in the lower bits.
+-- The time is needed because a server that has lost data repeats a count.
 local EPOCH = 2 ^ 32
--- 200 years, ms. Shard time that is further ahead of the server's clock is damaged.
+-- 200 years in milliseconds. If shard time is further ahead of the server's clock, shard time is damaged.
 local AHEAD_MAX = 6311520000000
 local function read_state(text)
   if text == state then return end
@@ -81,11 +84,13 @@ local function read_shard()
   if restarted == 0 and known ~= 0 and known ~= epoch and may_set_meta() then begin_epoch(now) end
 end
 
----- Counters. Redis stores each as four doubles: used, end, begin, flags (1: turns wait in its queue, 2: it is rolling).
--- In a rolling counter, pairs follow, ordered by time: when an amount leaves the counter, and the amount.
--- A restart may lose the last debits of a window. A window of at most this length, ms, then has no room until it ends.
+---- Counters. Redis stores each counter as four doubles: used, end, begin, flags. Flag 1: turns wait in its queue.
+-- Flag 2: the counter is rolling.
+-- In a rolling counter, pairs follow, ordered by time: the time when an amount leaves the counter, and the amount.
+-- A restart may lose the last debits of a window. A window of at most this length (ms) then has no room until it ends.
 local LOST_WINDOW_MAX = 60000
--- Counter · window (0: none) · behind the queue · shadow · amount · max · begin · end · length · maximum number of counters.
+-- Counter · window (0: none) · behind the queue · shadow · amount · max · begin · end · length ·
+-- maximum number of counters.
 local ROOM, ROOM_SIZE = '<I4BBBdddddd', 55
 local HELD, ROLLING, FIXED, DAY = 1, 2, 3, 4
 -- Counter · amount · end of the window in which the amount was debited, or -1.
@@ -93,9 +98,11 @@ local ADD, ADD_SIZE = '<I4dd', 20
 local NO_BOUND = 2 ^ 53
 -- The batch's counters by number. `touch` is the number of the last transaction that changed the counter.
 local counters, present
--- By the key of a limit's counters: the counter `~`, used for counters beyond the limit's bound; number of others.
+-- Both tables have the key of a limit's counters. `shared` has the counter `~`, used for counters beyond the limit's
+-- bound. `sizes` has the number of other counters.
 local shared, sizes
--- Seven values of each counter from before its first change in the current transaction. Later batches reuse the list.
+-- For each counter that the current transaction has changed: its seven values before the first change.
+-- Later batches reuse the list.
 local before, noted = {}, 0
 local function load_counter(key, name, text)
   -- Eight fields: a ninth would make Lua double the table, so only a rolling counter has `buckets`.
@@ -163,7 +170,7 @@ local function debit_rolling(c, amount, length)
   sum_buckets(c)
   return leaves
 end
--- An unreadable counter has no room until its window ends. This is kept even if the transaction is refused.
+-- An unreadable counter has no room until its window ends. The change is kept even if the transaction is refused.
 local function use_up(c, window, from, upto, length)
   c.is_lost, c.touch = nil, 0
   if window == ROLLING then c.buckets = { now + length, NO_BOUND } return end
@@ -188,12 +195,11 @@ end
 -- The current transaction: its version and a blank, its proof's key, the last and all entries that it has enqueued,
 -- whether records and entries get the stamp, the stamp (new amounts of counters), the shadowed counters without room.
 local version, proof, entry, entries, stamped, stamp, shadowed
--- Debits the counters of a list of rooms.
 function words.room(i)
   local rooms = ARGV[i]
   for at = 1, #rooms, ROOM_SIZE do
     local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(ROOM, rooms, at)
-    -- If the decision's window has ended, this is the current window.
+    -- If the window of the decision has ended, the current window is used.
     if window == FIXED and now >= upto then
       upto = upto + (floor((now - upto) / length) + 1) * length
       from = upto - length
@@ -201,7 +207,7 @@ function words.room(i)
     if window > ROLLING and (now < from or now >= upto) then return i + 1, TIME end
     local c = counters[number]
     if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
-    -- Such a room only compares. It changes nothing, so it needs no permission to write the counter.
+    -- A room without amount and window only compares. It needs no permission to write the counter.
     local checks = amount == 0 and window == 0
     if not checks then
       if c.is_lost then use_up(c, window, from, upto, length) end
@@ -230,7 +236,8 @@ function words.room(i)
   end
   return i + 1
 end
--- Adds amounts to counters. A rolling counter changes the amount that leaves at `ends_ms`, or its last one if -1.
+-- Adds amounts to counters. In a rolling counter, changes the amount that leaves at `ends_ms`.
+-- If `ends_ms` is -1, changes the last amount.
 function words.add(i)
   local amounts = ARGV[i]
   for at = 1, #amounts, ADD_SIZE do
@@ -250,9 +257,9 @@ function words.add(i)
   return i + 1
 end
 
----- Queues. The entries of a stream that the batch has acknowledged are deleted together.
+---- Queues. For each stream, the entries that the batch has acknowledged are deleted together.
 local acknowledged
--- Above this number, one trim is faster than deletes by ID: to find an entry, Redis walks over its neighbors.
+-- Above this number, one trim is faster than deletes by ID: to find each entry, Redis walks over its neighbors.
 local FEW = 8
 function words.held(i)
   local stream, id = ARGV[i], ARGV[i + 1]
@@ -270,9 +277,10 @@ local function delete_acknowledged(stream)
   local list, from = acknowledged[stream] or {}, 1
   acknowledged[stream] = nil
   local group = #list > FEW and try('XINFO', 'GROUPS', stream)[1] or {}
-  -- If the sum is too small, a consumer was deleted with its entries. A trim would delete these lost entries.
+  -- If the sum is too small, a consumer was deleted together with its entries. A trim would delete these lost entries.
   if group[2] == GROUP and group[12] and group[6] + group[12] + #list == call('XLEN', stream) then
-    -- All entries before the first held entry are acknowledged. If none is held, all up to the last of the list are.
+    -- All entries before the first held entry are acknowledged.
+    -- If no entry is held, all entries up to the last one of the list are acknowledged.
     local held = first_held(stream, '-', '+')
     local trimmed = try('XTRIM', stream, 'MINID', held and held[1] or list[#list])
     if trimmed == #list - (held and 0 or 1) then from = #list end
@@ -294,7 +302,7 @@ local function load_inbox(tenant, name, seq)
   boxes[#boxes + 1] = { name = name, key = P .. 'replies:' .. tenant .. ':' .. name, known = P .. 'inboxes:' .. tenant,
     seqs = P .. 'seqs:' .. tenant, seq = seq or 0, used = false }
 end
--- Adds an inbox to its tenant's inboxes. Not delayed, because later transactions of the batch count them.
+-- Adds an inbox to its tenant's inboxes at once, because later transactions of the batch count the inboxes.
 local function use_inbox(box)
   if not box.used then call('ZADD', box.known, now_text, box.name) end
   box.used = true
@@ -342,7 +350,7 @@ function words.unread(i)
 end
 -- This word comes before guards that depend on the length or entries of a queue.
 function words.delete_acknowledged(i) delete_acknowledged(ARGV[i]) return i + 1 end
--- Checks all but the last of several entries that must be held: if one is not held, none is acknowledged.
+-- If several entries must be held, this word checks all but the last. If one is not held, none is acknowledged.
 function words.pending(i) return i + 2, not first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1]) and NOT_HELD or nil end
 -- For upkeep: removes a consumer that holds no entries.
 function words.idle(i)
@@ -383,7 +391,7 @@ function words.reply(i)
   end
   return i + 2
 end
--- Writes earlier clears first: otherwise they would remove a timer that is set after its clear.
+-- Writes earlier clears first. Otherwise they would remove a timer that is set after its clear.
 function words.timer(i)
   if clears > 0 or rule ~= ARGV[i] then write_timers() end
   due[dues + 1], due[dues + 2], dues, rule = ARGV[i + 2], ARGV[i + 1], dues + 2, ARGV[i]
@@ -436,7 +444,7 @@ local function commit(i, stop)
   return entry or 1
 end
 
----- The batch. A key of another type fails only the transactions that need it.
+---- The batch. If a key has another type, only the transactions that need the key fail.
 -- Negative lengths in the arguments count as 0: otherwise a caller could make the function run forever.
 -- Reads groups of names, each from one hash. Returns the index after the groups.
 local function load_groups(i, prefix, load)

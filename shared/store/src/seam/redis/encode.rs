@@ -10,7 +10,6 @@ use tickfleet_core::{
     CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction, Window, Write,
 };
 
-/// A list of byte strings in one buffer.
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
     bytes: Vec<u8>,
@@ -18,7 +17,6 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// All of them, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let mut from = 0;
         self.ends.iter().map(move |end| {
@@ -57,15 +55,14 @@ impl Arguments {
     }
 }
 
-/// The hash of the counters of the limits that every fleet has. Its size is not bounded.
+/// The hash of the counters of the limits that every fleet has. The size of this hash is not bounded.
 const BUILT_IN: &str = "_";
 
-/// The hash of a limit's counters. Built-in limits share one.
+/// The hash of a limit's counters. All built-in limits share one hash.
 pub(super) fn hash_of(limit: &str) -> &str {
     if tickfleet_core::keys::limits::is_built_in(limit) { BUILT_IN } else { limit }
 }
 
-/// The field of a counter in its hash.
 pub(super) fn field_of(counter: &CounterKey) -> String {
     field_before(&counter.limit).concat() + &counter.counter
 }
@@ -135,15 +132,13 @@ impl<'a> Numbered<'a> {
 pub(crate) const CALLED: &[&str] =
     &["DEL", "HDEL", "PERSIST", "PEXPIRE", "SET", "XACK", "XADD", "XDEL", "ZADD", "ZREM"];
 
-/// A batch as the arguments of `commit.lua`.
 pub(super) struct Encoded {
     /// The arguments after the run ID, lease and epoch.
     pub(super) arguments: Arguments,
-    /// The counters. The counter with number n has index n - 1.
+    /// The counter with number n has index n - 1.
     pub(super) counters: Vec<CounterKey>,
 }
 
-/// Encodes a batch.
 pub(super) fn encode(prefix: &str, batch: &[Transaction]) -> Encoded {
     let counters = Numbered::new(batch.iter().flat_map(counters_of), hash_of);
     let inboxes = Numbered::new(batch.iter().flat_map(inboxes_of), |tenant| tenant);
@@ -162,7 +157,6 @@ pub(super) fn encode(prefix: &str, batch: &[Transaction]) -> Encoded {
     Encoded { counters: keys.collect(), arguments }
 }
 
-/// The arguments that remove an idle consumer.
 pub(super) fn encode_idle(prefix: &str, queue: &StreamKey, consumer: &str) -> Encoded {
     encode_word("idle", format!("{prefix}{queue}"), consumer)
 }
@@ -182,7 +176,6 @@ pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
     Encoded { arguments, counters: Vec::new() }
 }
 
-/// A transaction with one command that [`Transaction`] does not have.
 fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
     let mut arguments = Arguments::default();
     // No counters, no inboxes, one transaction of six words: version, proof, stamp, and the three words below.
@@ -231,7 +224,6 @@ struct Encoder<'a> {
     prefix: &'a str,
     counters: &'a Numbered<'a>,
     inboxes: &'a Numbered<'a>,
-    /// The words of the current transaction.
     words: Arguments,
     /// Consecutive rooms or amounts, packed into one argument.
     packed: Vec<u8>,
@@ -261,7 +253,7 @@ impl Encoder<'_> {
         self.words.join(&[self.prefix.as_bytes(), b"parts:", key.as_str().as_bytes()])
     }
 
-    /// Adds a command with this number of words. It must be one of [`CALLED`].
+    /// Adds a command with this number of words. The command must be in [`CALLED`].
     fn call(&mut self, words: usize, command: &str) -> &mut Self {
         debug_assert!(CALLED.contains(&command), "{command}: no role has the right");
         self.words.push("call").show(words).push(command);
@@ -424,7 +416,7 @@ impl Encoder<'_> {
                 self.parts_key(key);
             }
             Write::Enqueue(stream, fields) => {
-                // Runtimes read by the group, and create none.
+                // Runtimes read through the consumer group, but do not create it.
                 if stream.as_str().starts_with("external:") {
                     self.words.push("group");
                     self.key(stream.as_str());
@@ -574,13 +566,12 @@ fn tells_a_repetition(transaction: &Transaction, proof: &RecordKey) -> bool {
     })
 }
 
-/// True if this write creates the record. Then no parts exist whose lifetime would have to change.
+/// True if this write creates the record. Then the record has no parts yet whose lifetime would have to change.
 fn is_fresh(transaction: &Transaction, before: &[Write], key: &RecordKey) -> bool {
     let absent = transaction.guards.iter().any(|guard| matches!(guard, Guard::Absent(of) if of == key));
     absent && !before.iter().any(|write| matches!(write, Write::Put { key: of, .. } if of == key))
 }
 
-/// A name of a stream's field.
 pub(super) fn name_of(name: &[u8]) -> Arc<str> {
     String::from_utf8_lossy(name).into()
 }

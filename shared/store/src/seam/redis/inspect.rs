@@ -213,7 +213,6 @@ fn state_or_none(answer: RedisResult<Value>) -> RedisResult<StreamState> {
     }
 }
 
-/// The counts of a stream, from XINFO STREAM.
 fn stream_state(about: Value) -> StreamState {
     let about = list(about);
     let number = |name: &str| field(&about, name).as_ref().and_then(number_of).map_or(0, i64::unsigned_abs);
@@ -227,7 +226,6 @@ fn stream_state(about: Value) -> StreamState {
     }
 }
 
-/// The newest entry that our group has delivered, from XINFO GROUPS.
 fn delivered_by_group(groups: &Value) -> Option<String> {
     let groups = list(groups.clone()).into_iter().map(list);
     let ours =

@@ -17,13 +17,15 @@
 //!
 //! # The function
 //!
-//! A function is compiled once, when its library is loaded, whereas Redis sets up a script again for each call. The first
-//! client that finds the library missing loads it, on the server that has the shard: each primary of a cluster has its own
-//! libraries. Redis saves and replicates libraries, so they survive a restart or a failover. The name includes the text's
-//! digest, so several versions coexist during a rolling upgrade. Remove old ones with `FUNCTION DELETE`.
+//! A function is compiled once, when its library is loaded, whereas Redis sets up a script again for each call. The
+//! first client that finds the library missing loads it on the shard's server, because each primary of a cluster has
+//! its own libraries. Redis saves and replicates libraries, so they survive a restart or a failover.
 //!
-//! The Redis user needs `+fcall` and `+function|load`. If the server has no functions, refuses these commands, or lacks the
-//! memory to load the library, the same text runs as a script. This needs `+evalsha` and `+script|load`.
+//! The name includes the text's digest, so several versions coexist during a rolling upgrade. Remove old versions with
+//! `FUNCTION DELETE`.
+//!
+//! The Redis user needs `+fcall` and `+function|load`. If the server has no functions, refuses these commands, or lacks
+//! the memory to load the library, the same text runs as a script. Scripts need `+evalsha` and `+script|load`.
 
 mod encode;
 mod inspect;
@@ -53,12 +55,10 @@ pub(crate) use encode::CALLED;
 use encode::{Encoded, encode};
 pub(crate) use reply::COMMIT;
 
-/// The text of the function.
 pub(crate) const COMMIT_SOURCE: &str = include_str!("commit.lua");
 
 static FUNCTION: LazyLock<Function> = LazyLock::new(|| Function::new(COMMIT, COMMIT_SOURCE));
 
-/// The function that commits.
 pub(crate) fn function() -> &'static Function {
     &FUNCTION
 }
@@ -68,13 +68,14 @@ pub struct RedisStore {
     connection: Connection,
     prefix: Arc<str>,
     lease_ms: i64,
-    /// The epoch of the last commit, 0 before the first commit. An emptied server compares it with its own epoch.
+    /// The epoch of the last commit, or 0 before the first commit. A server that has lost its data compares this epoch
+    /// with its own.
     epoch: AtomicU64,
     idle: take::Idle,
     /// False if the last take of several queues found nothing left waiting. Then the next take blocks on all queues at
     /// once.
     has_backlog: AtomicBool,
-    /// Connections for durable commits: one for each kind of durability, since each kind waits.
+    /// The connections for durable commits: one for each kind of durability, because each wait blocks its connection.
     confirming: [Confirming; 2],
 }
 
@@ -85,8 +86,8 @@ impl std::fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// Shard `shard` of the Redis at `url`: one server, a primary behind sentinels, or a cluster. After a restart of the
-    /// server, no permit of [`tickfleet_core::Window::Held`] is granted for `lease_ms`.
+    /// Shard `shard` of the Redis at `url`: one server, a primary behind sentinels, or a cluster. After a restart of
+    /// the server, no permit of [`tickfleet_core::Window::Held`] is granted for `lease_ms`.
     ///
     /// # Errors
     /// [`StoreError::Url`].
@@ -114,14 +115,12 @@ impl RedisStore {
         }
     }
 
-    /// The same shard, with an observer of all commands.
     #[must_use]
     pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
         self.connection = self.connection.observed_by(observer);
         self
     }
 
-    /// The prefix of the shard's keys.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix

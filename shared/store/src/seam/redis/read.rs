@@ -11,7 +11,6 @@ use super::reply::{bytes, counter_state};
 use crate::script::reply::{into_text, number_of};
 use crate::seam::GROUP;
 
-/// The command of a query.
 pub(super) fn command(prefix: &str, query: &Query) -> Cmd {
     let key = |key: &dyn std::fmt::Display| format!("{prefix}{key}");
     let parts = |key: &dyn std::fmt::Display| format!("{prefix}parts:{key}");
@@ -56,8 +55,8 @@ fn pending(key: String) -> Cmd {
     cmd("XPENDING").arg(key).arg(GROUP).to_owned()
 }
 
-/// The value of a query. If a key has another type, or a stream has no group, it counts as absent. The guards of a
-/// transaction report such keys.
+/// A key of another type counts as absent, and so does a stream without a group. The guards of a transaction report
+/// such keys.
 pub(super) fn answer(query: &Query, reply: RedisResult<Reply>) -> Value {
     let reply = reply.unwrap_or(Reply::Nil);
     match query {
@@ -142,7 +141,6 @@ fn entry(reply: Reply) -> Option<(EntryId, Fields)> {
     Some((EntryId::new(id), fields))
 }
 
-/// The entries of a reply to XREADGROUP, by queue.
 pub(super) fn taken_entries(prefix: &str, reply: Reply) -> Vec<(StreamKey, Vec<(EntryId, Fields)>)> {
     let mut values = list(reply).into_iter();
     let mut found = Vec::new();

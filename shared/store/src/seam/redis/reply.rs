@@ -13,7 +13,6 @@ use crate::seam::{BatchResult, ShardState};
 /// The operation's name in errors and metrics.
 pub(crate) const COMMIT: &str = "commit";
 
-/// Reads the reply to a batch.
 pub(super) fn read(prefix: &str, encoded: &Encoded, reply: Value) -> Result<BatchResult, StoreError> {
     let Value::Array(values) = reply else { return Err(unexpected(COMMIT, &reply)) };
     let mut values = values.into_iter();
@@ -124,7 +123,6 @@ fn list(value: Value) -> Vec<Value> {
     }
 }
 
-/// A text as bytes. `None` for nil.
 pub(super) fn bytes(value: Value) -> Option<Bytes> {
     match value {
         Value::Nil => None,
@@ -133,11 +131,11 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
     }
 }
 
-/// Maximum amount by which shard time can be ahead of the server's clock, ms: 200 years, as in `commit.lua`. Beyond
-/// that, it is damaged.
+/// Maximum amount in milliseconds by which shard time can be ahead of the server's clock: 200 years, as in
+/// `commit.lua`. If shard time is further ahead, it is damaged.
 const AHEAD_MAX_MS: i64 = 6_311_520_000_000;
 
-/// The state of the shard from the fields `last_ms`, `state`, `steps` and `step_ms` of `meta`, which `commit.lua` writes.
+/// The shard's state from the fields `last_ms`, `state`, `steps` and `step_ms` of `meta`, which `commit.lua` writes.
 pub(super) fn vitals(clock_ms: i64, meta: &[Option<String>]) -> Vitals {
     let text = |at: usize| meta.get(at).and_then(Option::as_deref).unwrap_or_default();
     let mut state = text(1).split(' ');

@@ -14,10 +14,8 @@ use crate::script::reply::number_of;
 use crate::seam::{GROUP, TakeRequest, TakenEntry};
 use crate::{Connection, StoreError};
 
-/// Idle blocking connections.
 pub(super) type Idle = std::sync::Mutex<Vec<Blocking>>;
 
-/// A connection for blocking reads.
 pub(super) struct Blocking {
     connection: MultiplexedConnection,
     /// Maximum wait of reads on this connection.
@@ -165,14 +163,12 @@ async fn dial(connection: &Connection, wait: Duration) -> Result<Blocking, Store
     Ok(Blocking { connection: connection.dedicated(wait).await?, wait, moves })
 }
 
-/// The value of a named field in a reply to XINFO.
 pub(super) fn field(reply: &[Value], name: &str) -> Option<Value> {
     let is_it = |value: &Value| matches!(value, Value::BulkString(bytes) if bytes == name.as_bytes());
     let at = reply.iter().step_by(2).position(is_it)?;
     reply.get(at * 2 + 1).cloned()
 }
 
-/// The number of entries that our group holds, from XINFO GROUPS.
 pub(super) fn held_by_group(reply: Value) -> u64 {
     let groups = list(reply).into_iter().map(list);
     let ours =

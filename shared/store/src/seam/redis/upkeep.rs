@@ -61,8 +61,7 @@ impl RedisStore {
         Ok(consumers)
     }
 
-    /// Runs atomically on the server. Otherwise, entries that the consumer takes before its removal would be lost with
-    /// it.
+    /// Runs atomically on the server. Otherwise, entries that the consumer takes just before its removal would be lost.
     pub(super) async fn remove_idle(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
         let batch = self.commit_encoded(&encode_idle(&self.prefix, queue, consumer)).await?;
         Ok(batch.results.first().is_some_and(Result::is_ok))
@@ -102,8 +101,8 @@ impl RedisStore {
         Ok(newest.as_deref().and_then(entry_number).unwrap_or_default())
     }
 
-    /// Reads the groups before their pending entries: an entry that a group reads in between is newer than its
-    /// last-delivered ID.
+    /// Reads the groups first, and then their pending entries. An entry that a group takes in between is newer than the
+    /// group's last-delivered ID.
     pub(super) async fn acknowledged_by_groups(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
         let key = self.key(log);
         let mut ask = pipe();
@@ -131,8 +130,8 @@ impl RedisStore {
     }
 
     /// Entries are acknowledged and deleted in one step. So an entry is lost if it was delivered, still exists and is
-    /// not pending. XCLAIM skips an entry that a consumer took in the meantime, because its idle time is short. It also
-    /// skips an entry that was deleted.
+    /// not pending. XCLAIM skips an entry that a consumer took in the meantime, because the entry's idle time is short.
+    /// XCLAIM also skips a deleted entry.
     pub(super) async fn adopt_lost_entries(
         &self,
         queue: &StreamKey,
@@ -217,7 +216,7 @@ impl RedisStore {
     }
 }
 
-/// Escapes a text, so that as a pattern it matches only itself.
+/// Escapes a text. As a pattern, the result matches only the original text.
 pub(super) fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for character in text.chars() {

@@ -10,26 +10,19 @@ use tickfleet_model::TenantId;
 use crate::verbs::audit::Follower;
 use crate::{Store, StoreError};
 
-/// An event of an approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notice {
-    /// The ID of its entry.
     pub id: String,
-    /// Its fields by name.
     pub fields: BTreeMap<String, String>,
 }
 
-/// The result of [`Store::notices`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notices {
-    /// The undelivered events.
     Found {
-        /// Shard time, ms.
         now_ms: i64,
         /// The events of each tenant, the oldest first. Tenants are in the order of the request.
         of: Vec<Vec<Notice>>,
     },
-    /// Another process has the lease to deliver the events.
     Held,
 }
 

@@ -1,5 +1,3 @@
-//! Reads of approvals.
-
 use bytes::Bytes;
 use tickfleet_core::call::CallName;
 use tickfleet_core::call::approval::{Approval, ApprovalState, EXACT, key, waiting_of};
@@ -9,20 +7,16 @@ use tickfleet_model::{TenantId, limits};
 
 use crate::{Store, StoreError, TurnName};
 
-/// An approval as read from the store.
 #[derive(Debug, Clone)]
 pub struct ApprovalView {
-    /// Its ID.
     pub id: String,
-    /// Its record.
     pub record: Approval,
-    /// The exact arguments of the call, JSON. In lists, and after the approval has ended, this is `None` if the shown
+    /// The exact arguments of the call as JSON. In lists, and after the approval has ended, `None` means that the shown
     /// arguments are abridged.
     pub exact: Option<String>,
 }
 
 impl ApprovalView {
-    /// Reads a record, and its part [`EXACT`].
     fn read(id: &str, stored: &Bytes, exact: Option<&Bytes>) -> Option<Self> {
         let record: Approval = Stored::read(stored).ok()?.value;
         let exact = match exact {
@@ -33,16 +27,14 @@ impl ApprovalView {
     }
 }
 
-/// A consent that was used by a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsedConsent {
     /// The call's position in its turn.
     pub position: usize,
-    /// The approval.
     pub id: String,
-    /// The people who agreed.
     pub by: Vec<String>,
-    /// Changes of the arguments that the consent requires, JSON: pointer to value; empty without changes.
+    /// Changes of the arguments that the consent requires, as JSON from pointer to value. Empty if there are no
+    /// changes.
     pub narrowed: String,
 }
 
@@ -50,7 +42,7 @@ pub struct UsedConsent {
 const TENANTS_TOGETHER: usize = 1_000;
 
 impl Store {
-    /// One approval. `None` if it was never requested, or is no longer kept.
+    /// Returns `None` if the approval was never requested, or is no longer kept.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -76,8 +68,6 @@ impl Store {
         }))
     }
 
-    /// The approval with this ID, of any of these tenants.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn approval_of_any<'a>(
@@ -113,8 +103,8 @@ impl Store {
     }
 
     /// Like [`Self::approvals`], but only approvals with deadlines at or after `from_ms`. Skips the first `skip` of
-    /// them, and reads up to `count`. Also returns the number of approvals that were read; at the end it is less than
-    /// `count`.
+    /// these approvals, and reads up to `count`. Also returns the number of approvals that were read, which is less
+    /// than `count` at the end.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -6,15 +6,13 @@ use tickfleet_model::ConsumerId;
 
 use crate::{Store, StoreError};
 
-/// A process that follows a log.
 #[derive(Debug, Clone, Copy)]
 pub struct Follower<'a> {
     /// The name under which the position is stored. Only one process at a time follows under one name.
     pub name: &'a str,
-    /// The process.
     pub process: &'a ConsumerId,
-    /// Duration of the process's lease after its last checkpoint, ms. During the lease, no other process follows under
-    /// this name.
+    /// Duration of the process's lease after its last checkpoint. During the lease, no other process follows under this
+    /// name.
     pub lease_ms: u64,
 }
 
@@ -24,17 +22,14 @@ impl Follower<'_> {
     }
 }
 
-/// The result of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Checkpoint {
     /// The position is stored, and the process has the lease.
     Done {
-        /// Shard time, ms.
         now_ms: i64,
     },
     /// The stored position differs. Nothing was written.
     Stale {
-        /// Shard time, ms.
         now_ms: i64,
         /// The stored position; empty at the start.
         position: String,

@@ -6,7 +6,6 @@ use tickfleet_core::audit::statistics::{CountCalls, CountResult, Statistics, day
 
 use crate::{Store, StoreError};
 
-/// Counts per read.
 const READ_MAX: usize = 1_000;
 
 impl Store {

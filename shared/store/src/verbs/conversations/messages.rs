@@ -1,5 +1,3 @@
-//! Messages between agents.
-
 use tickfleet_core::conversation::{ReceiveMessages, SendMessage};
 pub use tickfleet_core::conversation::{ReceivedMessage, SendResult};
 use tickfleet_model::{AgentId, TenantId};
@@ -10,7 +8,7 @@ impl Store {
     /// Sends a message to agent `to`. A message with the same ID is sent only once.
     ///
     /// # Errors
-    /// [`StoreError`]; the same message may be sent again.
+    /// [`StoreError`]; the caller may send the same message again.
     pub async fn send_message(
         &self,
         tenant: &TenantId,
@@ -24,8 +22,8 @@ impl Store {
         Ok(self.decide(SendMessage { tenant, to, id: id.into(), text }).await?.result)
     }
 
-    /// The unread messages of an agent, oldest first, at most `count`. The call marks them as read. A repeated call
-    /// under the same name returns the same messages.
+    /// Returns at most `count` unread messages of an agent, oldest first, and marks them as read. A repeated call under
+    /// the same name returns the same messages.
     ///
     /// # Errors
     /// [`StoreError`]; the caller should repeat the call under the same name.

@@ -19,10 +19,8 @@ pub struct SessionRecord {
 }
 
 impl Store {
-    /// Adds a message to a session.
-    ///
     /// # Errors
-    /// [`StoreError`]; the same message may be added again.
+    /// [`StoreError`]; the caller may add the same message again.
     pub async fn add_message(
         &self,
         (tenant, session): (&TenantId, &SessionName),
@@ -38,8 +36,6 @@ impl Store {
         Ok(self.decide(AddMessage { tenant, session, agent, number, side, text }).await?.result)
     }
 
-    /// The messages of a session.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn session(&self, tenant: &TenantId, session: &SessionName) -> Result<SessionRecord, StoreError> {

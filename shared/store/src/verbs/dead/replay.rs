@@ -6,7 +6,6 @@ use tickfleet_core::turn::submit::{Inbound, Submit, Submitted};
 
 use crate::{Store, StoreError, Submission};
 
-/// A dead letter or failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadItemRef<'a> {
     /// A dead letter, by its entry in the dead log.
@@ -24,12 +23,9 @@ impl DeadItemRef<'_> {
     }
 }
 
-/// The result of a replay or drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandleResult {
-    /// The item was replayed or dropped.
     Ok,
-    /// The item is not (or no longer) in the log.
     Gone,
     /// An operator has already replayed or dropped the item.
     Again,
@@ -37,11 +33,9 @@ pub enum HandleResult {
     Duplicate,
     /// The ID belongs to another turn.
     Conflict,
-    /// The inbound stream is full.
     QueueFull,
     /// The inbox of the reply has too many unread replies.
     InboxFull,
-    /// The tenant has too many inboxes.
     TooManyInboxes,
     /// The store is short of memory.
     Pressure,
@@ -77,7 +71,7 @@ impl Store {
     /// Submits `new` in place of an item, and marks the item as handled. `entry` goes into the audit log.
     ///
     /// # Errors
-    /// [`StoreError`]; the replay may be repeated, and still submits only once.
+    /// [`StoreError`]; the caller may repeat the replay, which still submits only once.
     pub async fn replay(
         &self,
         item: DeadItemRef<'_>,

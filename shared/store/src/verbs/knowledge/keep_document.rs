@@ -1,5 +1,3 @@
-//! Documents of a tenant's knowledge base.
-
 pub use tickfleet_core::knowledge::KeepResult;
 use tickfleet_core::knowledge::{DropDocuments, KeepDocument};
 use tickfleet_model::knowledge::{Document, Passages};
@@ -12,7 +10,7 @@ impl Store {
     /// Stores a document, completely or not at all. Replaces a document with the same ID.
     ///
     /// # Errors
-    /// [`StoreError`]; the document may already be stored. The caller may repeat the call.
+    /// [`StoreError`]; the document is possibly stored already. The caller can repeat the call.
     pub async fn keep_document(
         &self,
         tenant: &TenantId,
@@ -26,7 +24,7 @@ impl Store {
     /// Removes documents, in bounded steps. Returns the number of removed documents.
     ///
     /// # Errors
-    /// [`StoreError`]; some documents may already be removed.
+    /// [`StoreError`]; some documents are possibly removed already.
     pub async fn drop_documents(&self, tenant: &TenantId, ids: &[String]) -> Result<u64, StoreError> {
         let mut removed = 0;
         for some in ids.chunks(limits::BATCH_ENTRIES_MAX) {

@@ -1,5 +1,3 @@
-//! Memories of an agent.
-
 pub use tickfleet_core::knowledge::RememberResult;
 use tickfleet_core::knowledge::{Forget, Remember};
 use tickfleet_model::knowledge::Memory;
@@ -11,7 +9,7 @@ impl Store {
     /// Adds a memory. A memory with the same ID is added only once.
     ///
     /// # Errors
-    /// [`StoreError`]; the memory may already be added. The caller may repeat the call.
+    /// [`StoreError`]; the memory is possibly added already. The caller can repeat the call.
     pub async fn remember(
         &self,
         tenant: &TenantId,
@@ -24,7 +22,7 @@ impl Store {
         Ok(self.decide(Remember { tenant, agent, memory }).await?.result)
     }
 
-    /// Removes memories. Returns the number of removed memories.
+    /// Returns the number of removed memories.
     ///
     /// # Errors
     /// [`StoreError`].

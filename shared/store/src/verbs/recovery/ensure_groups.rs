@@ -1,5 +1,3 @@
-//! Creates the missing queues of a shard.
-
 use tickfleet_core::settings::policy::{self, Policies};
 use tickfleet_core::{StreamKey, keys};
 use tickfleet_model::Priority;
@@ -7,8 +5,6 @@ use tickfleet_model::Priority;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Creates the inbound streams and the queues of workers, if they are missing.
-    ///
     /// # Errors
     /// [`StoreError::Shards`] if the data was written with another number of shards.
     pub async fn ensure_groups(&self) -> Result<(), StoreError> {
@@ -21,7 +17,6 @@ impl Store {
     }
 }
 
-/// The inbound streams, and the queues of workers.
 fn queues() -> Vec<StreamKey> {
     let of_workers = Priority::ALL.into_iter().flat_map(|priority| [keys::ready(priority), keys::suspect(priority)]);
     [keys::turns(), keys::tasks()].into_iter().chain(of_workers).collect()

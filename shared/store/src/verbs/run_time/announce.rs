@@ -5,17 +5,13 @@ use tickfleet_model::ConsumerId;
 
 use crate::{Store, StoreError};
 
-/// The result of the announcement of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnnounceResult {
-    /// The policy is in force.
     InForce {
-        /// Its generation.
         generation: u64,
     },
     /// The policy was in force before, and a scheduler decides by a newer policy.
     Older {
-        /// The generation in force.
         generation: u64,
         /// True if all schedulers that decide by the policy in force have stopped sending heartbeats, but may still
         /// run.
@@ -33,8 +29,8 @@ impl Store {
         Ok(policies.map(|policies| policies.in_force).filter(|digest| !digest.is_empty()))
     }
 
-    /// The generation of a policy. If the policy is not in force any more, its last generation. `None` if it was never
-    /// in force.
+    /// The generation of a policy, or its last generation if the policy is not in force any more. `None` if the policy
+    /// was never in force.
     ///
     /// # Errors
     /// [`StoreError`].

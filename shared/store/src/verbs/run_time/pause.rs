@@ -5,14 +5,11 @@ use tickfleet_model::policy::{Pause, Paused, PausedTool};
 
 use crate::{Store, StoreError};
 
-/// The result of a change of a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseResult {
-    /// The pause was changed.
     Ok,
     /// The pause already had the requested state.
     None,
-    /// There are too many pauses.
     Full,
 }
 

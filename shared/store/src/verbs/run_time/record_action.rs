@@ -5,8 +5,6 @@ use tickfleet_core::audit::Report;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Writes `entry` into the audit log.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn record_action(&self, entry: &str) -> Result<(), StoreError> {

@@ -1,5 +1,3 @@
-//! Counters of limits that an operator resets.
-
 use serde_json::{Map, Value};
 use tickfleet_core::CounterKey;
 pub use tickfleet_core::settings::reset::ResetCounter;

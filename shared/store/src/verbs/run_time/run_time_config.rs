@@ -13,7 +13,6 @@ use crate::{Store, StoreError};
 pub struct RunTimeConfig {
     /// Increases with every change of the settings. A decision based on older settings is refused.
     pub generation: u64,
-    /// Declared tenants.
     pub declared: BTreeMap<TenantId, TenantPolicy>,
     /// Unreadable declarations, each with the reason.
     pub unreadable: BTreeMap<TenantId, String>,

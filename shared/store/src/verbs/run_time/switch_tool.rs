@@ -1,5 +1,3 @@
-//! Tools that are disabled for all agents.
-
 use tickfleet_core::settings::{ChangeSetting, Origin, Setting, SettingResult};
 
 use crate::{Store, StoreError};

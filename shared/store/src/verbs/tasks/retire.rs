@@ -1,17 +1,14 @@
-//! Queues of external runtimes.
-
 use tickfleet_core::task::external::Retire;
 use tickfleet_core::{Query, StreamKey, Value, keys};
 use tickfleet_model::{AgentId, TenantId};
 
 use crate::{Store, StoreError};
 
-/// Maximum number of queues per read.
 const READ_MAX: usize = 100_000;
 
 impl Store {
-    /// Removes the queues of external runtimes that are empty and whose agent is not configured. Returns the number of
-    /// removed queues.
+    /// Removes each queue of an external runtime that is empty, if the queue's agent is not configured. Returns the
+    /// number of removed queues.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -32,7 +29,6 @@ impl Store {
     }
 }
 
-/// The tenant and agent of an external runtime's queue.
 fn owner(queue: &str) -> Option<(TenantId, AgentId)> {
     let (tenant, agent) = queue.strip_prefix("external:")?.split_once(':')?;
     Some((TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?))

@@ -1,5 +1,3 @@
-//! The history of a task that a model runs.
-
 use std::ops::Range;
 
 use tickfleet_core::task::step::{History, part};
@@ -8,12 +6,11 @@ use tickfleet_core::{Query, Value, keys};
 use crate::keys::TurnName;
 use crate::{Store, StoreError};
 
-/// Entries of a history per query.
 const PAGE: u64 = 32;
 
 impl Store {
-    /// The history of a task beginning with entry `from`, oldest first. Empty if the task has no history, or if its
-    /// retention has ended. Reads in pages, so that no reply is large.
+    /// The history of a task beginning with entry `from`, oldest first. Empty if the task has no history, or if the
+    /// history is no longer kept. Reads in pages, so that no reply is large.
     ///
     /// # Errors
     /// [`StoreError`].

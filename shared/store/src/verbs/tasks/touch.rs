@@ -1,5 +1,3 @@
-//! Heartbeats of external runtimes.
-
 use tickfleet_core::EntryId;
 use tickfleet_core::task::external::Touch;
 pub use tickfleet_core::task::external::Touched;

@@ -1,19 +1,14 @@
-//! Cancellation of turns and tasks.
-
 use tickfleet_core::task::cancel::{Cancel, Canceled};
 use tickfleet_core::turn::Turn;
 use tickfleet_core::{Query, Value, View};
 
 use crate::{Store, StoreError, TurnName};
 
-/// The result of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelResult {
-    /// The turn or task ends at once.
     Ok,
     /// A worker or runtime holds the turn or task: its current call ends first.
     Flagged,
-    /// The turn or task had already ended.
     Ended,
     /// The turn or task has not arrived yet. If it arrives within [`tickfleet_model::limits::EARLY_CANCEL_MS`], it ends
     /// without running.
@@ -26,10 +21,10 @@ pub enum CancelResult {
 
 impl Store {
     /// Cancels a turn or task and everything below it: turns under a task, delegated tasks, and everything below these
-    /// tasks. A scheduler ends them in steps.
+    /// tasks. A scheduler ends all of these in steps.
     ///
     /// # Errors
-    /// [`StoreError`]; the cancel may already be stored.
+    /// [`StoreError`]; the cancel is possibly stored already.
     pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<CancelResult, StoreError> {
         let bounds = self.bounds();
         let cancel = Cancel { name: name.clone(), reason: reason.to_owned(), above: None, bounds: &bounds };
@@ -46,7 +41,6 @@ impl Store {
         })
     }
 
-    /// Returns true if a consumer holds the slice of the turn in `view`.
     async fn is_held(&self, name: &TurnName, view: &View) -> Result<bool, StoreError> {
         let Ok(Some(turn)) = view.record::<Turn>(&name.record()) else { return Ok(false) };
         let Some(entry) = turn.out_entry() else { return Ok(false) };

@@ -9,16 +9,14 @@ use tickfleet_core::{EntryId, Guard, Query, Stored, StreamKey, Transaction, Valu
 
 use crate::{Store, StoreError, TurnName};
 
-/// Maximum number of lookups of a message. If its scheduler crashes during a lookup, the message moves to another
-/// entry.
+/// Maximum number of lookups of a message. If the message's scheduler crashes during a lookup, the message moves to
+/// another entry.
 const LOOKUPS_MAX: usize = 4;
 
-/// A message that no scheduler has decided yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndecidedMessage {
-    /// Its stream.
     pub from: Inbound,
-    /// The message, JSON.
+    /// JSON.
     pub message: String,
     /// True if the turn's name is derived from the entry.
     pub is_minted: bool,
@@ -52,11 +50,12 @@ impl Store {
     }
 
     /// The message of a turn or task that no scheduler has decided yet. A decision removes the entry and writes the
-    /// record in one transaction. So if a caller finds nothing here, and then reads the record, it misses no turn.
+    /// record in one transaction. So if a caller finds nothing here, and then reads the record, the caller misses no
+    /// turn.
     ///
-    /// Two messages are not found. If a message's ID is derived from its entry, it is not found after its scheduler has
-    /// crashed. If a task was added to the stream without [`Self::enqueue_task`], it is not found by the ID of its
-    /// producer.
+    /// Two kinds of messages are not found. If a message's ID is derived from its entry, the message is not found after
+    /// its scheduler has crashed. If a task was added to the stream without [`Self::enqueue_task`], the task is not
+    /// found by its producer's ID.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -120,7 +119,6 @@ fn text(fields: &Fields, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// The stream and the entry that a name is derived from.
 fn minted(name: &TurnName) -> Option<(Inbound, EntryId)> {
     let id = name.turn.as_str();
     let (from, entry) = match id.split_at_checked(1)? {

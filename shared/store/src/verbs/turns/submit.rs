@@ -1,5 +1,3 @@
-//! Submission of turns and tasks.
-
 use bytes::Bytes;
 use tickfleet_core::Receipt;
 use tickfleet_core::turn::submit::{Inbound, Submit, Submitted as Decided};
@@ -8,25 +6,20 @@ use tickfleet_model::{InboxName, TenantId, TurnId};
 use crate::seam::RunError;
 use crate::{Store, StoreError};
 
-/// A turn or task to be submitted.
 #[derive(Debug, Clone)]
 pub struct Submission {
-    /// The tenant.
     pub tenant: TenantId,
     /// The producer's ID for the turn or task. It makes the submission idempotent.
     pub turn: Option<TurnId>,
-    /// Digest of the content.
     pub digest: String,
     /// The inbox for the reply. If the inbox has too many unread replies, the submission is refused.
     pub reply_to: Option<InboxName>,
-    /// The message, JSON.
+    /// JSON.
     pub payload: Bytes,
 }
 
-/// The result of a submission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submitted {
-    /// The message is on the inbound stream.
     Accepted {
         /// The message's entry. If the turn has no ID, its ID is derived from the entry.
         entry: String,
@@ -49,7 +42,7 @@ impl Store {
     /// Submits a batch of turns. Returns one result for each turn, in order.
     ///
     /// # Errors
-    /// [`StoreError`]. The same batch may be submitted again if its turns have IDs.
+    /// [`StoreError`]. The caller may submit the same batch again if its turns have IDs.
     pub async fn submit(&self, turns: &[Submission]) -> Result<Vec<Result<Submitted, StoreError>>, StoreError> {
         let bounds = self.inbound_bounds(Inbound::Turns).await?;
         let submits: Vec<Submit<'_>> = turns
@@ -67,10 +60,10 @@ impl Store {
     }
 
     /// Submits a message for the `tasks` stream. A scheduler validates the message before an agent receives it. If the
-    /// ID was already used for other content, the scheduler's reply reports that.
+    /// ID was already used for other content, the scheduler's reply reports the conflict.
     ///
     /// # Errors
-    /// [`StoreError`]. The same task may be submitted again if it has an ID.
+    /// [`StoreError`]. The caller may submit the same task again if it has an ID.
     pub async fn enqueue_task(&self, task: &Submission) -> Result<Submitted, StoreError> {
         let bounds = self.inbound_bounds(Inbound::Tasks).await?;
         let submit = |given| Submit {

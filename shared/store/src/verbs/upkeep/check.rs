@@ -19,15 +19,12 @@ const PAGE: usize = 128;
 /// A fault is reported only if this many consecutive checks find it. Reads are not isolated, so one check may see two
 /// states of a turn.
 const LOOKS: usize = 3;
-/// Maximum number of faults in a report.
 const FAULTS_MAX: usize = 1_000;
 /// Maximum number of unfinished turns for which the counters of tenants are compared.
 const COUNTED_MAX: usize = 200_000;
 
-/// The kind of a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FaultKind {
-    /// A fault that the core found.
     Found(Fault),
     /// The counters of a tenant differ from the sums over its records.
     TenantMiscounted {
@@ -36,9 +33,7 @@ pub enum FaultKind {
         /// The tenant's counters.
         stored: TenantCounts,
     },
-    /// A record cannot be read.
     Unreadable {
-        /// Why.
         why: String,
     },
 }
@@ -55,25 +50,20 @@ impl FaultKind {
     }
 }
 
-/// A fault and its subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultFound {
-    /// The fault.
     pub kind: FaultKind,
     /// The turn, counter, consumer, worker, tenant or record.
     pub subject: String,
-    /// True if it was repaired.
     pub repaired: bool,
 }
 
-/// The report of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardCheck {
     /// The first faults, at most `FAULTS_MAX`.
     pub faults: Vec<FaultFound>,
     /// Number of faults that are not in `faults`.
     pub more: usize,
-    /// Number of subjects that were checked.
     pub checked: usize,
     /// True if the counters of all tenants were compared. False if there were too many unfinished turns, or if turns of
     /// a tenant changed during the comparison.
@@ -87,7 +77,6 @@ fn is_faulty((_, found): &(Subject, CheckResult)) -> bool {
     found.as_ref().map_or(true, |faults| !faults.is_empty())
 }
 
-/// The unfinished turns of a tenant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Sums {
     counts: TenantCounts,
@@ -104,7 +93,6 @@ impl Sums {
     }
 }
 
-/// A check under way.
 struct Checker<'a> {
     store: &'a Store,
     repair: bool,
@@ -144,7 +132,6 @@ impl Store {
         Ok(checker.report)
     }
 
-    /// The unfinished turns of these names. `None` for an unreadable record.
     async fn turns_of(&self, names: &[TurnName]) -> Result<Vec<(TurnName, Option<Stored<Turn>>)>, StoreError> {
         let queries: Vec<Query> = names.iter().map(|name| Query::Record(name.record())).collect();
         let found = self.values(&queries).await?;
@@ -159,7 +146,6 @@ impl Store {
         Ok(turns)
     }
 
-    /// The values of a tenant's counters.
     async fn tenant_counts(&self, tenant: &TenantId) -> Result<TenantCounts, StoreError> {
         Ok(self.evaluate(&mut View::default(), |view, _| TenantCounts::stored(tenant, view)).await?)
     }
@@ -310,8 +296,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks a page of subjects several times, and reports the faults that every check found. With `repair`, repairs
-    /// them.
+    /// Checks a page of subjects several times, and reports the faults that every check found. With `repair`, also
+    /// repairs these faults.
     async fn check_page(&mut self, subjects: &[Subject]) -> Result<(), StoreError> {
         let found = self.check_subjects(subjects, false).await?;
         let mut faulty: Vec<(Subject, CheckResult)> = subjects.iter().cloned().zip(found).filter(is_faulty).collect();
@@ -340,7 +326,6 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The faults of each subject, or why its record cannot be read.
     async fn check_subjects(&self, subjects: &[Subject], repair: bool) -> Result<Vec<CheckResult>, StoreError> {
         let checks: Vec<Check> =
             subjects.iter().map(|subject| Check { subject: subject.clone(), mend: repair }).collect();

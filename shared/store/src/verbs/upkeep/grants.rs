@@ -6,8 +6,6 @@ use tickfleet_core::{Query, Value};
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Reads the encrypted grant that is stored under `id`.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn kept_grant(&self, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
@@ -17,8 +15,6 @@ impl Store {
         }
     }
 
-    /// Stores an encrypted grant for `ttl_ms`.
-    ///
     /// # Errors
     /// [`StoreError`].
     pub async fn keep_grant(&self, id: &str, sealed: &[u8], ttl_ms: u64) -> Result<(), StoreError> {
@@ -27,7 +23,7 @@ impl Store {
         Ok(())
     }
 
-    /// Requests the right to renew a grant, which expires after `lease_ms`. Returns false if another worker has the
+    /// Requests the right to renew a grant. The right expires after `lease_ms`. Returns false if another worker has the
     /// right.
     ///
     /// # Errors

@@ -18,19 +18,16 @@ const PER_TRANSACTION: usize = 250;
 /// Pause between two transactions, so that a fleet of thousands of agents does not block the store.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
-/// The definitions of a set of tools.
 #[derive(Debug, Clone)]
 pub struct ToolList {
-    /// Its identity: a digest of its tools.
+    /// A digest of the list's tools.
     pub digest: String,
-    /// The definitions in the shared form, JSON.
+    /// The definitions in the shared format, as JSON.
     pub json: Arc<str>,
 }
 
-/// The lists of a shard, and the agents of each list.
 #[derive(Debug, Clone, Default)]
 pub struct ToolLists {
-    /// Each list once.
     pub lists: Vec<ToolList>,
     /// Tenant, agent and the digest of the agent's list.
     pub agents: Vec<(TenantId, AgentId, String)>,
@@ -59,7 +56,8 @@ impl Store {
         Ok(mark.map(|ListsMark { fingerprint, left_out }| ToolListsMark { fingerprint, left_out }))
     }
 
-    /// Reads the list of one agent in the shared format. `None` if no worker has written a list, or if it has expired.
+    /// Reads the list of one agent in the shared format. `None` if no worker has written a list, or if the list has
+    /// expired.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -83,11 +81,11 @@ impl Store {
         }
     }
 
-    /// Writes `lists`, which expire after `ttl_ms`. Then writes `fingerprint`, which expires after `fresh_ms`. After it
-    /// has expired, a worker writes the lists again.
+    /// Writes `lists`, which expire after `ttl_ms`. Then writes `fingerprint`, which expires after `fresh_ms`. Once the
+    /// fingerprint has expired, a worker writes the lists again.
     ///
     /// # Errors
-    /// [`StoreError`]; some lists may already be written.
+    /// [`StoreError`]; some lists are possibly written already.
     pub async fn write_tool_lists(
         &self,
         fingerprint: &str,

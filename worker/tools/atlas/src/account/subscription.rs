@@ -150,7 +150,6 @@ pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTo
     .answers_by_agent()
 }
 
-/// Returns today's model usage and the stored bytes.
 async fn counted(store: &Store, context: &CallContext, today_ms: i64) -> Result<(Used, KnowledgeState), ToolError> {
     let away = |error: StoreError| ToolError::Transient(error.to_string());
     let today = store.usage(&context.tenant, &[today_ms]).await.map_err(away)?;
@@ -213,8 +212,8 @@ fn subscription(
     })
 }
 
-/// Returns the tenant's lowest daily limit. Only enforced limits count that apply to all agents of the tenant together.
-/// `amount` returns the number of a bound, if the bound has the wanted kind.
+/// Returns the tenant's lowest daily limit, from the enforced limits that apply to all agents of the tenant together.
+/// `amount` returns the number of a bound, or `None` if the bound has another kind.
 fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option<u64> {
     let is_of_all = |limit: &&Limit| {
         limit.mode == LimitMode::Enforce
@@ -226,7 +225,7 @@ fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option
     all.filter_map(|limit| amount(&caller.tenant.limit(limit).bound)).min()
 }
 
-/// Returns the limits that count calls of this agent. If the tenant has its own numbers, they are used.
+/// Returns the limits that count calls of this agent. The tenant's own numbers replace the general ones.
 fn rows(caller: &Caller, context: &CallContext) -> Vec<Row> {
     let tenant = &caller.tenant;
     let all = caller.active.policy.limits.iter();

@@ -20,9 +20,8 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{Caller, caller, standing};
 
-/// Maximum members in a response.
 const MEMBERS_MAX: usize = 500;
-/// An agent is active if it made a call within this time, in ms.
+/// An agent is active if one of its calls was admitted within this time.
 const ACTIVE_MS: i64 = 86_400_000;
 
 #[derive(Deserialize, JsonSchema)]

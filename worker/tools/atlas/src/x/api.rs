@@ -19,7 +19,6 @@ const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum bytes of X's own message in an error message.
 const SAID_BYTES_MAX: usize = 600;
 
-/// Access to X with one account.
 #[derive(Debug, Clone)]
 pub(super) struct Api {
     base: Url,
@@ -35,7 +34,7 @@ pub(super) struct ApiRequest {
     pub(super) query: Vec<(&'static str, String)>,
     /// The body and its content type.
     pub(super) body: Option<(Bytes, String)>,
-    /// True if the request itself is the effect. If its response is lost, the outcome is unknown.
+    /// True if the request itself is the effect. The outcome is then unknown if the response is lost.
     pub(super) is_effect: bool,
 }
 
@@ -53,7 +52,7 @@ impl ApiRequest {
         Self::post(path, Bytes::from(body.to_string()), "application/json")
     }
 
-    /// Makes the error for a request whose response was lost. If the request is the effect, its outcome is unknown.
+    /// If the request is the effect, its outcome is unknown, because the response was lost.
     fn lost(&self, message: String) -> ToolError {
         self.lost_for(message, None)
     }

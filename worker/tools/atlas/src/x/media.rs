@@ -1,4 +1,4 @@
-//! Pictures and videos for a post, fetched from their addresses. A model chooses the addresses. Therefore they are
+//! Pictures and videos for a post, fetched from their addresses. A model chooses the addresses. Media are therefore
 //! fetched under a separate guard and without redirects, and the content must match the declared type.
 
 use std::sync::Arc;
@@ -13,14 +13,12 @@ use tickfleet_tools_http::{Client, Request, SendError};
 const HEAD_BYTES: usize = 16;
 const MIB: u64 = 1024 * 1024;
 
-/// Fetches media.
 #[derive(Debug, Clone)]
 pub(super) struct MediaFetcher(Arc<Client>);
 
 /// A kind of media that X accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MediaKind {
-    /// The media type.
     pub(super) mime: &'static str,
     /// X's name for the use of the media.
     pub(super) category: &'static str,
@@ -42,7 +40,7 @@ const fn video(mime: &'static str) -> MediaKind {
 const GIF: MediaKind = MediaKind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
 
 impl MediaKind {
-    /// Recognizes the kind from the first bytes. `None` if X does not accept the media.
+    /// `None` if X does not accept the media.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         match head {
             [0xff, 0xd8, 0xff, ..] => Some(picture("image/jpeg")),
@@ -119,7 +117,6 @@ impl MediaFetcher {
     }
 }
 
-/// Returns a content type without its parameters.
 fn plain(kind: &str) -> String {
     kind.split(';').next().unwrap_or_default().trim().chars().take(80).collect::<String>().to_ascii_lowercase()
 }
@@ -132,13 +129,13 @@ fn agrees(declared_type: &str, mime: &str) -> bool {
         || family(declared_type) == family(mime)
 }
 
-/// Makes the error for a failure that may be transient. Nothing was posted.
+/// Nothing was posted, and a retry may succeed.
 fn passing(name: &str, why: &str) -> ToolError {
     ToolError::NotExecuted { message: format!("{name} could not be fetched: {why}."), retry_after: None }
 }
 
 impl Media {
-    /// Returns the next piece of `size` bytes. The last piece may be shorter. Then returns `None`.
+    /// Returns the next piece of `size` bytes. The last piece may be shorter. After the last piece, returns `None`.
     ///
     /// # Errors
     /// [`ToolError`] if the media is too large, or the connection to its server was lost.
@@ -148,7 +145,7 @@ impl Media {
         Ok((size > 0).then(|| self.here.split_to(size).freeze()))
     }
 
-    /// Reads more bytes. Returns false at the end of the media.
+    /// Returns false at the end of the media.
     async fn more(&mut self) -> Result<bool, ToolError> {
         let chunk = self.response.chunk().await;
         let Some(chunk) = chunk.map_err(|_| passing(&self.name, "its server went away in the middle"))? else {

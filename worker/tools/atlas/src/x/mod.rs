@@ -44,7 +44,7 @@ pub(crate) fn all(home: &Store, environment: &Environment) -> Result<[TypedTool;
     let guard = guard(environment, "TICKFLEET_ALLOW_PRIVATE")?;
     guard.check(&base).map_err(|refused| format!("X_BASE_URL: {refused}"))?;
     let client = |guard: Guard| Client::new(guard, true, CONNECT_TIMEOUT).map(Arc::new);
-    // Services may use private addresses. A model must not reach these through the addresses of media.
+    // Services may have private addresses. A model must not reach such services through the addresses of media.
     let fetcher = MediaFetcher::new(client(self::guard(environment, "X_MEDIA_ALLOW_PRIVATE")?)?);
     let client = client(guard)?;
     let sign_in = SignIn::new(&base, &client, home, environment)?.map(Arc::new);

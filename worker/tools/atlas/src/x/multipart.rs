@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-/// Returns a body and its content type. The fields are constants, so they need no escaping.
+/// The fields are constants, so they need no escaping.
 pub(super) fn form(fields: &[(&str, &str)], file: &[u8]) -> (Bytes, String) {
     let boundary = boundary(file);
     let mut body = Vec::with_capacity(file.len() + 1024);

@@ -1,5 +1,5 @@
-//! `post_to_x`: uploads the media, then creates the post. Creating the post is the only effect. A failure before that
-//! is certainly not executed. If a failure occurs after the request for the post was sent, the outcome is unknown.
+//! `post_to_x`: uploads the media, then creates the post. Creating the post is the only effect. A failure before the
+//! request for the post is reported as not executed. A failure after that request has an unknown outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,8 @@ use super::api::{Api, ApiRequest};
 use super::media::MediaFetcher;
 use super::upload::upload;
 
-/// Maximum pictures in one post.
 const MEDIA_MAX: usize = 4;
-/// Maximum bytes of an address.
 const ADDRESS_BYTES_MAX: usize = 2_048;
-/// Maximum characters of a post.
 const CONTENT_CHARS_MAX: usize = 280;
 /// Time limits of the whole call, and of all steps before the post. The second limit is shorter, so that a timeout
 /// before the post is reported as not executed. A timeout of the whole call is reported as an unknown outcome. A
@@ -65,7 +62,6 @@ struct Metrics {
     quotes: u64,
 }
 
-/// Makes the tool for this account.
 pub(super) fn post_to_x(api: Api, fetcher: MediaFetcher) -> TypedTool {
     let uploads = Arc::new(Semaphore::new(UPLOADS_MAX));
     TypedTool::new(
@@ -123,7 +119,7 @@ async fn media(
     Ok(ids)
 }
 
-/// Creates the post with one request. This request is the effect (docs.x.com, Create Post).
+/// This request is the effect (docs.x.com, Create Post).
 async fn publish(api: &Api, context: &CallContext, content: &str, media: &[String]) -> Result<Posted, ToolError> {
     let mut body = json!({ "text": content });
     if !media.is_empty() {

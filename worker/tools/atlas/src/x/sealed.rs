@@ -19,7 +19,7 @@ pub(super) struct StoredGrant {
     pub(super) access: String,
     /// The refresh token for the next request.
     pub(super) refresh: String,
-    /// The time until which the access token is used, in ms of the clock of the shard that stores the grant.
+    /// The end of the access token's use, in milliseconds of the clock of the shard that stores the grant.
     pub(super) good_until_ms: i64,
     /// The number of the grant. Each new grant has a higher number.
     pub(super) number: u64,
@@ -63,7 +63,7 @@ impl Seal {
         Ok([nonce.as_slice(), &text].concat())
     }
 
-    /// Decrypts a grant. `None` if this seal did not encrypt it, or if it was changed after the encryption.
+    /// Decrypts a grant. `None` if another seal encrypted the data, or if the data was changed later.
     pub(super) fn open(&self, sealed: &[u8]) -> Option<StoredGrant> {
         if sealed.len() > SEALED_BYTES_MAX {
             return None;

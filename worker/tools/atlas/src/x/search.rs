@@ -12,7 +12,6 @@ use super::api::{Api, ApiRequest};
 
 /// Time limit of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum characters of a query.
 const QUERY_CHARS_MAX: usize = 512;
 /// The smallest and the largest number of results that X supports.
 const RESULTS: (u32, u32) = (10, 100);
@@ -104,7 +103,6 @@ struct SearchMeta {
     next_token: Option<String>,
 }
 
-/// Makes the tool for this account.
 pub(super) fn search_x(api: Api) -> TypedTool {
     TypedTool::new(
         "search_x",

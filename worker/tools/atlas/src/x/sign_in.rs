@@ -1,6 +1,7 @@
 //! Tokens of X: fixed tokens, and OAuth 2.0 with a refresh token (docs.x.com, OAuth 2.0; scope `offline.access`). X's
 //! access tokens are valid for two hours, and each refresh token can be used once. Therefore only one worker at a time
-//! requests a new grant. It stores the next refresh token in Redis, encrypted, before the new access token is used.
+//! requests a new grant. Before this worker uses the new access token, it stores the next refresh token in Redis,
+//! encrypted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use super::sealed::{Seal, StoredGrant};
 /// How long one worker has the exclusive right to request the next grant. This is longer than a request takes. If a
 /// request fails, no worker requests a grant until this time is over.
 const RENEWAL_MS: u64 = 20_000;
-/// Time limit of one sign-in.
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval and maximum number of the checks of a call that waits for another worker's grant.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -47,12 +47,11 @@ impl fmt::Debug for Account {
 }
 
 impl Account {
-    /// Returns the account that posts.
     pub(super) fn of_user(sign_in: Option<Arc<SignIn>>) -> Self {
         sign_in.map_or(Self::Fixed("X_USER_TOKEN"), Self::SignedIn)
     }
 
-    /// Returns the account that reads. If the app has a token, it is the app itself, otherwise the user.
+    /// Returns the account that reads: the app if it has a token, otherwise the user.
     pub(super) fn of_reader(sign_in: Option<Arc<SignIn>>, environment: &Environment) -> Self {
         let is_set = |name: &str| environment.get(name).is_some();
         match sign_in {
@@ -135,7 +134,7 @@ impl SignIn {
     }
 
     /// Returns a valid token other than `refused`. Runs in a separate task that continues if the call is dropped. X may
-    /// already have replaced the refresh token at that time, so the new one must be stored.
+    /// already have replaced the refresh token by then, and the new token must be stored.
     async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
         let this = Arc::clone(self);
         let refused = refused.cloned();
@@ -220,7 +219,7 @@ fn away(error: StoreError) -> ToolError {
     not_signed_in(&error.to_string(), None)
 }
 
-/// Makes the error for a failed sign-in. The tool's own request was not sent, so a retry repeats nothing.
+/// The tool's own request was not sent, so a retry repeats nothing.
 fn not_signed_in(why: &str, retry_after: Option<Duration>) -> ToolError {
     ToolError::NotExecuted { message: format!("The tool could not sign in to X: {why}."), retry_after }
 }

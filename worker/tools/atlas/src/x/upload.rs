@@ -66,7 +66,7 @@ async fn finished(api: &Api, context: &CallContext, id: String, mut answer: Valu
     }
 }
 
-/// Returns X's id from a response: up to 19 digits. The id is validated because it becomes part of addresses.
+/// X's ids have up to 19 digits. The id is validated because it becomes part of addresses.
 fn id_of(answer: &Value) -> Result<String, ToolError> {
     let id = answer.pointer("/data/id").and_then(Value::as_str);
     let sound = |id: &&str| (1..=19).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_digit());

@@ -17,9 +17,7 @@ pub(super) const PROBLEMS_MAX: usize = 5;
 const QUOTED_BYTES_MAX: usize = 80;
 /// Maximum bytes of a list of values or names in a message. Further entries are only counted.
 const LISTED_BYTES_MAX: usize = 320;
-/// Maximum bytes of one problem's text.
 const PROBLEM_BYTES_MAX: usize = 640;
-/// Maximum bytes of a problem's path.
 const PATH_BYTES_MAX: usize = 300;
 /// Maximum number of alternatives whose requirements a message lists.
 const ALTERNATIVES_MAX: usize = 3;
@@ -31,9 +29,9 @@ pub(super) struct CheckedValueName {
     /// The verb after `whole`: `are` or `is`.
     pub(super) is: &'static str,
     part: &'static str,
-    /// The words for a missing part, singular and plural.
+    /// Singular and plural.
     missing: [&'static str; 2],
-    /// The words for an unknown part, singular and plural.
+    /// Singular and plural.
     unknown: [&'static str; 2],
     pub(super) bytes_max: usize,
     /// True if messages quote the value that was found. Results are not quoted, because a withheld result must not
@@ -188,7 +186,6 @@ fn message(error: &ValidationError<'_>, path: &str, names: &[String], subject: &
     }
 }
 
-/// Describes the unknown members of the object at `path`, each with the name that was probably meant.
 fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &CheckedValueName) -> String {
     // Names are suggested only at the top level: the schema's names below that level are not collected.
     let names = if path.is_empty() { names } else { &[] };
@@ -279,7 +276,7 @@ fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
     }
 }
 
-/// Returns the first error of each alternative, so that a model can choose one.
+/// Returns the first error of each alternative, so that a model can choose an alternative.
 fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> String {
     let wish = |error: &ValidationError<'_>| {
         let here = error.instance_path().as_str();
@@ -300,14 +297,14 @@ fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> Str
     format!("fits none of the allowed forms ({shown}{more})")
 }
 
-/// Explains what is wrong with a schema, from an error of the meta-schema's validator.
+/// `error` comes from the meta-schema's validator.
 pub(super) fn of_schema(error: &ValidationError<'_>) -> String {
     let words = expected(error).map(|expected| format!("{} {expected}", quoted(error.instance())));
     wording::cut(&words.unwrap_or_else(|| error.masked().to_string()), PROBLEM_BYTES_MAX)
 }
 
-/// Describes a value that a message reports as found. If the argument's name marks it as a secret, only the kind of
-/// value is given, because messages are read and stored in more places than arguments. Null and booleans are shown.
+/// Describes a value that a message reports as found. If the argument's name marks a secret, only the kind of value is
+/// given: messages reach more places than arguments. Null and booleans are shown.
 pub fn found(path: &str, value: &Value) -> String {
     let secret = is_secret(path);
     match value {
@@ -328,7 +325,7 @@ pub(super) fn quoted(value: &Value) -> String {
     quoted_up_to(value, QUOTED_BYTES_MAX)
 }
 
-/// Quotes a value for a message. A long string is cut before it is serialized, so a large argument costs little.
+/// A long string is cut before it is serialized, so a large argument costs little.
 fn quoted_up_to(value: &Value, bytes_max: usize) -> String {
     match value {
         Value::String(text) => wording::cut(&Value::from(wording::cut(text, bytes_max)).to_string(), bytes_max),
@@ -342,7 +339,7 @@ fn listed_names(names: &[String]) -> String {
     listed(names.iter().map(|name| format!("'{}'", wording::cut(name, QUOTED_BYTES_MAX))), LISTED_BYTES_MAX)
 }
 
-/// Joins values or names with commas. Entries beyond `bytes_max` are only counted.
+/// Entries beyond `bytes_max` are only counted.
 fn listed(items: impl Iterator<Item = String>, bytes_max: usize) -> String {
     let mut text = String::new();
     let mut left_out = 0usize;

@@ -14,7 +14,6 @@ const HOPS_MAX: usize = 16;
 /// Maximum number of schemas considered for one value.
 const SCHEMAS_MAX: usize = 256;
 
-/// Returns true if any part of a schema declares an integer type.
 pub(super) fn are_declared(schema: &Schema) -> bool {
     match schema {
         Schema::Object(members) => members
@@ -117,7 +116,7 @@ fn applying<'a>(schemas: &[&'a Schema], root: &'a Schema) -> Vec<&'a Schema> {
     found
 }
 
-/// Returns the schemas of the member `name`. `schemas` apply to the object that contains the member.
+/// `schemas` apply to the object that contains the member.
 fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let declared = schema.get("properties").and_then(|properties| properties.get(name));
@@ -126,7 +125,7 @@ fn of_member<'a>(schemas: &[&'a Schema], name: &str) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// Returns the schemas of the item at `index`. `schemas` apply to the list that contains the item.
+/// `schemas` apply to the list that contains the item.
 fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     let of_one = |schema: &&'a Schema| {
         let items = schema.get("items");
@@ -137,7 +136,8 @@ fn of_item<'a>(schemas: &[&'a Schema], index: usize) -> Vec<&'a Schema> {
     schemas.iter().filter_map(of_one).collect()
 }
 
-/// Converts a whole number to an integer. `None` if it is already an integer, is not whole, or has too many digits.
+/// Converts a whole number to an integer. `None` if the number is already an integer, is not whole, or has too many
+/// digits.
 fn whole(text: &str) -> Option<String> {
     let (number, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));

@@ -45,7 +45,6 @@ impl From<serde_json::Error> for NotJson {
     }
 }
 
-/// Replaces numbers beyond the range of a float with the largest or smallest float.
 fn comparable(text: &str) -> Cow<'_, str> {
     const LARGEST: &str = "1.7976931348623157e308";
     replace_beyond(text, |number| if number.starts_with('-') { format!("-{LARGEST}") } else { LARGEST.to_owned() })
@@ -74,7 +73,7 @@ impl fmt::Display for ValuePath<'_> {
 struct Bounded<'a> {
     at: ValuePath<'a>,
     depth: usize,
-    /// The number of values that may still follow.
+    /// The number of further values that are allowed.
     left: &'a Cell<usize>,
 }
 

@@ -12,14 +12,14 @@ const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 /// not checked here.
 const STEPS_BACK_MAX: usize = 10_000;
 
-/// The warning about a pattern that no available engine supports, as a predicate. The subject is the schema.
+/// The warning about a pattern that no available engine supports. The text completes a sentence that begins with `the
+/// schema`.
 pub(super) const LEFT_TO_THE_TOOL: &str =
     "has a pattern that cannot be read here: it is not checked, and left to the tool";
 
 /// Keywords whose values are data, not schemas.
 const DATA: [&str; 5] = ["const", "enum", "default", "examples", "example"];
 
-/// Returns the options with which `schema` is compiled.
 pub(super) fn engine(schema: &Value) -> ValidationOptions<'static> {
     let patterns = PatternOptions::fancy_regex()
         .backtrack_limit(STEPS_BACK_MAX)
@@ -39,7 +39,7 @@ pub(super) fn without_unread(schema: &Value) -> Option<(Value, Vec<String>)> {
 }
 
 /// Escapes each hyphen next to a class escape. In ECMA 262, `[\w-.]` matches a word character, a hyphen or a dot. Other
-/// engines reject it as an invalid range.
+/// engines reject this range as invalid.
 fn literal_hyphens(pattern: &str) -> String {
     let is_class = |escape: Option<&char>| escape.is_some_and(|escape| "dDsSwW".contains(*escape));
     let mut text = String::with_capacity(pattern.len() + 8);

@@ -3,8 +3,8 @@
 //! A short schema can require exponential work: for example, definitions that each use the previous one twice. Like a
 //! validator, this check follows every `$ref`. It rejects a schema if this walk does not end within a bound.
 //!
-//! Some subschemas apply to every item of a list or to every member of an object. They cost their work once per part of
-//! the instance, so their bound is lower, and patterns and lists of values have extra weight.
+//! Some subschemas apply to every item of a list or to every member of an object. Their work is repeated for each part
+//! of the instance. Their bound is therefore lower, and patterns and lists of values have extra weight.
 
 use std::collections::HashMap;
 
@@ -32,7 +32,6 @@ enum Step {
 }
 
 impl Step {
-    /// Returns true if the step can lead to many parts.
     const fn repeats(&self) -> bool {
         matches!(self, Self::AnyMember | Self::AnyItem)
     }
@@ -70,11 +69,12 @@ pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
 struct Walk<'a> {
     root: &'a Value,
     met: usize,
-    /// The references that the walk is inside of: target, and the number of steps when the reference was followed.
+    /// References that the walk has followed and not left. Each has its target and the length of `steps` when it was
+    /// followed.
     open: Vec<(&'a str, usize)>,
     /// The steps from the root to the current place.
     steps: Vec<Step>,
-    /// Uses of an open reference inside itself: target, and the steps since the reference was followed.
+    /// Recursive uses of open references. Each has its target and the steps since the reference was followed.
     returns: Vec<(&'a str, Vec<Step>)>,
     /// The weight for each repeated part, by the steps that lead to the part.
     weights: HashMap<Vec<Step>, usize>,
@@ -157,7 +157,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Walks each part of a keyword at its own place.
     fn each<Name: ToString>(
         &mut self,
         keyword: &str,
@@ -205,8 +204,8 @@ impl<'a> Walk<'a> {
         walked
     }
 
-    /// Handles a definition that uses itself. If it applies itself once per part of the instance, the work is linear.
-    /// If it applies itself twice, the work is exponential in the instance's depth.
+    /// Handles a definition that uses itself. If the definition applies itself once per part of the instance, the work
+    /// is linear. If it does so twice, the work is exponential in the instance's depth.
     fn back(&mut self, target: &'a str, opened_at: usize) -> Result<(), String> {
         let since = self.steps[opened_at..].to_vec();
         if since.is_empty() {
@@ -230,7 +229,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Decodes a JSON pointer. In a URI fragment, the pointer may be percent-encoded.
+/// In a URI fragment, a JSON pointer may be percent-encoded.
 pub(super) fn percent_decoded(pointer: &str) -> String {
     let bytes = pointer.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

@@ -16,7 +16,6 @@ struct SchemaSearch<'a> {
 }
 
 impl SchemaSearch<'_> {
-    /// Checks the schema of a required member.
     fn required(&self, schema: &Value, at: String, depth: usize) -> Option<(String, String)> {
         let members = match schema {
             Value::Bool(false) => return Some((at, "it is required, and its schema `false` allows no value".into())),
@@ -47,7 +46,6 @@ impl SchemaSearch<'_> {
         None
     }
 
-    /// Checks the schema of an object.
     fn object(&self, schema: &Value, at: String, depth: usize) -> Option<(String, String)> {
         let Value::Object(members) = schema else { return None };
         if depth > DEPTH_MAX {

@@ -3,7 +3,6 @@
 
 use super::escapes;
 
-/// An encoding of bytes as text.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Encoding {
     /// Standard or URL-safe alphabet, with lines of any length.
@@ -52,8 +51,8 @@ impl Encoding {
         }
     }
 
-    /// Returns the number of alignments to try. Other bytes may precede the secret in a run, so the secret's first byte
-    /// may begin at any of the first digits.
+    /// Returns the number of alignments to try. Other bytes can precede the secret in a run, so the secret's first byte
+    /// can begin at any of the first digits.
     pub(super) const fn phases(self) -> usize {
         match self {
             Self::Base64 => 4,
@@ -62,7 +61,6 @@ impl Encoding {
         }
     }
 
-    /// Calls `see` for each run that encodes at least `bytes_min` bytes.
     pub(super) fn each_run(self, text: &[u8], bytes_min: usize, see: &mut dyn FnMut(&DigitRun)) {
         let kinds = match self {
             Self::Base64 => &BASE64,
@@ -134,7 +132,7 @@ fn decimal(text: &[u8], at: usize) -> (u8, usize) {
     let digits = text.get(at..).unwrap_or_default();
     let width = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let number = digits.get(..width).and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u8>().ok());
-    // The values of the constants above are rejected as numbers. They do not occur as bytes of UTF-8.
+    // Numbers from `SEPARATOR` up would be read as the constants above. No UTF-8 text contains these bytes.
     (number.filter(|number| *number < SEPARATOR).unwrap_or(OTHER), width)
 }
 
@@ -157,7 +155,6 @@ impl DigitRun {
         self.stretches.clear();
     }
 
-    /// Returns the bytes that the digits encode, starting at digit `phase`.
     pub(super) fn decoded(&self, encoding: Encoding, phase: usize) -> Vec<u8> {
         let digits = self.digits.get(phase..).unwrap_or_default();
         let mut decoded = Vec::with_capacity(digits.len() * encoding.bits() / 8);

@@ -1,9 +1,7 @@
 //! Resolves escaped characters of JSON, URLs and HTML, including escapes nested in other escapes.
 
-/// Maximum depth of nested escapes.
 const NESTED_MAX: usize = 8;
 
-/// Returns true for a byte that may begin an escape.
 pub(super) const fn begins(byte: u8) -> bool {
     matches!(byte, b'\\' | b'%' | b'&' | b'+')
 }
@@ -20,7 +18,6 @@ pub(super) fn readings(text: &[u8], at: usize, read: &mut dyn FnMut(&[u8], usize
     }
 }
 
-/// Returns the byte and the length of the longest reading of the escape at `at`.
 pub(super) fn resolved(text: &[u8], at: usize) -> Option<(u8, usize)> {
     let mut longest: Option<(u8, usize)> = None;
     readings(text, at, &mut |unit, length| {
@@ -100,8 +97,8 @@ fn percent_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
     }
 }
 
-/// Reads the HTML reference at the start of `tail`. Its `&` takes `ampersand` bytes. The reference may be nested in
-/// other HTML. As in browsers, the `;` is optional.
+/// Reads the HTML reference at the start of `tail`. The `&` of the reference takes `ampersand` bytes. The reference may
+/// be nested in other HTML. As in browsers, the `;` is optional.
 fn html_entity(tail: &[u8], ampersand: usize, read: &mut dyn FnMut(&[u8], usize)) {
     let mut at = ampersand;
     for _ in 0..NESTED_MAX {

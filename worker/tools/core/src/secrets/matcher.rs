@@ -1,9 +1,8 @@
 //! Finds secrets in text that a service returned, in every encoding that a service might use.
 //!
-//! The search covers the text itself, and the bytes that result from decoding the encoded parts of the text. The text
-//! is decoded, rather than the secret encoded. Escapes ([`escapes`]) are resolved during matching, because encoders
-//! differ in the characters that they escape and in the case of the digits. The cost is linear in the length of the
-//! text.
+//! The search covers the text and the decoded bytes of its encoded parts. Escapes ([`escapes`]) are resolved during
+//! matching. The text is decoded instead of encoding the secret, because encoders differ in the characters that they
+//! escape and in the case of the digits. The cost is linear in the length of the text.
 
 use std::collections::BTreeSet;
 
@@ -75,7 +74,7 @@ impl SecretMatcher {
         found
     }
 
-    /// Searches a text and all encoded parts of it. `place` maps a range of this text to a range of the whole text.
+    /// Searches a text and all its encoded parts. `place` maps a range of this text to a range of the whole text.
     fn search(
         &self,
         text: &[u8],
@@ -97,7 +96,6 @@ impl SecretMatcher {
         }
     }
 
-    /// Returns the ranges where a text contains a secret, plain or escaped, in order.
     fn spans(&self, text: &[u8]) -> Vec<(usize, usize)> {
         let mut spans = Vec::<(usize, usize)>::new();
         for (at, byte) in text.iter().enumerate() {
@@ -118,13 +116,13 @@ impl SecretMatcher {
         spans
     }
 
-    /// Returns the longest end of a secret that starts at `at` with the byte `first`.
     fn end_from(&self, first: u8, text: &[u8], at: usize) -> Option<usize> {
         self.by_first[usize::from(first)].iter().filter_map(|number| end_of(self.wanted.get(*number)?, text, at)).max()
     }
 }
 
-/// Returns the bytes of a secret, and its bytes after a program has read it in the wrong character set.
+/// Returns the bytes of a secret: as they are, and as they become if a program reads the secret in a wrong character
+/// set.
 fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
     let mut all = vec![secret.as_bytes().to_vec()];
     if secret.is_ascii() {
@@ -335,7 +333,7 @@ mod tests {
             let text = unit.repeat((256 << 10) / unit.len());
             let began = tokio::time::Instant::now();
             assert!(SecretMatcher::of(secrets.iter().map(String::as_str)).found(&text).is_empty());
-            // This takes half a second on a busy machine. With superlinear growth it would take minutes.
+            // The search takes half a second on a busy machine. With superlinear growth, the search would take minutes.
             assert!(began.elapsed() < std::time::Duration::from_secs(20), "{unit}: {:?}", began.elapsed());
         }
     }

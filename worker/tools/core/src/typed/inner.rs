@@ -17,7 +17,7 @@ const NONE_HERE: &str = "No other tool can be called from here: only tools with 
 /// The result of an inner call, with the text that a model would have received.
 #[derive(Debug, Clone)]
 pub struct InnerResult {
-    /// The outcome as a word (`ok`, `denied`, `invalid_arguments`…). Results use the same words.
+    /// The outcome, as one of the words that results use (`ok`, `denied`, `invalid_arguments`…).
     pub outcome: String,
     /// The tool's output; `None` if the call did not succeed.
     pub output: Option<Box<RawValue>>,

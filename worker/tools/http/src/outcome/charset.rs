@@ -8,8 +8,8 @@ use reqwest::header::{self, HeaderMap};
 /// Returns the text of a body. `None` if the body is not text.
 ///
 /// If a body is valid UTF-8, it is read as UTF-8, even if another encoding is declared. Declarations are often only a
-/// server's default, and text in other encodings is hardly ever valid UTF-8. This does not apply if the declared
-/// encoding is not ASCII-compatible.
+/// server's default, and text in other encodings is hardly ever valid UTF-8. A declared encoding that is not
+/// ASCII-compatible is always used.
 pub(super) fn text<'a>(body: &'a [u8], headers: &HeaderMap) -> Option<Cow<'a, str>> {
     let declared = declared(headers);
     if declared.is_none_or(Encoding::is_ascii_compatible)

@@ -1,5 +1,5 @@
-//! An interpreter in a sandbox. The launcher starts and monitors the interpreter. It ends the interpreter and all
-//! processes that the interpreter has started, even if the worker is killed.
+//! An interpreter in a sandbox. The launcher starts and monitors the interpreter. Even if the worker is killed, the
+//! launcher ends the interpreter and all processes that the interpreter has started.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,6 @@ use crate::scratch::Scratch;
 
 /// Processes and threads allowed for the interpreter itself and for its tools, in addition to one per concurrent call.
 const PROCESSES: u64 = 64;
-/// Maximum open files of each process.
 const OPEN_FILES: u64 = 1_024;
 /// The sandbox's memory limit as a multiple of `memory_max`. An interpreter that reaches `memory_max` is replaced after
 /// its calls have ended. An interpreter that reaches the sandbox's limit is killed.
@@ -74,8 +73,8 @@ const fn level(level: ShellLevel) -> Level {
     }
 }
 
-/// Describes the command and the paths that it may access: its own folder, the folders of the modules and of the
-/// interpreter, and the paths that the entry grants.
+/// Describes the command and its accessible paths: its own folder, the folders of the modules and the interpreter, and
+/// the paths that the entry grants.
 fn spec(
     (def, sandbox): (&PythonDef, &PythonSandbox),
     variables: BTreeMap<String, String>,
@@ -123,7 +122,6 @@ fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
     std::path::absolute(&found).map_err(|error| format!("'{}' has no place ({error})", found.display()))
 }
 
-/// Returns the folder of the virtual environment that an interpreter belongs to.
 fn environment_of(interpreter: &Path) -> Option<PathBuf> {
     let folder = interpreter.parent()?.parent()?;
     folder.join("pyvenv.cfg").is_file().then(|| folder.canonicalize().ok()).flatten()
@@ -134,7 +132,7 @@ fn real(path: &str) -> Result<PathBuf, String> {
 }
 
 impl ConfinedProcess {
-    /// Returns the process id of the launcher. The interpreter is a descendant of the launcher.
+    /// The interpreter is a descendant of the launcher.
     pub(super) fn launcher(&self) -> Option<u32> {
         self.confined.launcher()
     }
@@ -157,7 +155,7 @@ impl ConfinedProcess {
             let _ = tokio::time::timeout(Duration::from_millis(200), listening).await;
         }
         if let Some(scratch) = self.scratch.take() {
-            // An error means that the runtime is stopping. The process exits then too.
+            // An error means that the runtime is stopping, and then the worker's process exits too.
             let _ = tokio::task::spawn_blocking(move || drop(scratch)).await;
         }
         ended.and_then(words)

@@ -24,7 +24,7 @@ pub(super) fn end(mark: &str) {
             return;
         }
         for process in found {
-            // This fails if the process has exited in the meantime.
+            // `kill` fails if the process has exited in the meantime.
             let _ = kill(process, Signal::SIGKILL);
         }
     }
@@ -41,7 +41,6 @@ fn marked(variable: &[u8]) -> Vec<Pid> {
     ids.filter(has_mark).map(Pid::from_raw).collect()
 }
 
-/// Returns the resident bytes of a process. `None` if unknown.
 pub(super) fn resident_bytes(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -49,7 +48,6 @@ pub(super) fn resident_bytes(process: u32) -> Option<u64> {
     Some(kib * 1_024)
 }
 
-/// Returns the resident bytes of all descendants of a process.
 pub(super) fn resident_bytes_below(process: u32) -> u64 {
     let mut waiting = children(process);
     let mut bytes = 0;

@@ -19,7 +19,7 @@ use own::OwnProcess;
 use remote::Remote;
 pub(crate) use remote::is_absent;
 
-/// A running interpreter. Dropping it kills the interpreter. [`Process::end`] also ends all processes that it has
+/// A running interpreter, which is killed on drop. [`Process::end`] also ends all processes that the interpreter has
 /// started.
 pub(crate) enum Process {
     /// Started by the worker.
@@ -30,8 +30,8 @@ pub(crate) enum Process {
     Remote(Remote),
 }
 
-/// Starts the interpreter of `def`, or connects to its tool host, which starts it. Returns the worker's end of the
-/// socket.
+/// Starts the interpreter of `def`, or connects to the tool host that starts the interpreter. Returns the worker's end
+/// of the socket.
 ///
 /// # Errors
 /// The reason why the interpreter could not be started.
@@ -55,7 +55,7 @@ pub(crate) async fn start(
 }
 
 impl Process {
-    /// Returns the process id. For a sandbox, it is the launcher's. `None` if the interpreter is in a tool host.
+    /// Returns the process id: in a sandbox, the launcher's. `None` if the interpreter is in a tool host.
     pub(crate) fn id(&self) -> Option<u32> {
         match self {
             Self::Own(process) => process.id(),
@@ -64,7 +64,7 @@ impl Process {
         }
     }
 
-    /// Returns the resident bytes of the interpreter. For a sandbox, they include all child processes. `None` if
+    /// Returns the resident bytes of the interpreter, or in a sandbox, of all descendants of the launcher. `None` if
     /// unknown.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
         match self {
@@ -83,9 +83,8 @@ impl Process {
         }
     }
 
-    /// Ends the interpreter and all processes that it has started. If the process belongs to the worker, returns a
-    /// description of how it ended, if known. A tool host ends its interpreter itself, and this function does not wait
-    /// for that.
+    /// Ends the interpreter and all processes that it has started. Returns a description of how the interpreter ended,
+    /// if known. A tool host ends its interpreter itself: this function only closes the connection and does not wait.
     pub(crate) async fn end(self) -> Option<String> {
         match self {
             Self::Own(process) => process.end().await.map(|status| status.to_string()),

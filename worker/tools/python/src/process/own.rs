@@ -90,7 +90,6 @@ pub(super) fn variables(def: &PythonDef, secrets: &Secrets, environment: &Enviro
     inherited.chain([("PYTHONUNBUFFERED".to_owned(), "1".to_owned())]).chain(own).collect()
 }
 
-/// Returns a unique mark for an interpreter.
 fn mark() -> String {
     static STARTED: AtomicU64 = AtomicU64::new(0);
     format!("{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed))
@@ -110,7 +109,7 @@ impl OwnProcess {
             status = self.ended_within(DIES_IN).await;
         }
         let mark = std::mem::take(&mut self.mark);
-        // An error means that the runtime is stopping. The process exits then too.
+        // An error means that the runtime is stopping, and then the worker's process exits too.
         let _ = tokio::task::spawn_blocking(move || leftovers::end(&mark)).await;
         // The last output may still arrive. If another process keeps the pipe open, the wait is bounded.
         if let Some(listening) = self.listening.take() {
@@ -122,7 +121,7 @@ impl OwnProcess {
     /// Kills the interpreter and its process group now. Call [`Self::end`] after this.
     pub(super) fn kill(&self) {
         if let Some(group) = self.group {
-            // This fails if the group no longer exists. Nothing is left to kill in that case.
+            // `killpg` fails if the group no longer exists, and then nothing is left to kill.
             let _ = killpg(group, Signal::SIGKILL);
         }
     }

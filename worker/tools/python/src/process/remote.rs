@@ -17,13 +17,12 @@ const TRY_EVERY: Duration = Duration::from_millis(100);
 /// that the interpreter has started.
 pub(crate) struct Remote(StdUnixStream);
 
-/// Returns true if the host is absent: either it has no socket yet, or it was killed and left a socket behind on which
+/// Returns true if the host is absent. An absent host has no socket yet, or was killed and left a socket on which
 /// nothing listens.
 fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
 
-/// Returns true if no host listens on `path` now.
 pub(crate) fn is_absent(path: &str) -> bool {
     StdUnixStream::connect(path).is_err_and(|error| is_absence(&error))
 }
@@ -54,7 +53,8 @@ pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, Unix
     }
 }
 
-/// Makes a second handle to the connection. It can close the connection while the reader and the writer use it.
+/// Makes a second handle to the connection. The second handle can close the connection while the reader and the writer
+/// use it.
 fn with_closer(socket: UnixStream) -> std::io::Result<(Remote, UnixStream)> {
     let socket = socket.into_std()?;
     Ok((Remote(socket.try_clone()?), UnixStream::from_std(socket)?))
@@ -63,7 +63,7 @@ fn with_closer(socket: UnixStream) -> std::io::Result<(Remote, UnixStream)> {
 impl Remote {
     /// Closes the connection now, including the ends of the reader and the writer.
     pub(super) fn close(&self) {
-        // This fails if the host has already closed the connection. Nothing is left to close in that case.
+        // `shutdown` fails if the host has already closed the connection, and then nothing is left to close.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 }

@@ -69,14 +69,12 @@ pub fn def() -> PythonDef {
     }
 }
 
-/// The environment of the worker.
 pub fn environment() -> Environment {
     #[allow(clippy::disallowed_methods, reason = "the interpreter of the tests is found as everything else is")]
     let path = std::env::var("PATH").unwrap();
     Environment::of([("PATH", path.as_str()), ("SHOP_KEY", "s3cret-value"), ("HOME", "/nowhere")])
 }
 
-/// The tools of a pool.
 pub struct Tools {
     pub pools: Pools,
     tools: BTreeMap<String, (ToolSpec, Arc<dyn Handler>)>,
@@ -102,7 +100,7 @@ impl Tools {
         &self.tools[tool].0
     }
 
-    /// Calls a tool. The call is the first call of a turn.
+    /// The call is the first call of a turn.
     pub async fn call(&self, tool: &str, arguments: Value) -> Result<Value, ToolFailure> {
         self.call_with(Inner::default(), tool, arguments).await
     }
@@ -127,7 +125,6 @@ pub fn is_running(process: i64) -> bool {
     !state.is_empty() && !state.contains(") Z ")
 }
 
-/// Polls until the condition is true.
 pub async fn until(patience: Duration, is_so: impl AsyncFn() -> bool) {
     let began = tokio::time::Instant::now();
     while !is_so().await {

@@ -1,4 +1,3 @@
-//! Tests of guards and writes: records, parts, sets, timers, and the state of the shard.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;

@@ -29,7 +29,6 @@ const fn state(used: u64, ends_ms: i64, began_ms: i64) -> CounterState {
     CounterState { used, ends_ms, began_ms, queued: false }
 }
 
-/// The counter after a debit that must have room.
 fn debit(counter: &Counter, amount: u64, window: Window, moment: Moment) -> Counter {
     let debit = counter.debit(&room(amount, 5, window), moment);
     assert_eq!(debit.refused, None);

@@ -12,7 +12,6 @@ use tickfleet_core::{RecordKey, StreamKey, Transaction};
 
 use crate::seam::memory::*;
 
-/// One call of the property test.
 #[derive(Debug, Clone)]
 enum Call {
     Commit(Vec<(Vec<Guard>, Vec<Write>)>),
@@ -112,7 +111,6 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// A store in a separate directory.
 struct Bench {
     dir: tempfile::TempDir,
     clock: Arc<ManualClock>,

@@ -1,4 +1,3 @@
-//! Tests of a store in memory, and their helpers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod commits;
@@ -16,7 +15,6 @@ use tickfleet_core::{
 
 const START: i64 = 1_000_000;
 
-/// A store with a clock that the test sets.
 struct Bench {
     clock: Arc<ManualClock>,
     store: MemoryStore,

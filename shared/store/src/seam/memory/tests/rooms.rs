@@ -1,4 +1,3 @@
-//! Tests of debits in transactions.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;

@@ -1,4 +1,3 @@
-//! Tests of logs, inboxes, queues and takes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
