@@ -90,10 +90,7 @@ impl NewKey {
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     #[error("cannot read the API key file {path}: {source}")]
-    File {
-        path: String,
-        source: std::io::Error,
-    },
+    File { path: String, source: std::io::Error },
     #[error("API key file {path}: {problem}")]
     Invalid {
         path: String,

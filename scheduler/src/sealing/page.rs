@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use tickfleet_core::audit::seal::Seal;
 use tickfleet_proof::seal::{ChainName, EntryId, Gap, Head, Leaf, Losses, Signer, encode, seal};
+use tickfleet_protocol::audit::entry::tenant_of;
 use tickfleet_store::LogPage;
 
 use super::position::Position;
@@ -75,17 +75,7 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     Some(Step { position, chains, losses, gone })
 }
 
-#[derive(Deserialize)]
-struct EntryTenant {
-    #[serde(default)]
-    tenant: Option<String>,
-}
-
-/// Empty if the entry is not an audit entry of the fleet.
-fn tenant_of(text: &str) -> String {
-    serde_json::from_str::<EntryTenant>(text).ok().and_then(|entry| entry.tenant).unwrap_or_default()
-}
-
+/// The seals of a step, and the new heads of their chains.
 pub(super) fn seals(
     fleet: &str,
     shard: u32,

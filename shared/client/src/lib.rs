@@ -26,6 +26,8 @@
 //! Delivery: a producer can choose a turn's ID ([`Turn::id`]). After any error, the producer can submit this turn
 //! again; the turn runs once. A turn without an ID may have been accepted even if `submit` returned an error.
 
+#![warn(missing_docs)]
+
 pub mod approvals;
 pub mod audit;
 pub mod dead;

@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Serialize;
 use tickfleet_model::{Outcome, TenantId};
+use tickfleet_protocol::AuditEntry;
+use tickfleet_protocol::audit::entry::AuditMeta;
 use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 
 use crate::model_use::ModelUse;
@@ -136,70 +137,35 @@ fn ms_of(id: &str) -> i64 {
     id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
 
-/// The fields of a call's audit entry that are counted.
-#[derive(Deserialize)]
-struct Logged {
-    action: String,
-    entity_id: String,
-    actor_id: String,
-    tenant: Option<String>,
-    meta: LoggedMeta,
-}
-
-#[derive(Deserialize)]
-struct LoggedMeta {
-    outcome: String,
-    agent: Option<String>,
-    duration_ms: u64,
-    retry_count: u64,
-    /// Rules and limits in shadow mode that would have stopped the call.
-    #[serde(default)]
-    shadow: Vec<LoggedRule>,
-    error: Option<LoggedError>,
-}
-
-#[derive(Deserialize)]
-struct LoggedRule {
-    rule: String,
-}
-
-#[derive(Deserialize)]
-struct LoggedError {
-    details: Option<Value>,
-}
-
-impl LoggedMeta {
-    /// The rules that would have stopped the call, and the rule that did stop it.
-    fn rules(&self) -> impl Iterator<Item = (RuleEffect, &str)> {
-        let denied = || self.error.as_ref()?.details.as_ref()?.get("rule")?.as_str();
-        let denied = denied().filter(|_| self.outcome == Outcome::Denied.as_str());
-        let shadow = self.shadow.iter().map(|said| (RuleEffect::Shadow, said.rule.as_str()));
-        shadow.chain(denied.map(|rule| (RuleEffect::Deny, rule)))
+/// The rules that would have stopped the call, and the rule that did stop it.
+fn rules(meta: &AuditMeta<'_>) -> Vec<(RuleEffect, String)> {
+    let mut rules: Vec<_> = meta.shadow.iter().map(|denial| (RuleEffect::Shadow, denial.rule.clone())).collect();
+    if meta.outcome == Outcome::Denied.as_str() {
+        let rule = meta.error.as_ref().and_then(|error| error.detail("rule"));
+        rules.extend(rule.map(|rule| (RuleEffect::Deny, rule)));
     }
+    rules
 }
 
 fn additions(entries: &[LogEntry]) -> Vec<Addition> {
     let mut sums: HashMap<(i64, String, String, String), u64> = HashMap::new();
     for entry in entries {
-        if !entry.text.contains(r#""action":"TOOL_CALL""#) {
-            continue;
-        }
-        let Ok(logged) = serde_json::from_str::<Logged>(&entry.text) else { continue };
-        let Some(tenant) = logged.tenant.filter(|_| logged.action == "TOOL_CALL") else { continue };
+        let Some(logged) = AuditEntry::read_call(&entry.text) else { continue };
+        let Some(tenant) = &logged.tenant else { continue };
         let day = ms_of(&entry.id).div_euclid(DAY_MS);
-        for (did, rule) in logged.meta.rules() {
-            *sums.entry((day, tenant.clone(), field(did, &tenant, rule), field(did, &tenant, OTHERS))).or_default() +=
-                1;
+        for (did, rule) in rules(&logged.meta) {
+            let count = field(did, tenant, &rule);
+            *sums.entry((day, tenant.clone(), count, field(did, tenant, OTHERS))).or_default() += 1;
         }
-        let agent = logged.meta.agent.unwrap_or(logged.actor_id);
+        let agent = logged.agent();
         // A model can name any number of tools that do not exist.
         let is_tool = logged.meta.outcome != Outcome::UnknownTool.as_str();
-        let tool = if is_tool { logged.entity_id.as_str() } else { OTHERS };
+        let tool = if is_tool { &*logged.entity_id } else { OTHERS };
         let took = format!("h{}", bucket(logged.meta.duration_ms));
         let counts = [
-            (logged.meta.outcome.as_str(), 1),
+            (&*logged.meta.outcome, 1),
             ("ms", logged.meta.duration_ms),
-            ("retries", logged.meta.retry_count),
+            ("retries", u64::from(logged.meta.retry_count)),
             (&took, 1),
         ];
         for (what, amount) in counts.into_iter().filter(|(_, amount)| *amount > 0) {

@@ -60,14 +60,9 @@ impl From<String> for NotReady {
 #[derive(Debug, thiserror::Error)]
 pub enum HealthError {
     #[error("the address {addr} for metrics and health is taken by another process; configure another, or port 0")]
-    Taken {
-        addr: SocketAddr,
-    },
+    Taken { addr: SocketAddr },
     #[error("cannot listen on {addr} for metrics and health: {source}")]
-    Listen {
-        addr: SocketAddr,
-        source: std::io::Error,
-    },
+    Listen { addr: SocketAddr, source: std::io::Error },
 }
 
 impl Health {

@@ -86,17 +86,11 @@ pub enum ServerError {
     )]
     PathTooLong(PathBuf),
     #[error("cannot use the folder {dir:?} for Redis: {source}")]
-    Folder {
-        dir: PathBuf,
-        source: io::Error,
-    },
+    Folder { dir: PathBuf, source: io::Error },
     #[error("a running Redis uses the folder {0:?}: stop the other Tickfleet, or wait until it has saved")]
     InUse(PathBuf),
     #[error("cannot start {binary:?}: {source}")]
-    Spawn {
-        binary: PathBuf,
-        source: io::Error,
-    },
+    Spawn { binary: PathBuf, source: io::Error },
     /// The server ended before its first response.
     #[error("{binary:?} exited at once ({status}); its output:\n{log}")]
     Ended {

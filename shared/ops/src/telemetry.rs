@@ -52,10 +52,7 @@ impl Default for LogOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     #[error("log level {level:?}: {why}; expected off, error, warn, info, debug or trace, or TARGET=LEVEL pairs")]
-    Level {
-        level: String,
-        why: String,
-    },
+    Level { level: String, why: String },
     #[error("log format {0:?} is unknown; expected pretty or json")]
     Format(String),
     #[error("logging was started twice in one process: {0}")]

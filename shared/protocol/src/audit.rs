@@ -2,6 +2,7 @@
 //! operators have entries too ([`act`]).
 
 pub mod act;
+pub mod entry;
 
 use std::borrow::Cow;
 

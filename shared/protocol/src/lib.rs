@@ -33,6 +33,7 @@ mod write;
 pub use audit::act::{
     ApprovalDecision, LimitReset, OperatorAct, ShardRepair, act_entry, approval_entry, limit_reset_entry, repair_entry,
 };
+pub use audit::entry::{AuditEffect, AuditEntry};
 pub use audit::{AuditInput, audit_entry};
 pub use cut::{bounded_output, cut_output};
 pub use definitions::{define, define_strict};

@@ -34,10 +34,7 @@ const REST: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("cannot read {path}: {source}")]
-    File {
-        path: String,
-        source: io::Error,
-    },
+    File { path: String, source: io::Error },
     #[error("the file {path}: {problem}")]
     Invalid {
         path: String,

@@ -83,15 +83,9 @@ impl TokenOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     #[error("the issuer {issuer}: {problem}")]
-    Issuer {
-        issuer: String,
-        problem: String,
-    },
+    Issuer { issuer: String, problem: String },
     #[error("the file of rules for tokens {path}: {problem}")]
-    Rules {
-        path: String,
-        problem: String,
-    },
+    Rules { path: String, problem: String },
     #[error("{0}")]
     Options(&'static str),
 }

@@ -2,9 +2,9 @@
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::Value;
 use tickfleet_client::audit::{AuditMatch, AuditQuery};
 use tickfleet_model::TenantId;
+use tickfleet_protocol::AuditEntry;
 
 use crate::commands::operate::name_check;
 use crate::failure::Failure;
@@ -94,9 +94,10 @@ pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result
 fn result_text(result: &SearchResult) -> String {
     let mut table = table(&["TIME", "TENANT", "ENTRY", "MESSAGE"]);
     for found in &result.entries {
-        let entry: Value = serde_json::from_str(found.audit.get()).unwrap_or_default();
-        let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or("-").to_owned();
-        table.add_row([text("timestamp"), text("tenant"), found.id.clone(), short(&text("message"), 80)]);
+        let entry = AuditEntry::read(found.audit.get()).unwrap_or_default();
+        let shown = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+        let time = shown(&entry.timestamp);
+        table.add_row([time, shown(entry.tenant()), found.id.clone(), short(&shown(&entry.message), 80)]);
     }
     let mut text = lines(table);
     text.push_str(&format!("\n{} entries were read.", result.read));

@@ -12,6 +12,7 @@ use tickfleet_core::turn::{State as TurnState, WaitReason};
 use tickfleet_model::limit::amount;
 use tickfleet_model::policy::Pause;
 use tickfleet_model::{AgentId, Call, CallResult, Caps, Policy, TenantId};
+use tickfleet_protocol::AuditEntry;
 use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{
     BudgetFacts, LiveTurn, TurnName, admissions, breaker_waits, current_breaker_wait, failed_attempts,
@@ -373,13 +374,14 @@ fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
 /// Adds the facts that only the audit entries contain.
 pub(super) fn describe_by_audit(story: &mut Story) {
     let Some(entry) = story.audit.entries.first() else { return };
-    let entry: Value = serde_json::from_str(&with_numbers_as_text(entry.get())).unwrap_or_default();
+    let Some(entry) = AuditEntry::read(entry.get()) else { return };
     if story.agent.is_none() {
-        story.agent = entry.get("actor_id").and_then(Value::as_str).map(str::to_owned);
+        story.agent = Some(entry.actor_id.into_owned());
     }
     if story.is_task {
-        let text =
-            |name: &str| entry.pointer(&format!("/meta/arguments/{name}")).and_then(Value::as_str).map(str::to_owned);
+        let arguments = entry.meta.arguments.map(|arguments| with_numbers_as_text(arguments.get()));
+        let arguments: Value = arguments.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        let text = |name: &str| arguments.get(name).and_then(Value::as_str).map(str::to_owned);
         story.delegator = story.delegator.take().or_else(|| text("delegator"));
         story.description =
             story.description.take().or_else(|| text("description")).or_else(|| text("task_description"));

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use serde::{Serialize as _, Serializer};
-use serde_json::Value;
 use tickfleet_client::inner::InnerCall;
 use tickfleet_client::tasks::{TaskWait, WaitReason};
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_model::CallResult;
+use tickfleet_protocol::AuditEntry;
+use tickfleet_protocol::audit::entry::AuditDenial;
 use tickfleet_store::{AdmissionNote, BreakerWait, FailedAttempt};
 
 use super::queue_readers::QueueReaders;
@@ -207,10 +208,9 @@ fn life(story: &Story) -> Vec<String> {
 /// Lists rules on arguments and context, and conditions on facts, that stopped a call. Includes rules and conditions in
 /// shadow mode, which would have stopped the call.
 fn rules(story: &Story) -> Vec<String> {
-    let told = |verdict: &str, call: &str, details: &Value, message: &str| {
-        let rule = details.get("rule").and_then(Value::as_str)?;
-        let reason = details.get("reason").and_then(Value::as_str);
-        let what = match reason? {
+    let told = |verdict: &str, call: &str, rule: &str, reason: &str, message: &str| {
+        let what = match reason {
+            _ if rule.is_empty() => return None,
             "rule_not_met" | "rule_undecided" | "limit_reached" => "The rule ",
             "fact_missing" | "fact_forbidden" | "fact_deadlock" => "The condition on facts ",
             // `rule` names the command or setting that disabled the tool, so it needs no prefix.
@@ -224,20 +224,21 @@ fn rules(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     for result in story.results.iter().filter(|result| here(&result.call)) {
         let Some(error) = &result.error else { continue };
-        lines.extend(error.details.as_ref().and_then(|d| told("stopped", &result.call, d, &error.message)));
+        let detail = |name: &str| error.details.as_ref().and_then(|details| details.get(name)?.as_str());
+        if let (Some(rule), Some(reason)) = (detail("rule"), detail("reason")) {
+            lines.extend(told("stopped", &result.call, rule, reason, &error.message));
+        }
     }
     for entry in &story.audit.entries {
-        let entry: Value =
-            serde_json::from_str(&tickfleet_protocol::json::with_numbers_as_text(entry.get())).unwrap_or_default();
-        let text = |path: &str| entry.pointer(path).and_then(Value::as_str).unwrap_or_default();
-        let call = text("/meta/call");
+        let meta = AuditEntry::read(entry.get()).unwrap_or_default().meta;
         // Without results in the record, the audit log is the only source.
-        if let (true, Some(details)) = (story.results.is_empty(), entry.pointer("/meta/error/details")) {
-            lines.extend(told("stopped", call, details, text("/meta/error/message")));
+        if let (true, Some(error)) = (story.results.is_empty(), &meta.error) {
+            let rule = error.detail("rule").unwrap_or_default();
+            let reason = error.detail("reason").unwrap_or_default();
+            lines.extend(told("stopped", &meta.call, &rule, &reason, &error.message));
         }
-        for denial in entry.pointer("/meta/shadow").and_then(Value::as_array).into_iter().flatten() {
-            let message = denial.get("message").and_then(Value::as_str).unwrap_or_default();
-            lines.extend(told("(shadow) would have stopped", call, denial, message));
+        for AuditDenial { rule, reason, message } in &meta.shadow {
+            lines.extend(told("(shadow) would have stopped", &meta.call, rule, reason, message));
         }
     }
     lines
@@ -471,12 +472,11 @@ pub(super) fn as_word<S: Serializer>(reason: &Option<EndReason>, serializer: S) 
 
 /// Formats an audit entry as `timestamp  level  message`.
 fn audit_line(json: &str) -> String {
-    let entry: Value = serde_json::from_str(json).unwrap_or_default();
-    let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
-    let meta = |name: &str| entry.pointer(&format!("/meta/{name}"));
-    let digest = meta("policy_digest").and_then(Value::as_str).map(|digest| format!(", {digest}")).unwrap_or_default();
-    let policy = meta("policy_version").map(|version| format!(" (policy {version}{digest})")).unwrap_or_default();
-    format!("{}  {:5}  {}{policy}", text("timestamp"), text("level"), short(text("message"), 160))
+    let AuditEntry { timestamp, level, message, meta, .. } = AuditEntry::read(json).unwrap_or_default();
+    let digest = Some(meta.policy_digest).filter(|digest| !digest.is_empty()).map(|digest| format!(", {digest}"));
+    let digest = digest.unwrap_or_default();
+    let policy = meta.policy_version.map(|version| format!(" (policy {version}{digest})")).unwrap_or_default();
+    format!("{timestamp}  {level:5}  {}{policy}", short(&message, 160))
 }
 
 fn plural(count: usize, what: &str) -> String {

@@ -3,10 +3,9 @@
 //! the next search continues.
 
 use serde::Serialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_model::TenantId;
-use tickfleet_protocol::json::with_numbers_as_text;
+use tickfleet_protocol::AuditEntry;
 use tickfleet_store::{Store, StoreError};
 
 /// Entries per read.
@@ -95,15 +94,13 @@ impl AuditQuery {
         if self.text.as_ref().is_some_and(|wanted| !text.contains(wanted.as_str())) {
             return None;
         }
-        let entry: Value = serde_json::from_str(&with_numbers_as_text(text)).ok()?;
-        let is = |wanted: Option<&str>, places: &[&str]| {
-            wanted
-                .is_none_or(|wanted| places.iter().any(|at| entry.pointer(at).and_then(Value::as_str) == Some(wanted)))
-        };
-        let fits = is(self.tenant.as_ref().map(TenantId::as_str), &["/tenant"])
-            && is(self.agent.as_deref(), &["/actor_id", "/meta/agent"])
-            && is(self.tool.as_deref(), &["/entity_id"])
-            && is(self.outcome.as_deref(), &["/meta/outcome"]);
+        let entry = AuditEntry::read(text)?;
+        let is =
+            |wanted: Option<&str>, values: &[Option<&str>]| wanted.is_none_or(|wanted| values.contains(&Some(wanted)));
+        let fits = is(self.tenant.as_ref().map(TenantId::as_str), &[entry.tenant.as_deref()])
+            && is(self.agent.as_deref(), &[Some(&*entry.actor_id), entry.meta.agent.as_deref()])
+            && is(self.tool.as_deref(), &[Some(&*entry.entity_id)])
+            && is(self.outcome.as_deref(), &[Some(&*entry.meta.outcome)]);
         // Returns the entry's text without parsing it, so that numbers keep their digits.
         fits.then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
     }

@@ -1,12 +1,11 @@
 //! Listing dead items. Dead items have no index, because an index would add a write to every call. Dead letters are
 //! few. The audit log is read from its newest entry, up to a maximum number of entries for each page.
 
-use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_model::redaction::REDACTED;
 use tickfleet_model::{Outcome, TaskId, TenantId, TurnId, limits};
-use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};
+use tickfleet_protocol::{AuditEntry, TaskMessage, parse_task_message, parse_turn};
 use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 
 use super::{DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage};
@@ -139,7 +138,7 @@ pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadEntryDetai
         }
         DeadKind::Call | DeadKind::Task => {
             let found = store.log_entries(&id.entry, &id.entry, 1).await?;
-            let outcome = |one: &LogEntry| Some(serde_json::from_str::<Logged<'_>>(&one.text).ok()?.meta.outcome);
+            let outcome = |one: &LogEntry| Some(AuditEntry::read(&one.text)?.meta.outcome.into_owned());
             let whole = found.first().and_then(|one| call(id.shard, one, outcome(one).as_deref()));
             Ok(whole.filter(|whole| whole.dead.id.kind == id.kind))
         }
@@ -193,36 +192,6 @@ fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     (!is_whole).then_some("its message is invalid or was stored only in part")
 }
 
-/// The fields of a call's audit entry that this module reads.
-#[derive(Deserialize)]
-struct Logged<'a> {
-    action: String,
-    entity_id: String,
-    actor_type: String,
-    actor_id: String,
-    tenant: Option<TenantId>,
-    #[serde(borrow)]
-    meta: LoggedMeta<'a>,
-}
-
-#[derive(Deserialize)]
-struct LoggedMeta<'a> {
-    outcome: String,
-    call: String,
-    turn: String,
-    agent: Option<String>,
-    #[serde(borrow)]
-    arguments: Option<&'a RawValue>,
-    error: Option<LoggedError>,
-}
-
-#[derive(Deserialize)]
-struct LoggedError {
-    code: String,
-    message: String,
-    details: Option<Value>,
-}
-
 /// Converts an audit entry to a failed call, with the turn that a replay submits. `None` if the entry is not a failed
 /// call. Also `None` if the outcome is not listed by default and differs from `asked`.
 fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDetails> {
@@ -232,21 +201,22 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDe
     if !head.contains(r#""level":"error""#) {
         return None;
     }
-    let logged: Logged<'_> = serde_json::from_str(&entry.text).ok()?;
+    let logged = AuditEntry::read_call(&entry.text)?;
+    let tenant = logged.tenant.as_deref().map(TenantId::new).transpose().ok()?;
     let outcome = Outcome::ALL.into_iter().find(|known| known.as_str() == logged.meta.outcome)?;
     if !(outcome.has_failed_running() || asked == Some(outcome.as_str())) || outcome.is_success() {
         return None;
     }
     if let Some(target) = &logged.meta.agent {
-        return Some(task(shard, entry, &logged, target));
+        return Some(task(shard, entry, &logged, tenant, target));
     }
-    if logged.action != "TOOL_CALL" || logged.actor_type != "agent" {
+    if logged.actor_type != "agent" {
         return None;
     }
     let id = DeadId { kind: DeadKind::Call, shard, entry: entry.id.clone() };
-    let position = logged.meta.call.rsplit('/').next().unwrap_or_default();
+    let position = logged.meta.position();
     let becomes = again(&logged.meta.turn, &format!(".again-{position}"), &id);
-    let tool = logged.entity_id.as_str();
+    let tool = &*logged.entity_id;
     let arguments = logged.meta.arguments.map(RawValue::get).unwrap_or("null");
     let needs_message = if arguments.contains(REDACTED) || tool.contains(REDACTED) {
         Some("its secrets are not stored")
@@ -259,12 +229,12 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDe
     let dead = DeadEntry {
         id,
         at_ms: at_ms(entry),
-        tenant: logged.tenant.clone(),
-        agent: Some(logged.actor_id.clone()),
-        name: Some(logged.meta.call.clone()),
+        tenant,
+        agent: Some(logged.actor_id.to_string()),
+        name: Some(logged.meta.call.to_string()),
         tool: Some(tool.to_owned()),
         from: None,
-        cause: logged.meta.outcome.clone(),
+        cause: logged.meta.outcome.to_string(),
         error: told(&logged),
         may_have_run: outcome.may_have_run(),
         needs_message,
@@ -274,7 +244,13 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadEntryDe
 
 /// Converts an audit entry to a failed task. The entry does not have the task's grants, its context, or the inbox for
 /// its answer. A replay without the grants could do more than the task was allowed to do.
-fn task(shard: u32, entry: &LogEntry, logged: &Logged<'_>, target: &str) -> DeadEntryDetails {
+fn task(
+    shard: u32,
+    entry: &LogEntry,
+    logged: &AuditEntry<'_>,
+    tenant: Option<TenantId>,
+    target: &str,
+) -> DeadEntryDetails {
     let id = DeadId { kind: DeadKind::Task, shard, entry: entry.id.clone() };
     let becomes = again(&logged.meta.turn, ".again", &id);
     let content: Value =
@@ -283,7 +259,7 @@ fn task(shard: u32, entry: &LogEntry, logged: &Logged<'_>, target: &str) -> Dead
     for (name, value) in [("task_id", becomes.as_str()), ("target_agent", target)] {
         message.insert(name.to_owned(), value.into());
     }
-    message.insert("tenant".into(), serde_json::to_value(&logged.tenant).unwrap_or_default());
+    message.insert("tenant".into(), serde_json::to_value(&tenant).unwrap_or_default());
     for (name, from) in [("task_description", "description"), ("input", "input"), ("priority", "priority")] {
         if let Some(value) = content.get(from) {
             message.insert(name.to_owned(), value.clone());
@@ -292,12 +268,12 @@ fn task(shard: u32, entry: &LogEntry, logged: &Logged<'_>, target: &str) -> Dead
     let dead = DeadEntry {
         id,
         at_ms: at_ms(entry),
-        tenant: logged.tenant.clone(),
+        tenant,
         agent: Some(target.to_owned()),
-        name: Some(logged.meta.turn.clone()),
+        name: Some(logged.meta.turn.to_string()),
         tool: None,
         from: None,
-        cause: logged.meta.outcome.clone(),
+        cause: logged.meta.outcome.to_string(),
         error: told(logged),
         may_have_run: true,
         needs_message: Some("its grants, context and inbox are not stored"),
@@ -310,21 +286,20 @@ fn at_ms(entry: &LogEntry) -> i64 {
 }
 
 /// The error of a failed call, as one text.
-fn told(logged: &Logged<'_>) -> Option<String> {
+fn told(logged: &AuditEntry<'_>) -> Option<String> {
     logged.meta.error.as_ref().map(|error| {
-        let details = error.details.as_ref().map(|details| format!(" {details}")).unwrap_or_default();
+        let details = error.details.map(|details| format!(" {}", details.get())).unwrap_or_default();
         format!("{}: {}{details}", error.code, error.message)
     })
 }
 
 /// The message of a turn that has only this call.
-fn message(logged: &Logged<'_>, tool: &str, arguments: &str, id: &str) -> String {
+fn message(logged: &AuditEntry<'_>, tool: &str, arguments: &str, id: &str) -> String {
     let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
-    let tenant = logged.tenant.as_ref().map(TenantId::as_str).unwrap_or_default();
     format!(
         r#"{{"turn_id":{},"tenant":{},"agent":{},"calls":[{{"name":{},"arguments":{arguments}}}]}}"#,
         quoted(id),
-        quoted(tenant),
+        quoted(logged.tenant()),
         quoted(&logged.actor_id),
         quoted(tool),
     )

@@ -1,11 +1,13 @@
-use std::borrow::Cow;
+//! The recorded decision about a call, from its audit entry.
+
 use std::collections::BTreeMap;
 
 use chrono::DateTime;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tickfleet_model::outcome::Premises;
 use tickfleet_model::{AdmissionNote, PlacesNote, WaitNote};
+use tickfleet_protocol::AuditEntry;
+use tickfleet_protocol::audit::entry::{AuditMeta, CALL_ACTION};
 
 use crate::lines::EntryLine;
 
@@ -124,80 +126,7 @@ pub struct AdmissionRefusal {
     pub resets_ms: i64,
 }
 
-#[derive(Deserialize)]
-struct RawEntry<'a> {
-    #[serde(borrow)]
-    timestamp: Cow<'a, str>,
-    #[serde(borrow)]
-    action: Cow<'a, str>,
-    #[serde(borrow)]
-    entity_id: Cow<'a, str>,
-    #[serde(borrow)]
-    actor_id: Cow<'a, str>,
-    #[serde(default)]
-    tenant: String,
-    #[serde(default)]
-    message: String,
-    #[serde(borrow)]
-    meta: RawMeta<'a>,
-}
-
-#[derive(Deserialize)]
-struct RawMeta<'a> {
-    #[serde(default)]
-    call: String,
-    #[serde(default)]
-    turn: String,
-    #[serde(default)]
-    agent: Option<String>,
-    #[serde(borrow, default)]
-    arguments: Option<&'a RawValue>,
-    #[serde(default)]
-    outcome: String,
-    #[serde(default)]
-    policy_digest: String,
-    #[serde(default)]
-    duration_ms: i64,
-    #[serde(default)]
-    retry_count: u32,
-    #[serde(default)]
-    error: Option<RawError>,
-    #[serde(borrow, default)]
-    approval: Option<RawApproval<'a>>,
-    #[serde(default)]
-    premises: Option<Premises>,
-    #[serde(default)]
-    ended_ms: Option<i64>,
-    #[serde(default)]
-    places: String,
-    // The members of an operator's reset of a counter.
-    #[serde(default)]
-    limit: String,
-    #[serde(default)]
-    counter: String,
-}
-
-#[derive(Deserialize, Default)]
-struct RawError {
-    #[serde(default)]
-    code: String,
-    // Tools can write any JSON into their own details.
-    #[serde(default)]
-    details: serde_json::Value,
-}
-
-impl RawError {
-    fn detail(&self, name: &str) -> Option<&str> {
-        self.details.get(name)?.as_str()
-    }
-}
-
-#[derive(Deserialize)]
-struct RawApproval<'a> {
-    #[serde(borrow, default)]
-    arguments: Option<&'a RawValue>,
-}
-
+/// An operator's reset of a limit's counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
     pub at_ms: i64,
@@ -262,48 +191,47 @@ pub enum RecordedEntry {
 impl RecordedEntry {
     #[must_use]
     pub fn entry(entry: &EntryLine<'_>) -> Self {
-        let Ok(raw) = serde_json::from_str::<RawEntry<'_>>(&entry.text) else { return Self::Other };
+        let Some(raw) = AuditEntry::read(&entry.text) else { return Self::Other };
         let written_ms = entry.id.split('-').next().and_then(|ms| ms.parse().ok());
         let at_ms = |text: &str| DateTime::parse_from_rfc3339(text).ok().map(|at| at.timestamp_millis());
         let (Some(written_ms), Some(ended_ms)) = (written_ms, at_ms(&raw.timestamp)) else { return Self::Other };
         if raw.action == "LIMIT_RESET" {
-            let RawMeta { limit, counter, .. } = raw.meta;
+            let (limit, counter) = (raw.meta.limit.into_owned(), raw.meta.counter.into_owned());
             return Self::Reset(Reset { at_ms: ended_ms, shard: entry.shard, limit, counter });
         }
         if let "PAUSE" | "RESUME" = &*raw.action {
             let ends = raw.action == "RESUME";
             return Self::Pause(Pause { at_ms: written_ms, who: raw.entity_id.into_owned(), ends });
         }
-        let position = raw.meta.call.rsplit('/').next().and_then(|at| at.parse().ok());
-        let (true, Some(position)) = (raw.action == "TOOL_CALL", position) else { return Self::Other };
+        let (true, Ok(position)) = (raw.action == CALL_ACTION, raw.meta.position().parse()) else { return Self::Other };
+        // Premises that cannot be read make the entry unreadable: without them, the replay would decide on others.
+        let Ok(premises) = raw.meta.premises.map(|json| serde_json::from_str(json.get())).transpose() else {
+            return Self::Other;
+        };
         let is_task = raw.meta.agent.is_some();
         let tool = called(&raw, is_task).unwrap_or_else(|| raw.entity_id.to_string());
-        let fate = fate(&raw.meta);
-        let refused = refused(&raw.meta, at_ms);
-        let RawMeta {
-            turn, agent, arguments, outcome, duration_ms, approval, premises, ended_ms: over_ms, places, ..
-        } = raw.meta;
-        let narrowed = approval.and_then(|approval| approval.arguments).map(Arguments::read);
+        let agent = raw.agent().to_owned();
+        let meta = raw.meta;
         Self::Call(Box::new(RecordedCall {
             shard: entry.shard,
             written_ms,
             ended_ms,
-            over_ms,
-            places: PlacesNote::read_all(&places),
-            tenant: raw.tenant,
-            agent: agent.unwrap_or_else(|| raw.actor_id.into_owned()),
-            turn,
+            over_ms: meta.ended_ms,
+            places: PlacesNote::read_all(&meta.places),
+            tenant: raw.tenant.unwrap_or_default(),
+            agent,
+            turn: meta.turn.to_string(),
             position,
             tool,
             is_task,
-            arguments: arguments.map_or_else(|| Arguments::Cut(String::new()), Arguments::read),
-            narrowed,
-            fate,
-            refused,
-            outcome,
-            duration_ms,
-            retries: raw.meta.retry_count,
-            policy: raw.meta.policy_digest,
+            arguments: meta.arguments.map_or_else(|| Arguments::Cut(String::new()), Arguments::read),
+            narrowed: meta.approved_arguments().map(Arguments::read),
+            fate: fate(&meta, premises.as_ref()),
+            refused: refused(&meta, at_ms),
+            outcome: meta.outcome.into_owned(),
+            duration_ms: i64::try_from(meta.duration_ms).unwrap_or(i64::MAX),
+            retries: meta.retry_count,
+            policy: meta.policy_digest.into_owned(),
             premises,
             admitted: entry.admitted.to_string(),
         }))
@@ -323,29 +251,30 @@ impl RecordedCall {
 }
 
 /// The tool, as the model named it.
-fn called(raw: &RawEntry<'_>, is_task: bool) -> Option<String> {
+fn called(raw: &AuditEntry<'_>, is_task: bool) -> Option<String> {
     let rest = raw.message.strip_prefix(&format!("{} called ", raw.actor_id)).filter(|_| !is_task)?;
     Some(rest.rsplit_once(": ")?.0.to_owned())
 }
 
-fn refused(meta: &RawMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<AdmissionRefusal> {
+/// The rejection of a call before it was admitted; `None` if it was not rejected.
+fn refused(meta: &AuditMeta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<AdmissionRefusal> {
     let error = meta.error.as_ref()?;
-    let by = match error.code.as_str() {
+    let by = match &*error.code {
         "daily_cap_reached" => Some(super::DAY.to_owned()),
-        "limit_reached" | "invalid_arguments" => error.detail("limit").map(super::limit),
+        "limit_reached" | "invalid_arguments" => error.detail("limit").map(|limit| super::limit(&limit)),
         "task_budget_reached" => Some(super::TASK.to_owned()),
         _ => return None,
     };
-    let resets_ms = error.detail("resets_at").and_then(at_ms).unwrap_or(0);
+    let resets_ms = error.detail("resets_at").as_deref().and_then(at_ms).unwrap_or(0);
     Some(AdmissionRefusal { by, resets_ms })
 }
 
-fn fate(meta: &RawMeta<'_>) -> RecordedFate {
-    let detail = |name: &str| meta.error.as_ref().and_then(|error| error.detail(name)).unwrap_or_default().to_owned();
+fn fate(meta: &AuditMeta<'_>, premises: Option<&Premises>) -> RecordedFate {
+    let detail = |name: &str| meta.error.as_ref().and_then(|error| error.detail(name)).unwrap_or_default();
     let reason = detail("reason");
     let rule = detail("rule");
-    let is_told_by_others = meta.premises.as_ref().is_some_and(|raw| raw.session.is_some() && !raw.ran);
-    match (meta.outcome.as_str(), reason.as_str()) {
+    let is_told_by_others = premises.is_some_and(|known| known.session.is_some() && !known.ran);
+    match (&*meta.outcome, reason.as_str()) {
         // The worker that began the call died, or the turn was lost too often. The log does not show whether people had
         // approved the call.
         ("outcome_unknown" | "internal", _) if is_told_by_others && meta.approval.is_none() => RecordedFate::NotReached,

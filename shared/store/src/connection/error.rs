@@ -10,10 +10,7 @@ pub enum StoreError {
     },
     /// A verb failed. If the connection broke, Redis may have applied the verb. The caller may repeat the verb.
     #[error("{verb} failed in Redis: {source}")]
-    Verb {
-        verb: &'static str,
-        source: redis::RedisError,
-    },
+    Verb { verb: &'static str, source: redis::RedisError },
     /// The streams or groups of the shard are missing, as after a flush. The fleet creates them again, but their
     /// content is lost.
     #[error("the shard's streams or groups are missing: {0}")]
@@ -21,10 +18,7 @@ pub enum StoreError {
     #[error(
         "this process has {ours} shards, the data was written with {stored}; all processes must have the same number"
     )]
-    Shards {
-        ours: u32,
-        stored: String,
-    },
+    Shards { ours: u32, stored: String },
     /// A reply that no version of the script returns.
     #[error("unexpected reply to {verb}: {found}")]
     Reply {
@@ -33,11 +27,7 @@ pub enum StoreError {
         found: String,
     },
     #[error("cannot {doing} {}: {source}", path.display())]
-    Data {
-        doing: &'static str,
-        path: std::path::PathBuf,
-        source: std::io::Error,
-    },
+    Data { doing: &'static str, path: std::path::PathBuf, source: std::io::Error },
     #[error("the data directory {} is in use by another process", .0.display())]
     DataInUse(std::path::PathBuf),
     #[error("{} is damaged at byte {at}; restore the data directory from a backup, or remove it", path.display())]
@@ -54,10 +44,7 @@ pub enum StoreError {
     Undecided(String),
     /// The process that owns the store does not answer. The call may have been applied.
     #[error("the fleet at {} does not answer: {source}", path.display())]
-    Lender {
-        path: std::path::PathBuf,
-        source: std::io::Error,
-    },
+    Lender { path: std::path::PathBuf, source: std::io::Error },
     /// The error of the process that owns the store.
     #[error("{0}")]
     Lent(String),

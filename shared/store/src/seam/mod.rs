@@ -254,10 +254,7 @@ pub enum RunError {
     Store(#[from] StoreError),
     /// A record cannot be read. Only this decision fails.
     #[error("record {key} cannot be read: {why}")]
-    Unreadable {
-        key: RecordKey,
-        why: tickfleet_core::record::Unreadable,
-    },
+    Unreadable { key: RecordKey, why: tickfleet_core::record::Unreadable },
     #[error("the store refused the transaction: {0}")]
     Failed(String),
     /// The decision was abandoned after this many conflicts or reads.

@@ -12,7 +12,11 @@ pub enum Step {
     Commit(Vec<Draft>),
     /// Commits an earlier batch again: this many batches back.
     Repeat(usize),
-    Take { consumer: usize, queues: Vec<usize>, count: usize },
+    Take {
+        consumer: usize,
+        queues: Vec<usize>,
+        count: usize,
+    },
     Read(Vec<QueryDraft>),
     /// Moves the clock by this number of milliseconds.
     Clock(i64),
@@ -20,12 +24,26 @@ pub enum Step {
     ClockToEnd(usize),
     Restart,
     Sample(MemoryLevel),
-    Trim { stream: usize, age: Option<Age>, entries: u64, read_upto: Option<ReadUpto> },
+    Trim {
+        stream: usize,
+        age: Option<Age>,
+        entries: u64,
+        read_upto: Option<ReadUpto>,
+    },
     Backlog,
-    RemoveConsumer { queue: usize, consumer: usize },
+    RemoveConsumer {
+        queue: usize,
+        consumer: usize,
+    },
     Ensure(Vec<usize>),
-    Scan { prefix: usize, count: usize },
-    ScanCounters { limit: usize, count: usize },
+    Scan {
+        prefix: usize,
+        count: usize,
+    },
+    ScanCounters {
+        limit: usize,
+        count: usize,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]

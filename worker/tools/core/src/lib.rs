@@ -4,6 +4,8 @@
 //! written in Rust), [`builtin`] (the tools that come with the worker) and [`kind`] (how other kinds of tools are
 //! added, each in its own crate).
 
+#![warn(missing_docs)]
+
 pub mod arguments;
 pub mod builtin;
 mod deserialize;

@@ -5,9 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, TenantId};
+use tickfleet_protocol::AuditEntry;
 use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::wording;
 
@@ -45,31 +45,6 @@ struct ShardLog {
     newest: Option<String>,
     by_agent: HashMap<(TenantId, AgentId), VecDeque<Arc<AuditedAction>>>,
     order: VecDeque<(TenantId, AgentId)>,
-}
-
-#[derive(Deserialize)]
-struct Entry<'a> {
-    action: String,
-    tenant: TenantId,
-    actor_type: String,
-    actor_id: String,
-    entity_id: String,
-    timestamp: String,
-    message: String,
-    #[serde(borrow)]
-    meta: Meta<'a>,
-}
-
-#[derive(Deserialize)]
-struct Meta<'a> {
-    turn: String,
-    agent: Option<AgentId>,
-    #[serde(borrow)]
-    arguments: Option<&'a RawValue>,
-    result: Option<String>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-    outcome: String,
 }
 
 impl AuditLogs {
@@ -116,18 +91,19 @@ impl ShardLog {
 
     fn take_in(&mut self, json: &str) {
         // If an entry cannot be parsed, its agent is unknown, so the entry is skipped.
-        let Ok(entry) = serde_json::from_str::<Entry<'_>>(json) else { return };
-        if entry.action != "TOOL_CALL" || LOOKUPS.contains(&entry.entity_id.as_str()) {
+        let Some(entry) = AuditEntry::read_call(json) else { return };
+        let Ok(tenant) = TenantId::new(entry.tenant()) else { return };
+        if LOOKUPS.contains(&&*entry.entity_id) {
             return;
         }
-        let actor = AgentId::new(&entry.actor_id).ok().filter(|_| entry.actor_type == "agent");
-        let worker = entry.meta.agent.clone();
+        let actor = AgentId::new(&*entry.actor_id).ok().filter(|_| entry.actor_type == "agent");
+        let worker = entry.meta.agent.as_deref().and_then(|agent| AgentId::new(agent).ok());
         let action = |is_task| Arc::new(action(&entry, is_task));
         if let Some(actor) = actor.filter(|actor| Some(actor) != worker.as_ref()) {
-            self.insert((entry.tenant.clone(), actor), action(false));
+            self.insert((tenant.clone(), actor), action(false));
         }
         if let Some(worker) = worker {
-            self.insert((entry.tenant.clone(), worker), action(true));
+            self.insert((tenant, worker), action(true));
         }
     }
 
@@ -144,13 +120,17 @@ impl ShardLog {
     }
 }
 
-fn action(entry: &Entry<'_>, is_task: bool) -> AuditedAction {
+fn action(entry: &AuditEntry<'_>, is_task: bool) -> AuditedAction {
     let meta = &entry.meta;
-    let mut text = entry.message.clone();
+    let mut text = entry.message.to_string();
+    let error = meta.error.as_ref().map(|error| {
+        let details = error.details.map(|details| format!(" {}", details.get()));
+        format!("{}: {}{}", error.code, error.message, details.unwrap_or_default())
+    });
     for (word, value) in [
         ("arguments", meta.arguments.map(RawValue::get)),
         ("result", meta.result.as_deref()),
-        ("error", meta.error.map(RawValue::get)),
+        ("error", error.as_deref()),
     ] {
         if let Some(value) = value.filter(|value| !matches!(*value, "null" | "{}")) {
             text.push_str(&format!("\n{word}: {}", wording::cut(value, TEXT_BYTES_MAX / 2)));
@@ -159,9 +139,9 @@ fn action(entry: &Entry<'_>, is_task: bool) -> AuditedAction {
     let arguments = meta.arguments.map_or("", RawValue::get);
     let tool = &entry.entity_id;
     AuditedAction {
-        turn: meta.turn.clone(),
+        turn: meta.turn.to_string(),
         is_task,
-        at: entry.timestamp.clone(),
+        at: entry.timestamp.to_string(),
         text: wording::cut(&text, TEXT_BYTES_MAX),
         brief: format!("{tool} {}: {}", wording::cut(arguments, 200), meta.outcome),
     }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tickfleet_config::Environment;
 use tickfleet_proof::lines::Line;
+use tickfleet_protocol::AuditEntry;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
@@ -139,9 +140,8 @@ fn stricter_policy(to: &Path) -> std::io::Result<()> {
 fn shadowed(export: &str) -> usize {
     let would_stop = |line: &&str| {
         let Some(Line::Entry(entry)) = Line::read(line) else { return false };
-        let entry: Value = serde_json::from_str(&entry.text).unwrap_or_default();
-        let rules = entry["meta"]["shadow"].as_array();
-        rules.is_some_and(|rules| rules.iter().any(|one| one["rule"] == IN_SHADOW))
+        let shadow = AuditEntry::read(&entry.text).unwrap_or_default().meta.shadow;
+        shadow.iter().any(|denial| denial.rule == IN_SHADOW)
     };
     export.lines().filter(would_stop).count()
 }

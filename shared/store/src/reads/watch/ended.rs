@@ -1,4 +1,6 @@
-use serde::Deserialize;
+//! Calls that ended, as recorded in the audit log.
+
+use tickfleet_protocol::AuditEntry;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedCall {
@@ -9,28 +11,15 @@ pub struct EndedCall {
     pub duration_ms: u64,
 }
 
-#[derive(Deserialize)]
-struct RawAuditEntry {
-    entity_id: String,
-    meta: RawAuditMeta,
-}
-
-#[derive(Deserialize)]
-struct RawAuditMeta {
-    outcome: String,
-    #[serde(default)]
-    duration_ms: u64,
-}
-
 /// Parses an audit entry. If a tool is unknown, its name is text from the model, and is not shown.
 pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
-    let audit: RawAuditEntry = serde_json::from_slice(audit).ok()?;
-    let known = audit.meta.outcome != "unknown_tool";
+    let entry = AuditEntry::read(std::str::from_utf8(audit).ok()?)?;
+    let known = entry.meta.outcome != "unknown_tool";
     Some(EndedCall {
         at_ms: id.split('-').next()?.parse().ok()?,
-        tool: if known { audit.entity_id } else { "(unknown)".to_owned() },
-        outcome: audit.meta.outcome,
-        duration_ms: audit.meta.duration_ms,
+        tool: if known { entry.entity_id.into_owned() } else { "(unknown)".to_owned() },
+        outcome: entry.meta.outcome.into_owned(),
+        duration_ms: entry.meta.duration_ms,
     })
 }
 

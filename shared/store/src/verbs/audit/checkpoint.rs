@@ -25,9 +25,7 @@ impl Follower<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Checkpoint {
     /// The position is stored, and the process has the lease.
-    Done {
-        now_ms: i64,
-    },
+    Done { now_ms: i64 },
     /// The stored position differs. Nothing was written.
     Stale {
         now_ms: i64,

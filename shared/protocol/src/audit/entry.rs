@@ -1,0 +1,211 @@
+//! Reads entries of the audit log. All readers of entries use these types.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::json::with_numbers_as_text;
+
+/// The action of entries that describe calls and tasks.
+pub const CALL_ACTION: &str = "TOOL_CALL";
+
+/// An entry of a call, of a task, or of an operator's action. A member that an entry lacks is empty or `None`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct AuditEntry<'a> {
+    /// RFC 3339, by the shard's clock.
+    #[serde(borrow)]
+    pub timestamp: Cow<'a, str>,
+    #[serde(borrow)]
+    pub level: Cow<'a, str>,
+    #[serde(borrow)]
+    pub action: Cow<'a, str>,
+    /// For a call, the tool's name.
+    #[serde(borrow)]
+    pub entity_id: Cow<'a, str>,
+    #[serde(borrow)]
+    pub actor_type: Cow<'a, str>,
+    #[serde(borrow)]
+    pub actor_id: Cow<'a, str>,
+    pub tenant: Option<String>,
+    #[serde(borrow)]
+    pub message: Cow<'a, str>,
+    #[serde(borrow)]
+    pub meta: AuditMeta<'a>,
+}
+
+/// The members of `meta` that readers use, of all kinds of entries.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct AuditMeta<'a> {
+    /// `<turn>/<position>`.
+    #[serde(borrow)]
+    pub call: Cow<'a, str>,
+    #[serde(borrow)]
+    pub turn: Cow<'a, str>,
+    /// For a task, the agent that carried it out.
+    pub agent: Option<String>,
+    #[serde(borrow)]
+    pub arguments: Option<&'a RawValue>,
+    pub result: Option<String>,
+    /// Duration of the last attempt, in milliseconds.
+    pub duration_ms: u64,
+    pub retry_count: u32,
+    #[serde(borrow)]
+    pub outcome: Cow<'a, str>,
+    #[serde(borrow)]
+    pub error: Option<AuditError<'a>>,
+    /// The rules in shadow mode that would have denied the call.
+    pub shadow: Vec<AuditDenial>,
+    /// If the call did not run: the equal call whose outcome it got.
+    pub repeats: Option<String>,
+    #[serde(borrow)]
+    pub premises: Option<&'a RawValue>,
+    pub effect: Option<AuditEffect>,
+    /// An object in the entry of a call. An ID in the entry of an approver's decision.
+    #[serde(borrow)]
+    pub approval: Option<&'a RawValue>,
+    pub policy_version: Option<u64>,
+    #[serde(borrow)]
+    pub policy_digest: Cow<'a, str>,
+    /// When the call's slice returned its permits, in milliseconds by the shard's clock.
+    pub ended_ms: Option<i64>,
+    #[serde(borrow)]
+    pub places: Cow<'a, str>,
+    /// The limit of a reset counter.
+    #[serde(borrow)]
+    pub limit: Cow<'a, str>,
+    /// The reset counter.
+    #[serde(borrow)]
+    pub counter: Cow<'a, str>,
+    /// `None` if the reset counter was unreadable.
+    pub window_ends_ms: Option<i64>,
+}
+
+/// The error of a call.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct AuditError<'a> {
+    #[serde(borrow)]
+    pub code: Cow<'a, str>,
+    #[serde(borrow)]
+    pub message: Cow<'a, str>,
+    /// Any JSON, because tools write their own details.
+    #[serde(borrow)]
+    pub details: Option<&'a RawValue>,
+}
+
+/// A denial by a rule in shadow mode.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct AuditDenial {
+    pub rule: String,
+    pub reason: String,
+    pub message: String,
+}
+
+/// The effect that a call claimed.
+#[derive(Debug, Clone, Deserialize)]
+pub struct AuditEffect {
+    /// A hash of the values by which two calls are compared.
+    pub key: String,
+    /// How long the claim is valid after the end of the call, in milliseconds.
+    pub window_ms: i64,
+}
+
+impl<'a> AuditEntry<'a> {
+    /// Parses an entry; `None` if the text is not an entry.
+    #[must_use]
+    pub fn read(text: &'a str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// Parses the entry of a call or task; `None` if the text is anything else.
+    #[must_use]
+    pub fn read_call(text: &'a str) -> Option<Self> {
+        // Entries of operators are skipped without parsing them.
+        let may_be_call = text.contains(concat!(r#""action":""#, "TOOL_CALL", r#"""#));
+        may_be_call.then(|| Self::read(text)).flatten().filter(|entry| entry.action == CALL_ACTION)
+    }
+
+    /// The agent that made the call, or that carried out the task.
+    #[must_use]
+    pub fn agent(&self) -> &str {
+        self.meta.agent.as_deref().unwrap_or(&self.actor_id)
+    }
+
+    /// The tenant; empty if the entry has none.
+    #[must_use]
+    pub fn tenant(&self) -> &str {
+        self.tenant.as_deref().unwrap_or_default()
+    }
+}
+
+impl<'a> AuditMeta<'a> {
+    /// The call's position in its turn.
+    #[must_use]
+    pub fn position(&self) -> &str {
+        self.call.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The arguments that approvers put in place of the model's arguments.
+    #[must_use]
+    pub fn approved_arguments(&self) -> Option<&'a RawValue> {
+        #[derive(Deserialize)]
+        struct Approval<'a> {
+            #[serde(borrow, default)]
+            arguments: Option<&'a RawValue>,
+        }
+        serde_json::from_str::<Approval<'a>>(self.approval?.get()).ok()?.arguments
+    }
+}
+
+impl AuditError<'_> {
+    /// The details. Numbers that no number type holds are texts.
+    #[must_use]
+    pub fn details(&self) -> Option<Value> {
+        serde_json::from_str(&with_numbers_as_text(self.details?.get())).ok()
+    }
+
+    /// A text in the details.
+    #[must_use]
+    pub fn detail(&self, name: &str) -> Option<String> {
+        self.details()?.get(name)?.as_str().map(str::to_owned)
+    }
+}
+
+/// The tenant of an entry; empty if the text is not an entry, or has no tenant.
+#[must_use]
+pub fn tenant_of(text: &str) -> String {
+    #[derive(Deserialize)]
+    struct Tenant {
+        #[serde(default)]
+        tenant: Option<String>,
+    }
+    serde_json::from_str::<Tenant>(text).ok().and_then(|entry| entry.tenant).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_damaged_or_foreign_text_is_no_entry() {
+        for text in ["", "{", "[]", r#"{"action":7}"#, r#"{"meta":{"duration_ms":"soon"}}"#] {
+            assert!(AuditEntry::read(text).is_none(), "{text}");
+            assert_eq!(tenant_of(text), "");
+        }
+        assert!(AuditEntry::read_call(r#"{"action":"PAUSE","message":"\"action\":\"TOOL_CALL\""}"#).is_none());
+    }
+
+    #[test]
+    fn details_of_tools_keep_their_digits_and_cost_no_other_member() {
+        let text = r#"{"action":"TOOL_CALL","meta":{"error":{"code":"x","details":{"n":1e999,"rule":"r"}}}}"#;
+        let error = AuditEntry::read_call(text).unwrap().meta.error.unwrap();
+        assert_eq!((error.detail("rule").as_deref(), error.detail("n").as_deref()), (Some("r"), Some("1e999")));
+    }
+}
