@@ -1,29 +1,24 @@
-//! Bounds and retention times that decisions apply. The configuration sets them.
+//! Bounds and retention times that decisions apply, as set by the configuration.
 
-/// Bounds of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
-    /// Lease of a consumer, ms. A consumer whose last heartbeat is older has crashed.
+    /// A consumer has crashed if its last heartbeat is older than this.
     pub lease_ms: i64,
-    /// Time for which a finished record is kept, ms.
     pub retain_ms: i64,
-    /// Time for which a chosen ID is kept after its turn ended, ms.
+    /// Time for which a chosen ID is kept after its turn ended.
     pub dedupe_ms: i64,
-    /// Maximum number of entries in the audit log.
     pub audit_entries_max: u64,
     /// True if audit entries report the counters that were debited for their calls.
     pub audit_admissions: bool,
-    /// Maximum number of dead letters in the log.
     pub dead_entries_max: u64,
     /// Maximum number of entries in an inbound stream.
     pub turns_max: u64,
     /// Maximum number of a tenant's unfinished turns and tasks.
     pub tenant_turns_max: u64,
-    /// Maximum size of a tenant's unfinished turns and tasks, bytes.
+    /// Maximum size of a tenant's unfinished turns and tasks.
     pub tenant_bytes_max: u64,
     /// Maximum number of a tenant's slices that are on queues or with workers.
     pub tenant_out_max: u64,
-    /// Maximum number of unread replies in an inbox.
     pub inbox_unread_max: u64,
     /// Maximum number of a tenant's inboxes.
     pub inboxes_max: u64,

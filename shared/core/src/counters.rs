@@ -1,8 +1,8 @@
 //! Deletion of outdated counters by the janitor.
 //!
 //! Some limits are kept for a fixed time, such as the counts of a day. Their counters are deleted together after this
-//! time: the set `expiring` holds these limits, and a place is the time of deletion, ms. Counters of other limits are
-//! deleted one by one, a day after their window has ended.
+//! time. The set `expiring` holds these limits. A limit's place in the set is the time of deletion in milliseconds.
+//! Counters of other limits are deleted one by one, a day after their window has ended.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{CounterKey, CounterState, Guard, Room, SetKey, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Time for which a counter is kept after its window has ended, ms.
+/// How long a counter is kept after its window has ended, in milliseconds.
 pub const IDLE_MS: i64 = 24 * 3_600_000;
-/// [`PruneCounter`] fails if shard time at the commit differs by more than this from the decision's time, ms.
+/// [`PruneCounter`] fails if shard time at the commit differs from the decision's time by more than this (ms).
 const PRUNED_WITHIN_MS: i64 = 60_000;
 
-/// True for a counter of [`Window::Rolling`]: its state has no start, only an end.
+/// Recognizes a counter of [`Window::Rolling`]: its state has an end but no start.
 #[must_use]
 pub const fn is_rolling(state: &CounterState) -> bool {
     state.began_ms == 0 && state.ends_ms > 0
 }
 
-/// Limits whose counters are deleted together. A place is the time of deletion, ms.
+/// Limits whose counters are deleted together. A limit's place is the time of deletion in milliseconds.
 #[must_use]
 pub fn expiring() -> SetKey {
     SetKey::new("expiring")
@@ -36,13 +36,11 @@ pub fn expire_counters(limit: &Arc<str>, at_ms: i64, transaction: &mut Transacti
     }
 }
 
-/// Deletes counters of a limit that is due in [`expiring`]. The janitor finds the counters by a scan. With the last of
-/// them, the limit leaves the set.
+/// Deletes counters of a limit that is due in [`expiring`]. The janitor finds the counters by a scan. The limit leaves
+/// the set with its last counters.
 #[derive(Debug, Clone)]
 pub struct DeleteCounters {
-    /// The limit.
     pub limit: Arc<str>,
-    /// The counters.
     pub counters: Vec<Arc<str>>,
     /// True if these are the limit's last counters.
     pub last: bool,
@@ -77,12 +75,10 @@ impl Decision for DeleteCounters {
 /// Deletes a counter whose window ended a day ago, unless turns wait for it. A counter without a window stays.
 #[derive(Debug, Clone)]
 pub struct PruneCounter {
-    /// The counter.
     pub counter: CounterKey,
 }
 
 impl PruneCounter {
-    /// True if the counter is no longer needed.
     #[must_use]
     pub fn is_idle(state: &CounterState, now_ms: i64) -> bool {
         state.ends_ms > 0 && state.ends_ms + IDLE_MS <= now_ms && !state.queued

@@ -5,7 +5,7 @@
 //! | log `dead` | dead letters |
 //! | record `handled:<entry of the dead log>` | the letter was dropped or replayed; kept for a day |
 //! | record `handled:call:<entry of the audit log>` | the failed call was dropped or replayed |
-//! | set `handled` | the handled failed calls, by their entries; a place is the time of the entry, ms |
+//! | set `handled` | failed calls that were handled, by entry; a place is the time of the entry in ms |
 //!
 //! Entries of the audit log never change, so handled calls are recorded outside the log. A record stays as long as the
 //! log has the call's entry, see [`ForgetHandled`].
@@ -35,23 +35,18 @@ pub enum DeadItem {
     Call(EntryId),
 }
 
-/// The operator's action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Handling {
-    /// The item was dropped.
     Dropped,
     /// The item was submitted again.
     Replayed,
 }
 
-/// The record of a handled item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handled {
-    /// The operator's action.
     #[serde(rename = "h")]
     pub handling: Handling,
-    /// Time of the action, ms.
     #[serde(rename = "t")]
     pub at_ms: i64,
 }
@@ -60,25 +55,22 @@ impl Record for Handled {
     const SCHEMA: u32 = 1;
 }
 
-/// Why an action on a dead item is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotHandled {
-    /// The log does not have the item (any more).
+    /// The log never had the item, or no longer has it.
     Gone,
-    /// The item was handled before.
     Again(Handling),
     /// Too many handled failed calls are recorded: [`ForgetHandled`] makes room.
     Full,
 }
 
-/// The handled failed calls. A place is the time of the entry, ms.
+/// The handled failed calls, by entry. An entry's place is its time in milliseconds.
 #[must_use]
 pub fn handled_calls() -> SetKey {
     SetKey::new("handled")
 }
 
 impl DeadItem {
-    /// The key of the item's record.
     #[must_use]
     pub fn key(&self) -> RecordKey {
         match self {
@@ -113,8 +105,8 @@ impl DeadItem {
                 if view.entry(&keys::audit(), entry)?.is_none() {
                     return Ok(Some(NotHandled::Gone));
                 }
-                // No guard enforces the bound at the commit: operators rarely do this, so a small overrun is
-                // acceptable.
+                // No guard enforces the bound at the commit. Operators rarely handle failed calls, so a small overrun
+                // is acceptable.
                 if let Value::Size(size) = view.get(&Query::Size(handled_calls()))?
                     && *size >= limits::HANDLED_CALLS_MAX as u64
                 {
@@ -130,17 +122,14 @@ impl DeadItem {
     }
 }
 
-/// Time of an entry, ms, from its ID.
+/// Time of an entry in milliseconds, from its ID.
 fn written_ms(entry: &EntryId) -> u64 {
     entry.as_str().split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
 }
 
-/// Drops a dead item without a replay.
 #[derive(Debug, Clone)]
 pub struct DropDead {
-    /// The item.
     pub item: DeadItem,
-    /// The operator's audit entry.
     pub entry: AuditEntry,
 }
 
@@ -162,22 +151,18 @@ impl Decision for DropDead {
     }
 }
 
-/// Replays a dead item. One transaction submits the item and marks it as handled. So no item is replayed twice, and
-/// none is marked without a submission.
+/// Replays a dead item. One transaction submits the item and marks it as handled. So no item is replayed twice, and no
+/// item is marked without a submission.
 #[derive(Debug, Clone)]
 pub struct Replay<S> {
-    /// The item.
     pub item: DeadItem,
-    /// The decision that submits the item.
     pub submission: S,
-    /// The operator's audit entry.
     pub entry: AuditEntry,
 }
 
-/// The result of [`Replay`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplayResult<T> {
-    /// The item is marked as handled, and the submission returned this.
+    /// The item is marked as handled. Contains the result of the submission.
     Submitted(T),
     /// The submission was refused. The item is unchanged.
     Refused(T),
@@ -213,10 +198,10 @@ impl<S: Decision> Decision for Replay<S> {
 }
 
 /// Removes the records of handled calls that the audit log no longer has. Returns the number of removed records. To
-/// remove all, the caller repeats this decision until it returns 0.
+/// remove all records, the caller repeats this decision until it returns 0.
 #[derive(Debug, Clone)]
 pub struct ForgetHandled {
-    /// Time of the log's first entry, ms.
+    /// Time of the log's first entry.
     pub log_begins_ms: u64,
 }
 

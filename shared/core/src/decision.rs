@@ -1,6 +1,6 @@
 //! The loop of a decision: read, decide, commit, and repeat with the values that a conflict returned.
 //!
-//! The seam implements the loop for a store. Tests and the simulator use the same loop.
+//! The store's module `seam` implements the loop. Tests and the simulator use the same loop.
 
 use crate::transaction::{Committed, Conflict, Transaction, Version};
 use crate::view::{Query, Undecided, View};
@@ -8,12 +8,12 @@ use crate::view::{Query, Undecided, View};
 /// The input of a decision in addition to its view.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Shard time as the caller knows it, ms. If the decision depends on this time, the transaction guards the time
-    /// with [`crate::Guard::Before`] or [`crate::Guard::Since`].
+    /// Shard time as the caller knows it. If the decision depends on this time, the transaction guards the time with
+    /// [`crate::Guard::Before`] or [`crate::Guard::Since`].
     pub now_ms: i64,
     /// The restart epoch as the caller knows it.
     pub epoch: u64,
-    /// Start of that epoch, ms; 0 for the first one.
+    /// Start of this epoch; 0 for the first epoch.
     pub epoch_began_ms: i64,
     /// True if the store's memory was short at its last sample. Only optional writes depend on this flag.
     pub pressure: bool,
@@ -33,19 +33,15 @@ impl Context {
     }
 }
 
-/// The result of one attempt to decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step<T> {
     /// Commits this transaction, and then returns `T`.
     Commit(Transaction, T),
-    /// Returns without a commit.
     Return(T),
 }
 
-/// The result of a decision, after its commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt<T> {
-    /// The result.
     pub result: T,
     /// The commit. `None` if nothing was written.
     pub committed: Option<Committed>,
@@ -53,7 +49,6 @@ pub struct Receipt<T> {
 
 /// A transition: computes a transaction from a view.
 pub trait Decision {
-    /// The result for the caller.
     type Output;
 
     /// Queries to read in one request before the first attempt, to save round trips. Other values are read when

@@ -1,5 +1,5 @@
-//! Grants of token services with refresh tokens that are valid for one use. All workers need the next token, also after
-//! a restart. The tool encrypts a grant before it stores the grant, so the store cannot read it.
+//! Grants of token services whose refresh tokens are valid for one use. All workers need the next token, also after a
+//! restart. The tool encrypts a grant before it stores the grant, so the store cannot read the grant.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,6 @@ use crate::record::Record;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// The part that has the encrypted grant.
 pub const GRANT_PART: &str = "grant";
 
 /// A record without content: only its existence matters.
@@ -20,7 +19,6 @@ impl Record for Present {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of a grant.
 #[must_use]
 pub fn key(id: &str) -> RecordKey {
     RecordKey::new(format!("grant:{id}"))
@@ -32,14 +30,10 @@ pub fn renewal_key(id: &str) -> RecordKey {
     RecordKey::new(format!("grant:{id}:renewal"))
 }
 
-/// Stores an encrypted grant.
 #[derive(Debug, Clone)]
 pub struct KeepGrant<'a> {
-    /// ID of the grant.
     pub id: &'a str,
-    /// The encrypted grant.
     pub sealed: Bytes,
-    /// Lifetime, ms.
     pub ttl_ms: i64,
 }
 
@@ -59,9 +53,8 @@ impl Decision for KeepGrant<'_> {
 /// request is asked at most once per `lease_ms`.
 #[derive(Debug, Clone, Copy)]
 pub struct RenewGrant<'a> {
-    /// ID of the grant.
     pub id: &'a str,
-    /// Time for which no other worker renews the grant, ms.
+    /// How long no other worker renews the grant.
     pub lease_ms: i64,
 }
 

@@ -7,9 +7,7 @@ use crate::transaction::{CounterKey, InboxKey, RecordKey, SetKey, StreamKey};
 /// A turn or task: `<tenant>:<id>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TurnName {
-    /// The tenant.
     pub tenant: TenantId,
-    /// The turn's or task's ID.
     pub turn: TurnId,
 }
 
@@ -27,7 +25,6 @@ impl TurnName {
         Some(Self { tenant: TenantId::new(tenant).ok()?, turn: TurnId::new(turn).ok()? })
     }
 
-    /// The name of a task.
     #[must_use]
     pub fn task(tenant: &TenantId, task: &TaskId) -> Self {
         Self { tenant: tenant.clone(), turn: TurnId::from(task.clone()) }
@@ -45,19 +42,17 @@ impl TurnName {
         RecordKey::new(format!("done:{self}"))
     }
 
-    /// The record of this ID, if a producer chose it.
+    /// The record of this ID, if a producer chose the ID.
     #[must_use]
     pub fn given(&self) -> RecordKey {
         RecordKey::new(format!("id:{self}"))
     }
 
-    /// The record of a requested cancel.
     #[must_use]
     pub fn cancellation(&self) -> RecordKey {
         RecordKey::new(format!("cancel:{self}"))
     }
 
-    /// The timer of the turn.
     #[must_use]
     pub fn timer(&self) -> String {
         format!("turn:{self}")
@@ -70,32 +65,31 @@ impl TurnName {
     }
 }
 
-/// A tenant's cancels of turns and tasks that have not arrived yet, by ID. A place is the time when the cancel is
-/// dropped, ms.
+/// A tenant's cancels of turns and tasks that have not arrived yet, by ID. A cancel's place is the time in milliseconds
+/// at which the cancel is dropped.
 #[must_use]
 pub fn early(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("early:{tenant}"))
 }
 
-/// The newest tasks of a tenant, by ID. A place is the time of the delegation, ms.
+/// The newest tasks of a tenant, by ID. A task's place is the time of its delegation in milliseconds.
 #[must_use]
 pub fn tasks_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("tasks:{tenant}"))
 }
 
-/// The newest tasks that were delegated by a task, by ID. A place is the time of the delegation, ms.
+/// The newest tasks that were delegated by a task, by ID. A task's place is the time of its delegation in milliseconds.
 #[must_use]
 pub fn children(task: &TurnName) -> SetKey {
     SetKey::new(format!("children:{task}"))
 }
 
-/// The queues of tasks for external runtimes.
 #[must_use]
 pub fn externals() -> SetKey {
     SetKey::new("externals")
 }
 
-/// The turns that wait for room in a token or money budget. A place is the turn's place in throttle queues.
+/// The turns that wait for room in a token or money budget. A turn has the same place as in throttle queues.
 #[must_use]
 pub fn budget_queue(counter: &CounterKey) -> SetKey {
     SetKey::new(format!("short:{}@{}", counter.limit, counter.counter))
@@ -113,38 +107,34 @@ pub fn marks(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))
 }
 
-/// For metrics: turns and tasks with a next call that is to be retried, or that waits for something other than people.
-/// A place is the start of the wait, ms.
+/// Turns and tasks whose next call is to be retried, or waits for something other than people. Metrics read this set. A
+/// member's place is the start of its wait in milliseconds.
 #[must_use]
 pub fn parked() -> SetKey {
     SetKey::new("parked")
 }
 
-/// All timers of a shard. A place is the due time, ms.
+/// All timers of a shard. A timer's place is its due time in milliseconds.
 #[must_use]
 pub fn timers() -> SetKey {
     SetKey::new("timers")
 }
 
-/// The inbound stream of turns.
 #[must_use]
 pub fn turns() -> StreamKey {
     StreamKey::new("turns")
 }
 
-/// The inbound stream of tasks.
 #[must_use]
 pub fn tasks() -> StreamKey {
     StreamKey::new("tasks")
 }
 
-/// The audit log.
 #[must_use]
 pub fn audit() -> StreamKey {
     StreamKey::new("audit")
 }
 
-/// The log of dead letters.
 #[must_use]
 pub fn dead() -> StreamKey {
     StreamKey::new("dead")
@@ -162,32 +152,28 @@ pub fn suspect(priority: Priority) -> StreamKey {
     StreamKey::new(format!("ready:suspect:{}", priority.as_str()))
 }
 
-/// Canceled turns with slices that this consumer holds, by name. The consumer's heartbeat returns these names. A place
-/// is the time of the notice, ms.
+/// Canceled turns with slices that this consumer holds, by name. The consumer's heartbeat returns these names. A turn's
+/// place is the time of the notice in milliseconds.
 #[must_use]
 pub fn canceled(consumer: &str) -> SetKey {
     SetKey::new(format!("canceled:{consumer}"))
 }
 
-/// The queue of tasks for an external runtime.
 #[must_use]
 pub fn external(tenant: &TenantId, agent: &AgentId) -> StreamKey {
     StreamKey::new(format!("external:{tenant}:{agent}"))
 }
 
-/// An inbox.
 #[must_use]
 pub fn inbox(tenant: &TenantId, inbox: &InboxName) -> InboxKey {
     InboxKey { tenant: tenant.as_str().into(), inbox: inbox.as_str().into() }
 }
 
-/// The throttle queue of a counter.
 #[must_use]
 pub fn throttle_queue(counter: &CounterKey) -> SetKey {
     SetKey::new(format!("throttle:{}@{}", counter.limit, counter.counter))
 }
 
-/// The timer of a throttle queue.
 #[must_use]
 pub fn throttle_timer(counter: &CounterKey) -> String {
     format!("throttle:{}@{}", counter.limit, counter.counter)
@@ -204,18 +190,18 @@ pub mod limits {
     /// The built-in limits with windows: their idle counters are deleted.
     pub const WINDOWED: [&str; 3] = [TICK, DAY, TENANT_DAY];
 
-    /// Calls of an agent in a tick; the counter is `<tenant>:<agent>`.
+    /// Calls of an agent in a tick. The counter is `<tenant>:<agent>`.
     pub const TICK: &str = "_tick";
-    /// Calls of an agent in a day; the counter is `<tenant>:<agent>`.
+    /// Calls of an agent in a day. The counter is `<tenant>:<agent>`.
     pub const DAY: &str = "_day";
-    /// Calls of a tenant in a day; the counter is `<tenant>`.
+    /// Calls of a tenant in a day. The counter is `<tenant>`.
     pub const TENANT_DAY: &str = "_tenant_day";
-    /// Calls of a task and of tasks below it; the counter is `<tenant>:<task>`.
+    /// Calls of a task and of tasks below it. The counter is `<tenant>:<task>`.
     pub const TASK: &str = "_task";
-    /// Unfinished turns and tasks of a tenant; the counter is `<tenant>`.
+    /// Unfinished turns and tasks of a tenant. The counter is `<tenant>`.
     pub const UNFINISHED: &str = "_unfinished";
-    /// Bytes of unfinished turns and tasks of a tenant; the counter is `<tenant>`.
+    /// Bytes of unfinished turns and tasks of a tenant. The counter is `<tenant>`.
     pub const BYTES: &str = "_bytes";
-    /// Slices of a tenant that are on queues or with workers; the counter is `<tenant>`.
+    /// Slices of a tenant that are on queues or with workers. The counter is `<tenant>`.
     pub const OUT: &str = "_out";
 }

@@ -9,29 +9,24 @@ use tickfleet_model::ConsumerId;
 
 use crate::transaction::{Guard, Transaction};
 
-/// The holder of a role, and the end of its lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The process.
     #[serde(rename = "by")]
     pub holder: ConsumerId,
-    /// End of the lease, ms.
     #[serde(rename = "to")]
     pub ends_ms: i64,
 }
 
-/// A process that asks for a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// The process.
     pub process: ConsumerId,
-    /// Time for which the role stays with the process after its last write, ms.
+    /// How long the role stays with the process after its last write.
     pub lease_ms: i64,
 }
 
 impl Candidate {
-    /// The new lease of this candidate. `None` while another process has the role. If the lease of another process has
-    /// ended, guards that it has.
+    /// Returns the candidate's new lease. `None` while another process has the role. If another process had the role,
+    /// guards that its lease has ended.
     pub fn take(&self, present: Option<&Lease>, now_ms: i64, transaction: &mut Transaction) -> Option<Lease> {
         if let Some(other) = present.filter(|lease| lease.holder != self.process) {
             if other.ends_ms > now_ms {

@@ -13,16 +13,16 @@
 //! 6. [`task`] and [`recovery`]: delegated work; crashes and restarts
 //! 7. [`workers`], [`settings`], [`audit`] and the rest: everything that is not a turn
 //!
-//! A new transition is a type with its input, an enum with its results, and `impl Decision`. It guards every record
-//! that it relied on. If it depends on the time, it guards the time. It finds the conflicts of its earlier attempts in
-//! [`Context::conflicts`].
+//! A new transition is a type with its input, an enum with its results, and `impl Decision`. A transition guards every
+//! record that it relied on. If the decision depends on the time, the transition guards the time.
+//! [`Context::conflicts`] holds the conflicts of earlier attempts.
 //!
 //! # Invariants
 //!
 //! Each invariant came from an interleaving that broke a promise. [`mutants`] lists the guards that enforce the
 //! invariants.
 //!
-//! 1. A counter knows the end of its window, and resets only when shard time has reached it.
+//! 1. A counter stores the end of its window, and resets only when shard time has reached this end.
 //! 2. A shard has one clock, which never steps back.
 //! 3. Every turn ends through one transition. Each unfinished turn is in exactly one place: a throttle queue, a timer,
 //!    or a slice.
@@ -31,8 +31,8 @@
 //! 6. A call has one writer. The result of a `once` call is committed before the next call begins.
 //! 7. A `once` call begins with a transaction of its own, and only under a lease. The call is retried only if it
 //!    certainly did nothing.
-//! 8. After a restart of the store, for one lease: no reaping, no begin of a `once` call, no admission in a window that
-//!    began before the restart. Workers report what they hold.
+//! 8. For one lease after a restart of the store, nothing is reaped, no `once` call begins, and nothing is admitted in
+//!    a window that began before the restart. Workers report what they hold.
 //! 9. Records of unfinished work have no lifetime. An accepted ID is never refused because of missing room.
 //! 10. All records of a tenant are in one shard.
 //! 11. The work of a transaction is bounded.

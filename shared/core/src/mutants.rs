@@ -1,4 +1,4 @@
-//! Mutants: guards that tests can switch off, one at a time. This proves that a test detects a missing guard.
+//! Mutants: guards that tests can switch off, one at a time, to prove that a test detects the missing guard.
 //!
 //! A guard checks [`mutant!`](crate::mutant), which is always `false` outside test builds:
 //!
@@ -144,7 +144,6 @@ macro_rules! mutant {
 mod tests {
     use super::*;
 
-    /// Texts of the files below a folder.
     fn texts_below(folder: &std::path::Path) -> Vec<String> {
         let mut texts = Vec::new();
         for entry in std::fs::read_dir(folder).unwrap() {

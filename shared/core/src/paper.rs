@@ -13,7 +13,6 @@ use crate::transaction::{
 };
 use crate::view::{Fields, Query, READS_MAX, Undecided, Value, View};
 
-/// A shard.
 #[derive(Debug, Clone, Default)]
 pub struct Paper {
     pub now_ms: i64,
@@ -97,13 +96,11 @@ impl Paper {
         panic!("the decision reads more than {READS_MAX} times")
     }
 
-    /// Decides and commits.
     pub fn run<D: Decision>(&mut self, decision: &D) -> Receipt<D::Output> {
         let step = self.decide(decision);
         self.finish(decision, step)
     }
 
-    /// Decides and commits, and returns the result.
     pub fn result<D: Decision>(&mut self, decision: &D) -> D::Output {
         self.run(decision).result
     }

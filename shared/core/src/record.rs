@@ -1,10 +1,10 @@
 //! The stored form of a record: `<version> <entry> <rooms> <content>`.
 //!
 //! The entry is the slice that the writing transaction enqueued, or `-`. The rooms are the counters that a stamped
-//! transaction debited, in the order of its [`crate::Room`] guards, or `-`. Each room is `<used>:<end of the window,
-//! ms>`; rooms are separated by commas. For a configured limit, the start of the window follows the end. The content is
-//! a schema number and JSON, `1{"…"}`. Large immutable parts (calls, results) are stored separately under the record's
-//! key, each with a name.
+//! transaction debited, in the order of its [`crate::Room`] guards, or `-`. Each room is `<used>:<end>:<start>`: the
+//! amount used, and the window's end and start in milliseconds. Commas separate the rooms. The content is a schema
+//! number and JSON, `1{"…"}`. Large immutable parts (calls, results) are stored separately under the record's key, each
+//! with a name.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -12,18 +12,16 @@ use serde::de::DeserializeOwned;
 
 use crate::transaction::{EntryId, Guard, RecordKey, Transaction, Version, Write};
 
-/// A type that is stored as a record.
 pub trait Record: Serialize + DeserializeOwned {
     /// Version of the JSON schema. A reader refuses records with another number.
     const SCHEMA: u32;
 
-    /// The content of the record.
     #[must_use]
     fn encode(&self) -> Bytes {
         json_of(self).into()
     }
 
-    /// Parses a content.
+    /// Parses the content of a record.
     ///
     /// # Errors
     /// [`Unreadable`], if the schema number or the JSON is not of this type.
@@ -56,21 +54,16 @@ pub(crate) fn from_json<T: Record>(content: &[u8]) -> Result<T, Unreadable> {
     serde_json::from_slice(json).map_err(|error| Unreadable::Json(error.to_string()))
 }
 
-/// Why a record is unreadable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// The stored text does not start with version, entry and rooms.
     #[error("expected `<version> <entry> <rooms> <content>`")]
     Frame,
-    /// The schema number differs.
     #[error("expected schema {expected}, found {found}")]
     Schema {
-        /// The schema number of the type.
         expected: u32,
-        /// The schema number in the record.
         found: u32,
     },
-    /// The JSON does not match the type.
     #[error("{0}")]
     Json(String),
 }
@@ -81,9 +74,9 @@ pub enum Unreadable {
 pub struct Debited {
     /// The amount used, including this debit.
     pub used: u64,
-    /// The end of the window, ms; 0 without a window.
+    /// The end of the window; 0 without a window.
     pub ends_ms: i64,
-    /// The start of the window, ms; 0 without a window.
+    /// The start of the window; 0 without a window.
     pub began_ms: i64,
 }
 
@@ -111,7 +104,7 @@ impl Debited {
         rooms.split(',').filter_map(parse).collect()
     }
 
-    /// Renders the text that [`Self::parse_all`] reads; `-` without rooms.
+    /// Renders the text that [`Self::parse_all`] reads. Without rooms, the text is `-`.
     #[must_use]
     pub fn render_all(debited: &[Self]) -> String {
         if debited.is_empty() {
@@ -122,7 +115,6 @@ impl Debited {
     }
 }
 
-/// The fields of a stored record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordText {
     /// The version of the transaction that wrote the record.
@@ -131,7 +123,6 @@ pub struct RecordText {
     pub entry: Option<EntryId>,
     /// The counters that this transaction debited, if it was stamped.
     pub rooms: Vec<Debited>,
-    /// The content.
     pub content: Bytes,
 }
 
@@ -159,7 +150,6 @@ impl RecordText {
         })
     }
 
-    /// The stored text.
     #[must_use]
     pub fn render(version: &Version, entry: Option<&EntryId>, rooms: &[Debited], content: &[u8]) -> Bytes {
         let entry = entry.map_or("-", EntryId::as_str);
@@ -178,7 +168,6 @@ pub struct Stored<T> {
     pub entry: Option<EntryId>,
     /// The counters that this transaction debited, if it was stamped.
     pub rooms: Vec<Debited>,
-    /// The content.
     pub value: T,
 }
 

@@ -26,24 +26,20 @@ use crate::view::{Undecided, View};
 /// Identifies the policy and tools that the lists of a shard were made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListsMark {
-    /// Fingerprint of policy and tools.
     #[serde(rename = "f")]
     pub fingerprint: String,
-    /// Number of agents without a list, because it exceeds the bound.
+    /// Number of agents without a list, because their lists exceed the bound.
     #[serde(rename = "l")]
     pub left_out: usize,
 }
 
-/// The list of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentList {
-    /// Digest of the list.
     #[serde(rename = "d")]
     pub digest: String,
 }
 
-/// The definitions of a list, JSON. The record's content is only this JSON, so that clients in any language can read
-/// it.
+/// The definitions of a list, as JSON. The record contains only this JSON, so that clients in any language can read it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ToolListText(pub Box<RawValue>);
@@ -68,13 +64,11 @@ impl Record for Published {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of [`ListsMark`].
 #[must_use]
 pub fn mark_key() -> RecordKey {
     RecordKey::new("tools")
 }
 
-/// The record of an agent's [`AgentList`].
 #[must_use]
 pub fn agent_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
     RecordKey::new(format!("tools:{tenant}:{agent}"))
@@ -86,7 +80,6 @@ pub fn list_key(digest: &str) -> RecordKey {
     RecordKey::new(format!("tools:=:{digest}"))
 }
 
-/// The record of the tools' names.
 #[must_use]
 pub fn names_key() -> RecordKey {
     RecordKey::new("tools:names")
@@ -95,20 +88,14 @@ pub fn names_key() -> RecordKey {
 /// Writes one publication. The caller must bound the number of agents and names.
 #[derive(Debug, Clone)]
 pub struct Publish<'a> {
-    /// The publication.
     pub content: Publication<'a>,
-    /// Lifetime, ms.
     pub ttl_ms: i64,
 }
 
-/// A publication about tools.
 #[derive(Debug, Clone)]
 pub enum Publication<'a> {
-    /// A list.
     List {
-        /// The digest of the list.
         digest: &'a str,
-        /// The definitions.
         text: &'a ToolListText,
     },
     /// The lists of these agents: tenant, agent, digest.
@@ -116,7 +103,7 @@ pub enum Publication<'a> {
     /// The names of tools, by tool ID. No name is removed, because other workers may have published the names of other
     /// tools.
     Names(&'a BTreeMap<String, String>),
-    /// The sources of all lists. It must be published last.
+    /// Identifies the sources of all lists. It must be published last.
     Mark(&'a ListsMark),
 }
 

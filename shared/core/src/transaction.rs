@@ -2,7 +2,7 @@
 //!
 //! Guards only read. If every guard holds, the store adds the amounts of all [`Room`] guards, acknowledges
 //! [`Guard::Held`] entries, and applies the writes in order. If a guard fails, the store writes nothing and returns a
-//! [`Conflict`] with the current value, so that the caller can decide again without another read.
+//! [`Conflict`] with the current value. So the caller can decide again without another read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -92,38 +92,33 @@ impl From<CounterKey> for (Arc<str>, Arc<str>) {
 }
 
 impl CounterKey {
-    /// The key of `counter` under `limit`.
     #[must_use]
     pub fn new(limit: impl AsRef<str>, counter: impl AsRef<str>) -> Self {
         Self { limit: limit.as_ref().into(), counter: counter.as_ref().into() }
     }
 }
 
-/// An inbox of a tenant: the stream `replies:<tenant>:<inbox>`. The set `inboxes:<tenant>` has the tenant's inboxes; a
-/// place is the shard time of the inbox's last use, ms.
+/// An inbox of a tenant: the stream `replies:<tenant>:<inbox>`. In the set `inboxes:<tenant>`, an inbox's place is the
+/// shard time of its last use in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InboxKey {
-    /// The tenant.
     pub tenant: Arc<str>,
-    /// The inbox.
     pub inbox: Arc<str>,
 }
 
-/// The content of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CounterState {
     /// The amount used in the window. If the window has ended, the amount counts as 0.
     pub used: u64,
-    /// The end of the window, ms; 0 if the counter has no window.
+    /// The end of the window; 0 if the counter has no window.
     pub ends_ms: i64,
-    /// The start of the window, ms.
     pub began_ms: i64,
     /// True while turns wait in the counter's throttle queue.
     pub queued: bool,
 }
 
 impl Window {
-    /// The window that is open at `now_ms`: this window, or a later one if this one has ended.
+    /// If this window has ended, returns the later window that is open at `now_ms`. Otherwise, returns this window.
     #[must_use]
     pub const fn running_at(self, now_ms: i64) -> Self {
         match self {
@@ -162,60 +157,53 @@ impl CounterState {
     }
 }
 
-/// How a counter gets room again. If the kind of a limit has changed, its counters start again at 0. This happens if a
-/// counter had a window and now has none, or if it was rolling and no longer is.
+/// How a counter gets room again. If a counter had a window and now has none, it starts again at 0. A counter that was
+/// rolling and no longer is rolling also starts again at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
-    /// Windows of `length_ms`. The current one is `[start_ms, end_ms)`. If the counter's last window ended within the
-    /// current one, the length has changed. In that case, the current window ends one length later, so that no two
-    /// windows open within one length. If the current window has ended by the time of the commit, the store debits the
-    /// window that is open then. If the current window has not begun, the guard fails with [`Conflict::Time`]. After a
-    /// restart of the store, a window of at most 60 s that began before the restart has no room, because its last
+    /// Windows of `length_ms`. The current window is `[start_ms, end_ms)`. If the counter's last window ended within
+    /// the current window, the length has changed. In that case, the current window ends one length later, so that no
+    /// two windows open within one length. If the current window has ended by the time of the commit, the store debits
+    /// the window that is open then. If the current window has not begun, the guard fails with [`Conflict::Time`].
+    /// After a restart of the store, windows of at most 60 s that began before the restart have no room. Their last
     /// debits may be lost.
     Fixed {
-        /// Start of the current window, ms.
         start_ms: i64,
-        /// End of the current window, ms.
         end_ms: i64,
-        /// Length of a window, ms.
         length_ms: i64,
     },
     /// A calendar day `[start_ms, end_ms)`. If the counter's last day ended within this day, the time zone has changed:
     /// the amount stays, and the day ends at `end_ms`. If shard time is not within the day, the guard fails with
     /// [`Conflict::Time`].
     Day {
-        /// Start of the current day, ms.
         start_ms: i64,
-        /// End of the current day, ms.
         end_ms: i64,
     },
-    /// At most `max` within any period of `length_ms`. The store counts in eight buckets. So a debit may count up to an
+    /// At most `max` within any period of `length_ms`. The store counts in eight buckets. So a debit can count up to an
     /// eighth of the length longer, but never shorter. The end of a debit is the time when its bucket leaves the
-    /// counter. [`Write::Add`] with this end changes this bucket. Without an end, it changes the newest bucket.
+    /// counter. [`Write::Add`] with this end changes this bucket. [`Write::Add`] without an end changes the newest
+    /// bucket.
     Rolling {
-        /// Length, ms.
         length_ms: i64,
     },
-    /// Concurrency permits. A negative [`Write::Add`] returns them. For one lease after a restart of the store, no
+    /// Concurrency permits. A negative [`Write::Add`] returns permits. For one lease after a restart of the store, no
     /// permit is granted, because some holders may not have reported yet.
     Held,
-    /// Amounts do not expire. For example, a task's budget, or a bound on unfinished work.
+    /// Amounts do not expire, as for a task's budget or a bound on unfinished work.
     Total,
 }
 
 /// A debit that succeeds if the counter has room.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// The counter.
     pub counter: CounterKey,
     /// The amount to add; 0 is allowed.
     pub amount: u64,
     /// The maximum of the counter after the debit.
     pub max: u64,
-    /// How the counter gets room again.
     pub window: Window,
-    /// True if the debit has no room while [`CounterState::queued`] is true, as for a new turn.
+    /// True if the debit must fail while [`CounterState::queued`] is true, as for a new turn.
     pub behind_queue: bool,
     /// True in shadow mode: the amount is added even without room, and [`Committed::shadowed`] reports it.
     pub shadow: bool,
@@ -241,42 +229,34 @@ impl Room {
 pub enum Guard {
     /// The record has this version.
     Version(RecordKey, Version),
-    /// The record does not exist.
     Absent(RecordKey),
     /// The record exists, with any version.
     Present(RecordKey),
     /// The counter has room. The amount is added if all guards hold.
     Room(Room),
-    /// Shard time is earlier than this, ms.
+    /// Shard time is earlier than this (ms).
     Before(i64),
-    /// Shard time is at or after this, ms.
+    /// Shard time is at or after this (ms).
     Since(i64),
     /// The generations of policy and run-time settings are at most these.
     Generation {
-        /// Generation of the policy.
         policy: u64,
-        /// Generation of the run-time settings.
         settings: u64,
     },
     /// The restart epoch has this number, and has lasted for at least `lease_ms`.
     Epoch {
-        /// Number of the epoch.
         number: u64,
-        /// Minimum age of the epoch, ms; 0 for any age. The first epoch counts as old enough.
+        /// Minimum age of the epoch; 0 for any age. The first epoch counts as old enough.
         lease_ms: i64,
     },
     /// The stream has fewer entries than this.
     Within(StreamKey, u64),
     /// The set has fewer members than `max`, or already has this member.
     Fits {
-        /// The set.
         set: SetKey,
-        /// The member.
         member: Arc<str>,
-        /// Maximum number of members.
         max: u64,
     },
-    /// The set has this member.
     Member(SetKey, Arc<str>),
     /// The member is the first of the set. If not, the conflict is [`Conflict::NoMember`].
     First(SetKey, Arc<str>),
@@ -284,13 +264,10 @@ pub enum Guard {
     Calm,
     /// The inbox has fewer unread replies than `unread_max`. If the inbox is new, the tenant has fewer than
     /// `inboxes_max` inboxes. If all guards hold, the inbox is added to the tenant's inboxes. If a transaction has two
-    /// of these guards, neither counts the inbox of the other.
+    /// of these guards, neither guard counts the inbox of the other guard.
     Inbox {
-        /// The inbox.
         inbox: InboxKey,
-        /// Maximum number of unread replies.
         unread_max: u64,
-        /// Maximum number of the tenant's inboxes.
         inboxes_max: u64,
     },
     /// No consumer has read this entry of a queue.
@@ -311,22 +288,19 @@ pub enum TimerRule {
     Wake,
 }
 
-/// One change of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Write {
     /// Writes a record under the transaction's version, with the entry of the last [`Write::Enqueue`] of this
     /// transaction. If there is a lifetime, the record and its parts expire.
     Put {
-        /// The record.
         key: RecordKey,
         /// The record's content, see [`crate::record`].
         content: Bytes,
-        /// Lifetime, ms. `None` for unfinished records.
+        /// `None` for unfinished records, which do not expire.
         ttl_ms: Option<i64>,
     },
     /// Writes a part of a record: a call, a result.
     PutPart(RecordKey, Arc<str>, Bytes),
-    /// Removes parts of a record.
     DeleteParts(RecordKey, Vec<Arc<str>>),
     /// Removes a record and its parts.
     Delete(RecordKey),
@@ -338,31 +312,23 @@ pub enum Write {
     DropQueue(StreamKey),
     /// Arms a timer.
     Timer {
-        /// The timer's name.
         name: Arc<str>,
-        /// When the timer is due, ms.
         due_ms: i64,
-        /// The rule for an existing timer.
         rule: TimerRule,
     },
-    /// Disarms a timer.
     ClearTimer(Arc<str>),
     /// Adds a member to a set, or moves the member to another place.
     Join {
-        /// The set.
         set: SetKey,
-        /// The member.
         member: Arc<str>,
-        /// The member's place; a smaller place comes first. At most 2^53.
+        /// The member's place. Smaller places come first. At most 2^53.
         place: u64,
         /// The counter, if the set is its throttle queue.
         queue_of: Option<CounterKey>,
     },
     /// Removes a member from a set.
     Leave {
-        /// The set.
         set: SetKey,
-        /// The member.
         member: Arc<str>,
         /// The counter, if the set is its throttle queue.
         queue_of: Option<CounterKey>,
@@ -370,36 +336,29 @@ pub enum Write {
     /// Adds an amount to a counter, regardless of any maximum. The result is at least 0. With `ends_ms`, does nothing
     /// unless the counter exists and its window still ends at that time.
     Add {
-        /// The counter.
         counter: CounterKey,
-        /// The amount; a negative one returns a debit.
+        /// A negative amount returns a debit.
         amount: i64,
-        /// End of the window that the amount was debited in, ms.
+        /// End of the window in which the amount was debited.
         ends_ms: Option<i64>,
     },
     /// Resets a counter for an operator: subtracts an amount, and sets the start of the window to now. Does nothing
     /// unless the counter's window still ends at `ends_ms`. Not for rolling counters.
     Restart {
-        /// The counter.
         counter: CounterKey,
-        /// The amount.
         amount: u64,
-        /// End of the window, ms; 0 without a window.
+        /// End of the window; 0 without a window.
         ends_ms: i64,
     },
-    /// Removes a counter.
     DeleteCounter(CounterKey),
     /// Appends an entry to a log. The log keeps about `max_entries` entries.
     Append {
-        /// The log.
         log: StreamKey,
-        /// The entry.
         fields: Vec<(Arc<str>, Bytes)>,
-        /// Maximum number of entries in the log, approximate.
         max_entries: u64,
     },
-    /// Appends an entry to an inbox. Its field `reply` has the message, and its field `seq` has the message's number
-    /// within the inbox, from 1.
+    /// Appends an entry to an inbox. The entry's field `reply` has the message, and its field `seq` has the message's
+    /// number within the inbox, from 1.
     Reply(InboxKey, Bytes),
     /// Sets the generation of the policy that [`Guard::Generation`] compares.
     PolicyGeneration(u64),
@@ -410,8 +369,8 @@ pub enum Write {
 /// Guards and writes that a store commits together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// Identifies the transaction. If the record `proof` already has this version, the store has committed the
-    /// transaction before, and returns this result again.
+    /// Identifies the transaction. If the record `proof` already has this version, the store has already committed the
+    /// transaction, and returns the same result again.
     pub version: Version,
     /// A record that the transaction writes. By this record's version, the store recognizes a repeated commit.
     pub proof: Option<RecordKey>,
@@ -425,34 +384,29 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// An empty transaction.
     #[must_use]
     pub const fn new(version: Version) -> Self {
         Self { version, proof: None, stamped: false, guards: Vec::new(), writes: Vec::new() }
     }
 
-    /// Adds a condition.
     pub fn guard(&mut self, guard: Guard) -> &mut Self {
         self.guards.push(guard);
         self
     }
 
-    /// Adds a change.
     pub fn write(&mut self, write: Write) -> &mut Self {
         self.writes.push(write);
         self
     }
 
-    /// Arms a timer.
     pub fn timer(&mut self, name: impl AsRef<str>, due_ms: i64, rule: TimerRule) -> &mut Self {
         self.write(Write::Timer { name: name.as_ref().into(), due_ms, rule })
     }
 }
 
-/// A committed transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
-    /// Shard time, ms.
+    /// Shard time at the commit.
     pub now_ms: i64,
     /// True if an earlier commit of the same transaction made the writes.
     pub already: bool,
@@ -467,12 +421,10 @@ pub struct Committed {
 pub enum Conflict {
     /// The record has another version, or is absent.
     Record {
-        /// The record.
         key: RecordKey,
         /// The record's stored text, see [`crate::record::RecordText`]. `None` if the record is absent.
         stored: Option<Bytes>,
     },
-    /// The counter has no room.
     Room {
         /// The counter of the guard, even if it shares [`Room::OTHERS`].
         counter: CounterKey,
@@ -483,21 +435,17 @@ pub enum Conflict {
     /// Shard time is outside the window that the decision used, or does not meet a [`Guard::Before`] or
     /// [`Guard::Since`].
     Time {
-        /// Shard time, ms.
+        /// Shard time.
         now_ms: i64,
     },
     /// Policy or run-time settings are newer.
     Generation {
-        /// Generation of the policy.
         policy: u64,
-        /// Generation of the run-time settings.
         settings: u64,
     },
     /// The restart epoch differs, or has not lasted long enough.
     Epoch {
-        /// The number of the current epoch.
         number: u64,
-        /// Start of the epoch, ms.
         began_ms: i64,
     },
     /// The stream or set has reached its bound.
@@ -506,17 +454,13 @@ pub enum Conflict {
     NoMember,
     /// The store is short of memory.
     Pressure,
-    /// The inbox has too many unread replies.
     InboxFull,
-    /// The tenant has too many inboxes.
     TooManyInboxes,
     /// A consumer has read the entry, or the entry is gone.
     Read,
-    /// No consumer holds the entry.
     NotHeld,
     /// The store could not apply the transaction, for example because a key holds another type.
     Failed {
-        /// The store's message.
         message: String,
     },
 }

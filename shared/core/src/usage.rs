@@ -4,9 +4,9 @@
 //! |---|---|
 //! | counters of the limits `_requests:<tenant>:<day>`, `_tokens_in:…`, `_tokens_out:…`, `_cost:…` | usage of an agent |
 //!
-//! The counter is the agent, or [`Room::OTHERS`] for agents beyond the bound. `<day>` is the start of the tenant's day,
-//! ms. A tenant's sums are the sums of its agents. The counters are deleted after [`limits::USAGE_DAYS_MAX`] days, see
-//! [`crate::counters`].
+//! The counter is the agent, or [`Room::OTHERS`] for agents beyond the bound. `<day>` is the start of the tenant's day
+//! in milliseconds. A tenant's sums are the sums of its agents. The counters are deleted after
+//! [`limits::USAGE_DAYS_MAX`] days, see [`crate::counters`].
 
 use std::sync::Arc;
 
@@ -19,14 +19,11 @@ use crate::turn::TaskPart;
 /// Maximum of a counter. All integers up to this one are exact in every store.
 const COUNTER_MAX: u64 = 1 << 53;
 
-/// The usage of one model request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelUse {
     /// The request, unique within its task.
     pub request: String,
-    /// Input tokens.
     pub tokens_in: u64,
-    /// Output tokens.
     pub tokens_out: u64,
     /// Cost, in millionths.
     pub cost: u64,
@@ -35,27 +32,21 @@ pub struct ModelUse {
 /// A day of a tenant, in its time zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Day {
-    /// The start of the day, ms.
     pub start_ms: i64,
-    /// The end of the day, ms.
     pub end_ms: i64,
 }
 
 /// A counted quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageUnit {
-    /// Requests.
     Requests,
-    /// Input tokens.
     TokensIn,
-    /// Output tokens.
     TokensOut,
     /// Cost, in millionths.
     Cost,
 }
 
 impl UsageUnit {
-    /// All units.
     pub const ALL: [Self; 4] = [Self::Requests, Self::TokensIn, Self::TokensOut, Self::Cost];
 
     /// The limit with the counters of a tenant's day. Each counter is an agent.

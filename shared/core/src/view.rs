@@ -1,7 +1,7 @@
 //! The data that a decision has read so far.
 //!
-//! A decision queries its view. If the view does not have the value, it returns the query as [`Missing`]. The caller
-//! then reads the value and decides again. Queries that do not depend on each other are read together, see
+//! A decision queries its view. If the view does not have the value, the decision returns the query as [`Missing`]. The
+//! caller then reads the value and decides again. Queries that do not depend on each other are read together, see
 //! [`View::need`]. A value may be stale. The guards of the transaction detect stale values.
 
 use std::collections::HashMap;
@@ -15,54 +15,38 @@ use crate::transaction::{
     Conflict, CounterKey, CounterState, EntryId, RecordKey, SetKey, StreamKey, Transaction, Write,
 };
 
-/// Maximum number of read rounds of a decision. It bounds chains of references. A list is read in one round, see
-/// [`View::need`].
+/// Maximum number of read rounds of a decision. This maximum bounds chains of references. A list is read in one round,
+/// see [`View::need`].
 pub const READS_MAX: usize = 32;
 
-/// A read of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Query {
     /// A record's stored text.
     Record(RecordKey),
     /// Parts of a record, by name.
     Parts(RecordKey, Vec<Arc<str>>),
-    /// All parts of a record.
     AllParts(RecordKey),
-    /// A counter.
     Counter(CounterKey),
     /// The first members of a set, at most `count`, with places up to and including `upto` (`None`: any place).
     First {
-        /// The set.
         set: SetKey,
-        /// The last place.
         upto: Option<u64>,
-        /// Maximum number of members.
         count: usize,
     },
-    /// The place of a member.
     Place(SetKey, Arc<str>),
-    /// Number of members.
     Size(SetKey),
-    /// Fields of an entry.
     Entry(StreamKey, EntryId),
-    /// The consumer that holds an entry.
     Holder(StreamKey, EntryId),
     /// Entries that a consumer holds, at most `count`, oldest first.
     Holds {
-        /// The queue.
         stream: StreamKey,
-        /// The consumer.
         consumer: Arc<str>,
-        /// Maximum number of entries.
         count: usize,
     },
     /// Entries of a stream after `after` (`None`: from its start), at most `count`.
     Entries {
-        /// The stream.
         stream: StreamKey,
-        /// The last known entry.
         after: Option<EntryId>,
-        /// Maximum number of entries.
         count: usize,
     },
 }
@@ -70,30 +54,21 @@ pub enum Query {
 /// Fields of an entry.
 pub type Fields = Vec<(Arc<str>, Bytes)>;
 
-/// The result of a query.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Value {
-    /// Result of [`Query::Record`].
     Record(Option<Bytes>),
     /// Result of [`Query::Parts`], in the order of the names.
     Parts(Vec<Option<Bytes>>),
     /// Result of [`Query::AllParts`], ordered by name.
     AllParts(Vec<(Arc<str>, Bytes)>),
-    /// Result of [`Query::Counter`].
     Counter(Option<CounterState>),
     /// Result of [`Query::First`].
     Members(Vec<(Arc<str>, u64)>),
-    /// Result of [`Query::Place`].
     Place(Option<u64>),
-    /// Result of [`Query::Size`].
     Size(u64),
-    /// Result of [`Query::Entry`].
     Entry(Option<Fields>),
-    /// Result of [`Query::Holder`].
     Holder(Option<Arc<str>>),
-    /// Result of [`Query::Holds`].
     Holds(Vec<EntryId>),
-    /// Result of [`Query::Entries`].
     Entries(Vec<(EntryId, Fields)>),
 }
 
@@ -101,16 +76,12 @@ pub enum Value {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing(pub Vec<Query>);
 
-/// Why a decision cannot be made from this view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undecided {
     /// These queries have to be read first.
     Missing(Vec<Query>),
-    /// A record is unreadable.
     Unreadable {
-        /// The record.
         key: RecordKey,
-        /// The reason.
         why: Unreadable,
     },
 }
@@ -128,12 +99,10 @@ pub struct View {
 }
 
 impl View {
-    /// Stores a result.
     pub fn insert(&mut self, query: Query, value: Value) {
         self.values.insert(query, value);
     }
 
-    /// Stores all results of another view.
     pub fn extend(&mut self, other: Self) {
         self.values.extend(other.values);
     }
@@ -145,7 +114,6 @@ impl View {
         Self { values: picked.collect() }
     }
 
-    /// Drops a result.
     pub fn remove(&mut self, query: &Query) {
         self.values.remove(query);
     }
@@ -180,8 +148,8 @@ impl View {
         let is_plain = !enqueues && !transaction.stamped;
         for write in &transaction.writes {
             let (key, stored) = match write {
-                // If the store adds an entry or counters to the record, the caller does not know the stored text. Then
-                // drop the record.
+                // If the store adds an entry or counters to the record, the caller does not have the stored text. In
+                // that case, drop the record.
                 Write::Put { key, content, .. } => {
                     (key, is_plain.then(|| Some(RecordText::render(&transaction.version, None, &[], content))))
                 }
@@ -229,8 +197,8 @@ impl View {
         }
     }
 
-    /// A counter. `None` if it does not exist or was not read. A decision may assume room for a counter that was not
-    /// read: if there is none, the conflict returns the current value.
+    /// A counter. `None` if the counter does not exist or was not read. A decision may assume room in a counter that
+    /// was not read. If there is no room, the conflict returns the current value.
     #[must_use]
     pub fn counter(&self, counter: &CounterKey) -> Option<CounterState> {
         match self.values.get(&Query::Counter(counter.clone())) {

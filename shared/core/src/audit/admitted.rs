@@ -1,13 +1,13 @@
-//! The notes of audit entries about the admission of their calls. Only with the setting `audit.admissions`.
+//! Notes in audit entries about the admission of calls. They are written only if the setting `audit.admissions` is on.
 //!
-//! The field `admitted` of an entry has notes, separated by `;`. `tickfleet_model::admission` reads them.
+//! The field `admitted` of an entry holds the notes, separated by `;`. `tickfleet_model::admission` parses the field.
 //!
 //! | Note | Holds |
 //! |---|---|
 //! | `A` | time, admitted calls, calls in the tick, maximum, end of the tick, calls of the day, maximum |
 //! | `T` | calls of the task, maximum |
-//! | `D` | configured limit's counter, amount, used, maximum, end, start of window; `D0`: none; `D`: rest cut off |
-//! | `L`, `W` | an earlier wait: time, limit (`L`) or kind of limit (`W`), when there may be room |
+//! | `D` | configured limit's counter, amount, used, maximum, end, start of window; `D0`: none; `D`: list was cut |
+//! | `L`, `W` | earlier wait: time, limit (`L`) or kind of limit (`W`), time when there may be room (0: unknown) |
 
 use bytes::Bytes;
 
@@ -21,8 +21,8 @@ const DEBITS_BYTES_MAX: usize = 1_000;
 /// Maximum number of earlier waits in one entry.
 const WAITS_MAX: usize = 4;
 
-/// The notes about the last admission of a turn. If the turn's record does not have the debited counters yet, `debited`
-/// has them. `None` if the turn was never admitted, or if its list of notes was full.
+/// Returns the notes about the last admission of a turn. `debited` has the debited counters if the turn's record does
+/// not have them yet. `None` if the turn was never admitted, or if its list of notes was full.
 #[must_use]
 pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     let at = turn.notes.iter().rposition(|note| matches!(note, Note::Admitted { .. }))?;
@@ -65,15 +65,15 @@ fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) ->
     if text.is_empty() { ";D0".to_owned() } else { text }
 }
 
-/// The note about a wait in a throttle queue. `None` for a turn whose slice has ended: the queue only checks this turn
-/// again, see [`crate::turn::throttle::undecided_queue`].
+/// Returns the note about a wait in a throttle queue. `None` if the turn joined the queue only because its slice ended,
+/// see [`crate::turn::throttle::undecided_queue`].
 fn wait(note: &Note) -> Option<String> {
     let Note::Throttled { at_ms, counter, until_ms } = note else { return None };
     let is_known = until_ms > at_ms;
     if &*counter.limit == limits::TICK && !is_known {
         return None;
     }
-    // The turn waits for earlier turns, or for calls that hold permits. When these end is unknown.
+    // The turn waits for earlier turns, or for calls that hold permits. The end of this wait is unknown.
     let until_ms = if is_known { *until_ms } else { 0 };
     Some(match &*counter.limit {
         limits::TICK => format!(";W{at_ms},t,{until_ms}"),
@@ -83,8 +83,8 @@ fn wait(note: &Note) -> Option<String> {
     })
 }
 
-/// Adds the end of a call to its audit entry, and the permits that the slice returned and took again since its
-/// admission. `meta` is the last member of an entry.
+/// Adds the call's end to its audit entry, and the permits that its slice returned or took again since the admission.
+/// Relies on `meta` being the last member of an entry.
 #[must_use]
 pub fn with_end(entry: &Bytes, turn: &Turn, ended_ms: i64) -> Bytes {
     let Some(head) = entry.strip_suffix(b"}}") else { return entry.clone() };

@@ -8,10 +8,8 @@ use crate::record::{Record, Stored};
 use crate::transaction::{RecordKey, Transaction};
 use crate::view::{Query, Undecided, View};
 
-/// The progress of a follower.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Followed {
-    /// The follower's lease.
     #[serde(rename = "le")]
     pub lease: Lease,
     /// The position, in the follower's format; empty at the start.
@@ -23,36 +21,29 @@ impl Record for Followed {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of a follower.
 #[must_use]
 pub fn key(name: &str) -> RecordKey {
     RecordKey::new(format!("follow:{name}"))
 }
 
-/// Moves a follower from `before` to `after`. If both are equal, it only takes the lease.
+/// Moves a follower from `before` to `after`. If `before` equals `after`, only takes the lease.
 #[derive(Debug, Clone)]
 pub struct Follow {
-    /// The name that the position is stored under.
     pub name: String,
-    /// The process that follows.
     pub candidate: Candidate,
     /// The position before this step; empty at the start.
     pub before: String,
-    /// The position after this step.
     pub after: String,
 }
 
-/// The result of [`Follow`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowResult {
     /// The position is stored, and the lease is taken.
     Done,
     /// The stored position differs. Nothing was written.
     Stale {
-        /// The stored position.
         position: String,
     },
-    /// Another process has the lease.
     Held,
 }
 
@@ -105,7 +96,7 @@ mod tests {
         assert_eq!(shard.record::<Followed>(&key("siem")).unwrap().position, "5-0");
     }
 
-    /// Two processes decide from the same record. The second one to commit does not advance the position.
+    /// Two processes decide from the same record. The second commit does not advance the position.
     #[test]
     fn two_followers_never_move_on_from_the_same_position() {
         let mut shard = Paper::at(1_000);

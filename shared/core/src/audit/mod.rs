@@ -21,12 +21,10 @@ use crate::keys;
 use crate::transaction::{Transaction, Write};
 use crate::view::{Undecided, View};
 
-/// A rendered entry for the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// The entry, JSON. If empty, no entry is written: an action on several shards is logged in only one of them.
+    /// The entry as JSON. If empty, nothing is logged: only one shard logs an action on several shards.
     pub text: Bytes,
-    /// Maximum number of entries in the log.
     pub entries_max: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Chains of seals over the audit log, and copies of the chains' heads (anchors).
 //!
-//! One sealer at a time extends the chains with seals of the entries after the last sealed entry. The record holds the
-//! state, that is, the position in the log. A sealer that started from an older state writes nothing. So no entry is
-//! sealed twice or skipped.
+//! One sealer at a time extends the chains with seals of the entries after the last sealed entry. The record stores the
+//! sealer's state, that is, its position in the log. A sealer that started from an older state writes nothing. So no
+//! entry is sealed twice or skipped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,11 @@ use crate::record::{Record, Stored};
 use crate::transaction::{RecordKey, StreamKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// The progress of the seals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sealing {
-    /// The sealer's lease.
     #[serde(rename = "le")]
     pub lease: Lease,
-    /// The position, in the sealer's format; empty at the start.
+    /// The position in the log, in the sealer's format. Empty at the start.
     #[serde(rename = "st")]
     pub state: String,
     /// Public keys by their IDs.
@@ -37,66 +35,52 @@ impl Record for Sealing {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of the progress.
 #[must_use]
 pub fn key() -> RecordKey {
     RecordKey::new("sealing")
 }
 
-/// The part with the head of a tenant's chain.
 #[must_use]
 pub fn head(tenant: &str) -> Arc<str> {
     format!("head:{tenant}").into()
 }
 
-/// The log of seals.
 #[must_use]
 pub fn seals() -> StreamKey {
     StreamKey::new("seals")
 }
 
-/// The log of copied heads.
 #[must_use]
 pub fn anchors() -> StreamKey {
     StreamKey::new("anchors")
 }
 
-/// A key of a sealer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealKey {
-    /// The key's ID.
     pub id: String,
     /// The public half of the key.
     pub public: String,
 }
 
-/// A seal to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seal {
     /// The tenant; empty for entries without a tenant.
     pub tenant: String,
     /// The head of the tenant's chain, including this seal.
     pub head: String,
-    /// The body, JSON.
+    /// The body as JSON.
     pub body: String,
-    /// The signature of the body.
     pub signature: String,
 }
 
-/// Extends the chains. If the state is unchanged, it only takes the lease.
+/// Extends the chains. If `after` equals `before`, only takes the lease.
 #[derive(Debug, Clone)]
 pub struct ExtendSeals {
-    /// The process that seals.
     pub candidate: Candidate,
-    /// The key of this process.
     pub key: SealKey,
-    /// The state before this step.
     pub before: String,
-    /// The state after this step.
     pub after: String,
-    /// The seals of the entries between the two states.
     pub seals: Vec<Seal>,
-    /// Maximum number of seals in the log.
     pub seals_max: u64,
 }
 
@@ -107,7 +91,6 @@ pub enum SealResult {
     Done,
     /// The stored state differs. Nothing was written.
     Stale {
-        /// The stored state.
         state: String,
     },
     /// Another process has the lease.
@@ -166,15 +149,13 @@ impl ExtendSeals {
 /// Records that heads up to a seal were copied, and appends `anchors` to the log of copied heads.
 #[derive(Debug, Clone)]
 pub struct Anchor {
-    /// The process that seals.
     pub candidate: Candidate,
     /// The last seal up to which heads were copied before this step; empty if none were.
     pub before: String,
     /// The last seal up to which heads are copied after this step.
     pub upto: String,
-    /// The heads to append, each as JSON. Empty if they are copied to another place.
+    /// The heads to append, each as JSON. Empty if the heads are copied to another place.
     pub anchors: Vec<Bytes>,
-    /// Maximum number of heads in the log.
     pub anchors_max: u64,
 }
 
@@ -288,7 +269,7 @@ mod tests {
     }
 
     proptest! {
-        /// Sealers decide from records of any age: each state is extended once.
+        /// Sealers decide from records of any age. Each state is extended once.
         #[test]
         fn each_entry_is_sealed_once(steps in prop::collection::vec((0..2usize, 0..3i64, any::<bool>()), 1..30)) {
             let mut shard = Paper::at(1_000);

@@ -1,7 +1,7 @@
 //! Counts of each day's calls, computed from the audit log on demand by any process.
 //!
-//! The record holds the last counted entry. A process that counts starts from this entry, so each entry counts once. In
-//! the same transaction, it adds new counts to the number of counts that a tenant has on a day.
+//! The record holds the last counted entry. A process that counts starts from this entry, so each entry counts once.
+//! The same transaction also updates the number of counts that each tenant has on a day.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use crate::view::{Query, Undecided, Value, View};
 
 const DAY_MS: i64 = 24 * 3_600_000;
 
-/// The progress of the count.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     /// The last counted entry. Absent at the start.
@@ -29,36 +28,31 @@ impl Record for Statistics {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of the progress.
 #[must_use]
 pub fn key() -> RecordKey {
     RecordKey::new("statistics")
 }
 
-/// The limit whose counters hold the counts of one day; `day` is in days since 1970.
+/// The limit whose counters hold the counts of one day. `day` is in days since 1970.
 #[must_use]
 pub fn day_counts(day: i64) -> Arc<str> {
     format!("_calls:{day}").into()
 }
 
-/// The limit whose counters hold the number of counts on a day, by tenant. The number is bounded per tenant, so no
-/// tenant uses up another tenant's bound.
+/// The limit with one counter per tenant: the tenant's number of counts on a day. The number is bounded per tenant, so
+/// no tenant uses up another tenant's bound.
 fn numbers_of_counts(day: i64) -> Arc<str> {
     format!("_counts:{day}").into()
 }
 
-/// An amount to add to one count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addition {
-    /// The day, days since 1970.
+    /// In days since 1970.
     pub day: i64,
-    /// The tenant whose calls are counted.
     pub tenant: String,
-    /// The name of the count.
     pub count: String,
-    /// If the tenant has too many counts on this day, the amount goes to this count instead of a new one.
+    /// If the tenant has too many counts on this day, this count receives the amount instead of a new count.
     pub overflow: String,
-    /// The amount.
     pub amount: u64,
 }
 
@@ -67,20 +61,16 @@ pub struct Addition {
 pub struct CountCalls {
     /// The last entry that was counted before this step.
     pub before: Option<EntryId>,
-    /// The last entry of this step.
     pub upto: EntryId,
-    /// The sums of these entries.
+    /// The sums over the entries of this step.
     pub additions: Vec<Addition>,
 }
 
-/// The result of [`CountCalls`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CountResult {
-    /// The entries are counted.
     Done,
     /// The last counted entry is not `before`. Nothing was added.
     Stale {
-        /// The last counted entry.
         upto: Option<EntryId>,
     },
 }
@@ -195,7 +185,7 @@ mod tests {
     }
 
     proptest! {
-        /// Processes decide from records of any age: each entry counts once.
+        /// Processes decide from records of any age. Each entry counts once.
         #[test]
         fn each_entry_counts_once(steps in prop::collection::vec((1..4u64, any::<bool>()), 1..20)) {
             let mut shard = Paper::at(20_000 * DAY_MS);

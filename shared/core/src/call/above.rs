@@ -1,4 +1,4 @@
-//! Finds the calls that wait for the end of a turn: they belong to the turns and tasks above the turn.
+//! Detects calls that wait for the end of a turn. Such a call belongs to a turn or task above the turn.
 
 use tickfleet_model::TurnId;
 
@@ -14,7 +14,7 @@ const STEPS_MAX: usize = 64;
 /// True if `call` waits for the end of this turn, directly or through other turns and tasks.
 ///
 /// # Errors
-/// [`Undecided`]: a record above has to be read.
+/// [`Undecided`]: the record of a turn or task above has to be read.
 pub fn waits_for(view: &View, call: &CallName, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
     let mut next = step(name, turn);
     for _ in 0..STEPS_MAX {
@@ -29,7 +29,7 @@ pub fn waits_for(view: &View, call: &CallName, name: &TurnName, turn: &Turn) -> 
     Ok(false)
 }
 
-/// The turn or task above `turn`, and the position of its call that waits for `turn`, if known.
+/// Returns the turn or task above `turn`, and the position of the call there that waits for `turn`, if known.
 fn step(name: &TurnName, turn: &Turn) -> Option<(TurnId, Option<usize>)> {
     let above = waiter(name, &turn.head, turn.is_task())?;
     let position = turn.head.delegated_by.as_deref().filter(|_| turn.is_task());

@@ -12,7 +12,7 @@
 //! void.
 //!
 //! A digest of the complete call binds an approval to its call. So no call can use a consent to a different call. The
-//! call uses its consent once, in the transaction that begins it.
+//! call uses its consent once, in the transaction that begins the call.
 
 mod ask;
 mod decide;
@@ -36,30 +36,29 @@ use crate::record::Record;
 use crate::transaction::{RecordKey, SetKey, StreamKey};
 use crate::view::{Undecided, View};
 
-/// Time for which an ended approval is kept, ms.
+/// An ended approval is kept for 7 days.
 pub const KEPT_MS: i64 = 604_800_000;
-/// The name of the part with the exact arguments. The part exists while people may decide.
+/// The name of the part with the exact arguments. The part is deleted when the approval or its call ends.
 pub const EXACT: &str = "exact";
 
-/// The record of an approval.
 #[must_use]
 pub fn key(tenant: &TenantId, id: &str) -> RecordKey {
     RecordKey::new(format!("approval:{tenant}:{id}"))
 }
 
-/// All waiting approvals of a shard, as `<tenant>:<id>`. A place is the time of the request, ms.
+/// All waiting approvals of a shard, as `<tenant>:<id>`. A member's place is the time of the request in milliseconds.
 #[must_use]
 pub fn waiting() -> SetKey {
     SetKey::new("asked")
 }
 
-/// The waiting approvals of a tenant, by ID. A place is the deadline of the decision, ms.
+/// The waiting approvals of a tenant, by ID. A member's place is the deadline of the decision in milliseconds.
 #[must_use]
 pub fn waiting_of(tenant: &TenantId) -> SetKey {
     SetKey::new(format!("asked:{tenant}"))
 }
 
-/// The waiting approvals of an agent's calls, by ID. A place is the deadline of the decision, ms.
+/// The waiting approvals of an agent's calls, by ID. A member's place is the deadline of the decision in milliseconds.
 #[must_use]
 pub fn waiting_of_agent(tenant: &TenantId, agent: &AgentId) -> SetKey {
     SetKey::new(format!("asked:{tenant}:{agent}"))
@@ -71,52 +70,42 @@ pub fn events(tenant: &TenantId) -> StreamKey {
     StreamKey::new(format!("approvals:{tenant}"))
 }
 
-/// The record: the call, the demands, and the decisions of people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval {
-    /// The call.
     #[serde(rename = "c")]
     pub call: CallName,
     /// Digest of the complete call.
     #[serde(rename = "b")]
     pub binding: String,
-    /// The agent that makes the call.
     #[serde(rename = "ag")]
     pub agent: AgentId,
-    /// The call as shown to people.
     #[serde(rename = "sh")]
     pub shown: Shown,
     /// The demands. All of them have to be met.
     #[serde(rename = "de")]
     pub demands: Vec<Demand>,
-    /// Time within which people may decide, ms. A consent is valid for the same time. Absent if both last until the
-    /// turn's deadline.
+    /// How long people may decide, and how long a consent is valid. If absent, both last until the turn's deadline.
     #[serde(rename = "ex", default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
-    /// Changes of the arguments by an approver, JSON: pointer to value.
+    /// Changes of the arguments by approvers: a JSON object that maps JSON pointers to new values.
     #[serde(rename = "na", default, skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<String>,
-    /// Time of the request, ms.
     #[serde(rename = "t")]
     pub asked_ms: i64,
     /// The people who agreed to these arguments.
     #[serde(rename = "v", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub votes: BTreeMap<String, Vote>,
-    /// The state.
     #[serde(rename = "s")]
     pub state: ApprovalState,
 }
 
-/// A call as shown to people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
-    /// The tool.
     #[serde(rename = "to")]
     pub tool: String,
-    /// The tool's version.
     #[serde(rename = "tv")]
     pub version: String,
-    /// The arguments without secrets, shortened to a maximum length, JSON.
+    /// The arguments as JSON, without secrets, shortened to a maximum length.
     #[serde(rename = "ar")]
     pub arguments: String,
     /// True if `arguments` differs from the exact arguments, which are in the part [`EXACT`].
@@ -125,7 +114,7 @@ pub struct Shown {
     /// Bytes of the exact arguments.
     #[serde(rename = "by")]
     pub bytes: usize,
-    /// The rules that require consent, JSON.
+    /// The rules that require consent, as JSON.
     #[serde(rename = "why")]
     pub why: String,
     /// The arguments that may be changed, by JSON pointer.
@@ -133,67 +122,52 @@ pub struct Shown {
     pub may_narrow: BTreeSet<String>,
 }
 
-/// A number of people who have to agree.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Demand {
-    /// The number of people.
     #[serde(rename = "q")]
     pub quorum: u32,
-    /// Each person needs one of these roles. Empty if any person counts.
+    /// Each person needs one of these roles. If empty, any person counts.
     #[serde(rename = "r", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub roles: BTreeSet<String>,
 }
 
-/// A person's consent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vote {
-    /// Time of the consent, ms.
     #[serde(rename = "t")]
     pub at_ms: i64,
     /// The person's roles at that time.
     #[serde(rename = "r")]
     pub roles: BTreeSet<String>,
-    /// The reason.
     #[serde(rename = "w")]
     pub reason: String,
 }
 
-/// The state of an approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "s", rename_all = "snake_case")]
 pub enum ApprovalState {
     /// People may decide.
     Waiting {
-        /// Deadline of the decision, ms.
         until_ms: i64,
     },
-    /// All demands are met; the call has not begun.
+    /// All demands are met. The call has not begun.
     Approved {
-        /// Time until which the consent is valid, ms.
+        /// The consent is valid until this time.
         until_ms: i64,
     },
     /// The call has begun with the consent.
     Used {
-        /// Time of the begin, ms.
         at_ms: i64,
     },
-    /// A person denied the call.
     Denied {
-        /// Time of the denial, ms.
         at_ms: i64,
-        /// The person.
         by: String,
-        /// The reason.
         reason: String,
     },
-    /// The approval expired.
     Expired {
-        /// Time of the expiry, ms.
         since_ms: i64,
     },
     /// The call has ended or changed.
     Void {
-        /// Time of the end or change, ms.
         at_ms: i64,
     },
 }
@@ -212,7 +186,7 @@ impl ApprovalState {
         }
     }
 
-    /// Time until which people may decide, or until which their consent is valid, ms. `None` if the approval has ended.
+    /// Time until which people may decide, or until which their consent is valid. `None` if the approval has ended.
     #[must_use]
     pub const fn until_ms(&self) -> Option<i64> {
         match self {
@@ -226,33 +200,27 @@ impl Record for Approval {
     const SCHEMA: u32 = 1;
 }
 
-/// The decision of people about a call, as seen by the call.
+/// The decision of people about a call, as the call sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consent {
     /// People were not asked about this exact call.
     Unasked,
     /// People may still decide.
     Waiting {
-        /// Deadline of the decision, ms.
         until_ms: i64,
     },
-    /// People agreed.
     Given {
-        /// The names of the people.
+        /// The people who agreed.
         by: Vec<String>,
-        /// Changes of the arguments by approvers, JSON: pointer to value.
+        /// Changes of the arguments by approvers: a JSON object that maps JSON pointers to new values.
         narrowed: Option<String>,
     },
-    /// A person denied the call.
     Denied {
-        /// The person.
         by: String,
-        /// The reason.
         reason: String,
     },
     /// People did not agree in time, or the call did not begin in time.
     Expired {
-        /// Time of the expiry, ms.
         since_ms: i64,
     },
     /// The approval with this ID belongs to another call.
@@ -260,7 +228,6 @@ pub enum Consent {
 }
 
 impl Approval {
-    /// The decision of people about `call`.
     #[must_use]
     pub fn consent(&self, call: &CallName, binding: &str, now_ms: i64) -> Consent {
         if matches!(self.state, ApprovalState::Void { .. }) {
@@ -282,8 +249,7 @@ impl Approval {
         }
     }
 
-    /// The number of people who still have to agree. This is the maximum over all demands of the people that the demand
-    /// lacks.
+    /// The number of people who still have to agree: the maximum of the missing people over all demands.
     #[must_use]
     pub fn missing(&self) -> u32 {
         let lacks = |demand: &Demand| {
@@ -302,8 +268,8 @@ impl Demand {
     }
 }
 
-/// The decision of people about a call, as seen by the call. A worker reads this decision before it checks the call
-/// with the changed arguments.
+/// Returns the decision of people about a call. A worker reads the decision first, and then checks the call with the
+/// changed arguments.
 ///
 /// # Errors
 /// [`Undecided`]: the record has to be read.

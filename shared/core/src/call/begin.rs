@@ -1,4 +1,4 @@
-//! Begins a call: decides whether it may run, in one transaction with its intent record.
+//! Decides whether a call may begin, and writes the call's intent record in the same transaction.
 //!
 //! Checks run in this order: streak, facts, consent, claim, cache, intent record. If one check refuses the call or
 //! makes the call wait, later checks do not run. For example, a call that the facts check refuses leaves its consent
@@ -12,8 +12,8 @@
 //! [`Begin::reads`] lists everything that the decision needs. A worker reads all of it in one request, checks the
 //! consent ([`super::approval::consent`]), and decides from the same view. After a restart of the store, the turn's
 //! marks need one more read. The turn's record is not read: the worker has the record with its slice, and the record's
-//! version is the fence. Begins of one slice run one after another. Each one continues from the version that the
-//! previous one wrote.
+//! version is the fence. Begins of one slice run one after another. Each begin continues from the version that the
+//! previous begin wrote.
 
 mod result;
 #[cfg(test)]
@@ -38,59 +38,50 @@ use super::claim::{ClaimEffect, ClaimResult};
 use super::facts::{CheckFacts, Precondition};
 use super::streak::{self, StreakName};
 
-/// Begins one call of a slice.
 #[derive(Debug, Clone)]
 pub struct Begin<'a> {
-    /// The slice, as the caller holds it.
     pub slice: &'a Slice,
-    /// The call's position in the turn.
     pub position: usize,
     /// The unique ID of this attempt. If the begin is repeated, the ID stays the same.
     pub by: &'a str,
-    /// True for a call that must not run twice: it gets an intent record.
+    /// True if the call must not run twice. Such a call gets an intent record.
     pub once: bool,
     /// The last restart epoch for which the worker has reported all calls that it began.
     pub epoch: u64,
-    /// The lease, ms. No call begins within one lease after a restart.
+    /// No call begins within one lease after a restart.
     pub lease_ms: i64,
     /// The streak that may refuse the call. Absent if the call's tool has no loop check, or if the call is retried.
     pub streak: Option<StreakCheck>,
-    /// The facts that the call depends on or may change. Absent if there are none.
+    /// The facts that the call depends on or may change.
     pub facts: Option<CheckFacts>,
-    /// The consent, if the call needs one.
     pub consent: Option<ConsentCheck>,
-    /// The effect, if the call claims one.
     pub claim: Option<ClaimEffect>,
-    /// The cache key, if the result may be cached.
     pub cache: Option<CacheName>,
 }
 
-/// A call in its streak.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreakCheck {
-    /// The streak.
     pub name: StreakName,
     /// Hash of tool and arguments.
     pub hash: String,
 }
 
-/// A consent that a call needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsentCheck {
-    /// The consent.
     pub uses: UseConsent,
-    /// The arguments that people changed, as read and checked by the worker, JSON. `None` if they are unchanged.
+    /// The argument changes by approvers (JSON) that the worker read and checked. `None` if the arguments are
+    /// unchanged.
     pub narrowed: Option<String>,
 }
 
 /// True if an attempt other than `by` has begun the call at `position`. Such a call must not be reported as not run. A
-/// worker passes the turn of its slice, so this needs no read.
+/// worker passes the turn of its slice, so no read is needed.
 #[must_use]
 pub fn is_begun_by_another(turn: &Turn, position: usize, by: &str) -> bool {
     turn.begun.as_ref().is_some_and(|begun| begun.position == position && begun.by != by)
 }
 
-/// Indexes of the unmet shadow-mode conditions, and the time of the check, ms.
+/// Indexes of the unmet conditions in shadow mode, and the time of the check in milliseconds.
 type MetFacts = (Vec<usize>, Option<i64>);
 
 /// The result of one check: the call passes, or the decision ends here.
@@ -167,7 +158,6 @@ impl Begin<'_> {
         CallName::new(self.slice.name.turn.clone(), self.position)
     }
 
-    /// True if the begin commits a transaction.
     fn commits(&self, turn: &Turn) -> bool {
         self.facts.is_some() || self.consent.is_some() || self.claim.is_some() || self.changes_turn(turn)
     }
@@ -179,8 +169,9 @@ impl Begin<'_> {
         self.once || is_marked || self.facts.as_ref().is_some_and(|facts| !facts.changes.is_empty())
     }
 
-    /// The turn's record with its version. This is the record of the slice. If this attempt has already committed and
-    /// the response was lost, it is the record that the attempt wrote. `None` if another holder has the slice.
+    /// Returns the turn's record with its version, normally the record of the slice. If this attempt has already
+    /// committed and the response was lost, returns the record that the attempt wrote. `None` if another holder has the
+    /// slice.
     fn present(&self, view: &View, context: &Context) -> Result<Option<(Turn, Version)>, Undecided> {
         let record = self.slice.name.record();
         if !has_changed(&record, context) {
@@ -199,12 +190,12 @@ impl Begin<'_> {
         stored.begun.as_ref().is_some_and(is_ours) || !self.once && *stored == written
     }
 
-    /// Checks what precedes all other checks: whether another attempt began the call, whether the store restarted,
-    /// whether the slice is current, a cancel, and the deadline.
+    /// Checks first whether another attempt began the call, whether the store restarted, and whether the slice is
+    /// current. Then checks for a cancel and for the deadline.
     fn standing(&self, turn: &Turn, marks: &KnownMarks, context: &Context) -> Passage<()> {
         let other = turn.begun.as_ref().filter(|begun| begun.by != self.by);
-        // If another attempt began a later call, that attempt ran this call first. It left no intent record if the
-        // tool's definition was not `once` then.
+        // If another attempt began a later call, that attempt ran this call first. If the tool was not `once` at that
+        // time, this call has no intent record.
         let is_begun =
             other.is_some_and(|begun| begun.position == self.position || self.once && begun.position > self.position);
         let mark = marks.of_another(self.position, self.by);
@@ -300,8 +291,8 @@ impl Begin<'_> {
         Ok(Passage::commits(transaction.clone(), BeginResult::Refused(refusal)))
     }
 
-    /// Uses the consent. Returns the people who agreed. If the approval has expired, it is marked as expired, without
-    /// the writes of other checks.
+    /// Uses the consent. Returns the people who agreed. If the approval has expired, marks it as expired, and drops the
+    /// writes of other checks.
     fn use_consent(
         &self,
         transaction: &mut Transaction,

@@ -1,8 +1,8 @@
 //! Cached reads of a tenant, bounded in number and bytes.
 //!
-//! The hash of a call's inputs (its question) selects one of the tenant's buckets. Each bucket is one record: it lists
-//! its results, and each result is a part of the record. So the bounds hold by construction, a lookup reads one part,
-//! and a fill writes one bucket.
+//! The hash of a call's inputs (its question) selects one of the tenant's buckets. Each bucket is one record. The
+//! record lists the bucket's results, and each result is a part of the record. So the bounds hold by construction, a
+//! lookup reads one part, and a fill writes one bucket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,21 +30,18 @@ const BYTES_MAX: usize = limits::CACHED_TENANT_BYTES_MAX / BUCKETS;
 /// A question: the inputs of a call with a result that may be cached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheName {
-    /// The tenant.
     pub tenant: TenantId,
     /// Hash of all inputs that the result may depend on, hexadecimal.
     pub hash: String,
 }
 
 impl CacheName {
-    /// The bucket of the question.
     #[must_use]
     pub fn key(&self) -> RecordKey {
         let number = self.hash.get(..4).and_then(|digits| usize::from_str_radix(digits, 16).ok()).unwrap_or(0);
         RecordKey::new(format!("cache:{}:{}", self.tenant, number % BUCKETS))
     }
 
-    /// The query that a lookup needs.
     #[must_use]
     pub fn query(&self) -> Query {
         Query::Parts(self.key(), vec![self.hash.as_str().into()])
@@ -62,35 +59,30 @@ impl CacheName {
     }
 }
 
-/// A part of a bucket: a result.
+/// A result, stored as a part of a bucket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CachedResult {
     /// The call that ran.
     #[serde(rename = "by")]
     pub by: CallName,
-    /// Media type of the output.
     #[serde(rename = "m")]
     pub media: String,
-    /// Time of the question, ms. The result's age counts from this time.
+    /// Time of the question. The result's age counts from this time.
     #[serde(rename = "t")]
     pub asked_ms: i64,
-    /// Expiry of the result, ms.
     #[serde(rename = "u")]
     pub until_ms: i64,
-    /// The output, JSON.
     #[serde(rename = "o")]
     pub output: Box<RawValue>,
 }
 
 impl CachedResult {
-    /// The age of the result, ms.
     #[must_use]
     pub fn age_ms(&self, now_ms: i64) -> i64 {
         (now_ms - self.asked_ms).max(0)
     }
 }
 
-/// The record of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Bucket {
     /// The results in the bucket, by hash of the question.
@@ -101,10 +93,8 @@ pub struct Bucket {
 /// The bucket's entry for a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
-    /// Expiry of the result, ms.
     #[serde(rename = "u")]
     pub until_ms: i64,
-    /// Size of the result, bytes.
     #[serde(rename = "b")]
     pub bytes: usize,
 }
@@ -138,26 +128,20 @@ impl Bucket {
         self.results.values().map(|size| size.bytes).sum()
     }
 
-    /// Expiry of the last result, ms.
+    /// When the last result expires.
     fn until_ms(&self) -> i64 {
         self.results.values().map(|size| size.until_ms).max().unwrap_or(0)
     }
 }
 
-/// A result to cache.
 #[derive(Debug, Clone)]
 pub struct Fill {
-    /// The question.
     pub name: CacheName,
-    /// Time to live of the result, counted from the question, ms.
+    /// Time to live of the result, counted from the question.
     pub ttl_ms: i64,
-    /// Time of the question, ms.
     pub asked_ms: i64,
-    /// The call.
     pub by: CallName,
-    /// Media type of the output.
     pub media: String,
-    /// The output, JSON.
     pub output: Box<RawValue>,
 }
 
@@ -179,11 +163,9 @@ impl Fill {
     }
 }
 
-/// Section of a settle: caches results. Requires that memory is not short. If memory is short, the settle commits
-/// without this section.
+/// Section of a settle: caches results. If memory is short, the settle commits without this section.
 #[derive(Debug, Clone, Default)]
 pub struct FillCache {
-    /// The results.
     pub results: Vec<Fill>,
 }
 

@@ -1,7 +1,7 @@
 //! Idempotency claims: the first of several equal calls runs, and the others return its result.
 //!
-//! A call whose tool has an effect key claims the effect in the transaction that begins it. The transaction that
-//! settles it ends the claim.
+//! If a tool has an effect key, its call claims the effect in the transaction that begins the call. The transaction
+//! that settles the call ends the claim.
 
 #[cfg(test)]
 mod tests;
@@ -24,42 +24,37 @@ use crate::turn::end::parts;
 use crate::turn::state::Finished;
 use crate::view::{Undecided, View};
 
-/// While memory is short, claims keep only results up to this size, bytes.
+/// While memory is short, claims keep only results of at most this many bytes.
 const SMALL_RESULT_BYTES: usize = 1_000;
 
 /// Maximum number of turns that an ended claim wakes. Further turns check again when their own timers fire.
 const WAITERS_MAX: usize = 64;
 
-/// An effect of a tool, by the arguments of its effect key.
+/// An effect of a tool, identified by the arguments of the effect key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectName {
-    /// The tenant.
     pub tenant: TenantId,
-    /// The tool.
     pub tool: String,
     /// Hash of the arguments.
     pub hash: String,
 }
 
 impl EffectName {
-    /// The record of the claim.
     #[must_use]
     pub fn key(&self) -> RecordKey {
         RecordKey::new(format!("effect:{}:{}:{}", self.tenant, self.tool, self.hash))
     }
 }
 
-/// A call that claims an effect. The turn's ID is not enough to identify the turn: a later turn may receive the same
-/// ID, with other calls or with the same ones.
+/// A call that claims an effect. The turn's ID alone does not identify the turn: a later turn can receive the same ID,
+/// even with the same calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimant {
-    /// The call.
     #[serde(rename = "c")]
     pub call: CallName,
     /// Digest of the turn's content.
     #[serde(rename = "d")]
     pub digest: String,
-    /// Time of the turn's admission, ms.
     #[serde(rename = "t")]
     pub admitted_ms: i64,
 }
@@ -71,21 +66,16 @@ impl Claimant {
     }
 }
 
-/// The record of a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// The call that owns the claim.
     #[serde(rename = "by")]
     pub by: Claimant,
-    /// Expiry of the claim, ms.
     #[serde(rename = "u")]
     pub until_ms: i64,
-    /// The state of the claim.
     #[serde(rename = "s")]
     pub state: ClaimState,
 }
 
-/// The state of a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimState {
@@ -95,9 +85,8 @@ pub enum ClaimState {
         #[serde(rename = "w", default, skip_serializing_if = "BTreeSet::is_empty")]
         waiters: BTreeSet<TurnId>,
     },
-    /// The call has ended.
     Ended {
-        /// The call's result, JSON. Empty if memory was short: equal calls then do not run, and end with an unknown
+        /// The call's result, as JSON. Empty if memory was short. Equal calls then do not run, and end with an unknown
         /// outcome.
         #[serde(rename = "r")]
         result: String,
@@ -113,25 +102,22 @@ impl Record for Claim {
 pub enum ClaimResult {
     /// This call owns the claim.
     Ours,
-    /// The owner of the claim has ended with this result. If its worker crashed after the settle, the owner may be this
-    /// call.
+    /// The owner of the claim has ended with this result. If a worker crashed after the settle, the owner can be this
+    /// same call.
     Ended {
-        /// The call.
         by: Claimant,
-        /// The result of that call, JSON.
+        /// The owner's result, as JSON.
         result: String,
     },
     /// An equal call is under way.
     Waits {
-        /// The call.
         by: Claimant,
     },
     /// The equal call is over, but did not end its claim. If the result shows that the call certainly had no effect,
     /// the caller claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
     Abandoned {
-        /// The call.
         by: Claimant,
-        /// The result of that call, JSON. `None` if it is unknown.
+        /// The result of the equal call, as JSON. `None` if unknown.
         result: Option<String>,
     },
 }
@@ -139,19 +125,17 @@ pub enum ClaimResult {
 /// Section of [`super::begin`]: claims an effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimEffect {
-    /// The effect.
     pub effect: EffectName,
-    /// This call.
     pub by: Claimant,
-    /// Time for which equal calls receive the result, ms.
+    /// How long equal calls receive the result.
     pub window_ms: i64,
-    /// The owner of an earlier claim, if that call certainly had no effect.
+    /// The owner of the earlier claim, if the owner certainly had no effect.
     pub nothing: Option<Claimant>,
 }
 
 impl ClaimEffect {
-    /// Adds guards and, if the result is [`ClaimResult::Ours`], writes. `deadline_ms` is the turn's deadline. The claim
-    /// expires one window after this deadline.
+    /// Adds guards. If the result is [`ClaimResult::Ours`], also adds writes. `deadline_ms` is the turn's deadline. The
+    /// claim expires one window after this deadline.
     ///
     /// # Errors
     /// [`Undecided`]: a record has to be read.
@@ -190,8 +174,8 @@ impl ClaimEffect {
     }
 }
 
-/// Section of a park: the turn waits for the end of an equal call. If that call has already ended, the turn is due at
-/// once.
+/// Section of a park: the turn waits for the end of an equal call. If the equal call has already ended, the turn is due
+/// at once.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitForClaim<'a>(pub &'a ClaimEffect);
 
@@ -226,7 +210,7 @@ fn in_force(stored: Option<&Stored<Claim>>, now_ms: i64) -> Option<&Claim> {
     stored.map(|stored| &stored.value).filter(|claim| claim.until_ms > now_ms)
 }
 
-/// The unfinished turn of a claimant, and whether the claimant's call is still under way. `None` if the turn has ended.
+/// Returns the claimant's turn, and whether the claimant's call is still under way. The turn is `None` if it has ended.
 fn live_turn(view: &View, tenant: &TenantId, by: &Claimant) -> Result<(Option<Stored<Turn>>, bool), Undecided> {
     let stored = view.record::<Turn>(&turn_name(tenant, by).record())?;
     let stored = stored.filter(|stored| by.is_of(&stored.value.head.digest, stored.value.admitted_ms));
@@ -238,7 +222,6 @@ fn turn_name(tenant: &TenantId, by: &Claimant) -> TurnName {
     TurnName { tenant: tenant.clone(), turn: by.call.turn.clone() }
 }
 
-/// Evaluates the claim of another call.
 fn find(view: &View, tenant: &TenantId, claim: &Claim) -> Result<ClaimResult, Undecided> {
     let by = claim.by.clone();
     if let ClaimState::Ended { result } = &claim.state {
@@ -290,9 +273,9 @@ fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by:
 /// The end of a call, as reported to its claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EffectEnd {
-    /// The call ended with this result, JSON.
+    /// The call ended with this result (JSON).
     Ended(String),
-    /// The call may have taken effect, and this is its result, JSON. This end does not overwrite a known end.
+    /// The call may have taken effect, and its result is this JSON. This variant does not overwrite a known end.
     Unknown(String),
     /// The call certainly had no effect: the next equal call runs.
     Undone,
@@ -300,33 +283,28 @@ pub enum EffectEnd {
     Open,
 }
 
-/// The result of [`EndClaim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndClaimResult {
     /// The claim was updated.
     Done,
     /// The claim is unchanged, because the store already has this claim or its end.
     Known,
-    /// Another call owns the claim.
     Others,
 }
 
-/// Section of a settle: ends the claim of a call. Also a decision of its own: for a claim that is
-/// [`ClaimResult::Abandoned`], and after a restart of the store.
+/// Section of a settle: ends the claim of a call. Also runs as a separate decision, for an abandoned claim
+/// ([`ClaimResult::Abandoned`]) and after a restart of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndClaim {
-    /// The effect.
     pub effect: EffectName,
-    /// The call that owned the claim.
     pub by: Claimant,
-    /// The end of the call.
     pub end: EffectEnd,
-    /// Time for which equal calls receive the result, ms.
+    /// How long equal calls receive the result.
     pub window_ms: i64,
 }
 
 impl EndClaim {
-    /// Adds guard and writes.
+    /// Adds the guard and the writes.
     ///
     /// # Errors
     /// [`Undecided`]: the record has to be read.

@@ -1,8 +1,8 @@
-//! Facts of a session: facts that its calls set and cleared, and the calls under way that may change these facts.
+//! Facts that the calls of a session set and clear, and the calls under way that may change these facts.
 //!
 //! The transaction that begins a call checks the call against the facts ([`check`]). The transaction that settles the
 //! call changes the facts ([`EndCalls`]). All facts of a session are in one record. So two calls cannot both begin if
-//! one of them may change a fact that the other depends on.
+//! one call may change a fact that the other call depends on.
 
 pub mod check;
 mod turns;
@@ -32,50 +32,43 @@ use crate::transaction::{RecordKey, Transaction};
 use crate::turn::Turn;
 use crate::view::{Undecided, View};
 
-/// Time for which an expired fact is still reported, ms.
+/// How long an expired fact is still reported, in milliseconds.
 const OVER_MS: i64 = 3_600_000;
-/// Time for which an expected call is kept after its turn's deadline, ms.
+/// How long an expected call is kept after its turn's deadline, in milliseconds.
 const EXPECTED_MS: i64 = 86_400_000;
 
-/// A session of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionName {
-    /// The tenant.
     pub tenant: TenantId,
     /// The session, as the text of a [`FactsSession`].
     pub session: String,
 }
 
 impl SessionName {
-    /// The name of a session.
     #[must_use]
     pub fn new(tenant: &TenantId, session: &FactsSession) -> Self {
         Self { tenant: tenant.clone(), session: session.to_string() }
     }
 
-    /// The session's record.
     #[must_use]
     pub fn key(&self) -> RecordKey {
         RecordKey::new(format!("facts:{}:{}", self.tenant, self.session))
     }
 }
 
-/// The record of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Session {
-    /// Facts by key.
     #[serde(rename = "f", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, Fact>,
-    /// Calls under way that may change facts.
     #[serde(rename = "u", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub under_way: BTreeMap<CallName, UnderWay>,
-    /// Expected calls: they have not begun, and may set facts.
+    /// Expected calls, which have not begun and may set facts.
     #[serde(rename = "e", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub expected: BTreeMap<CallName, Expected>,
     /// Waiting turns, each with the turn that it waits for.
     #[serde(rename = "w", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub waiting: BTreeMap<TurnId, TurnId>,
-    /// Number of turns that have received a number so far.
+    /// The last number that was assigned to a turn.
     #[serde(rename = "n", default)]
     pub numbered: u64,
 }
@@ -84,8 +77,8 @@ impl Record for Session {
     const SCHEMA: u32 = 1;
 }
 
-/// The stored state of a fact. A fact can have two spans at once: a span for which it is certain, and another one for
-/// which it is uncertain. The uncertain span ends later, or a later call reported it.
+/// The stored state of a fact. A fact can have a certain span and an uncertain span at once. In that case, the
+/// uncertain span ends later, or a later call reported it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Fact {
     /// The span for which the fact is certainly set.
@@ -102,38 +95,31 @@ pub struct Fact {
 /// A span of time, and the call that reported it last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// End of the span, ms.
     #[serde(rename = "u")]
     pub until_ms: i64,
-    /// Time of the call's end, ms.
+    /// When the reporting call ended.
     #[serde(rename = "t")]
     pub since_ms: i64,
-    /// The call.
     #[serde(rename = "by")]
     pub by: CallName,
 }
 
-/// A change that a call may make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MayChange {
-    /// The fact's key.
     #[serde(rename = "f")]
     pub fact: String,
     /// True if the call sets the fact, false if it clears the fact.
     #[serde(rename = "s")]
     pub sets: bool,
-    /// Time for which the fact is kept, ms.
     #[serde(rename = "k")]
     pub kept_ms: i64,
 }
 
-/// A call under way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnderWay {
-    /// The number of its turn. A smaller number is an earlier turn.
+    /// The number of the call's turn. Earlier turns have smaller numbers.
     #[serde(rename = "n")]
     pub number: u64,
-    /// Changes that the call may make.
     #[serde(rename = "c")]
     pub changes: Vec<MayChange>,
 }
@@ -141,28 +127,23 @@ pub struct UnderWay {
 /// A call that has not begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expected {
-    /// The number of its turn. A smaller number is an earlier turn.
+    /// The number of the call's turn. Earlier turns have smaller numbers.
     #[serde(rename = "n")]
     pub number: u64,
-    /// Time from which the call is expected, ms.
+    /// When the call was recorded as expected.
     #[serde(rename = "t")]
     pub since_ms: i64,
-    /// The deadline of its turn, ms.
+    /// The deadline of the call's turn.
     #[serde(rename = "d")]
     pub deadline_ms: i64,
-    /// The facts that it may set.
     #[serde(rename = "s")]
     pub sets: Vec<String>,
 }
 
-/// A change that a call made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// The fact's key.
     pub fact: String,
-    /// The new state of the fact.
     pub becomes: Becomes,
-    /// Time for which the fact is kept, ms.
     pub kept_ms: i64,
 }
 
@@ -186,8 +167,8 @@ impl Fact {
         if let (Some(certain), Some(maybe)) = (&certain, &perhaps)
             && maybe.until_ms <= certain.until_ms
         {
-            // The uncertain span does not extend the fact. It stays only if its report is later than that of the
-            // certain span.
+            // The uncertain span does not extend the fact. It stays only if it was reported later than the certain
+            // span.
             let later = maybe.since_ms > certain.since_ms;
             perhaps = later.then(|| Span { until_ms: certain.until_ms, ..maybe.clone() });
         }
@@ -198,13 +179,13 @@ impl Fact {
         is_other
     }
 
-    /// End of the last span, ms.
+    /// When the last span ends.
     fn until_ms(&self) -> i64 {
         [&self.certain, &self.perhaps, &self.cleared].into_iter().flatten().map(|span| span.until_ms).max().unwrap_or(0)
     }
 }
 
-/// A span with the later end of both spans, and with the later report.
+/// Merges two spans: takes the later end and the later report.
 fn longer(before: Option<Span>, new: Span) -> Span {
     let Some(before) = before else { return new };
     let until_ms = before.until_ms.max(new.until_ms);
@@ -227,8 +208,8 @@ impl Session {
         is_new
     }
 
-    /// Ends a call. With `changes`, the call made these changes. Without `changes`, the call may have made all its
-    /// possible changes. Returns the waiting turns, which must check again.
+    /// Ends a call that made these `changes`. With `None`, the call may have made all its possible changes. Returns the
+    /// waiting turns, which must check again.
     pub fn end_call(&mut self, call: &CallName, changes: Option<&[Changed]>, now_ms: i64) -> Vec<TurnId> {
         let entry = self.under_way.remove(call);
         let was_expected = self.expected.remove(call).is_some();
@@ -251,7 +232,7 @@ impl Session {
         self.facts.retain(|_, fact| matches!(fact.known(now_ms).state, FactState::Set | FactState::Perhaps));
     }
 
-    /// The lifetime of the record, ms. `None` while a call is under way.
+    /// The lifetime of the record. `None` while a call is under way.
     #[must_use]
     pub fn lifetime_ms(&self, now_ms: i64) -> Option<i64> {
         if !self.under_way.is_empty() {
@@ -293,27 +274,23 @@ fn put_session(transaction: &mut Transaction, key: &RecordKey, session: &Session
     };
 }
 
-/// The end of a call, as reported to its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedCall {
-    /// The call.
     pub call: CallName,
-    /// The changes that the call made. `None` if they are unknown.
+    /// The changes that the call made. `None` if unknown.
     pub changes: Option<Vec<Changed>>,
 }
 
 /// Section of a settle: ends calls of one session. If several calls of a session end, they must share one section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndCalls {
-    /// The session.
     pub session: SessionName,
-    /// The calls, in order.
     pub calls: Vec<EndedCall>,
 }
 
 impl EndCalls {
-    /// Ends the turn's calls under way without a report of their changes, if the turn ends or continues without one.
-    /// `None` if no call of the turn may change facts.
+    /// Ends the turn's calls under way, if the turn ends or continues without a report of their changes. `None` if no
+    /// call of the turn may change facts.
     #[must_use]
     pub fn unreported(tenant: &TenantId, turn_id: &TurnId, turn: &Turn) -> Option<Self> {
         let session = SessionName { tenant: tenant.clone(), session: turn.session.clone()? };

@@ -130,7 +130,6 @@ impl Governed {
         store.run(&agrees);
     }
 
-    /// Settles the call as done.
     fn settle(&mut self, store: &mut MiniStore, view: &mut View) {
         let changed = |fact: &str, becomes| Changed { fact: fact.into(), becomes, kept_ms: 1_000 };
         let changes = vec![changed("quoted", Becomes::Cleared), changed("paid", Becomes::Set)];
@@ -183,7 +182,7 @@ fn two_equal_calls_pay_once() {
     let commits = store.commits;
     one.start(&mut store, &mut view, "n1");
     assert_eq!((store.reads - reads, store.commits - commits), (1, 1));
-    // The other call waits, because the first one may change a fact that it depends on.
+    // The other call waits, because the first call may change a fact that the other call depends on.
     let BeginResult::Waits(WaitReason::Fact { turn: awaited }) = other.begin(&mut store, &mut View::default(), "n2")
     else {
         panic!("it does not wait")
@@ -193,7 +192,8 @@ fn two_equal_calls_pay_once() {
     let caller = other.claim.by.call.clone();
     let section = WaitForFacts { asks: &other.facts.clone(), call: &caller, own: &own };
     other.park(&mut store, WaitReason::Fact { turn: awaited }, &section);
-    // The first call settles without a read. It decides twice, because the other call has changed the session's record.
+    // The first call settles without a read. The settle decides twice, because the other call has changed the session's
+    // record.
     let reads = store.reads;
     let commits = store.commits;
     one.settle(&mut store, &mut view);
@@ -201,7 +201,7 @@ fn two_equal_calls_pay_once() {
     other.resume(&mut store);
     let refused = other.begin(&mut store, &mut View::default(), "n3");
     assert_eq!(refused.word(), "refused", "the quote is used up");
-    // With another quote, the other call receives the result of the first one.
+    // With another quote, the other call receives the result of the first call.
     quote(&mut store);
     assert_eq!(other.begin(&mut store, &mut View::default(), "n4").word(), "answered");
 }
@@ -218,7 +218,7 @@ fn a_call_that_parks_for_what_has_just_ended_is_looked_at_at_once() {
     one.start(&mut store, &mut view, "n1");
     let mut other = Governed::new(&mut store, "b");
     let BeginResult::Waits(reason) = other.begin(&mut store, &mut View::default(), "n2") else { panic!() };
-    // The first call ends before the other one has parked.
+    // The first call ends before the other call has parked.
     one.settle(&mut store, &mut view);
     let own = other.slice.turn.clone();
     let caller = other.claim.by.call.clone();

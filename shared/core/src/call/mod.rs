@@ -34,9 +34,7 @@ use crate::view::{Undecided, View};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CallName {
-    /// The turn.
     pub turn: TurnId,
-    /// The call's position in the turn.
     pub position: usize,
 }
 
@@ -47,7 +45,6 @@ impl fmt::Display for CallName {
 }
 
 impl CallName {
-    /// The call at `position` of `turn`.
     #[must_use]
     pub const fn new(turn: TurnId, position: usize) -> Self {
         Self { turn, position }
@@ -82,7 +79,8 @@ impl From<CallName> for String {
 }
 
 /// Cleans up if a turn ends without a report of the call at its position. The call's approval becomes void, and all its
-/// possible changes of facts may have happened. Its idempotency claim stays: the next equal call looks up the result.
+/// possible changes of facts may have happened. The call's idempotency claim stays: the next equal call looks up the
+/// result.
 ///
 /// # Errors
 /// [`Undecided`]: a record has to be read.
@@ -100,7 +98,7 @@ pub fn end_unreported(
         .map_or(Ok(()), |unreported| unreported.add_to(transaction, view, context))
 }
 
-/// [`end_unreported`] as a section of every decision that ends a turn.
+/// Runs [`end_unreported`] as a section of every decision that ends a turn.
 #[derive(Debug, Clone, Copy)]
 pub struct EndUnreported;
 
@@ -117,7 +115,6 @@ impl EndSection for EndUnreported {
     }
 }
 
-/// Guards that a record is unchanged since the read.
 fn guard_unchanged<T>(transaction: &mut Transaction, key: &RecordKey, stored: Option<&Stored<T>>) {
     transaction.guard(match stored {
         Some(stored) => Guard::Version(key.clone(), stored.version.clone()),
@@ -131,13 +128,13 @@ fn wake(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, now_ms:
     transaction.timer(name.timer(), now_ms, TimerRule::Wake);
 }
 
-/// Makes the timer of a parking turn due at once, because the event that it waits for has already happened.
+/// Makes the timer of a parking turn due at once, because the awaited event has already happened.
 fn due_at_once(transaction: &mut Transaction, tenant: &TenantId, turn: &TurnId, now_ms: i64) {
     let name = TurnName { tenant: tenant.clone(), turn: turn.clone() };
     transaction.timer(name.timer(), now_ms, TimerRule::Earlier);
 }
 
-/// After this number of conflicts on its record, an advisory section is skipped, so that it does not delay its
+/// After this number of conflicts on its record, an advisory section is skipped. Otherwise the section would delay its
 /// transaction.
 const ADVISORY_CONFLICTS_MAX: usize = 3;
 

@@ -21,16 +21,12 @@ const REFUSED_MAX: usize = 32;
 /// The scope of a streak: calls of an agent, and of one task if the agent works on one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreakName {
-    /// The tenant.
     pub tenant: TenantId,
-    /// The agent.
     pub agent: AgentId,
-    /// The task, if the agent works on one.
     pub task: Option<TaskId>,
 }
 
 impl StreakName {
-    /// The record.
     #[must_use]
     pub fn key(&self) -> RecordKey {
         let Self { tenant, agent, .. } = self;
@@ -46,19 +42,17 @@ impl StreakName {
 pub struct StreakBounds {
     /// Number of equal calls in a row after which the call is refused.
     pub refuse_after: u64,
-    /// Length of the refusal, ms.
     pub refuse_ms: i64,
-    /// Time after which a streak without new calls is dropped, ms.
+    /// Time after which a streak without new calls is dropped.
     pub keep_ms: i64,
 }
 
-/// The record: the current streak, and the refused calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Streak {
-    /// The current streak. Absent after a refusal, which ends it.
+    /// The current streak. Absent after a refusal.
     #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastCall>,
-    /// Ends of the refusals, ms, by the hash of the call.
+    /// When each refusal ends (ms), by the hash of the call.
     #[serde(rename = "r", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused: BTreeMap<String, i64>,
 }
@@ -69,13 +63,10 @@ pub struct LastCall {
     /// Hash of tool and arguments.
     #[serde(rename = "h")]
     pub hash: String,
-    /// Hash of the result.
     #[serde(rename = "re")]
     pub result: String,
-    /// The last call.
     #[serde(rename = "by")]
     pub by: CallName,
-    /// Calls so far.
     #[serde(rename = "n")]
     pub count: u64,
 }
@@ -84,28 +75,23 @@ impl Record for Streak {
     const SCHEMA: u32 = 1;
 }
 
-/// A call that has its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repeat {
-    /// Hash of tool and arguments.
     pub hash: String,
-    /// Hash of the result.
     pub result: String,
-    /// The call.
     pub by: CallName,
 }
 
-/// The streak after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreakCount {
     /// Equal calls in a row, including this one.
     pub count: u64,
-    /// End of the refusal, ms, if the call is refused from now on.
+    /// When the refusal ends, if the call is refused from now on.
     pub refused_until_ms: Option<i64>,
 }
 
 impl Streak {
-    /// End of the call's refusal, ms. `None` if the call may run.
+    /// When the refusal of the call ends. `None` if the call may run.
     #[must_use]
     pub fn refused_until(&self, hash: &str, now_ms: i64) -> Option<i64> {
         self.refused.get(hash).copied().filter(|until_ms| *until_ms > now_ms)
@@ -136,7 +122,8 @@ impl Streak {
     }
 }
 
-/// End of the call's refusal, ms. `None` if the call may run. A refusal relies on this one record, and needs no guard.
+/// When the refusal of the call ends. `None` if the call may run. A refusal relies on this one record, and needs no
+/// guard.
 ///
 /// # Errors
 /// [`Undecided`]: the record has to be read.
@@ -148,16 +135,14 @@ pub fn refusal(view: &View, name: &StreakName, hash: &str, now_ms: i64) -> Resul
 /// calls are not counted. This is harmless, because an agent in a loop makes its calls one after another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountCalls {
-    /// The streak.
     pub name: StreakName,
-    /// The bounds of the streak.
     pub bounds: StreakBounds,
-    /// The calls, in order.
     pub calls: Vec<Repeat>,
 }
 
 impl CountCalls {
-    /// The counts that the commit will write if no other call ends before it. A worker renders notes from these counts.
+    /// The counts that the commit will write if no other call ends before the commit. A worker renders notes from these
+    /// counts.
     ///
     /// # Errors
     /// [`Undecided`]: the record has to be read.
@@ -234,7 +219,7 @@ mod tests {
         assert_eq!(transaction, Transaction::new(context.version));
     }
 
-    /// Two workers settle equal calls at the same time: both are counted.
+    /// Two workers settle equal calls at the same time. Both calls are counted.
     #[test]
     fn concurrent_calls_are_all_counted() {
         let name = StreakName { tenant: tenant(), agent: agent(), task: None };

@@ -61,9 +61,7 @@ pub struct MiniStore {
     pub parts: BTreeMap<(RecordKey, Arc<str>), Bytes>,
     pub sets: BTreeMap<SetKey, BTreeMap<Arc<str>, u64>>,
     pub logs: BTreeMap<StreamKey, Vec<Fields>>,
-    /// Timers that were woken.
     pub woken: BTreeSet<String>,
-    /// Timers that were made due.
     pub due: BTreeSet<String>,
     pub replies: Vec<Bytes>,
     pub commits: usize,
@@ -231,7 +229,6 @@ impl MiniStore {
         }
     }
 
-    /// Runs the decision loop.
     pub fn run<D: Decision>(&mut self, decision: &D) -> D::Output {
         self.run_with(&mut View::default(), decision)
     }
@@ -282,7 +279,6 @@ impl MiniStore {
         self.commit(&transaction).is_err()
     }
 
-    /// Commits a transaction with only this section.
     pub fn section<T>(
         &mut self,
         section: impl Fn(&mut Transaction, &View, &Context) -> Result<T, Undecided>,

@@ -1,8 +1,9 @@
 //! Checks of records against the invariants of the core, for operators and for the janitor.
 //!
-//! [`Check`] checks one subject, and repairs faults. A repair arms a timer, so that the timer's owner decides again, or
-//! removes a member without a subject. The repair guards the record that the check has read. A check without a repair
-//! has no guards, and its reads are not isolated. So its fault counts only if a second check finds the same fault.
+//! [`Check`] checks one subject, and repairs faults. A repair either arms a timer, so that the timer's owner decides
+//! again, or removes a member without a subject. The repair guards the record that the check has read. A check without
+//! a repair has no guards, and its reads are not isolated. So a fault counts only if a second check finds the same
+//! fault.
 //!
 //! [`TenantCounts`] compares the numbers of a tenant, and [`Recount`] corrects them.
 
@@ -28,22 +29,18 @@ use crate::workers::{self, Consumer};
 /// Maximum number of throttle queue members that a check reads.
 const MEMBERS_MAX: usize = 256;
 
-/// The subject of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// An unfinished turn or task: its timer, its slice, its throttle queue.
     Turn(TurnName),
-    /// The timer of a turn.
     TurnTimer(TurnName),
     /// The throttle queue of a counter: its timer, and its first members.
     ThrottleQueue(CounterKey),
     /// A consumer: its lease, and its place in the set of consumers.
     Consumer(ConsumerId),
-    /// A member of the set of drained workers.
     DrainedWorker(String),
 }
 
-/// A fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// A turn has no timer, so nothing ends its wait.
@@ -58,16 +55,14 @@ pub enum Fault {
     QueueWithoutTimer,
     /// A member of a throttle queue does not wait for the queue's counter.
     MemberNotThrottled {
-        /// The member.
         member: Arc<str>,
     },
     /// A lease exceeds the maximum, so the entries of its consumer would be reaped too late.
     LeaseTooLong {
-        /// The lease's end, ms.
         ends_ms: i64,
     },
-    /// A consumer is missing from the set of consumers, or its place there is not the end of its lease. If the consumer
-    /// dies, it would not be found.
+    /// A consumer is missing from the set of consumers, or its place there is not the end of its lease. If such a
+    /// consumer died, no reaper would find it.
     ConsumerUnlisted,
     /// A worker is listed as drained, but has no drain flag.
     WorkerNotDrained,
@@ -94,13 +89,10 @@ impl Fault {
 /// Checks one subject. Returns its faults, and repairs them if [`Check::mend`] is true.
 #[derive(Debug, Clone)]
 pub struct Check {
-    /// The subject.
     pub subject: Subject,
-    /// True to repair the faults.
     pub mend: bool,
 }
 
-/// Faults, and the transaction that repairs them.
 struct Findings {
     faults: Vec<Fault>,
     transaction: Transaction,
@@ -208,7 +200,7 @@ fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mu
     let Stored { value: mut record, version, .. } = stored;
     let place = view.place(&workers::consumers(), name)?;
     findings.transaction.guard(Guard::Version(key.clone(), version));
-    // A heartbeat may extend a lease by the time that the heartbeat takes, so allow an eighth more.
+    // A heartbeat makes its lease up to an eighth longer, so allow an eighth more.
     let lease_max_ms = i64::try_from(limits::LEASE_MS_MAX).unwrap_or(i64::MAX / 2);
     let latest_ms = now_ms + lease_max_ms + lease_max_ms / 8;
     let ends_ms = record.lease_ends_ms;
@@ -355,7 +347,7 @@ mod tests {
         assert!(shard.set(&set).is_empty());
     }
 
-    /// A turn is released between the decision and the commit of a repair. It does not join the queue again.
+    /// A turn is released between the decision and the commit of a repair. The turn does not join the queue again.
     #[test]
     fn a_turn_that_is_released_in_between_stays_out_of_the_queue() {
         let mut shard = Paper::at(1_000);

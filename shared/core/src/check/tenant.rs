@@ -11,16 +11,13 @@ use crate::view::{Query, Undecided, Value, View};
 /// Number and size of a tenant's unfinished turns and tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TenantCounts {
-    /// Number of unfinished turns and tasks.
     pub unfinished: u64,
-    /// Size of the unfinished turns and tasks, bytes.
     pub bytes: u64,
     /// Number of slices that are on queues or with workers; tasks of external runtimes do not count.
     pub out: u64,
 }
 
 impl TenantCounts {
-    /// Adds a record of the tenant.
     pub fn add(&mut self, turn: &Turn) {
         self.unfinished += 1;
         self.bytes += turn.bytes;
@@ -51,7 +48,6 @@ impl TenantCounts {
 /// difference while the tenant's records did not change.
 #[derive(Debug, Clone)]
 pub struct Recount {
-    /// The tenant.
     pub tenant: TenantId,
     /// The sums over the tenant's records.
     pub counted: TenantCounts,

@@ -14,7 +14,6 @@ use crate::view::{Query, Undecided, View};
 /// The messages for an agent, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mailbox {
-    /// The messages.
     #[serde(rename = "m")]
     pub messages: Vec<Mail>,
 }
@@ -25,25 +24,20 @@ pub struct Mail {
     /// The message's ID, which is also the name of its part.
     #[serde(rename = "i")]
     pub id: Arc<str>,
-    /// When the message was sent, ms.
     #[serde(rename = "t")]
     pub at_ms: i64,
-    /// The state of the message.
     #[serde(rename = "s")]
     pub state: MailState,
 }
 
-/// The state of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MailState {
-    /// The agent has not received the message.
     Unread,
     /// The agent has received the message. The entry is kept, so that the message is not delivered twice.
     Read {
         /// The receiving call. If the call is repeated, it receives the same messages.
         by: String,
-        /// Time of the delivery, ms.
         at_ms: i64,
     },
 }
@@ -52,7 +46,6 @@ impl Record for Mailbox {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of an agent's messages.
 #[must_use]
 pub fn mailbox_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
     RecordKey::new(format!("mailbox:{tenant}:{agent}"))
@@ -85,18 +78,14 @@ impl Mailbox {
 pub struct SendMessage {
     /// The tenant of both agents.
     pub tenant: TenantId,
-    /// The agent that receives the message.
     pub to: AgentId,
     /// The message's ID. It is the same for all attempts of the sending call.
     pub id: Arc<str>,
-    /// The message.
     pub text: Bytes,
 }
 
-/// The result of [`SendMessage`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendResult {
-    /// The message is sent.
     Done,
     /// The message was sent before.
     Already,
@@ -142,22 +131,16 @@ impl Decision for SendMessage {
 /// response may have been lost.
 #[derive(Debug, Clone)]
 pub struct ReceiveMessages {
-    /// The tenant.
     pub tenant: TenantId,
-    /// The agent.
     pub agent: AgentId,
     /// The name of the receiving call.
     pub name: String,
-    /// Maximum number of messages to receive.
     pub count: usize,
 }
 
-/// A message of another agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedMessage {
-    /// When the message was sent, ms.
     pub at_ms: i64,
-    /// The message.
     pub text: Bytes,
 }
 

@@ -11,16 +11,14 @@ use crate::record::{Record, Stored};
 use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// The kept exchanges of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// The agent of the session.
     #[serde(rename = "ag")]
     pub agent: AgentId,
     /// The number of the first kept exchange. Numbers start at 1.
     #[serde(rename = "f")]
     pub first: u64,
-    /// The exchanges from that number on.
+    /// The exchanges from number `first` on.
     #[serde(rename = "x")]
     pub exchanges: Vec<Exchange>,
 }
@@ -28,21 +26,17 @@ pub struct Session {
 /// A message of the user, and the agent's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
-    /// Bytes of the user's message.
     #[serde(rename = "u")]
     pub user_bytes: usize,
-    /// The answer.
     #[serde(rename = "a")]
     pub answer: Answer,
 }
 
-/// The answer of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// The agent has not answered.
     Awaited,
-    /// The size of the answer, bytes.
+    /// The size of the answer in bytes.
     Given(usize),
 }
 
@@ -50,7 +44,6 @@ impl Record for Session {
     const SCHEMA: u32 = 1;
 }
 
-/// The sender of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The user, who begins an exchange.
@@ -59,13 +52,11 @@ pub enum Side {
     Agent,
 }
 
-/// The record of a session.
 #[must_use]
 pub fn session_key(tenant: &TenantId, session: &SessionName) -> RecordKey {
     RecordKey::new(format!("session:{tenant}:{session}"))
 }
 
-/// The part with a message.
 #[must_use]
 pub fn message_part(side: Side, number: u64) -> Arc<str> {
     match side {
@@ -76,7 +67,6 @@ pub fn message_part(side: Side, number: u64) -> Arc<str> {
 }
 
 impl Session {
-    /// The number of the next exchange.
     #[must_use]
     pub const fn next(&self) -> u64 {
         self.first + self.exchanges.len() as u64
@@ -116,24 +106,17 @@ impl Session {
 /// Adds a message to a session, at most once for each side of an exchange.
 #[derive(Debug, Clone)]
 pub struct AddMessage {
-    /// The tenant.
     pub tenant: TenantId,
-    /// The session.
     pub session: SessionName,
-    /// The agent of the session.
     pub agent: AgentId,
     /// Number of the exchange, from 1.
     pub number: u64,
-    /// The sender.
     pub side: Side,
-    /// The message.
     pub text: Bytes,
 }
 
-/// The result of [`AddMessage`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageResult {
-    /// The message is added.
     Done,
     /// This exact message was added before.
     Already,
@@ -141,7 +124,6 @@ pub enum MessageResult {
     Conflict,
     /// A user's message is not for the next exchange, or an answer is for an exchange that is not kept.
     Gap,
-    /// The session belongs to another agent.
     OtherAgent,
 }
 
@@ -276,7 +258,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The parts match the kept exchanges, within the bounds.
+        /// The parts match the kept exchanges, and the bounds hold.
         #[test]
         fn a_session_is_bounded(steps in prop::collection::vec((any::<bool>(), 0..3u64, 0..60_000usize), 1..150)) {
             let mut shard = Paper::at(1_000);

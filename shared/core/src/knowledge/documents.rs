@@ -1,5 +1,3 @@
-//! The documents of a tenant's knowledge base.
-
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,16 +11,13 @@ use crate::settings::next_generation;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Generation, number and bytes of a tenant's documents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Documents {
     /// Increases with every change.
     #[serde(rename = "g")]
     pub generation: u64,
-    /// Number of documents.
     #[serde(rename = "n")]
     pub count: usize,
-    /// Size of the documents, bytes.
     #[serde(rename = "b")]
     pub bytes: u64,
 }
@@ -31,13 +26,11 @@ impl Record for Documents {
     const SCHEMA: u32 = 1;
 }
 
-/// The record with the descriptions of a tenant's documents.
 #[must_use]
 pub fn documents_key(tenant: &TenantId) -> RecordKey {
     RecordKey::new(format!("documents:{tenant}"))
 }
 
-/// The record with the passages of a tenant's documents.
 #[must_use]
 pub fn passages_key(tenant: &TenantId) -> RecordKey {
     RecordKey::new(format!("passages:{tenant}"))
@@ -46,10 +39,9 @@ pub fn passages_key(tenant: &TenantId) -> RecordKey {
 /// A document without its passages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentHeader {
-    /// Size of the document as counted toward the bound, bytes, including its passages.
+    /// Bytes counted toward the bound, including the passages.
     #[serde(rename = "b")]
     pub bytes: u64,
-    /// The document's description.
     #[serde(rename = "d")]
     pub document: Document,
 }
@@ -62,7 +54,7 @@ impl DocumentHeader {
     }
 }
 
-/// Size of a document as counted toward the bound, bytes. For an unreadable part, the length of the part.
+/// Bytes of a document counted toward the bound. For an unreadable part, this is the length of the part.
 fn bytes_of(part: &Bytes) -> u64 {
     DocumentHeader::read(part).map_or(part.len() as u64, |header| header.bytes)
 }
@@ -70,27 +62,20 @@ fn bytes_of(part: &Bytes) -> u64 {
 /// Stores a document with its passages, completely or not at all. Replaces a document with the same ID.
 #[derive(Debug, Clone)]
 pub struct KeepDocument {
-    /// The tenant.
     pub tenant: TenantId,
-    /// The description.
     pub document: Document,
     /// The passages, in the format that readers expect.
     pub passages: Bytes,
 }
 
-/// The result of [`KeepDocument`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepResult {
-    /// The document is stored.
     Done {
-        /// The new generation.
         generation: u64,
     },
     /// The store is short of memory. If the document exists, its earlier version stays.
     Pressure,
-    /// The knowledge base has the maximum number of documents.
     TooManyDocuments,
-    /// The knowledge base has the maximum number of bytes.
     TooManyBytes,
 }
 
@@ -139,12 +124,11 @@ impl Decision for KeepDocument {
     }
 }
 
-/// Removes documents. Returns the number of removed documents.
+/// Returns the number of removed documents.
 #[derive(Debug, Clone)]
 pub struct DropDocuments {
-    /// The tenant.
     pub tenant: TenantId,
-    /// The IDs of the documents, at most [`limits::BATCH_ENTRIES_MAX`].
+    /// At most [`limits::BATCH_ENTRIES_MAX`].
     pub ids: Vec<Arc<str>>,
 }
 
@@ -274,7 +258,7 @@ mod tests {
     }
 
     proptest! {
-        /// Importers decide from records of any age: the numbers match the parts, and every change has its own
+        /// Importers decide from records of any age. The numbers match the parts, and every change has its own
         /// generation.
         #[test]
         fn numbers_match_the_documents(

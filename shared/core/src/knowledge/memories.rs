@@ -1,5 +1,3 @@
-//! The memories of an agent.
-
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,7 +11,6 @@ use crate::settings::next_generation;
 use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Generation and order of an agent's memories.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memories {
     /// Increases with every change.
@@ -56,32 +53,25 @@ impl Memories {
     }
 }
 
-/// The record of an agent's memories.
 #[must_use]
 pub fn memories_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
     RecordKey::new(format!("memories:{tenant}:{agent}"))
 }
 
-/// Adds a memory, once for each ID. Removes the oldest if there are too many.
+/// Adds a memory, once for each ID. If there are too many memories, removes the oldest ones.
 #[derive(Debug, Clone)]
 pub struct Remember {
-    /// The tenant.
     pub tenant: TenantId,
-    /// The agent.
     pub agent: AgentId,
-    /// The memory.
     pub memory: Memory,
 }
 
-/// The result of [`Remember`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RememberResult {
-    /// The memory is added.
     Done {
         /// The number of older memories that were removed to make room.
         forgotten: usize,
     },
-    /// The agent already had the memory.
     Known,
     /// The store is short of memory.
     Pressure,
@@ -121,14 +111,11 @@ impl Decision for Remember {
     }
 }
 
-/// Removes memories. Returns the number of removed memories.
+/// Returns the number of removed memories.
 #[derive(Debug, Clone)]
 pub struct Forget {
-    /// The tenant.
     pub tenant: TenantId,
-    /// The agent.
     pub agent: AgentId,
-    /// The IDs of the memories.
     pub ids: Vec<String>,
 }
 
@@ -224,7 +211,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// Calls decide from records of any age: the order matches the parts, within the bounds.
+        /// Calls decide from records of any age. The order matches the parts, and the bounds hold.
         #[test]
         fn the_order_matches_the_memories(steps in prop::collection::vec((0..20u8, any::<bool>(), any::<bool>()), 1..30)) {
             let mut shard = Paper::at(1_000);

@@ -7,7 +7,7 @@
 //! of the call reads the turn's marks ([`marks`]).
 //!
 //! A worker keeps one journal ([`super::journal`]) of events, in order: calls begun and ended, facts, claims. After a
-//! restart, the worker reports the journal in this order, each entry with the decision that belongs to it. It begins
+//! restart, the worker reports the journal in this order, each entry with a decision of its own. The worker begins
 //! calls only after these reports.
 
 use std::collections::BTreeMap;
@@ -37,10 +37,8 @@ pub struct Marks {
     /// Digest of the turn's content. A later turn may reuse the ID for other calls.
     #[serde(rename = "dg")]
     pub digest: String,
-    /// Expiry of the marks, ms.
     #[serde(rename = "u")]
     pub until_ms: i64,
-    /// The marks, by position.
     #[serde(rename = "m")]
     pub calls: BTreeMap<usize, Mark>,
 }
@@ -49,13 +47,12 @@ impl Record for Marks {
     const SCHEMA: u32 = 1;
 }
 
-/// A call that began and whose begin the store lost.
+/// A begun call whose begin the store lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// The attempt that began the call.
     #[serde(rename = "by")]
     pub by: String,
-    /// True if the call must not run twice. If false, the call may begin again, but is never reported as not run.
+    /// True if the call must not run twice. If false, the call can begin again, but it is never reported as not run.
     #[serde(rename = "o", default, skip_serializing_if = "std::ops::Not::not")]
     pub once: bool,
     /// The call's result, if known.
@@ -63,19 +60,17 @@ pub struct Mark {
     pub result: Option<MarkedResult>,
 }
 
-/// The result of a marked call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkedResult {
-    /// The result, JSON.
+    /// As JSON.
     #[serde(rename = "r")]
     pub result: String,
-    /// The dialect's message, JSON.
+    /// The dialect's message, as JSON.
     #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The audit entry, JSON.
+    /// The audit entry, as JSON.
     #[serde(rename = "a", default, skip_serializing_if = "String::is_empty")]
     pub audit: String,
-    /// True if the call failed.
     #[serde(rename = "f", default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
 }
@@ -98,10 +93,8 @@ impl From<&MarkedResult> for RenderedCall {
     }
 }
 
-/// The marks of a turn's calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KnownMarks {
-    /// The marks, by position.
     pub calls: BTreeMap<usize, Mark>,
     /// Guards that the turn's marks are unchanged. `None` if the store never restarted.
     pub guard: Option<Guard>,
@@ -115,8 +108,8 @@ impl KnownMarks {
     }
 }
 
-/// The marks of the calls at `positions`. If the marks belong to a turn with another digest, they do not count. Reads
-/// nothing if the store never restarted.
+/// Returns the marks of the calls at `positions`. Marks of a turn with another digest do not count. Reads nothing if
+/// the store never restarted.
 ///
 /// # Errors
 /// [`Undecided`] if the marks have to be read first.
@@ -139,11 +132,11 @@ pub fn marks(
     Ok(KnownMarks { calls, guard: Some(Guard::Version(key, stored.version)) })
 }
 
-/// Asks which of these calls another attempt began. A holder runs this before it reports calls of its slice as not run.
-/// For one lease after a restart of the store, the answer is unknown, because workers may still report lost begins.
+/// Asks which of these calls another attempt began. A holder runs this decision before it reports calls of its slice as
+/// not run. For one lease after a restart of the store, the answer is unknown, because workers may still report lost
+/// begins.
 #[derive(Debug, Clone, Copy)]
 pub struct AskUnrun<'a> {
-    /// The turn.
     pub name: &'a TurnName,
     /// Digest of the turn's content.
     pub digest: &'a str,
@@ -151,21 +144,19 @@ pub struct AskUnrun<'a> {
     pub from: usize,
     /// Position after the last call that ends without running.
     pub upto: usize,
-    /// The length of a lease, ms.
     pub lease_ms: i64,
 }
 
-/// The result of [`AskUnrun`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unrun {
-    /// Ask again at this time, ms.
+    /// Ask again at this time (ms).
     Hold(i64),
     /// The calls that other attempts began. The other calls have not run.
     Known(KnownUnrun),
 }
 
-/// The answer to [`AskUnrun`]. Also a [`Section`] of the transaction that reports the other calls as not run: it guards
-/// that the answer is still valid.
+/// The answer to [`AskUnrun`]. It is also a [`Section`] of the transaction that reports the other calls as not run. The
+/// section guards that the answer is still valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownUnrun {
     /// The calls that began, by position. If a mark has a result, the call's worker reported this result. Without a
@@ -206,7 +197,6 @@ impl Section for KnownUnrun {
 pub enum Outcome {
     /// The call may still run.
     Begun,
-    /// The call has ended.
     Ended(Box<RenderedCall>),
     /// The call certainly did nothing.
     Undone,
@@ -215,30 +205,23 @@ pub enum Outcome {
 /// Reports a call from a worker's journal after a restart of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assert {
-    /// The turn.
     pub name: TurnName,
     /// Digest of the turn's content.
     pub digest: String,
-    /// The call's position.
     pub position: usize,
-    /// The attempt that began the call.
     pub by: String,
     /// True if the call must not run twice.
     pub once: bool,
-    /// The call's state in the journal.
     pub outcome: Outcome,
-    /// Lifetime of a mark, ms. It must last until the turn can no longer be redelivered.
+    /// Lifetime of a mark. The mark must last until the turn can no longer be redelivered.
     pub keep_ms: i64,
 }
 
-/// The result of [`Assert`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asserted {
     /// No mark is needed: the store has the call's result or intent record, or the ID belongs to another turn.
     Known,
-    /// The mark is stored.
     Marked,
-    /// Another attempt has begun the call.
     Late,
     /// No mark of this attempt is left.
     Unmarked,
@@ -288,8 +271,8 @@ impl Decision for Assert {
 }
 
 impl Assert {
-    /// The result according to the turn's own records. `None` if a mark is needed; the transaction then guards that
-    /// these records are unchanged.
+    /// Returns the result that the turn's own records show. If a mark is needed, returns `None`, and the transaction
+    /// guards that these records are unchanged.
     fn known_of_turn(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Asserted>, Undecided> {
         let key = self.name.record();
         let Some(turn) = view.record::<Turn>(&key)? else {
@@ -316,7 +299,6 @@ impl Assert {
         Ok(None)
     }
 
-    /// Removes the mark of this attempt.
     fn unmark(&self, known: Option<Stored<Marks>>, context: &Context) -> Step<Asserted> {
         let Some(known) = known.filter(|known| {
             let mark = known.value.calls.get(&self.position);

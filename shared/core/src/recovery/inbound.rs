@@ -22,11 +22,10 @@ use crate::transaction::{Conflict, EntryId, Guard, RecordKey, SetKey, StreamKey,
 use crate::turn::end::{GivenId, GivenState};
 use crate::view::{Fields, Undecided, View};
 
-/// Names of an inbound entry's fields.
 pub mod fields {
-    /// A turn, JSON.
+    /// A turn, as JSON.
     pub const TURN: &str = "turn";
-    /// A task, JSON.
+    /// A task, as JSON.
     pub const TASK: &str = "task";
     /// The ID that the producer chose, `<tenant>:<id>`.
     pub const GIVEN: &str = "i";
@@ -36,11 +35,11 @@ pub mod fields {
     pub const CRASHES: &str = "x";
 }
 
-/// A redelivery should be committed within this time after its decision, ms. No guarantee depends on it.
+/// A redelivery should be committed within this time (ms) after its decision. No guarantee depends on this time.
 const REDELIVERED_WITHIN_MS: i64 = 5_000;
 
-/// Inbound streams with redelivered entries. An entry that was written up to the place's time (ms) may be an earlier
-/// message that was redelivered.
+/// Inbound streams with redelivered entries. A stream's place is a time in milliseconds. An entry that was written up
+/// to this time may be a redelivery of an earlier message.
 #[must_use]
 pub fn redelivered() -> SetKey {
     SetKey::new("redelivered")
@@ -55,7 +54,6 @@ const POISON: &str = "The processes that read this message crashed repeatedly. I
 /// The suspect entry that a scheduler decides on its own, not in a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedSuspect {
-    /// The entry.
     #[serde(rename = "e")]
     pub entry: EntryId,
 }
@@ -64,13 +62,11 @@ impl Record for NamedSuspect {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of the suspect entry that a scheduler decides on its own.
 #[must_use]
 pub fn suspect_of(stream: &StreamKey, consumer: &str) -> RecordKey {
     RecordKey::new(format!("suspect:{stream}:{consumer}"))
 }
 
-/// Number of schedulers that crashed with an entry.
 #[must_use]
 pub fn crashes(fields: &Fields) -> u32 {
     let field = fields.iter().find(|(name, _)| &**name == fields::CRASHES);
@@ -86,13 +82,11 @@ pub fn origin(entry: &HeldEntry) -> EntryId {
 /// Records the suspect entry that a scheduler is about to read and decide on its own, or clears the record.
 #[derive(Debug, Clone)]
 pub struct NameSuspect {
-    /// The stream.
     pub stream: StreamKey,
-    /// The scheduler's consumer.
     pub consumer: Arc<str>,
     /// The entry, or `None` to clear the record.
     pub entry: Option<EntryId>,
-    /// Lifetime of the record, ms.
+    /// Lifetime of the record.
     pub keep_ms: i64,
 }
 
@@ -117,9 +111,7 @@ impl Decision for NameSuspect {
 /// Removes an inbound entry from its stream, because its request has been carried out by other decisions.
 #[derive(Debug, Clone)]
 pub struct AcknowledgeInbound {
-    /// The stream.
     pub stream: StreamKey,
-    /// The entry.
     pub entry: EntryId,
 }
 
@@ -140,7 +132,6 @@ impl Decision for AcknowledgeInbound {
 /// Returns an inbound entry that a stopping scheduler took but has not decided. No crash counts against the entry.
 #[derive(Debug)]
 pub struct ReturnInbound {
-    /// The entry.
     pub entry: HeldEntry,
 }
 
@@ -161,8 +152,8 @@ impl Decision for ReturnInbound {
     }
 }
 
-/// Enqueues an inbound message again. The message keeps its producer's ID, and its first entry, from which its ID is
-/// minted.
+/// Enqueues an inbound message again. The message keeps its producer's ID. It also keeps its first entry, from which a
+/// minted ID derives.
 fn enqueue_again(
     entry: &HeldEntry,
     crashes: u32,
@@ -207,11 +198,8 @@ fn given(entry: &HeldEntry, view: &View) -> Result<Option<(TurnName, Stored<Give
 pub struct ReapInbound<'a> {
     /// The scheduler's consumer.
     pub consumer: Arc<str>,
-    /// The lease of this consumer.
     pub lease: Lease,
-    /// The entry.
     pub entry: HeldEntry,
-    /// Bounds.
     pub bounds: &'a Bounds,
     /// Returns true for a configured tenant. Needed because the message itself has not been validated.
     pub is_tenant: &'a (dyn Fn(&TenantId) -> bool + Sync),
@@ -302,8 +290,8 @@ impl<'a> Message<'a> {
         Self { text: text.get(..upto).unwrap_or_default(), bytes: text.len(), is_turn, minted }
     }
 
-    /// The value of a name that occurs exactly once in the message. `None` if the name occurs several times, because
-    /// one may belong to a nested object.
+    /// Returns the value of a name that occurs exactly once in the message. If the name occurs several times, returns
+    /// `None`, because one occurrence may belong to a nested object.
     fn only_value(&self, name: &str) -> Option<&'a str> {
         let quoted = format!("\"{name}\"");
         let mut found = self.text.match_indices(&quoted);

@@ -16,29 +16,23 @@ const CONFIRMED_MAX: usize = 100_000;
 /// Maximum number of confirmed calls that may run again.
 const REPEATABLE_MAX: usize = 5_000;
 
-/// A reported entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report<E> {
-    /// A begun call.
     Call(Assert),
     /// A change of facts, or an effect claim.
     Change(E),
 }
 
-/// A call that a worker begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalCall {
-    /// The turn.
     pub name: TurnName,
-    /// Digest of its content.
+    /// Digest of the turn's content.
     pub digest: String,
-    /// The call's position.
     pub position: usize,
-    /// The attempt that begins the call.
     pub by: String,
     /// True if the call must not run twice.
     pub once: bool,
-    /// When the turn can no longer be redelivered, ms.
+    /// When the turn can no longer be redelivered.
     pub until_ms: i64,
 }
 
@@ -52,13 +46,12 @@ enum Content<E> {
 struct Entry<E> {
     content: Content<E>,
     bytes: usize,
-    /// When the store confirmed the entry, ms. `None` while the call is in flight.
+    /// When the store confirmed the entry. `None` while the call is in flight.
     confirmed_ms: Option<i64>,
     /// True if the entry was reported after a restart.
     reported: bool,
 }
 
-/// The journal.
 #[derive(Debug)]
 pub struct Journal<E> {
     /// The entries by number, in the order of the events.
@@ -95,7 +88,6 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Records that a call begins to run.
     pub fn begin(&mut self, call: JournalCall) {
         let name = call.name.clone();
         let number = self.add(Entry {
@@ -116,8 +108,8 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Records that a begun call certainly did nothing. If the call was already reported as begun, returns the report
-    /// that withdraws this.
+    /// Records that a begun call certainly did nothing. If the call was already reported as begun, returns a report
+    /// that withdraws the earlier report.
     pub fn undo(&mut self, name: &TurnName, position: usize) -> Option<Assert> {
         let number = self.set(name, position, Outcome::Undone, 0)?;
         let entry = self.entries.get(&number).filter(|entry| entry.reported)?;
@@ -182,13 +174,11 @@ impl<E: Clone> Journal<E> {
         while pop_front_if(&mut self.large, |number| !self.entries.contains_key(number)).is_some() {}
     }
 
-    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -282,7 +272,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// While there are too many confirmed entries, drops the oldest one.
+    /// While there are too many confirmed entries, drops the oldest entry.
     fn drop_oldest(&mut self) {
         while self.confirmed.len() > CONFIRMED_MAX {
             let Some(number) = self.confirmed.pop_front() else { return };

@@ -7,7 +7,6 @@ use crate::mutant;
 use crate::transaction::{Guard, RecordKey, Transaction, Version};
 use crate::workers::{self, Liveness};
 
-/// The lease of a consumer that seems to have crashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// The record of the consumer's heartbeats.
@@ -15,7 +14,6 @@ pub struct Lease {
     /// The version of this record that was read. `None` if there is no record. If the consumer renews its lease, the
     /// version changes.
     pub version: Option<Version>,
-    /// When the lease ends, ms.
     pub ends_ms: i64,
 }
 

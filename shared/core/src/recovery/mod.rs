@@ -1,5 +1,5 @@
-//! Recovery after crashes of workers, schedulers and the store. It redelivers slices and messages, and finds poison
-//! messages. No side effect is lost in a restart of the store.
+//! Recovery after crashes of workers, schedulers and the store. Recovery redelivers slices and messages, and finds
+//! poison messages. No side effect is lost in a restart of the store.
 //!
 //! # Suspects
 //!
@@ -10,11 +10,11 @@
 //! [`crate::bounds::Bounds::crashes_max`] workers, it is quarantined. A slice that settles is no longer a suspect.
 //!
 //! A worker keeps these rules:
-//! 1. It runs one group of suspects at a time. It takes one entry of a suspect queue. The slice's
-//!    [`crate::turn::Suspect::group_max`] bounds the number of suspects that run together. It takes the rest of the
-//!    group from the same queue without waiting. [`reap`] enqueues a group in one transaction, so the members of a
-//!    group are consecutive.
-//! 2. It asks [`regroup::choose`] which of the taken slices run together. It releases the others at once.
+//! 1. It runs one group of suspects at a time. It takes one entry of a suspect queue, and then the rest of the group
+//!    from the same queue without waiting. The slice's [`crate::turn::Suspect::group_max`] bounds the number of
+//!    suspects that run together. [`reap`] enqueues a group in one transaction, so the members of a group are
+//!    consecutive.
+//! 2. It calls [`regroup::choose`], which selects the slices that run together. It releases the other slices at once.
 //! 3. The first slice of a group runs in the worker's slot for suspects. The other slices run only in free slots. So
 //!    suspects never take slots from regular slices, and a tenant's bound on slots applies to suspects, too.
 //! 4. It begins each slice of a group before any call of the slice runs, even a call of a `read` tool. The state

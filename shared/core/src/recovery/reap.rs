@@ -27,7 +27,6 @@ use crate::view::{Fields, Query, Undecided, View};
 /// Maximum bytes of slices in one transaction. A larger slice gets a transaction of its own.
 const BYTES_MAX: usize = 1 << 20;
 
-/// The result of a step of reaping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reaped {
     /// Redelivered turns. There may be more: run the decision again with the consumer's remaining entries.
@@ -39,7 +38,6 @@ pub enum Reaped {
         /// Number of removed entries that went to the dead letters.
         dead: usize,
     },
-    /// The consumer holds no entries.
     Nothing,
     /// The consumer has renewed its lease, or the lease has not ended.
     Alive,
@@ -63,19 +61,15 @@ impl Lease {
     }
 }
 
-/// An entry that a consumer holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldEntry {
-    /// The queue.
     pub queue: StreamKey,
-    /// The entry.
     pub entry: EntryId,
     /// The entry's fields; empty if the queue no longer has the entry.
     pub fields: Fields,
 }
 
 impl HeldEntry {
-    /// The text of a field.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         let (_, value) = self.fields.iter().find(|(field, _)| &**field == name)?;
@@ -93,8 +87,8 @@ impl HeldEntry {
 /// them need this load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crash {
-    /// The version of the worker's last heartbeat. It identifies the crash, because a worker that was only silent may
-    /// crash again later.
+    /// The version of the worker's last heartbeat. The version identifies the crash, because a worker that was only
+    /// silent may crash again later.
     #[serde(rename = "h", default, skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<Version>,
     /// Slices that were not suspects.
@@ -109,33 +103,28 @@ impl Record for Crash {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of a crash.
 #[must_use]
 pub fn crash(consumer: &str) -> RecordKey {
     RecordKey::new(format!("crash:{consumer}"))
 }
 
-/// Takes one step of redelivering the slices of a crashed worker: redelivers one group.
+/// Redelivers one group of a crashed worker's slices.
 #[derive(Debug)]
 pub struct Reap<'a> {
     /// The worker's consumer.
     pub consumer: Arc<str>,
-    /// The lease of the worker's consumer.
     pub lease: Lease,
     /// All entries that the worker holds on queues of slices.
     pub held: Vec<HeldEntry>,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// A slice of the worker.
 struct Owned<'a> {
     entry: &'a HeldEntry,
     name: TurnName,
     stored: Stored<Turn>,
 }
 
-/// The worker's entries.
 struct Belongings<'a> {
     slices: Vec<Owned<'a>>,
     /// Entries of turns that have ended, or that have another slice out.

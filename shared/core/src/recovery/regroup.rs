@@ -31,7 +31,6 @@ pub struct Load {
 }
 
 impl Load {
-    /// Counts the slices.
     #[must_use]
     pub fn of(slices: &[HeldSlice]) -> Self {
         let count = |is_it: fn(&HeldSlice) -> bool| {
@@ -44,22 +43,19 @@ impl Load {
     }
 }
 
-/// How a slice is redelivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redelivery {
     /// The slice is a suspect that did not run. No crash counts against it.
     Unchanged,
-    /// Suspects ran at the same time as the slice, and one of them is the likely cause. No crash counts against the
-    /// slice, but only this once.
+    /// Suspects ran at the same time as the slice, and one of them is the likely cause. The crash does not count
+    /// against the slice. A slice is spared only once.
     Spared,
-    /// The slice is redelivered as a suspect.
     Suspect(Suspect),
     /// The slice is not redelivered: while it ran alone, it crashed the maximum number of workers.
     Quarantine(Suspect),
 }
 
 impl HeldSlice {
-    /// How this slice is redelivered.
     #[must_use]
     pub fn redelivery(&self, load: Load, crashes_max: u32) -> Redelivery {
         let (suspect, ran) = match self.suspect {
@@ -106,10 +102,8 @@ pub fn regroup(slices: &[HeldSlice], load: Load, crashes_max: u32) -> (Vec<Redel
     (redeliveries, groups)
 }
 
-/// A suspect that a worker has taken from a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct TakenSuspect<'a> {
-    /// The suspect's tenant.
     pub tenant: &'a TenantId,
     /// See [`Suspect::group_max`].
     pub group_max: u32,
@@ -124,8 +118,8 @@ pub struct SuspectRoom {
     pub tenant_slots: usize,
 }
 
-/// The suspects that run together, as indexes into `taken`. The first one always runs. The worker releases the suspects
-/// that are not chosen.
+/// The suspects that run together, as indexes into `taken`. The first suspect always runs. The worker releases the
+/// suspects that are not chosen.
 #[must_use]
 pub fn choose(taken: &[TakenSuspect<'_>], room: SuspectRoom) -> Group {
     let mut chosen = Group::new();
@@ -215,7 +209,7 @@ mod tests {
         assert_eq!(choose(&taken[3..], room(16, 16)), [0]);
     }
 
-    /// A simulation: one worker crashes with all slices, and then workers run groups one after another.
+    /// Simulates one worker that crashes with all slices, and workers that then run groups one after another.
     struct Game {
         poison: BTreeSet<usize>,
         queue: VecDeque<(usize, Option<Suspect>)>,

@@ -2,7 +2,7 @@
 //!
 //! A flag belongs to a worker, not to a consumer. Each start of a worker is a new consumer with the worker's name as
 //! prefix. So the flag survives a restart of the worker. The worker receives the flag with its next heartbeat. If the
-//! store has lost the flag, the worker restores it, unless an operator has resumed the worker in the meantime.
+//! store has lost the flag, the worker restores the flag, unless an operator has resumed the worker in the meantime.
 
 use serde::{Deserialize, Serialize};
 use tickfleet_model::limits;
@@ -14,10 +14,9 @@ use crate::record::{Record, Stored};
 use crate::transaction::{RecordKey, SetKey, Transaction, Write};
 use crate::view::{Query, Undecided, Value, View};
 
-/// Time for which the record of a resumed worker is kept, ms.
+/// How long the record of a resumed worker is kept, in milliseconds.
 const LIFTED_MS: i64 = 24 * 3_600_000;
 
-/// The drain flag of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "s", rename_all = "snake_case")]
 pub enum DrainFlag {
@@ -28,7 +27,6 @@ pub enum DrainFlag {
     },
     /// An operator has resumed the worker. Until the worker receives this state, it may still have an older flag.
     Lifted {
-        /// Time of the resume, ms.
         at_ms: i64,
     },
 }
@@ -37,13 +35,12 @@ impl Record for DrainFlag {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of a worker's flag.
 #[must_use]
 pub fn key(worker: &str) -> RecordKey {
     RecordKey::new(format!("drain:{worker}"))
 }
 
-/// Drained workers. A place is the time of the drain, ms.
+/// Drained workers. A worker's place is the time of its drain in milliseconds.
 #[must_use]
 pub fn drained() -> SetKey {
     SetKey::new("drains")
@@ -55,21 +52,16 @@ pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
     transaction.write(Write::Leave { set: drained(), member: worker.into(), queue_of: None });
 }
 
-/// A change of a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DrainChange {
-    /// An operator drains the worker.
     Drain {
         /// The operator, the reason, and the time of the drain.
         note: Pause,
         /// Drained workers that are gone for good. Their flags are removed, at most [`limits::DRAINS_FORGOTTEN_MAX`].
         gone: Vec<String>,
-        /// The operator's audit entry.
         entry: AuditEntry,
     },
-    /// An operator resumes the worker.
     Resume {
-        /// The operator's audit entry.
         entry: AuditEntry,
     },
     /// The worker restores a flag that the store has lost.
@@ -79,19 +71,14 @@ pub enum DrainChange {
     },
 }
 
-/// Changes the flag of a worker.
 #[derive(Debug, Clone)]
 pub struct ChangeDrain {
-    /// The worker.
     pub worker: String,
-    /// The change.
     pub change: DrainChange,
 }
 
-/// The result of [`ChangeDrain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainResult {
-    /// The flag is changed.
     Done,
     /// The flag already had the wanted state.
     Unchanged,
@@ -127,7 +114,7 @@ impl Decision for ChangeDrain {
             _ => {}
         }
         let gone = &gone[..gone.len().min(limits::DRAINS_FORGOTTEN_MAX)];
-        // No guard enforces the bound at the commit: operators rarely do this, so a small overrun is acceptable.
+        // No guard enforces the bound at the commit. Operators rarely drain workers, so a small overrun is acceptable.
         if let Value::Size(size) = view.get(&Query::Size(drained()))?
             && size.saturating_sub(gone.len() as u64) >= limits::DRAINS_MAX as u64
         {
@@ -147,8 +134,8 @@ impl Decision for ChangeDrain {
 }
 
 impl ChangeDrain {
-    /// Resumes a worker. Also records this if the store has lost the flag: otherwise the worker, which may still have
-    /// the flag, would restore it.
+    /// Resumes a worker. Records the resume even if the store has lost the flag. Otherwise the worker, which may still
+    /// have the flag, would restore the flag.
     fn resume(
         &self,
         flag: Option<DrainFlag>,

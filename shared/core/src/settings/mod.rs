@@ -20,8 +20,8 @@ pub use run_time::{ChangeSetting, Origin, Setting, SettingResult, Settings, key}
 
 use crate::decision::Context;
 
-/// A generation after `last`, at least shard time in ms. So a generation that the store lost in a restart is never
-/// assigned to other content.
+/// Returns a generation that is larger than `last`, and at least shard time in milliseconds. So a generation that the
+/// store lost in a restart is never assigned to other content.
 #[must_use]
 pub fn next_generation(last: u64, context: &Context) -> u64 {
     (last + 1).max(context.now_ms.max(0).unsigned_abs())

@@ -1,8 +1,8 @@
 //! The policy in force, and the policy that each scheduler decides by. See `docs/adr/0007`.
 //!
 //! A policy that was never in force in this shard is new, and takes effect at once. A policy that was in force before
-//! takes effect again only if no living scheduler decides by the policy in force. After a scheduler has announced a
-//! policy, it decides by this policy until it announces another one, leaves, or loses its lease.
+//! takes effect again only if no living scheduler decides by the policy in force. A scheduler that has announced a
+//! policy decides by it until the scheduler announces another policy, leaves, or loses its lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,26 +16,24 @@ use crate::transaction::{RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 use crate::workers::{self, Liveness};
 
-/// Maximum number of policies in the record. If there are more, the record drops the one that was in force longest ago,
-/// which then counts as new.
+/// Maximum number of policies in the record. Beyond this number, the record drops the policy that was in force longest
+/// ago. A dropped policy counts as new.
 const KNOWN_MAX: usize = 64;
 
-/// The policies of a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policies {
-    /// Number of shards that the data was written with. It determines each tenant's shard.
+    /// Number of shards that the data was written with. This number determines each tenant's shard.
     #[serde(rename = "sh")]
     pub shards: u32,
     /// Digest of the policy in force.
     #[serde(rename = "in")]
     pub in_force: String,
-    /// Generation of the policy in force.
     #[serde(rename = "g")]
     pub generation: u64,
-    /// Policies that were in force, each with its last generation.
+    /// Digests of policies that were in force, each with its last generation.
     #[serde(rename = "k")]
     pub known: BTreeMap<String, u64>,
-    /// Schedulers that decide by the policy in force. Some of them may have died since the last one was added.
+    /// Schedulers that decide by the policy in force. Some of them may have died since the last scheduler was added.
     #[serde(rename = "by")]
     pub schedulers: BTreeSet<ConsumerId>,
 }
@@ -44,7 +42,6 @@ impl Record for Policies {
     const SCHEMA: u32 = 1;
 }
 
-/// The record.
 #[must_use]
 pub fn key() -> RecordKey {
     RecordKey::new("policy")
@@ -53,22 +50,18 @@ pub fn key() -> RecordKey {
 /// A scheduler, or an operator, announces a policy.
 #[derive(Debug, Clone)]
 pub struct Announce {
-    /// Digest of the policy.
     pub digest: String,
-    /// Number of shards.
     pub shards: u32,
     /// The scheduler that decides by the policy from now on. It must have sent a heartbeat. `None` for an operator.
     pub scheduler: Option<ConsumerId>,
-    /// True to ignore schedulers with the policy in force that are silent: their lease has ended without a shutdown.
+    /// True to ignore silent schedulers with the policy in force. A scheduler is silent if its lease has ended without
+    /// a shutdown.
     pub ignore_silent: bool,
 }
 
-/// The result of [`Announce`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Announcement {
-    /// The policy is in force.
     InForce {
-        /// The policy's generation.
         generation: u64,
     },
     /// The policy was in force before, and other schedulers decide by the newer policy in force.
@@ -80,7 +73,6 @@ pub enum Announcement {
     },
     /// The data was written with another number of shards.
     OtherShards {
-        /// The stored number of shards.
         stored: u32,
     },
 }
@@ -120,14 +112,12 @@ impl Announce {
         Ok(found)
     }
 
-    /// Other schedulers with the policy in force.
     fn others(&self, policies: &Policies, view: &View, now_ms: i64) -> Result<Vec<(ConsumerId, Liveness)>, Undecided> {
         let others = || policies.schedulers.iter().filter(|name| Some(*name) != self.scheduler.as_ref());
         view.need(others().map(|name| Query::Record(workers::key(name.as_str()))))?;
         others().map(|name| Ok((name.clone(), Liveness::of(name, view, now_ms)?))).collect()
     }
 
-    /// Puts the policy in force.
     fn put_in_force(&self, policies: &mut Policies, context: &Context, transaction: &mut Transaction) {
         if !policies.known.contains_key(&self.digest) && policies.known.len() >= KNOWN_MAX {
             let others = policies.known.iter().filter(|(digest, _)| **digest != policies.in_force);
@@ -142,8 +132,8 @@ impl Announce {
         policies.schedulers = self.scheduler.iter().cloned().collect();
     }
 
-    /// Adds the scheduler to the schedulers with the policy in force, and removes dead ones. If a removed scheduler
-    /// comes back, the generation shows whether its policy is still in force.
+    /// Adds the scheduler to the schedulers with the policy in force, and removes dead schedulers. If a removed
+    /// scheduler comes back, the generation shows whether its policy is still in force.
     fn decide_by_it(&self, policies: &mut Policies, view: &View, now_ms: i64) -> Result<(), Undecided> {
         let Some(scheduler) = &self.scheduler else { return Ok(()) };
         if !policies.schedulers.contains(scheduler) {
@@ -357,8 +347,8 @@ mod tests {
                         });
                         let receipt = shard.finish(&step, old);
                         if let Announcement::InForce { generation } = receipt.result {
-                            // A result without a commit is as old as its decision, so only committed results are
-                            // checked. Its generation would show its age.
+                            // A result without a commit is as old as its decision, and its generation shows its age. So
+                            // this check covers only committed results.
                             prop_assert!(!is_kept || receipt.committed.is_none(), "{:?}", step);
                             prop_assert_eq!(seen.entry(generation).or_insert_with(|| step.digest.clone()), &step.digest);
                         }

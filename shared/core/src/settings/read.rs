@@ -12,18 +12,16 @@ use crate::record::Stored;
 use crate::transaction::Transaction;
 use crate::view::{Query, Undecided, Value, View};
 
-/// All run-time settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunTimeSettings {
-    /// The generation of the settings.
     pub generation: u64,
-    /// Declared tenants.
+    /// Tenants that were declared at run time.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
     /// Unreadable declarations, each with the reason.
     pub unreadable: BTreeMap<TenantId, String>,
-    /// Paused tenants and agents, with their notes. If a note is unreadable, it is empty, and the pause still applies.
+    /// Paused tenants and agents, with their notes. An unreadable note is empty, and its pause still applies.
     pub pauses: BTreeMap<Paused, Pause>,
-    /// Paused tools, with their notes. If a note is unreadable, it is empty, and the pause still applies.
+    /// Paused tools, with their notes. An unreadable note is empty, and its pause still applies.
     pub tool_pauses: BTreeMap<PausedTool, Pause>,
     /// Tools that are switched off, by name or ID.
     pub tools_off: BTreeSet<String>,
@@ -58,7 +56,7 @@ pub fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     Ok(policy)
 }
 
-/// Reads all settings as of one generation. The transaction writes nothing; its guard detects a change between two
+/// Reads all settings as of one generation. The transaction writes nothing. Its guard detects a change between two
 /// reads.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadSettings;

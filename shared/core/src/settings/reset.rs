@@ -15,11 +15,9 @@ use crate::view::{Query, Undecided, Value, View};
 /// Sets a counter to zero. Turns that wait for the counter are checked now.
 #[derive(Debug, Clone)]
 pub struct ResetLimit {
-    /// The counter.
     pub counter: CounterKey,
     /// The operator's audit entry. Its object `meta` receives `used_before` and `window_ends_ms`.
     pub entry: Map<String, Json>,
-    /// Maximum number of entries in the audit log.
     pub audit_entries_max: u64,
 }
 
@@ -28,7 +26,7 @@ pub struct ResetLimit {
 pub struct ResetCounter {
     /// The amount used in the window; 0 if the window has ended.
     pub used: u64,
-    /// The end of the window, ms; 0 without a window.
+    /// The end of the window; 0 without a window.
     pub ends_ms: i64,
     /// Number of turns in the counter's throttle queue.
     pub waiting: u64,

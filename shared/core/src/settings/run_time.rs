@@ -26,13 +26,10 @@ pub struct Settings {
     /// Increases with every change.
     #[serde(rename = "g")]
     pub generation: u64,
-    /// Number of declared tenants.
     #[serde(rename = "t", default)]
     pub tenants: u64,
-    /// Number of pauses.
     #[serde(rename = "p", default)]
     pub pauses: u64,
-    /// Number of tools that are switched off.
     #[serde(rename = "o", default)]
     pub tools_off: u64,
 }
@@ -41,22 +38,17 @@ impl Record for Settings {
     const SCHEMA: u32 = 1;
 }
 
-/// The record.
 #[must_use]
 pub fn key() -> RecordKey {
     RecordKey::new("settings")
 }
 
-/// The subject of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Setting {
-    /// A tenant is declared.
     Tenant(TenantId),
-    /// A tenant or agent is paused.
     Pause(Paused),
-    /// A tool is paused.
     ToolPause(PausedTool),
-    /// A tool, by name or ID, is switched off.
+    /// By name or ID.
     ToolOff(String),
 }
 
@@ -109,7 +101,6 @@ impl Setting {
     }
 }
 
-/// The cause of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// An operator changes the setting. The audit log receives this entry.
@@ -118,7 +109,6 @@ pub enum Origin {
     Restored,
 }
 
-/// Sets or removes a setting.
 #[derive(Debug, Clone)]
 pub struct ChangeSetting {
     setting: Setting,
@@ -181,17 +171,13 @@ impl ChangeSetting {
     }
 }
 
-/// The result of [`ChangeSetting`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingResult {
-    /// The setting is changed.
     Done {
-        /// The new generation.
         generation: u64,
     },
     /// The setting already had the wanted state.
     Unchanged {
-        /// The current generation.
         generation: u64,
     },
     /// The shard has too many settings of this kind.
@@ -345,7 +331,7 @@ mod tests {
     }
 
     proptest! {
-        /// Operators decide from records of any age: every change has its own generation, and the numbers match the
+        /// Operators decide from records of any age. Every change has its own generation, and the numbers match the
         /// settings.
         #[test]
         fn generations_never_repeat(steps in prop::collection::vec((0..4u8, any::<bool>(), any::<bool>(), 0..2i64), 1..40)) {

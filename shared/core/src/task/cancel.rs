@@ -24,21 +24,17 @@ const EXPIRED_MAX: usize = 8;
 /// Cancels a turn or task, and all turns and tasks that it began.
 #[derive(Debug, Clone)]
 pub struct Cancel<'a> {
-    /// The turn or task.
     pub name: TurnName,
-    /// Why, in words.
     pub reason: String,
-    /// If the cancel is part of a cascade: the turn or task whose end caused it.
+    /// The turn or task whose end caused this cancel, if the cancel is part of a cascade.
     pub above: Option<TurnName>,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The result of [`Cancel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Canceled {
-    /// The turn is ending. If no worker holds its slice, the turn ends at once; otherwise, it ends with the running
-    /// call.
+    /// The turn is ending. If no worker holds its slice, the turn ends at once. Otherwise, the turn ends with the
+    /// running call.
     Ending,
     /// The turn had already ended. Its descendants end.
     Ended,
@@ -176,7 +172,6 @@ impl Cancel<'_> {
     }
 }
 
-/// Truncates a reason.
 fn bounded(reason: &str) -> String {
     let max = limits::CANCEL_REASON_BYTES_MAX.min(reason.len());
     let upto = (0..=max).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
@@ -202,14 +197,14 @@ fn dead_letter(transaction: &mut Transaction, name: &TurnName, why: &str, bounds
 /// The cancel state of a turn that exists, or is about to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KnownCancel {
-    /// There is no cancel, or it belongs to another turn. The guard fails if this changes.
+    /// There is no cancel, or the cancel belongs to another turn. The guard fails if a cancel comes.
     None(Guard),
-    /// Canceled, with this reason.
+    /// The turn is canceled, with this reason.
     Canceled(String),
 }
 
 /// Looks for a cancel of the turn that was admitted at `admitted_ms`. Requires no read: if the view does not have the
-/// record, no cancel is assumed. If there is one, the guard's conflict returns it.
+/// record, no cancel is assumed. If there is a cancel, the guard's conflict returns its record.
 ///
 /// # Errors
 /// [`Undecided`] if the record cannot be read.
@@ -227,8 +222,8 @@ pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<Known
     })
 }
 
-/// Removes an early cancel at the turn's admission. It is no longer needed: either the admission ends the turn, or the
-/// cancel belongs to an earlier turn with this ID.
+/// Removes an early cancel at the turn's admission. The cancel is no longer needed: either the admission ends the turn,
+/// or the cancel belongs to an earlier turn with this ID.
 pub fn take_early(transaction: &mut Transaction, name: &TurnName) {
     let member = name.turn.as_str().into();
     transaction.write(Write::Delete(name.cancellation()));

@@ -17,29 +17,26 @@ use crate::view::{Query, Undecided, Value, View};
 /// Maximum number of descendants that one step ends.
 pub const STEP_MAX: usize = 32;
 
-/// Finds the next descendants that must end with a turn or task. The caller ends each of them by a
-/// [`super::cancel::Cancel`] with [`super::cancel::Cancel::above`]. Then the caller repeats this decision, with a new
-/// view, until it returns [`Cascade::Done`] or [`Cascade::Later`]. Until that result, the timer stays due, so another
+/// Finds the next descendants that must end with a turn or task. The caller ends each descendant with a
+/// [`super::cancel::Cancel`] that has [`super::cancel::Cancel::above`] set. Then the caller repeats this decision with
+/// a new view, until the result is [`Cascade::Done`] or [`Cascade::Later`]. Until then, the timer stays due, so another
 /// scheduler continues after a crash.
 #[derive(Debug, Clone)]
 pub struct CascadeStep<'a> {
-    /// The turn or task.
     pub name: TurnName,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cascade {
     /// These descendants end next.
     End {
-        /// The descendants.
         members: Vec<TurnName>,
         /// The reason of each cancel.
         reason: String,
     },
-    /// No descendants are left now, but the turn has not ended. The next check for new descendants is at this time, ms.
+    /// No descendants are left now, but the turn has not ended. The next check for new descendants is at this time
+    /// (ms).
     Later(i64),
     /// The turn has ended, and no descendants are left.
     Done,
@@ -74,7 +71,7 @@ impl Decision for CascadeStep<'_> {
     }
 }
 
-/// Reads a record. `None` if the record is absent or unreadable: it is only needed for the text of a reason.
+/// Reads a record. An unreadable record counts as absent, because the record is only needed for the text of a reason.
 fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undecided> {
     match view.record::<T>(key) {
         Err(Undecided::Missing(queries)) => Err(Undecided::Missing(queries)),
@@ -84,7 +81,7 @@ fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undeci
 
 impl CascadeStep<'_> {
     /// Decides what to do if no descendants are listed. A turn can begin descendants until its end, so the list is
-    /// final only after this.
+    /// final only after the end.
     fn nothing_left(&self, view: &View, context: &Context) -> Result<Step<Cascade>, Undecided> {
         let key = self.name.record();
         let mut transaction = Transaction::new(context.version.clone());
@@ -107,7 +104,7 @@ impl CascadeStep<'_> {
         }
         Ok(match readable::<Finished>(view, &self.name.finished())? {
             Some(Finished { canceled: Some(reason), .. }) => canceled(&reason),
-            // No early end and a cascade: this is a task that has failed.
+            // A turn that did not end early has a cascade only if it is a task that failed.
             Some(Finished { reason: None, .. }) => "the task that began it has failed".to_owned(),
             _ => "the turn or task that began it has ended".to_owned(),
         })

@@ -1,4 +1,4 @@
-//! Delegates a task: writes it durably, and offers it to the workers of its handler or to an external runtime.
+//! Delegates a task: writes the task durably, and offers it to the workers of its handler or to an external runtime.
 
 use bytes::Bytes;
 use tickfleet_model::{TaskId, TurnId};
@@ -22,7 +22,6 @@ use crate::view::{Query, Undecided, Value, View};
 /// slices frees memory.
 pub const TIGHT_SLICES: u64 = 256;
 
-/// The origin of a delegation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A service delegated the task through the inbound stream, with this entry.
@@ -31,45 +30,38 @@ pub enum Source {
     Call,
 }
 
-/// Delegates a task.
 #[derive(Debug, Clone)]
 pub struct Delegate<'a> {
     /// The name of the task. The producer chose its ID, or the ID was derived.
     pub name: TurnName,
     /// True if the producer chose the ID.
     pub given: bool,
-    /// The origin.
     pub source: Source,
     /// The immutable part of the task. If the parent's deadline is earlier, the task gets that deadline.
     pub head: Head,
-    /// The work, as a call, JSON.
+    /// The work: a call, as JSON.
     pub call: Bytes,
     /// The workers or the external runtime that run the task.
     pub destination: Destination,
-    /// Maximum number of calls that turns under the task may make. They are deducted from the parent's budget.
+    /// Maximum number of calls that turns under the task may make. This number is deducted from the parent's budget.
     pub budget: u64,
-    /// The parent task.
     pub parent: Option<TaskId>,
     /// True if the delegating call waits for the task. In that case, the task ends with the call's turn.
     pub awaited: bool,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The result of [`Delegate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delegated {
-    /// The task is written and offered.
     Offered,
     /// The task is written and ends at once, because it was canceled or its deadline has passed.
     Ends,
-    /// The task was written before.
     Duplicate,
     /// The task's ID belongs to other content.
     Conflict,
     /// The task is refused. The caller must reject an inbound entry.
     Refused(Refusal),
-    /// Memory is short. An inbound task waits; a call may be retried.
+    /// Memory is short. An inbound task waits. A call can be retried.
     Pressure,
 }
 
@@ -212,7 +204,8 @@ impl Delegate<'_> {
         }
     }
 
-    /// Checks the parent. Guards that its record is unchanged, that it is not canceled, and that its budget has room.
+    /// Checks the parent. Guards that the parent's record is unchanged, that the parent is not canceled, and that its
+    /// budget has room.
     fn parent(&self, transaction: &mut Transaction, view: &View) -> Result<Result<Option<Turn>, Refusal>, Undecided> {
         let Some(name) = self.parent_name() else { return Ok(Ok(None)) };
         let Some(parent) = view.record::<Turn>(&name.record())? else {
@@ -247,7 +240,6 @@ impl Delegate<'_> {
         Ok(Ok(()))
     }
 
-    /// The task's record.
     fn turn(&self, parent: Option<&Turn>, now_ms: i64) -> Turn {
         let mut head = self.head.clone();
         let mut above = Vec::new();
@@ -383,7 +375,7 @@ fn goes_on(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &T
     }
 }
 
-/// A debit that does not expire.
+/// A guard for a debit that does not expire.
 fn total(counter: CounterKey, amount: u64, max: u64) -> Guard {
     let window = Window::Total;
     let counters_max = u64::MAX;

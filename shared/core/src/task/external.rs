@@ -22,13 +22,11 @@ use crate::view::{Fields, Query, Undecided, View};
 /// Renews the lease of an external runtime on its task.
 #[derive(Debug, Clone)]
 pub struct Touch {
-    /// The task.
     pub name: TurnName,
     /// The entry that the runtime took.
     pub entry: EntryId,
 }
 
-/// The result of [`Touch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touched {
     /// The lease is renewed for its full length.
@@ -77,7 +75,6 @@ fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, 
 /// Reads a task as the slice that its external runtime holds. The runtime's report then settles or parks this slice.
 #[derive(Debug, Clone)]
 pub struct ReadHeld {
-    /// The task.
     pub name: TurnName,
     /// The entry that the runtime took.
     pub entry: EntryId,
@@ -111,20 +108,17 @@ impl Decision for ReadHeld {
 /// Handles the due timer of a task on an external runtime's queue.
 #[derive(Debug, Clone)]
 pub struct Lapse<'a> {
-    /// The task.
     pub name: TurnName,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The result of [`Lapse`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lapsed {
-    /// Nothing to do before this time, ms.
+    /// Nothing to do before this time (ms).
     Later(i64),
     /// The runtime was silent for a lease. The task is offered again.
     Offered,
-    /// The task ends now. Its timer stays due, and ends it.
+    /// The task ends now. Its timer stays due, and ends the task.
     Ends,
     /// The task is not on an external runtime's queue.
     NotOut,
@@ -179,7 +173,6 @@ struct Case<'a> {
     stored: Stored<Turn>,
     entry: EntryId,
     queue: StreamKey,
-    /// The calls of the task's slice.
     calls: Vec<bytes::Bytes>,
     lease_ms: i64,
 }
@@ -210,7 +203,7 @@ impl Case<'_> {
         Lapsed::Ends
     }
 
-    /// Handles a task that a runtime holds. If the runtime was silent for one lease, it loses the task.
+    /// Handles a task that a runtime holds. If the runtime was silent for one lease, the runtime loses the task.
     fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
         let now_ms = self.context.now_ms;
         self.guard_version(transaction);
@@ -266,7 +259,6 @@ impl Case<'_> {
     }
 }
 
-/// The calls in the fields of an entry.
 fn calls(fields: Option<&Fields>) -> Vec<bytes::Bytes> {
     let of_entry = fields.into_iter().flatten();
     of_entry.filter(|(name, _)| &**name == fields::CALL).map(|(_, call)| call.clone()).collect()
@@ -280,7 +272,7 @@ pub struct Retire {
 }
 
 impl Retire {
-    /// True if the queue is that of this agent.
+    /// True if the queue belongs to this agent.
     #[must_use]
     pub fn is_of(&self, tenant: &tickfleet_model::TenantId, agent: &AgentId) -> bool {
         self.queue == keys::external(tenant, agent)
@@ -288,7 +280,6 @@ impl Retire {
 }
 
 impl Decision for Retire {
-    /// True if the queue is removed.
     type Output = bool;
 
     fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {

@@ -14,7 +14,7 @@ const UNLISTED_MAX: usize = 2;
 /// Maximum number of members that one [`ExpireList`] removes.
 const EXPIRED_MAX: usize = 256;
 
-/// All lists. A place is the time when the last member of the list expires, ms.
+/// All lists. A list's place is the time in milliseconds when its last member expires.
 #[must_use]
 pub fn lists() -> SetKey {
     SetKey::new("lists")
@@ -26,7 +26,7 @@ pub fn lists() -> SetKey {
 pub struct ExpireList;
 
 impl Decision for ExpireList {
-    /// True if members were removed, or if a concurrent decision added one. The caller repeats the decision.
+    /// True if members were removed, or if a concurrent decision added a member. The caller repeats the decision.
     type Output = bool;
 
     fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {

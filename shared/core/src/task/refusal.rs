@@ -1,19 +1,14 @@
 //! Why a task is refused, with the codes of results and replies.
 
-/// Why a task is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The tenant has too many unfinished turns and tasks, or they have too many bytes.
     TenantQueueFull,
-    /// The deadline has passed.
     DeadlinePassed,
-    /// The inbox has too many unread replies.
     InboxFull,
-    /// The tenant has too many inboxes.
     TooManyInboxes,
     /// The delegating turn or task has ended, or was canceled.
     ParentEnded,
-    /// The parent does not exist.
     UnknownParent,
     /// The parent's budget has fewer calls left than the task asks for.
     BudgetExceedsParent,

@@ -17,25 +17,20 @@ use crate::view::{Query, Undecided, View};
 /// Maximum number of turns that are woken when a budget has room again. A woken turn reads its history, which has a
 /// cost.
 const WOKEN_MAX: usize = 4;
-/// Time after which a turn that has just begun to wait for a budget checks again, ms.
+/// A turn that has just begun to wait for a budget checks again after this time (ms).
 const LOOK_MS: i64 = 250;
 
 /// The debit of a model request from one budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetDebit {
-    /// The budget's counter.
     pub counter: CounterKey,
-    /// The unit that the budget counts.
     pub unit: BudgetUnit,
     /// The most that the request may use.
     pub amount: u64,
     /// The most that the budget allows.
     pub max: u64,
-    /// The budget's window.
     pub window: Window,
-    /// True in shadow mode.
     pub shadow: bool,
-    /// Maximum number of counters of the limit.
     pub counters_max: u64,
     /// True if the request waits for room, false if it is rejected.
     pub waits: bool,
@@ -44,17 +39,14 @@ pub struct BudgetDebit {
 /// Debits a model request before it is sent, under the fence of its task's slice.
 #[derive(Debug, Clone)]
 pub struct Reserve {
-    /// The task.
     pub name: TurnName,
-    /// The entry of its slice.
+    /// The entry of the task's slice.
     pub entry: EntryId,
-    /// Identifies the request within its task. If another holder sends the same request, it is debited again.
+    /// Identifies the request within its task. If another holder sends the same request, the request is debited again.
     pub request: String,
-    /// The debits.
     pub debits: Vec<BudgetDebit>,
 }
 
-/// The result of [`Reserve`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reserved {
     /// The request may be sent. Contains the record that the holder has written.
@@ -69,27 +61,22 @@ pub enum Reserved {
     WindowOver,
 }
 
-/// A record as its holder has written it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fenced {
     /// The record's version, which is the new fence.
     pub version: Version,
-    /// The record.
     pub turn: Turn,
 }
 
-/// A budget without room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
-    /// The budget's counter.
     pub counter: CounterKey,
     /// Usage so far.
     pub used: u64,
     /// The most that the request may use.
     pub amount: u64,
-    /// The end of the budget's window, ms; 0 without a window.
+    /// The end of the budget's window; 0 without a window.
     pub ends_ms: i64,
-    /// What happens to the request.
     pub reach: Reach,
 }
 
@@ -98,7 +85,6 @@ pub struct Shortage {
 pub enum Reach {
     /// The request waits, see [`BudgetWait`].
     Wait,
-    /// The request is rejected.
     Reject,
     /// The request exceeds the budget's maximum.
     Never,
@@ -147,8 +133,8 @@ impl Decision for Reserve {
             let set = keys::budget_queue(&debit.counter);
             transaction.write(Write::Leave { set, member: self.name.to_string().into(), queue_of: None });
         }
-        // An earlier reservation is overwritten, but its debits stay. Its request has no stored response, and may have
-        // been carried out and billed.
+        // An earlier reservation is overwritten, but its debits stay. The earlier request has no stored response, and
+        // may have been carried out and billed.
         task.reserved = Some(Reservation {
             request: self.request.clone(),
             entry: self.entry.clone(),
@@ -203,16 +189,14 @@ impl Reserve {
 /// Returns the debits of a request that was not carried out.
 #[derive(Debug, Clone)]
 pub struct Unreserve {
-    /// The task.
     pub name: TurnName,
-    /// The entry of its slice.
+    /// The entry of the task's slice.
     pub entry: EntryId,
-    /// The request.
     pub request: String,
 }
 
 impl Decision for Unreserve {
-    /// The holder's record, also if there is nothing to return. `None` if the caller no longer holds the task.
+    /// The holder's record, even if there is nothing to return. `None` if the caller no longer holds the task.
     type Output = Option<Box<Fenced>>;
 
     fn reads(&self) -> Vec<Query> {
@@ -267,8 +251,8 @@ fn correct(
     Ok(())
 }
 
-/// Wakes some of the turns that wait for room in a budget. Guards that no turn joins the queue concurrently: it would
-/// wait although there is room.
+/// Wakes some of the turns that wait for room in a budget. Guards that no turn joins the queue concurrently: such a
+/// turn would wait although there is room.
 ///
 /// # Errors
 /// [`Undecided`] if the waiting turns have to be read first.
@@ -295,13 +279,11 @@ pub fn wake_waiters(
 }
 
 /// Section of a park with [`crate::turn::WaitReason::Budget`]: adds a task to the queue of a budget. If the task was
-/// not in the queue when it checked the budget, it checks again soon: a debit that was returned after the check did not
-/// wake it.
+/// not in the queue when it checked the budget, it checks again soon. A debit that was returned between the check and
+/// the park did not wake the task.
 #[derive(Debug, Clone)]
 pub struct BudgetWait {
-    /// The task.
     pub name: TurnName,
-    /// The budget.
     pub counter: CounterKey,
     /// The task's place in the queue. Tasks that were admitted earlier are woken first.
     pub place: u64,
@@ -329,7 +311,6 @@ impl Section for BudgetWait {
 pub struct Spent {
     /// The usage. It has the same request name as the reservation.
     pub used: ModelUse,
-    /// The tenant's day.
     pub day: Day,
 }
 

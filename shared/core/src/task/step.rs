@@ -20,7 +20,6 @@ use crate::view::{Query, Undecided, View};
 /// The record that has a history's entries as parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    /// Number of entries.
     #[serde(rename = "n")]
     pub entries: u64,
 }
@@ -38,9 +37,8 @@ pub fn part(number: u64) -> Arc<str> {
 /// Adds entries to the history of a task, under the fence of its slice, and counts the usage of the response.
 #[derive(Debug, Clone)]
 pub struct AddSteps<'a> {
-    /// The task.
     pub name: TurnName,
-    /// The entry of its slice.
+    /// The entry of the task's slice.
     pub entry: EntryId,
     /// Number of history entries that the caller knows.
     pub known: u64,
@@ -48,11 +46,9 @@ pub struct AddSteps<'a> {
     pub entries: Vec<Bytes>,
     /// The response's usage. `None` if no model was called.
     pub spent: Option<Spent>,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The result of [`AddSteps`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stepped {
     /// The entries are added. Contains the record that the holder has written.
@@ -91,7 +87,6 @@ impl Decision for AddSteps<'_> {
 }
 
 impl AddSteps<'_> {
-    /// True if the same step was added before.
     fn is_in(&self, view: &View, steps: u64) -> Result<bool, Undecided> {
         if steps != self.known + self.entries.len() as u64 {
             return Ok(false);
@@ -124,7 +119,8 @@ impl AddSteps<'_> {
                 task.steps += 1;
                 task.steps_bytes += entry.len() as u64;
             }
-            // The task ends at its deadline at the latest. Its history is kept for the retention time after this.
+            // The task ends at its deadline at the latest. Its history is kept for the retention time after the
+            // deadline.
             let ttl_ms = (turn.head.deadline_ms - context.now_ms).max(0) + self.bounds.retain_ms;
             transaction.put_for(&key, &History { entries: task.steps }, ttl_ms);
         }

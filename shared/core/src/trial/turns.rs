@@ -7,7 +7,6 @@ use crate::keys::TurnName;
 use crate::transaction::{Conflict, CounterKey, Guard, TimerRule, Transaction, Write};
 use crate::turn::{Slice, Turn};
 
-/// The name of a turn or task of the test tenant.
 pub fn named(turn: &str) -> TurnName {
     TurnName::parse(&format!("acme:{turn}")).unwrap()
 }
@@ -64,7 +63,6 @@ pub fn admitted(calls: usize) -> Turn {
     }
 }
 
-/// Returns a call as JSON.
 pub fn call(number: usize) -> Bytes {
     Bytes::from(format!("{{\"t\":\"tool{number}\",\"a\":\"{{}}\"}}"))
 }
@@ -94,7 +92,8 @@ impl Trial {
         self.commit(&transaction)
     }
 
-    /// Ends the turn of a slice, as its holder does: under its fence, if it holds the entry.
+    /// Ends the turn of a slice, as its holder does. If the turn still has this entry, the fence is the record's
+    /// version.
     pub fn settle(&mut self, slice: &Slice) -> Result<(), Conflict> {
         let stored = self.turn(&slice.name);
         let fence = stored.filter(|stored| stored.out_entry() == Some(&slice.entry)).map(|stored| stored.version);

@@ -19,13 +19,10 @@ use crate::task::cancel::{KnownCancel, cancel_of, take_early};
 use crate::transaction::{Conflict, CounterKey, EntryId, Guard, Room, Transaction, Window, Write};
 use crate::view::{Query, Undecided, View};
 
-/// An inbound turn to be admitted.
 pub struct Admit<'a> {
-    /// The inbound entry.
     pub entry: EntryId,
     /// The first entry of the message. It determines the turn's place in throttle queues.
     pub origin: EntryId,
-    /// The turn.
     pub name: TurnName,
     /// True if the producer chose the ID.
     pub given: bool,
@@ -33,32 +30,26 @@ pub struct Admit<'a> {
     pub head: Head,
     /// The priority, which determines the queue of the turn's slices.
     pub priority: Priority,
-    /// The turn's calls.
     pub calls: &'a [Call],
-    /// The policy in force.
     pub policy: &'a dyn Policy,
-    /// Renders the results of calls that end without running.
     pub render: &'a dyn Render,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The result of an admission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admitted {
-    /// The turn is admitted.
     Advanced(Advanced),
-    /// The turn was admitted before; the entry is acknowledged.
+    /// The turn was admitted before. The entry is acknowledged.
     Duplicate,
-    /// Another scheduler has taken over the entry; nothing was written.
+    /// Another scheduler has taken over the entry. Nothing was written.
     NotHeld,
-    /// The turn cannot be admitted; the caller must reject it ([`super::reject::Reject`]). Nothing was written.
+    /// The turn cannot be admitted. Nothing was written. The caller must reject the turn ([`super::reject::Reject`]).
     Refused(RejectionCode),
-    /// The decision used an outdated policy or outdated run-time settings; nothing was written.
+    /// The decision used an outdated policy or outdated run-time settings. Nothing was written.
     PolicyStale,
 }
 
-/// The place in throttle queues of a turn that arrived with this entry: earlier entries have smaller places.
+/// Returns the place in throttle queues of a turn that arrived with this entry. Earlier entries have smaller places.
 #[must_use]
 pub fn place_of(entry: &EntryId) -> u64 {
     const SEQUENCES: u64 = 4_096;
@@ -69,11 +60,9 @@ pub fn place_of(entry: &EntryId) -> u64 {
 
 /// What the store knows about the turn before this admission.
 enum Known {
-    /// The turn is new.
     New,
     /// The turn was submitted with a chosen ID. Guards the record of the ID.
     Queued(Guard),
-    /// The turn was admitted before.
     Admitted,
     /// A turn with other content has the ID.
     Taken,
@@ -133,11 +122,12 @@ const TASK_HAS_ENDED: &str = "the task that it ran under has ended";
 
 /// Decisions about a turn's admission that precede its limits.
 struct Plan {
-    /// The call budget of its task.
+    /// The call budget of the turn's task.
     budget: Option<u64>,
     /// Why the turn ends at once, if it does.
     ends: Option<Ends>,
-    /// False for a turn that began before a restart. It had room in the tenant's bounds, and must not be refused now.
+    /// False for a turn that began before a restart. Such a turn had room in the tenant's bounds, and must not be
+    /// refused now.
     is_bounded: bool,
 }
 
@@ -147,7 +137,6 @@ enum Budget {
     Unlimited,
     /// The maximum number of calls, including those of subtasks.
     Granted(u64),
-    /// The task does not exist or has ended.
     Unknown,
 }
 
@@ -220,14 +209,13 @@ impl Admit<'_> {
         })
     }
 
-    /// The task that the turn runs under.
     fn task(&self) -> Option<TurnName> {
         let (task, _) = self.head.task.as_ref()?;
         Some(TurnName::task(&self.name.tenant, task))
     }
 
-    /// The budget of the turn's task. Guards that the task is not canceled: an external runtime may hold a canceled
-    /// task for one more lease, but may begin nothing under it.
+    /// The budget of the turn's task. Guards that the task is not canceled. An external runtime can hold a canceled
+    /// task for one more lease, but must not begin anything under the task.
     fn budget(&self, transaction: &mut Transaction, view: &View) -> Result<Budget, Undecided> {
         let Some(name) = self.task() else { return Ok(Budget::Unlimited) };
         let task = view.record::<Turn>(&name.record())?.map(|task| task.value);
@@ -320,7 +308,7 @@ impl Admit<'_> {
         Candidate { name, turn, calls, texts, budget, is_new: true, policy, render, sections: &[], bounds }
     }
 
-    /// Joins the descendants of the turn or task that began this turn, so that it ends with them.
+    /// Adds this turn to the descendants of the turn or task that began it. So this turn ends with that turn or task.
     fn join_above(&self, transaction: &mut Transaction) {
         if let Some(above) = waiter(&self.name, &self.head, false) {
             let above = TurnName { tenant: self.name.tenant.clone(), turn: above };
@@ -359,7 +347,6 @@ impl Admit<'_> {
     }
 }
 
-/// Why a turn ends at admission.
 struct Ends {
     reason: EndReason,
     canceled: Option<String>,

@@ -1,5 +1,5 @@
-//! Applies the limits to a turn's next calls: dispatches them, throttles the turn, or ends calls. Admission and release
-//! share this code.
+//! Applies the limits to a turn's next calls: dispatches calls, throttles the turn, or ends calls. Admission and
+//! release share this code.
 
 use bytes::Bytes;
 use tickfleet_model::Call;
@@ -22,12 +22,11 @@ use crate::section::isolate;
 use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
 use crate::view::{Undecided, View};
 
-/// If a tenant's declaration cannot be read, its turns are checked again after this delay, ms.
+/// If a tenant's declaration cannot be read, its turns are checked again after this delay (ms).
 const WITHHELD_LOOK_MS: i64 = 1_000;
 
-/// A turn that has no slice on a queue or with a worker, and calls that the limits must be applied to.
+/// A turn without a slice on a queue or with a worker. The limits must be applied to its next calls.
 pub struct Candidate<'a> {
-    /// The turn.
     pub name: &'a TurnName,
     /// The turn's record, to be written.
     pub turn: Turn,
@@ -35,42 +34,34 @@ pub struct Candidate<'a> {
     pub calls: Vec<Call>,
     /// The same calls, as JSON.
     pub texts: Vec<Bytes>,
-    /// The call budget of its task.
+    /// The call budget of the turn's task.
     pub budget: Option<u64>,
     /// True during admission, when the turn's record and its calls are not stored yet.
     pub is_new: bool,
-    /// The policy in force.
     pub policy: &'a dyn Policy,
-    /// Renders the results of calls that end without running.
     pub render: &'a dyn Render,
     /// Sections to end together with the turn.
     pub sections: &'a [&'a dyn EndSection],
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The result of advancing a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Advanced {
-    /// Calls are on a queue.
     Dispatched {
-        /// Number of calls.
         calls: usize,
         /// True if the calls were debited before and only took their permits again.
         resumed: bool,
     },
     /// The turn waits in the throttle queue of this counter.
     Throttled {
-        /// The counter.
         counter: CounterKey,
-        /// When the turn is checked again, ms.
+        /// When the turn is checked again.
         due_ms: i64,
     },
-    /// The turn stays in its throttle queue; nothing was written.
+    /// The turn stays in its throttle queue. Nothing was written.
     Stays {
-        /// The counter.
         counter: CounterKey,
-        /// When the turn is checked again, ms.
+        /// When the turn is checked again.
         due_ms: i64,
         /// True if returning an amount to the counter wakes its waiters.
         woken: bool,
@@ -129,7 +120,6 @@ impl Candidate<'_> {
         }
     }
 
-    /// Moves the turn to the throttle queue of a counter.
     fn wait(&mut self, wait: Wait, refused: &[RenderedCall], transaction: &mut Transaction, now_ms: i64) -> Advanced {
         let Wait { counter, due_ms, woken } = wait;
         if refused.is_empty() && self.waits_for(&counter) {
@@ -248,7 +238,6 @@ impl Candidate<'_> {
         Rules::Debits(task.into_iter().chain(debits).chain([out]).collect())
     }
 
-    /// Guards that the policy is in force.
     pub(super) fn guard_policy(&self, transaction: &mut Transaction) {
         let Generations { policy, settings } = self.policy.generations();
         if !mutant!("limits_guard_the_generation") {
@@ -301,7 +290,7 @@ impl Candidate<'_> {
         Ok(results)
     }
 
-    /// Reports of workers about these calls. There are some if the store lost the dispatch of the calls in a restart.
+    /// Reports of workers about these calls. Reports exist if the store lost the dispatch of the calls in a restart.
     fn marks(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<KnownMarks, Undecided> {
         let position = self.turn.position;
         let digest = &self.turn.head.digest;
@@ -362,7 +351,7 @@ impl Candidate<'_> {
         self.leave_queue(transaction, None);
         let held = rooms.iter().filter(|room| room.window == Window::Held);
         self.turn.permits = held.map(|room| (room.counter.clone(), room.amount)).collect();
-        // With the stamp, the record has the states of the counters in this note.
+        // The stamp writes the states of this note's counters into the record.
         transaction.stamped = !self.resumes();
         if self.resumes() {
             self.turn.note(Note::Permits { at_ms: now_ms, calls, taken: true });
@@ -392,7 +381,7 @@ impl Candidate<'_> {
     }
 
     /// For a new turn, writes the calls from index `from` on as parts of the record. The record of an existing turn
-    /// already has them.
+    /// already has these parts.
     fn put_calls(&self, from: usize, transaction: &mut Transaction) {
         if self.is_new {
             let left = self.texts.get(from..).unwrap_or_default();
@@ -414,7 +403,6 @@ impl Candidate<'_> {
     }
 }
 
-/// Removes a turn from the throttle queue of a counter.
 #[must_use]
 pub fn leave_queue(name: &TurnName, counter: &CounterKey) -> Write {
     Write::Leave {
@@ -424,7 +412,8 @@ pub fn leave_queue(name: &TurnName, counter: &CounterKey) -> Write {
     }
 }
 
-/// When the first lease after a restart of the store ends, ms. `None` if it has ended or if the store never restarted.
+/// When the first lease after a restart of the store ends. `None` if this lease has ended, or if the store never
+/// restarted.
 #[must_use]
 pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
     let ends_ms = context.epoch_began_ms.saturating_add(bounds.lease_ms);

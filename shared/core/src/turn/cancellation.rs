@@ -1,5 +1,3 @@
-//! A requested cancel. It has a record of its own.
-
 use serde::{Deserialize, Serialize};
 
 use super::state::Turn;
@@ -8,11 +6,10 @@ use crate::record::Record;
 /// A request to end a turn or task. It expires after the turn's deadline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancellation {
-    /// The reason.
     #[serde(rename = "w")]
     pub reason: String,
-    /// When the canceled turn was admitted, ms. `None` if the cancel came before its turn. A later turn with the same
-    /// ID is not canceled.
+    /// When the canceled turn was admitted. `None` if the cancel came before its turn. A later turn with the same ID is
+    /// not canceled.
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
     pub admitted_ms: Option<i64>,
 }

@@ -1,5 +1,3 @@
-//! Entries of the dead-letter log.
-
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,11 +9,10 @@ use crate::transaction::{Transaction, Write};
 
 /// An entry of the dead-letter log.
 pub struct DeadLetter<'a> {
-    /// The stream or queue of origin.
+    /// The stream or queue of origin, or `record` for an unreadable record.
     pub from: &'a str,
-    /// The entry or name there.
+    /// The entry, the name in a queue, or the record's key.
     pub entry: &'a str,
-    /// The reason.
     pub reason: RejectionCode,
     /// The message, or a description of the problem.
     pub raw: Bytes,
@@ -24,7 +21,6 @@ pub struct DeadLetter<'a> {
 }
 
 impl DeadLetter<'_> {
-    /// Appends the entry to the log.
     pub fn add_to(self, transaction: &mut Transaction, bounds: &Bounds) {
         let text = |text: &str| Bytes::from(text.to_owned());
         let fields: [(&str, Bytes); 5] = [

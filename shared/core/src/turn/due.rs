@@ -35,13 +35,10 @@ pub trait EndSection: Sync {
 /// A due timer of a turn.
 #[derive(Clone, Copy)]
 pub struct Due<'a> {
-    /// The turn.
     pub name: &'a TurnName,
-    /// Renders the results of calls that end without running.
     pub render: &'a dyn Render,
     /// Sections to end together with the turn.
     pub sections: &'a [&'a dyn EndSection],
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
@@ -51,12 +48,10 @@ impl fmt::Debug for Due<'_> {
     }
 }
 
-/// The result of handling a timer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fired {
-    /// The turn does not exist.
     Gone,
-    /// Nothing to do before this time, ms.
+    /// Nothing to do before this time (ms).
     Later(i64),
     /// The calls are in a slice on a queue.
     Dispatched,
@@ -64,9 +59,8 @@ pub enum Fired {
     Throttled,
     /// This holder receives the cancel notice with its next heartbeat.
     Noticed(Arc<str>),
-    /// The turn ends at this time, ms. Until this time, a worker may report results.
+    /// The turn ends at this time (ms). Until this time, a worker may report results.
     Ending(i64),
-    /// The turn has ended.
     Ended,
     /// The slice is on the queue of an external runtime, so [`crate::task::external::Lapse`] must handle the timer.
     /// Nothing was written.
@@ -99,8 +93,8 @@ impl Decision for Due<'_> {
 }
 
 impl Due<'_> {
-    /// The reason of the turn's cancel, if one was requested. Guards the cancel's record: this decision may postpone
-    /// the timer, and a concurrent cancel, which makes the timer due, would be lost.
+    /// The reason of the turn's cancel, if one was requested. Guards the cancel's record. Otherwise this decision could
+    /// postpone the timer that a concurrent cancel made due, and the cancel would be lost.
     fn guard_cancellation(
         &self,
         transaction: &mut Transaction,
@@ -164,7 +158,6 @@ impl Case<'_> {
         }
     }
 
-    /// The reason to end the turn now, if any.
     fn end_reason(&mut self) -> Option<EndReason> {
         if self.canceled.is_some() {
             return Some(EndReason::Canceled);
@@ -172,7 +165,8 @@ impl Case<'_> {
         self.is_past(self.stored.value.head.deadline_ms).then_some(EndReason::Expired)
     }
 
-    /// True if this time has passed. If true, the transaction guards that it has also passed by the store's clock.
+    /// True if this time has passed. If true, the transaction guards that the time has also passed by the store's
+    /// clock.
     fn is_past(&mut self, time_ms: i64) -> bool {
         let is_past = time_ms <= self.context.now_ms;
         if is_past && !mutant!("due_guards_the_time") {

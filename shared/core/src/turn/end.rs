@@ -20,11 +20,11 @@ use crate::view::{Query, Undecided, Value, View};
 /// A result with its message and audit entry, as stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RenderedCall {
-    /// The result, JSON.
+    /// The result, as JSON.
     pub result: Bytes,
-    /// The dialect's message, JSON; empty if the dialect has none.
+    /// The dialect's message, as JSON. Empty if the dialect has none.
     pub message: Bytes,
-    /// The audit entry, JSON; empty if calls are not audited.
+    /// The audit entry, as JSON. Empty if calls are not audited.
     pub audit: Bytes,
     /// True if the outcome is neither `ok` nor `expired`.
     pub failed: bool,
@@ -44,7 +44,6 @@ pub struct ReplyFrame {
 /// What is known about a call that ends without its own result. A call that began is never reported as not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// The call did not run.
     NotRun,
     /// The call failed this many times, and was waiting for its next attempt.
     Tried(u32),
@@ -61,28 +60,21 @@ pub enum Fate {
 /// A call that ends without its own result.
 #[derive(Debug)]
 pub struct EndedCall<'a> {
-    /// The turn.
     pub name: &'a TurnName,
-    /// The turn's record.
     pub turn: &'a Turn,
-    /// The call's position.
     pub position: usize,
     /// The call; `None` if it cannot be read.
     pub call: Option<&'a Call>,
     /// Why the turn ends.
     pub reason: &'a EndReason,
-    /// What is known about the call.
     pub fate: Fate,
-    /// Shard time, ms.
     pub now_ms: i64,
 }
 
 /// Renders the text for producers and auditors. Pure: equal input gives equal text.
 pub trait Render: Sync {
-    /// The result of a call that ends without running.
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall;
 
-    /// The frame of the reply.
     fn frame(&self, name: &TurnName, head: &Head) -> ReplyFrame;
 }
 
@@ -113,25 +105,25 @@ pub const RUNTIME: &str = "runtime";
 pub mod parts {
     use std::sync::Arc;
 
-    /// The call at a position, JSON. The part exists only while no slice has the call.
+    /// The call at a position, as JSON. The part exists only while no slice has the call.
     #[must_use]
     pub fn call(position: usize) -> Arc<str> {
         format!("c{position}").into()
     }
 
-    /// The result at a position, JSON.
+    /// The result at a position, as JSON.
     #[must_use]
     pub fn result(position: usize) -> Arc<str> {
         format!("r{position}").into()
     }
 
-    /// The dialect's message at a position, JSON.
+    /// The dialect's message at a position, as JSON.
     #[must_use]
     pub fn message(position: usize) -> Arc<str> {
         format!("m{position}").into()
     }
 
-    /// The audit entry at a position, JSON; stored only if the reply carries it.
+    /// The audit entry at a position, as JSON. Stored only if the reply carries it.
     #[must_use]
     pub fn audit(position: usize) -> Arc<str> {
         format!("a{position}").into()
@@ -141,10 +133,8 @@ pub mod parts {
 /// The record of an ID that a producer chose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenId {
-    /// Digest of the content.
     #[serde(rename = "dg")]
     pub digest: String,
-    /// The state of the ID's turn.
     #[serde(rename = "s")]
     pub state: GivenState,
 }
@@ -161,30 +151,24 @@ pub enum GivenState {
     Queued,
     /// The turn was admitted and has not ended.
     Admitted,
-    /// The turn has ended.
     Ended,
 }
 
-/// A turn to be ended.
 #[derive(Debug)]
 pub struct Ending<'a> {
-    /// The turn.
     pub name: &'a TurnName,
     /// The turn's record before the end.
     pub turn: &'a Turn,
     /// The results of all calls, in order: first the results of earlier commits, then the new ones.
     pub results: &'a [RenderedCall],
-    /// Position of the first new result; the audit log already has the earlier ones.
+    /// Position of the first new result. The audit log already has the earlier results.
     pub new_from: usize,
     /// Why the turn ends early; `None` if its calls have run.
     pub reason: Option<EndReason>,
     /// The counters' states at the last admission, if the record does not have them yet.
     pub debited: &'a [Debited],
-    /// The frame of the reply.
     pub frame: &'a ReplyFrame,
-    /// Bounds.
     pub bounds: &'a Bounds,
-    /// Shard time, ms.
     pub now_ms: i64,
     /// True if memory is short. In that case, the record does not repeat a reply that is in an inbox.
     pub pressure: bool,
@@ -238,7 +222,6 @@ impl Ending<'_> {
         Ok(())
     }
 
-    /// The reply, JSON.
     fn reply(&self) -> String {
         let frame = self.frame;
         let sizes = self.results.iter().map(|one| one.result.len() + one.message.len() + one.audit.len() + 3);
@@ -319,8 +302,8 @@ pub fn cascade_timer(name: &TurnName) -> String {
     format!("cascade:{name}")
 }
 
-/// The turn or task that may wait for the end of `name`. For the turn of an inner call, it is the turn that made the
-/// call. For any other turn, it is the turn's task. For a task, it is the turn that delegated the task.
+/// The turn or task that may wait for the end of `name`. The turn that makes an inner call waits for the inner call's
+/// turn. The task of any other turn waits for that turn. The turn that delegated a task waits for the task.
 #[must_use]
 pub fn waiter(name: &TurnName, head: &Head, is_task: bool) -> Option<TurnId> {
     if is_task {
@@ -331,7 +314,6 @@ pub fn waiter(name: &TurnName, head: &Head, is_task: bool) -> Option<TurnId> {
     outer_turn(&name.turn).or_else(task)
 }
 
-/// Appends an audit entry, unless it is empty.
 pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bounds) {
     append(transaction, entry.clone(), None, bounds);
 }
@@ -379,7 +361,7 @@ fn count_out(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     }
 }
 
-/// Removes the turn from its throttle or budget queue, returns its permits, and wakes turns that wait for them.
+/// Removes the turn from its throttle or budget queue, returns its permits, and wakes turns that wait for the permits.
 pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     leave_parked(transaction, name, turn);
     if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {
@@ -393,13 +375,13 @@ pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, 
             member: name.to_string().into(),
             queue_of: Some(counter.clone()),
         });
-        // If this turn was first in the queue, the next one may have room at once.
+        // If this turn was first in the queue, the next turn may have room at once.
         transaction.timer(keys::throttle_timer(counter), now_ms, TimerRule::Wake);
     }
     return_permits(transaction, turn, now_ms);
 }
 
-/// Returns the concurrency permits of a slice, and wakes turns that wait for them.
+/// Returns the concurrency permits of a slice, and wakes turns that wait for the permits.
 pub fn return_permits(transaction: &mut Transaction, turn: &Turn, now_ms: i64) {
     for (counter, permits) in &turn.permits {
         let amount = i64::try_from(*permits).map_or(i64::MIN, |permits| -permits);
@@ -408,7 +390,6 @@ pub fn return_permits(transaction: &mut Transaction, turn: &Turn, now_ms: i64) {
     }
 }
 
-/// Joins texts with commas.
 fn join<'a>(text: &mut Vec<u8>, parts: impl Iterator<Item = &'a Bytes>) {
     for (index, part) in parts.enumerate() {
         if index > 0 {

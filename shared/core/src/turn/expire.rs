@@ -26,8 +26,8 @@ impl Case<'_> {
             return self.end(reason, turn);
         }
         let queue = turn.queue(&self.due.name.tenant);
-        // Only if `Read` is the last conflict does it describe the record's current entry. After any other conflict,
-        // the record may name another entry.
+        // The conflict `Read` describes the record's current entry only if it is the last conflict. After any other
+        // conflict, the record may name another entry.
         let was_read = self.context.conflicts.last() == Some(&Conflict::Read);
         match self.stored.out_entry() {
             Some(entry) if !was_read => {
@@ -35,8 +35,8 @@ impl Case<'_> {
                     self.transaction.guard(Guard::Unread(queue.clone(), entry.clone()));
                 }
                 self.transaction.write(Write::Remove(queue, entry.clone()));
-                // A holder wrote this entry into the record. The entry now counts as unread, so the store lost that it
-                // was taken.
+                // Only a holder writes its entry into the record. The entry now counts as unread, so the store has lost
+                // that a holder took the entry.
                 turn.may_have_run |= turn.entry.is_some();
             }
             Some(entry) => {
@@ -50,8 +50,8 @@ impl Case<'_> {
         self.end(reason, turn)
     }
 
-    /// Notifies the holder of a cancel: it receives the notice with its next heartbeat. Checks the turn again after a
-    /// lease. An expired deadline needs no notice, because the holder tracks the deadline itself.
+    /// Notifies the holder of a cancel. The holder receives the notice with its next heartbeat, and the turn is checked
+    /// again after a lease. An expired deadline needs no notice, because the holder tracks the deadline itself.
     fn notify(&mut self, consumer: &std::sync::Arc<str>) -> Fired {
         let name = self.due.name;
         let now_ms = self.context.now_ms;
@@ -67,7 +67,7 @@ impl Case<'_> {
         Fired::Noticed(consumer.clone())
     }
 
-    /// Removes a slice that a consumer has read but none holds now. The reader may have run calls.
+    /// Removes a slice that a consumer has read and that no consumer holds now. The reader may have run calls.
     fn lose(&mut self, turn: &mut Turn, queue: &StreamKey, entry: &EntryId) {
         turn.may_have_run = true;
         self.transaction.write(Write::Remove(queue.clone(), entry.clone()));

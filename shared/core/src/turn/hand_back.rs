@@ -1,5 +1,5 @@
-//! Returns a slice that its holder does not run. Another worker takes the slice, at once or after a delay if this
-//! worker cannot read it.
+//! Returns a slice that its holder does not run. Another worker takes the slice at once. If the holder could not read
+//! the slice, another worker takes it after a delay.
 
 use bytes::Bytes;
 
@@ -20,15 +20,15 @@ use crate::view::{Undecided, View};
 /// Why a holder returns a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HandBackReason {
-    /// The next call was never sent, even if the holder had begun it.
+    /// The next call was never sent, even if the holder had begun the call.
     Unsent {
         /// The nonce of the holder's attempt, see [`super::Begun::by`]. `None` if the holder began no call.
         nonce: Option<String>,
     },
-    /// The next call was interrupted and may run again.
+    /// The next call was interrupted, and is allowed to run again.
     Tried,
-    /// Concurrent reads were interrupted, too. Or another worker may have run them, because the slice was taken before
-    /// a restart of the store.
+    /// Concurrent reads were interrupted, too. This reason also covers a slice that was taken before a restart of the
+    /// store, because another worker may have run its reads.
     Beside,
     /// The worker holds the entry but does not run the slice. Either the slice never arrived at the worker, or the
     /// store lost that the slice had ended.
@@ -38,18 +38,15 @@ pub enum HandBackReason {
 /// A slice to be returned. It is redelivered under a new version.
 #[derive(Debug, Clone, Copy)]
 pub struct HandBack<'a> {
-    /// The slice, as the caller holds it.
     pub slice: &'a Slice,
-    /// Why the slice is returned.
     pub reason: &'a HandBackReason,
 }
 
-/// The result of returning a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandedBack {
     /// The slice is on its queue again.
     Redelivered,
-    /// The slice waits until this time, ms, and is then offered to the workers again.
+    /// The slice waits until this time (ms), and is then offered to the workers again.
     Waits(i64),
     /// Too many workers could not read the slice: its turn ends.
     Ends,
@@ -139,15 +136,14 @@ impl Turn {
 /// build can take it. The delay doubles each time.
 #[derive(Debug, Clone, Copy)]
 pub struct HandBackUnreadable<'a> {
-    /// The entry.
     pub entry: &'a HeldEntry,
-    /// The turn named in the entry. For an entry without a turn, see [`PutAside`].
+    /// The turn that the entry names. For an entry without a turn, see [`PutAside`].
     pub name: &'a TurnName,
-    /// Number of failed attempts to read the turn's slices after which the turn ends.
+    /// The turn ends after this number of failed attempts to read its slices.
     pub attempts_max: u32,
 }
 
-/// The first delay of a slice that a worker could not read, ms.
+/// The first delay of a slice that a worker could not read, in milliseconds.
 const READER_DELAY_MS: i64 = 1_000;
 
 impl Decision for HandBackUnreadable<'_> {
@@ -214,11 +210,9 @@ impl HandBackUnreadable<'_> {
 /// Moves an entry that does not belong to a turn from a queue to the dead letters.
 #[derive(Debug, Clone, Copy)]
 pub struct PutAside<'a> {
-    /// The entry.
     pub entry: &'a HeldEntry,
-    /// Why it is not a slice.
+    /// Why the entry is not a slice.
     pub why: &'a str,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 

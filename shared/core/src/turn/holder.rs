@@ -38,7 +38,8 @@ pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context:
     }
 }
 
-/// Changes the tenant's count of slices out: 1 for a slice that is dispatched to workers, -1 for one that leaves them.
+/// Changes the tenant's count of slices out: 1 for a slice that is dispatched to workers, -1 for a slice that leaves
+/// workers.
 pub(super) fn count_out(transaction: &mut Transaction, name: &TurnName, amount: i64) {
     let counter = CounterKey::new(limits::OUT, name.tenant.as_str());
     transaction.write(Write::Add { counter, amount, ends_ms: None });
@@ -51,7 +52,6 @@ pub(super) fn keep_calls(transaction: &mut Transaction, name: &TurnName, positio
     }
 }
 
-/// The JSON text of each item.
 pub(super) fn texts<T: Serialize>(items: &[T]) -> Vec<Bytes> {
     items.iter().map(|item| serde_json::to_vec(item).unwrap_or_default().into()).collect()
 }

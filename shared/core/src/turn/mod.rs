@@ -26,7 +26,7 @@
 //! # Timers
 //!
 //! A turn has one timer, which [`Due`] handles. Only [`Due`] may move the timer to a later time. Other transitions only
-//! move it to an earlier time, so that they cannot delay a cancel or the deadline.
+//! move the timer to an earlier time. So they cannot delay a cancel or the deadline.
 
 pub mod admit;
 pub mod advance;

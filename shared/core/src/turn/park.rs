@@ -13,25 +13,21 @@ use crate::section::{self, Section};
 use crate::transaction::{Conflict, Guard, RecordKey, TimerRule, Transaction};
 use crate::view::{Undecided, View};
 
-/// Why the next call of a slice waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParkReason {
     /// The call failed and is retried.
     Retry {
         /// Failed attempts of the call.
         attempts: u32,
-        /// Delay before the next attempt, ms.
+        /// Delay before the next attempt.
         delay_ms: i64,
-        /// Why the attempt failed.
         cause: String,
-        /// True if the call stays begun. It then never begins again: the next holder asks for its outcome.
+        /// True if the call stays begun. Such a call never begins again: the next holder asks for its outcome.
         keeps_begun: bool,
     },
-    /// The call waits for an event.
     Wait {
-        /// The event.
         reason: WaitReason,
-        /// The longest time that the call waits without a wake-up, ms.
+        /// The longest time that the call waits without a wake-up.
         most_ms: i64,
         /// True if the call began work that continues elsewhere.
         has_begun: bool,
@@ -43,27 +39,24 @@ pub enum ParkReason {
 /// Parks a slice at its next call. The results of earlier calls must be settled first.
 #[derive(Clone, Copy)]
 pub struct Park<'a> {
-    /// The slice, as the caller holds it.
     pub slice: &'a Slice,
-    /// Why the call waits.
     pub reason: &'a ParkReason,
-    /// True if concurrent reads of the slice may have run without a result. This has two causes. Their results were
-    /// dropped. Or the slice was taken before a restart of the store: if the store lost this, another worker may have
-    /// taken the slice, too.
+    /// True if concurrent reads of the slice may have run without a result. Either their results were dropped, or the
+    /// slice was taken before a restart of the store. If the store lost the take, another worker may have taken the
+    /// slice, too.
     pub beside: bool,
-    /// The conditions of the wait, such as an open approval or a held claim. If one of them fails, the wait is over,
-    /// and the call continues at once. Only guards on records are allowed.
+    /// The conditions of the wait, such as an open approval or a held claim. If one of the guards fails, the wait is
+    /// over, and the call continues at once. Only guards on records are allowed.
     pub waits_while: &'a [Guard],
     /// Records written in the same transaction, such as an approval request.
     pub sections: &'a [&'a dyn Section],
 }
 
-/// The result of parking a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parked {
-    /// The timer is due at this time, ms.
+    /// The timer is due at this time (ms).
     Until(i64),
-    /// The turn is canceled, and the holder settles it. Nothing was written.
+    /// The turn is canceled, and the holder settles the turn. Nothing was written.
     Canceled,
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
@@ -108,7 +101,7 @@ impl Park<'_> {
         false
     }
 
-    /// Writes the record, the calls and the timer. Returns the timer's due time, ms.
+    /// Writes the record, the calls and the timer. Returns the timer's due time in milliseconds.
     fn write(&self, transaction: &mut Transaction, now_ms: i64, has_ended: bool) -> i64 {
         let slice = self.slice;
         let name = &self.slice.name;
@@ -160,7 +153,6 @@ impl Park<'_> {
 }
 
 impl Turn {
-    /// Updates the record after a failed attempt.
     fn retry(&mut self, attempts: u32, keeps_begun: bool) {
         self.attempts = attempts;
         if !keeps_begun {
@@ -207,8 +199,8 @@ impl Turn {
         self.note(Note::Rested { at_ms: since_ms, position: next, times: 1, until_ms: until, cause: why.to_owned() });
     }
 
-    /// If the last note says that the next call waits for a circuit breaker or a paused tool with the cause `why`: the
-    /// start of this wait, ms.
+    /// The start of the next call's wait for a circuit breaker or a paused tool, in milliseconds. `None` unless the
+    /// last note records such a wait with the cause `why`.
     #[must_use]
     pub fn rests_since(&self, why: &str) -> Option<i64> {
         match self.notes.last() {
@@ -225,7 +217,7 @@ fn awaited(name: &TurnName, reason: &WaitReason) -> Option<TurnName> {
     reason.awaits().map(|turn| TurnName { tenant: name.tenant.clone(), turn: turn.clone() })
 }
 
-/// The record that a guard checks, if it is a guard on a record.
+/// The record that a guard checks. `None` for a guard that checks no record.
 const fn guarded_record(guard: &Guard) -> Option<&RecordKey> {
     match guard {
         Guard::Version(record, _) | Guard::Absent(record) | Guard::Present(record) => Some(record),

@@ -13,7 +13,6 @@ const fn is_listed(state: &State) -> bool {
     }
 }
 
-/// Adds a parked turn to the list.
 pub(super) fn join_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
     if is_listed(&turn.state) {
         let member = name.to_string().into();
@@ -22,7 +21,6 @@ pub(super) fn join_parked(transaction: &mut Transaction, name: &TurnName, turn: 
     }
 }
 
-/// Removes a turn from the list.
 pub(super) fn leave_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     if is_listed(&turn.state) {
         transaction.write(Write::Leave { set: keys::parked(), member: name.to_string().into(), queue_of: None });

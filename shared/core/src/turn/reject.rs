@@ -17,25 +17,22 @@ use crate::recovery::epoch::{marks, settled};
 use crate::transaction::{Conflict, EntryId, Guard, RecordKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Time for which producers can see that a tenant is not configured, ms.
+/// How long producers can see that a tenant is not configured, in milliseconds.
 const ABSENT_MS: i64 = 60_000;
 
-/// If calls of a message have begun, the message is admitted again after this delay, ms.
+/// If calls of a message have begun, the message is admitted again after this delay (ms).
 const BEGUN_LOOK_MS: i64 = 1_000;
 
-/// True for reasons that depend on the fleet's state. They may not have applied when the message was first admitted.
+/// True for reasons that depend on the fleet's state. Such a reason may not have applied when the message was first
+/// admitted.
 const fn depends_on_state(reason: RejectionCode) -> bool {
     use RejectionCode::{InboxFull, TenantQueueFull, TooManyInboxes, UnknownAgent, UnknownTask, UnreadableTenant};
     matches!(reason, InboxFull | TenantQueueFull | TooManyInboxes | UnknownAgent | UnknownTask | UnreadableTenant)
 }
 
-/// Rejects an inbound message.
 pub struct Reject<'a> {
-    /// The inbound stream of the message.
     pub from: Inbound,
-    /// The message's entry.
     pub entry: EntryId,
-    /// The reason.
     pub reason: RejectionCode,
     /// The message for the dead letter: bounded in size and without secrets.
     pub raw: Bytes,
@@ -43,20 +40,17 @@ pub struct Reject<'a> {
     pub tenant: Option<RejectedTenant>,
     /// The ID that the producer chose, if any, and the digest of the content.
     pub given: Option<(TurnName, String)>,
-    /// For a message with a readable turn: the name that the turn would get, and the digest of its content. Needed
-    /// because in a restart, the store may have lost that this turn was admitted and began.
+    /// The name that the message's turn would get, and the digest of its content. `None` if the turn is unreadable.
+    /// Needed because a restart of the store may have lost that this turn was admitted and began.
     pub turn: Option<(TurnName, String)>,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The tenant of a rejected message.
 pub enum RejectedTenant {
     /// The tenant is configured.
     Known {
-        /// The tenant.
         tenant: TenantId,
-        /// The inbox, and the reply, JSON.
+        /// The inbox, and the reply as JSON.
         reply: Option<(InboxName, Bytes)>,
     },
     /// The tenant is not configured, so it has no inbox. Producers that wait for a reply look for a note about the
@@ -64,7 +58,6 @@ pub enum RejectedTenant {
     Absent(TenantId),
 }
 
-/// The result of a rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rejected {
     /// The message is in the dead letters.
@@ -72,17 +65,16 @@ pub enum Rejected {
         /// True if the producer receives a reply.
         replied: bool,
     },
-    /// Another scheduler has taken over the entry; nothing was written.
+    /// Another scheduler has taken over the entry. Nothing was written.
     NotHeld,
     /// Calls of the turn may have begun before a restart of the store. Nothing was written. The caller must try to
-    /// admit the message again at this time, ms.
+    /// admit the message again at this time (ms).
     Later(i64),
 }
 
-/// A note that a message named a tenant that is not configured. It expires.
+/// Records that a message named a tenant that is not configured. This record expires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AbsentTenant {
-    /// When the message was rejected, ms.
     #[serde(rename = "t")]
     pub at_ms: i64,
 }
@@ -91,7 +83,6 @@ impl Record for AbsentTenant {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of a tenant that is not configured.
 #[must_use]
 pub fn absent_tenant(tenant: &TenantId) -> RecordKey {
     RecordKey::new(format!("absent:{tenant}"))
@@ -133,10 +124,10 @@ impl Decision for Reject<'_> {
 }
 
 impl Reject<'_> {
-    /// When to admit the message again, ms, if its calls may have begun. They may have begun within one lease after a
-    /// restart of the store, in which workers report their calls. After this lease, they have begun if a worker has
-    /// reported one. The check applies only to reasons that depend on the fleet's state: a message with invalid content
-    /// was never admitted.
+    /// If the message's calls may have begun, returns the time (ms) at which to admit the message again. During the
+    /// first lease after a restart of the store, calls may have begun, because workers still report their calls. After
+    /// this lease, calls have begun only if a worker has reported one. The check applies only to reasons that depend on
+    /// the fleet's state, because a message with invalid content was never admitted.
     fn may_have_begun(
         &self,
         transaction: &mut Transaction,
@@ -180,7 +171,7 @@ impl Reject<'_> {
     }
 
     /// Replies, unless the inbox has twice its maximum of unread replies. A full inbox is a reason to reject, so the
-    /// normal maximum must not suppress the reply. Returns true if it replies.
+    /// normal maximum must not suppress the reply. Returns true if a reply is sent.
     fn reply(&self, transaction: &mut Transaction, context: &Context) -> bool {
         match &self.tenant {
             Some(RejectedTenant::Known { tenant, reply: Some((inbox, reply)) }) => {

@@ -1,7 +1,8 @@
 //! Releases turns from a throttle queue with a due timer, in these steps:
 //!
-//! 1. [`Rearm`] postpones the queue's timer, or clears it if the queue is empty, and returns the turns at its head. The
-//!    timer is set before the turns are evaluated. So if a permit is returned later, it makes the timer due again.
+//! 1. [`Rearm`] postpones the queue's timer and returns the turns at its head. If the queue is empty, [`Rearm`] clears
+//!    the timer. The timer is set before the turns are evaluated. So a permit that is returned later makes the timer
+//!    due again.
 //! 2. [`Release`] evaluates one turn at the head. One batch evaluates several turns, in order. A turn leaves the queue
 //!    only when it is the first turn.
 //! 3. If a turn left the queue, both steps are repeated.
@@ -29,23 +30,21 @@ use crate::view::{Query, Undecided, View};
 
 /// Maximum number of turns at the head of a queue that one batch evaluates.
 pub const HEADS_MAX: usize = 16;
-/// Shortest delay before a turn that stays at the head is checked again, ms.
+/// Shortest delay before a turn that stays at the head is checked again, in milliseconds.
 const AGAIN_MS: i64 = 20;
 /// Maximum attempts if another turn is first in the queue.
 const NOT_FIRST_MAX: usize = 4;
 
 /// Sets the timer of a due throttle queue and returns the turns at its head.
 pub struct Rearm {
-    /// The counter of the queue.
     pub counter: CounterKey,
 }
 
-/// The head of a throttle queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueHead {
     /// The turns at the head, in order of place.
     Turns(Vec<TurnName>),
-    /// The queue is empty; its timer is cleared.
+    /// The queue is empty. Its timer is cleared.
     Empty,
 }
 
@@ -77,8 +76,8 @@ impl Decision for Rearm {
             transaction.guard(Guard::Fits { set, member: "".into(), max: 1 }).write(Write::ClearTimer(timer.into()));
             return Ok(Step::Commit(transaction, QueueHead::Empty));
         };
-        // A turn that joins before the first one sets the timer to an earlier time. Without this guard, this time would
-        // be overwritten.
+        // A turn that joins ahead of the first turn sets the timer to an earlier time. Without this guard, the earlier
+        // time would be overwritten.
         if !mutant!("rearm_guards_the_first") {
             transaction.guard(Guard::First(set.clone(), Arc::clone(first)));
         }
@@ -101,30 +100,24 @@ impl Decision for Rearm {
 pub struct Release<'a> {
     /// The counter that the turn waits for.
     pub counter: CounterKey,
-    /// The turn.
     pub name: TurnName,
-    /// The policy in force.
     pub policy: &'a dyn Policy,
-    /// Renders the results of calls that end without running.
     pub render: &'a dyn Render,
     /// Sections to end together with the turn.
     pub sections: &'a [&'a dyn EndSection],
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The result of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Released {
     /// The turn has left the queue: its calls were dispatched, it waits for another counter, or it has ended.
     Advanced(Advanced),
-    /// The turn waits for another event or has ended; it was removed from the queue.
+    /// The turn waits for another event or has ended, and was removed from the queue.
     Gone,
     /// The turn stays at the head of the queue, so the turns behind it stay too.
     Stays,
-    /// Another turn is ahead of this turn.
     Behind,
-    /// The decision used an outdated policy or outdated run-time settings; nothing was written.
+    /// The decision used an outdated policy or outdated run-time settings. Nothing was written.
     PolicyStale,
 }
 
@@ -170,7 +163,6 @@ impl Decision for Release<'_> {
     }
 }
 
-/// The state of a turn's task.
 enum TaskState {
     None,
     Unfinished(u64),
@@ -292,11 +284,9 @@ impl Release<'_> {
 pub struct Discard<'a> {
     /// The counter that the turn waits for.
     pub counter: CounterKey,
-    /// The turn.
     pub name: TurnName,
     /// Why the turn cannot be read.
     pub why: String,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 

@@ -1,5 +1,3 @@
-//! Commits the results of a slice's calls.
-
 use std::borrow::Cow;
 
 use super::end::{Ending, RenderedCall, ReplyFrame, append_call_audits, parts, return_permits};
@@ -21,35 +19,29 @@ use crate::view::{Undecided, View};
 /// If the same transaction is committed again, the store reports [`crate::Committed::already`].
 #[derive(Clone, Copy)]
 pub struct Settle<'a> {
-    /// The slice, as the caller holds it.
     pub slice: &'a Slice,
     /// Results of the calls from the turn's position on.
     pub results: &'a [RenderedCall],
-    /// The frame of the reply.
     pub frame: &'a ReplyFrame,
     /// Updates of facts, claims, streaks and caches that these results cause.
     pub sections: &'a [&'a dyn Section],
-    /// Why calls did not run, if the turn ends early for this reason.
+    /// Why the turn ends early, if some of its calls did not run.
     pub reason: Option<&'a EndReason>,
     /// Why the turn was canceled, if the holder received a notice.
     pub canceled: Option<&'a str>,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The result of a settle.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Settled {
-    /// The turn has ended.
     Ended,
     /// The holder keeps the slice and continues with the next call, see [`Slice::advance`].
     Continues {
         /// The new fence.
         version: Version,
-        /// The record.
         turn: Box<Turn>,
     },
-    /// The slice has ended, but the turn has calls left. It waits in a throttle queue.
+    /// The slice has ended, but the turn has calls left. The turn waits in a throttle queue.
     Throttled,
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
@@ -92,7 +84,7 @@ impl Decision for Settle<'_> {
 impl Settle<'_> {
     /// The result if the record has changed. If the record has these results and the same entry, an earlier commit
     /// succeeded, but its response was lost. The holder then keeps the slice, because no other worker would continue
-    /// it.
+    /// the slice.
     fn committed_before(&self, view: &View) -> Result<Settled, Undecided> {
         let slice = self.slice;
         let done = slice.turn.position + self.results.len();
@@ -233,7 +225,8 @@ impl Turn {
         (self.session, self.approval) = (None, None);
     }
 
-    /// Ends the slice. `may_have_run` stays true only if later calls were dispatched before: they may have run.
+    /// Ends the slice. `may_have_run` stays true only if later calls were dispatched before, because those calls may
+    /// have run.
     fn leave_slice(&mut self) {
         self.may_have_run = self.position < self.debited && (self.may_have_run || self.crashes > 0);
         self.clear_suspicion();

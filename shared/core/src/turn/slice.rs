@@ -11,7 +11,6 @@ use crate::record::{Debited, Record, Unreadable};
 use crate::transaction::{EntryId, StreamKey, Transaction, Version, Write};
 use crate::view::Fields;
 
-/// Names of an entry's fields.
 pub mod fields {
     /// `<tenant>:<turn>`.
     pub const NAME: &str = "t";
@@ -19,22 +18,18 @@ pub mod fields {
     pub const VERSION: &str = "v";
     /// The content of the turn's record.
     pub const RECORD: &str = "r";
-    /// One call, JSON; repeated for each call, in order.
+    /// One call, as JSON. Repeated for each call, in order.
     pub const CALL: &str = "c";
-    /// The message of a task for external runtimes: the arguments of the task's call, JSON.
+    /// The message of a task for external runtimes: the arguments of the task's call, as JSON.
     pub const TASK: &str = "task";
     /// The states of the counters that the admission debited. The store writes this field.
     pub const DEBITED: &str = "d";
 }
 
-/// A slice as read by a worker.
 #[derive(Debug, Clone)]
 pub struct Slice {
-    /// The queue.
     pub queue: StreamKey,
-    /// The entry on the queue.
     pub entry: EntryId,
-    /// The turn.
     pub name: TurnName,
     /// The version of the turn's record. It is the fence for all writes of the holder.
     pub version: Version,
@@ -46,13 +41,11 @@ pub struct Slice {
     pub calls: Vec<Call>,
 }
 
-/// Why an entry is not a slice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSlice {
     /// A field is missing or unreadable.
     #[error("field `{0}` is missing or not readable")]
     Field(&'static str),
-    /// The record cannot be read.
     #[error("record: {0}")]
     Record(#[from] Unreadable),
     /// The turn's state does not belong to a slice.
@@ -87,7 +80,7 @@ impl Slice {
         Ok(Self { queue, entry, name, version, turn, debited, calls })
     }
 
-    /// Replaces the record by the one that the holder has written under `version`, and drops the calls that have
+    /// Replaces the record by the record that the holder has written under `version`, and drops the calls that have
     /// results.
     pub fn advance(&mut self, version: Version, turn: Turn) {
         let done = turn.position.saturating_sub(self.turn.position).min(self.calls.len());

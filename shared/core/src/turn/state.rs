@@ -13,25 +13,22 @@ use crate::transaction::{CounterKey, EntryId, StreamKey};
 /// The immutable part of a turn, without its calls.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Head {
-    /// The agent that makes the calls; for a task, the agent that runs it.
+    /// The agent that makes the calls. For a task, the agent that runs the task.
     #[serde(rename = "ag")]
     pub agent: AgentId,
-    /// The dialect of the results.
     #[serde(rename = "di", default, skip_serializing_if = "is_default")]
     pub dialect: Dialect,
-    /// The inbox for the reply.
     #[serde(rename = "rt", default, skip_serializing_if = "is_default")]
     pub reply_to: Option<InboxName>,
-    /// When the turn expires, ms.
+    /// When the turn expires.
     #[serde(rename = "dl")]
     pub deadline_ms: i64,
-    /// When the turn was submitted, ms by the store's clock; 0 if unknown.
+    /// When the turn was submitted, by the store's clock; 0 if unknown.
     #[serde(rename = "ts", default, skip_serializing_if = "is_default")]
     pub submitted_ms: i64,
-    /// Digest of the turn's content. It shows whether a message with the same ID has the same content.
+    /// Digest of the turn's content. The digest shows whether a message with the same ID has the same content.
     #[serde(rename = "dg")]
     pub digest: String,
-    /// Number of calls.
     #[serde(rename = "n")]
     pub calls: usize,
     /// True if the reply carries the audit entries.
@@ -92,20 +89,17 @@ pub enum Destination {
     /// An external runtime, which must renew its lease within `lease_ms`.
     #[serde(rename = "x")]
     External {
-        /// The lease, ms.
         lease_ms: i64,
     },
 }
 
-/// The state of a turn. `explain`, metrics and checks use its word.
+/// The state of a turn. `explain`, metrics and checks use [`State::word`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "s", rename_all = "snake_case")]
 pub enum State {
     /// The turn waits in the throttle queue of a counter.
     Throttled {
-        /// The counter.
         counter: CounterKey,
-        /// Since when the turn or call waits, ms.
         since_ms: i64,
     },
     /// The calls `[position, upto)` are in a slice on a queue, or with a worker that has begun no `once` call.
@@ -122,7 +116,6 @@ pub enum State {
     Retrying {
         /// Position after the last call of the slice.
         upto: usize,
-        /// When the call is retried, ms.
         due_ms: i64,
     },
     /// The call at `position` waits.
@@ -130,17 +123,14 @@ pub enum State {
         /// Position after the last call of the slice. If equal to `position`, the slice has returned its permits, and
         /// the calls need a throttle queue to take permits again.
         upto: usize,
-        /// The reason for the wait.
         reason: WaitReason,
-        /// When the call is checked again without a wake-up, ms.
+        /// When the call is checked again without a wake-up.
         due_ms: i64,
     },
-    /// The turn ends at `due_ms`. After a restart of the store, it first waits for one lease, in which workers may
-    /// report results.
+    /// The turn ends at `due_ms`. After a restart of the store, the turn first waits for one lease, in which workers
+    /// may report results.
     Ending {
-        /// Why the turn ends.
         reason: EndReason,
-        /// When the turn ends, ms.
         due_ms: i64,
     },
 }
@@ -188,37 +178,30 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "w", rename_all = "snake_case")]
 pub enum EndReason {
-    /// The deadline passed.
     Expired,
     /// The turn was canceled, see [`Turn::canceled`].
     Canceled,
     /// The calls of the agent's or tenant's day are used up.
     DailyCapReached {
-        /// When the day's calls reset, ms.
         resets_ms: i64,
     },
     /// The call budget of the turn's task is used up.
     TaskBudgetReached,
-    /// A limit has no room.
     LimitReached {
-        /// The limit.
         limit: String,
-        /// When the limit has room, ms; 0 if unknown.
+        /// When the limit has room; 0 if unknown.
         resets_ms: i64,
     },
     /// A call needs more than the limit's maximum.
     OverLimit {
-        /// The limit.
         limit: String,
     },
     /// A call lacks the amount that a limit sums up.
     NoAmount {
-        /// The limit.
         limit: String,
     },
     /// The turn's slice crashed too many workers, or its calls were lost or unreadable.
     Quarantined {
-        /// Number of crashes.
         crashes: u32,
     },
     /// The agent is no longer configured.
@@ -249,37 +232,30 @@ impl EndReason {
 pub enum WaitReason {
     /// A human decision.
     Approval {
-        /// The approval.
         approval: String,
     },
     /// The end of a turn or task that this call began.
     Child {
-        /// The turn or task.
         turn: TurnId,
     },
     /// The end of another turn's call that may change a fact.
     Fact {
-        /// The turn.
         turn: TurnId,
     },
     /// The end of an equal call, which holds the idempotency claim.
     EqualCall {
-        /// The turn of the equal call.
         turn: TurnId,
     },
     /// An open circuit breaker or a paused tool.
     Breaker {
-        /// Since when the call waits, ms.
         since_ms: i64,
     },
     /// Room in a budget of tokens or money.
     Budget {
-        /// The counter.
         counter: CounterKey,
     },
     /// A worker that can read the slice.
     Reader {
-        /// Attempts so far.
         attempts: u32,
     },
 }
@@ -309,8 +285,8 @@ impl WaitReason {
         }
     }
 
-    /// If the reason is a circuit breaker or a paused tool: since when the call waits, ms. The turn's notes record such
-    /// a wait with its cause.
+    /// Since when the call waits for a circuit breaker or a paused tool, in milliseconds. `None` for other reasons. The
+    /// turn's notes record such a wait with its cause.
     #[must_use]
     pub const fn rests_since_ms(&self) -> Option<i64> {
         match self {
@@ -339,10 +315,9 @@ impl WaitReason {
     }
 }
 
-/// The intent record of a call. Once it is committed, the call may have taken effect.
+/// The intent record of a call. Once this record is committed, the call may have taken effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begun {
-    /// The call's position.
     #[serde(rename = "p")]
     pub position: usize,
     /// The attempt that began the call: a worker's nonce, or `runtime` for an external runtime.
@@ -355,23 +330,19 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// The intent record of a call without consent.
     #[must_use]
     pub fn new(position: usize, by: impl Into<String>) -> Self {
         Self { position, by: by.into(), consent: None }
     }
 }
 
-/// A consent that a call used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsedConsent {
-    /// The approval.
     #[serde(rename = "ap")]
     pub approval: String,
-    /// The people who agreed.
     #[serde(rename = "by")]
     pub by: Vec<String>,
-    /// Changes of the arguments by approvers, JSON: pointer to value.
+    /// Changes of the arguments by approvers: a JSON object that maps JSON pointers to new values.
     #[serde(rename = "na", default, skip_serializing_if = "is_default")]
     pub narrowed: Option<String>,
 }
@@ -393,28 +364,24 @@ pub struct TaskPart {
     /// Call budget of the task and its subtasks.
     #[serde(rename = "bu")]
     pub budget: u64,
-    /// The parent task.
     #[serde(rename = "up", default, skip_serializing_if = "is_default")]
     pub parent: Option<TaskId>,
     /// The ancestors of the parent task, innermost first.
     #[serde(rename = "ab", default, skip_serializing_if = "is_default")]
     pub above: Vec<TaskId>,
-    /// When the external runtime last renewed its lease, ms.
+    /// When the external runtime last renewed its lease.
     #[serde(rename = "to", default, skip_serializing_if = "is_default")]
     pub renewed_ms: i64,
     /// The last model request whose usage was counted.
     #[serde(rename = "co", default, skip_serializing_if = "is_default")]
     pub counted: Option<String>,
-    /// Debits of the model request in progress.
     #[serde(rename = "re", default, skip_serializing_if = "is_default")]
     pub reserved: Option<Reservation>,
-    /// Bytes of the task's steps.
     #[serde(rename = "sb", default, skip_serializing_if = "is_default")]
     pub steps_bytes: u64,
-    /// Number of steps.
     #[serde(rename = "sn", default, skip_serializing_if = "is_default")]
     pub steps: u64,
-    /// Input tokens, output tokens, and cost so far, in millionths.
+    /// Input tokens, output tokens, and cost in millionths, so far.
     #[serde(rename = "us", default, skip_serializing_if = "is_default")]
     pub used: (u64, u64, u64),
 }
@@ -422,22 +389,19 @@ pub struct TaskPart {
 /// Debits for one model request, made before the request is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
-    /// The request.
     #[serde(rename = "i")]
     pub request: String,
     /// The entry of the slice that made the reservation.
     #[serde(rename = "e")]
     pub entry: EntryId,
-    /// For each counter: the counter, the unit, the amount, and the end of the counter's window, ms.
+    /// For each debit: the counter, the unit, the amount, and the end of the counter's window in milliseconds.
     #[serde(rename = "d")]
     pub debits: Vec<(CounterKey, BudgetUnit, u64, i64)>,
 }
 
-/// The unit of a model budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetUnit {
-    /// Tokens.
     Tokens,
     /// Money, in millionths.
     Money,
@@ -449,10 +413,8 @@ pub enum BudgetUnit {
 pub enum Note {
     /// Calls were debited and dispatched.
     Admitted {
-        /// When, ms.
         #[serde(rename = "t")]
         at_ms: i64,
-        /// Number of calls.
         #[serde(rename = "c")]
         calls: usize,
         /// The debited counters, each with the maximum of its limit.
@@ -468,69 +430,52 @@ pub enum Note {
     },
     /// The turn joined a throttle queue.
     Throttled {
-        /// When, ms.
         #[serde(rename = "t")]
         at_ms: i64,
-        /// The counter.
         counter: CounterKey,
-        /// When the counter may have room, ms; 0 if unknown.
+        /// When the counter may have room; 0 if unknown.
         until_ms: i64,
     },
-    /// An attempt failed.
     Failed {
-        /// When, ms.
         #[serde(rename = "t")]
         at_ms: i64,
-        /// The call's position.
         position: usize,
-        /// The attempt, from 1; 0 for an outcome query about a call that stays begun.
+        /// The attempt, counted from 1; 0 for an outcome query about a call that stays begun.
         attempt: u32,
-        /// The delay until the next attempt, ms.
         delay_ms: i64,
-        /// The cause.
         cause: String,
     },
     /// A call waited for a circuit breaker or a paused tool.
     Rested {
-        /// Since when the turn or call waits, ms.
         #[serde(rename = "t")]
         at_ms: i64,
-        /// The call's position.
         position: usize,
         /// Number of consecutive waits.
         times: u32,
-        /// Until when the call waits, ms.
         until_ms: i64,
-        /// The cause.
         cause: String,
     },
     /// Calls returned their permits or took them again. With `calls` 0, the notes about permits are incomplete from
     /// here on.
     Permits {
-        /// When, ms.
         #[serde(rename = "t")]
         at_ms: i64,
-        /// Number of calls.
         #[serde(rename = "c")]
         calls: usize,
-        /// True if the calls took them again.
+        /// True if the calls took their permits again.
         taken: bool,
     },
 }
 
-/// The record of an unfinished turn or task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
-    /// The immutable part.
     #[serde(rename = "h")]
     pub head: Head,
-    /// Who runs the turn's slices.
     #[serde(rename = "q")]
     pub destination: Destination,
     /// The turn's place in throttle queues. A smaller place means an earlier admission.
     #[serde(rename = "pl")]
     pub place: u64,
-    /// When the turn was admitted, ms.
     #[serde(rename = "t")]
     pub admitted_ms: i64,
     /// Bytes counted toward the tenant's bound.
@@ -572,8 +517,8 @@ pub struct Turn {
     /// Set while the slice is a suspect, that is, redelivered after a crash.
     #[serde(rename = "su", default, skip_serializing_if = "is_default")]
     pub suspect: Option<Suspect>,
-    /// The slice's entry. A holder writes it, because the stored record otherwise names only an entry that the last
-    /// transaction enqueued.
+    /// The slice's entry. A holder writes this field, because the stored record otherwise names only an entry that the
+    /// last transaction enqueued.
     #[serde(rename = "en", default, skip_serializing_if = "is_default")]
     pub entry: Option<EntryId>,
     /// Concurrency permits that the slice holds.
@@ -585,13 +530,10 @@ pub struct Turn {
     /// The approval requested for the call at `position`.
     #[serde(rename = "ap", default, skip_serializing_if = "is_default")]
     pub approval: Option<String>,
-    /// The part that only tasks have.
     #[serde(rename = "k", default, skip_serializing_if = "is_default")]
     pub task: Option<TaskPart>,
-    /// The turn's history.
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
     pub notes: Vec<Note>,
-    /// The current state.
     #[serde(rename = "s")]
     pub state: State,
 }
@@ -601,7 +543,6 @@ impl Record for Turn {
 }
 
 impl Turn {
-    /// The maximum number of notes.
     pub const NOTES_MAX: usize = 40;
 
     /// The queue of the turn's slices; after a crash, the queue of suspects.
@@ -615,13 +556,12 @@ impl Turn {
     }
 
     /// True if the turn has a slice that counts toward the tenant's slices out. A task of an external runtime does not
-    /// count: it may stay there for days, and would stop the tenant's other turns.
+    /// count. Such a task can stay there for days, and would stop the tenant's other turns.
     #[must_use]
     pub const fn counts_as_out(&self) -> bool {
         self.state.out().is_some() && self.is_for_workers()
     }
 
-    /// True if workers run the turn's slices.
     #[must_use]
     pub const fn is_for_workers(&self) -> bool {
         matches!(self.destination, Destination::Workers(_))
@@ -640,7 +580,6 @@ impl Turn {
         self.suspect = None;
     }
 
-    /// True for a task.
     #[must_use]
     pub const fn is_task(&self) -> bool {
         self.task.is_some()
@@ -659,13 +598,10 @@ impl Stored<Turn> {
 /// The record of a turn or task that has ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
-    /// When the turn was admitted, ms.
     #[serde(rename = "t")]
     pub admitted_ms: i64,
-    /// When the turn ended, ms.
     #[serde(rename = "e")]
     pub ended_ms: i64,
-    /// Digest of the content.
     #[serde(rename = "dg")]
     pub digest: String,
     /// Number of workers that died with the turn's last slice.
@@ -680,19 +616,18 @@ pub struct Finished {
     /// Why the turn was canceled.
     #[serde(rename = "cx", default, skip_serializing_if = "is_default")]
     pub canceled: Option<String>,
-    /// The turn's history.
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
     pub notes: Vec<Note>,
     /// The turn's agent, if the reply is empty. Otherwise, the reply names the agent.
     #[serde(rename = "ag", default, skip_serializing_if = "is_default")]
     pub agent: Option<AgentId>,
-    /// The reply, JSON. Empty if memory was short and an inbox has the reply.
+    /// The reply, as JSON. Empty if memory was short and an inbox has the reply.
     #[serde(skip)]
     pub reply: String,
 }
 
-/// The reply follows the JSON after a line break. As a text within the JSON, it would be longer, and clients would have
-/// to parse it twice.
+/// The reply follows the JSON after a line break. Inside the JSON, the reply would be an escaped string: it would be
+/// longer, and clients would have to parse it twice.
 impl Record for Finished {
     const SCHEMA: u32 = 1;
 

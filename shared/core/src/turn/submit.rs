@@ -16,20 +16,16 @@ use crate::recovery::inbound::fields;
 use crate::transaction::{Conflict, Guard, StreamKey, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Field of an inbound entry with an ID that the producer chose: the digest of the content.
+/// Field of an inbound entry whose ID the producer chose: the digest of the content.
 pub const DIGEST: &str = "d";
 
-/// An inbound stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inbound {
-    /// Turns.
     Turns,
-    /// Tasks.
     Tasks,
 }
 
 impl Inbound {
-    /// The stream.
     #[must_use]
     pub fn stream(self) -> StreamKey {
         match self {
@@ -48,23 +44,17 @@ impl Inbound {
     }
 }
 
-/// Submits a turn or task.
 pub struct Submit<'a> {
-    /// The inbound stream.
     pub to: Inbound,
-    /// The tenant.
     pub tenant: TenantId,
     /// The ID that the producer chose, if any, and the digest of the content.
     pub given: Option<(TurnId, String)>,
-    /// The inbox for the reply.
     pub reply_to: Option<InboxName>,
-    /// The message, JSON.
+    /// The message, as JSON.
     pub payload: Bytes,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The result of a submit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Submitted {
     /// The message is on the stream. The receipt of the commit has the entry.
@@ -75,9 +65,7 @@ pub enum Submitted {
     Conflict,
     /// The stream is full, or the tenant has too much unfinished work.
     QueueFull,
-    /// The inbox has too many unread replies.
     InboxFull,
-    /// The tenant has too many inboxes.
     TooManyInboxes,
     /// The store's memory is short.
     Pressure,
@@ -163,7 +151,6 @@ impl Decision for Submit<'_> {
     }
 }
 
-/// The refusal for a bound that a conflict reports.
 const fn refusal(conflict: &Conflict) -> Option<Submitted> {
     match conflict {
         Conflict::Pressure => Some(Submitted::Pressure),

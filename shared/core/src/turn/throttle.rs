@@ -7,8 +7,8 @@ use crate::transaction::{CounterKey, TimerRule, Transaction, Write};
 /// Writes the record of a turn that now waits in the throttle queue of `counter` and has no slice out. Sets the queue's
 /// timer to `due_ms`, and the turn's own timer to its deadline. A timer that is due earlier stays unchanged.
 ///
-/// The caller must guard the record's version. It must return the turn's permits ([`super::end::return_permits`]), and
-/// subtract its slice from the tenant's slices out. The calls from `turn.position` on must be parts of the record.
+/// The caller must guard the record's version, return the turn's permits ([`super::end::return_permits`]), and subtract
+/// the turn's slice from the tenant's slices out. The calls from `turn.position` on must be parts of the record.
 pub fn throttle(
     transaction: &mut Transaction,
     name: &TurnName,
@@ -31,8 +31,8 @@ pub fn throttle(
     transaction.timer(name.timer(), turn.head.deadline_ms, TimerRule::Earlier);
 }
 
-/// The throttle queue for a turn whose next calls are not yet evaluated: that of the agent's tick. A scheduler then
-/// dispatches the calls, or moves the turn to the queue of the counter that has no room.
+/// The throttle queue for a turn whose next calls are not yet evaluated: the queue of the agent's tick. A scheduler
+/// then dispatches the calls, or moves the turn to the queue of the counter that has no room.
 #[must_use]
 pub fn undecided_queue(name: &TurnName, turn: &Turn) -> CounterKey {
     CounterKey::new(limits::TICK, format!("{}:{}", name.tenant, turn.head.agent))

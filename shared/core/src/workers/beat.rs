@@ -12,28 +12,21 @@ use crate::settings::drain::{self, DrainFlag};
 use crate::transaction::{Guard, Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// The role of a consumer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "k", rename_all = "snake_case")]
 pub enum Role {
-    /// A scheduler.
     Scheduler,
-    /// A worker.
     Worker {
         /// The worker's name, which stays the same after a restart of the worker. Drain flags refer to this name.
         worker: String,
-        /// The worker's slots.
         slots: Slots,
     },
 }
 
-/// The slots of a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slots {
-    /// Busy slots.
     #[serde(rename = "b")]
     pub busy: usize,
-    /// All slots.
     #[serde(rename = "a")]
     pub all: usize,
 }
@@ -47,15 +40,11 @@ impl Role {
     }
 }
 
-/// A heartbeat: renews the lease of a consumer, and returns its notices. A consumer must send one before it takes new
-/// work.
+/// Renews the lease of a consumer, and returns its notices. A consumer must send a heartbeat before it takes new work.
 #[derive(Debug, Clone)]
 pub struct Beat {
-    /// The consumer.
     pub consumer: ConsumerId,
-    /// The consumer's role.
     pub role: Role,
-    /// The lease, ms.
     pub lease_ms: i64,
     /// The beginning of the digest of the consumer's policy.
     pub policy: String,
@@ -71,7 +60,6 @@ pub struct BeatReport {
     pub canceled: Vec<TurnName>,
     /// True if there are more canceled turns. The consumer should send the next heartbeat at once.
     pub more: bool,
-    /// The lease before this heartbeat.
     pub before: LeaseBefore,
 }
 
@@ -81,14 +69,13 @@ pub enum LeaseBefore {
     /// There was no lease: this is the first heartbeat, or the consumer's record was lost.
     #[default]
     None,
-    /// The lease was running.
     Running,
     /// The lease had ended, so the consumer's entries may have been redelivered.
     Ended,
 }
 
 impl Beat {
-    /// Time within which a heartbeat must be committed after its decision, ms. The lease is longer by this time, so it
+    /// A heartbeat must be committed within this time after its decision. The lease is longer by this time, so that it
     /// lasts at least `lease_ms` after the commit.
     const fn slack_ms(&self) -> i64 {
         let slack_ms = self.lease_ms / 8;
@@ -165,9 +152,7 @@ impl Decision for Beat {
 /// drain flag is removed.
 #[derive(Debug, Clone)]
 pub struct Leave {
-    /// The consumer.
     pub consumer: ConsumerId,
-    /// The consumer's role.
     pub role: Role,
 }
 

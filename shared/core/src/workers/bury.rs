@@ -14,20 +14,15 @@ const SILENT_DROPPED_MAX: usize = 8;
 /// it expires, because a silent consumer may return.
 #[derive(Debug, Clone)]
 pub struct Bury {
-    /// The consumer.
     pub consumer: ConsumerId,
 }
 
-/// The result of [`Bury`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Burial {
-    /// The consumer is removed.
     Done,
     /// Some notices of the consumer are removed. There are more.
     Partly,
-    /// The consumer is alive.
     Alive {
-        /// The end of the consumer's lease, ms.
         lease_ends_ms: i64,
     },
 }

@@ -7,13 +7,12 @@ use crate::decision::{Context, Decision, Step};
 use crate::transaction::{Transaction, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Adds a dead consumer that holds entries of a queue to the set of consumers, so that it is reaped. There are two ways
-/// in which such a consumer can be missing. It was suspended, and took the entries after [`Bury`](super::Bury) had
-/// removed it. Or the store lost its heartbeat in a restart. Without this decision, its entries would never be reaped
-/// if it crashes before its next heartbeat. Schedulers check all holders of all queues once per lease.
+/// Adds a dead consumer that holds entries of a queue to the set of consumers, so that it is reaped. A suspended
+/// consumer is missing there if it took the entries after [`Bury`](super::Bury) had removed it. A consumer is also
+/// missing if the store lost its heartbeat in a restart. Without this decision, the entries of such a consumer would
+/// never be reaped if it crashed before its next heartbeat. Schedulers check all holders of all queues once per lease.
 #[derive(Debug, Clone)]
 pub struct ListHolder {
-    /// The consumer.
     pub consumer: ConsumerId,
 }
 
@@ -32,7 +31,7 @@ impl Decision for ListHolder {
         }
         let liveness = Liveness::of(&self.consumer, view, context.now_ms)?;
         if liveness.is_alive() {
-            // The consumer's next heartbeat adds it.
+            // The consumer's next heartbeat adds the consumer.
             return Ok(Step::Return(false));
         }
         let mut transaction = Transaction::new(context.version.clone());

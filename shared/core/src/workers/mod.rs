@@ -3,9 +3,9 @@
 //! | Key | Holds |
 //! |---|---|
 //! | record `consumer:<consumer>` | lease, slots, policy, see [`Consumer`]; kept for a day after the end of the lease |
-//! | set `consumers` | consumers that may hold entries; a place is the end of the lease, ms |
-//! | set `silent` | silent consumers without entries; a place is the end of the lease, ms; kept for a day |
-//! | set `canceled:<consumer>` | canceled turns that the consumer holds; a place is when they were canceled, ms |
+//! | set `consumers` | consumers that may hold entries; a place is the end of the lease in ms |
+//! | set `silent` | silent consumers without entries; a place is the end of the lease in ms; kept for a day |
+//! | set `canceled:<consumer>` | canceled turns that the consumer holds; a place is the time of the notice in ms |
 //! | record `reaping` | time of the last check for dead consumers, see [`Reaping`] |
 //!
 //! A consumer sends its first heartbeat before it takes anything. So a consumer without a record has left, and its
@@ -30,31 +30,25 @@ use crate::record::{Record, Stored};
 use crate::transaction::{Guard, RecordKey, SetKey, Transaction, Version, Write};
 use crate::view::{Query, Undecided, View};
 
-/// Time for which a consumer's record is kept after its lease has ended, ms. During this time, the consumer counts as
-/// silent, not as gone.
+/// How long a consumer's record is kept after its lease has ended, in milliseconds. During this time, the consumer
+/// counts as silent, not as gone.
 pub(crate) const SILENT_MS: i64 = 24 * 3_600_000;
-/// Maximum number of notices that one decision reads.
 const NOTICES_MAX: usize = 256;
 
 /// A consumer as of its last heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Consumer {
-    /// End of the consumer's lease, ms.
     #[serde(rename = "to")]
     pub lease_ends_ms: i64,
-    /// The length of the consumer's leases, ms.
     #[serde(rename = "le")]
     pub lease_ms: i64,
-    /// Time of this heartbeat, ms.
     #[serde(rename = "t")]
     pub beaten_ms: i64,
-    /// The consumer's role.
     #[serde(rename = "r")]
     pub role: Role,
     /// The beginning of the digest of the consumer's policy.
     #[serde(rename = "po")]
     pub policy: String,
-    /// True if the consumer's worker is drained.
     #[serde(rename = "dr", default)]
     pub drained: bool,
 }
@@ -63,25 +57,24 @@ impl Record for Consumer {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of a consumer.
 #[must_use]
 pub fn key(consumer: &str) -> RecordKey {
     RecordKey::new(format!("consumer:{consumer}"))
 }
 
-/// Consumers that may hold entries; a place is the end of the lease, ms.
+/// Consumers that may hold entries. A consumer's place is the end of its lease in milliseconds.
 #[must_use]
 pub fn consumers() -> SetKey {
     SetKey::new("consumers")
 }
 
-/// Silent consumers that [`Bury`] has removed, kept for operators; a place is the end of the lease, ms.
+/// Silent consumers that [`Bury`] has removed, kept for operators. A consumer's place is the end of its lease in
+/// milliseconds.
 #[must_use]
 pub fn silent() -> SetKey {
     SetKey::new("silent")
 }
 
-/// Removes a consumer from [`silent`].
 fn leave_silent(consumer: &str, transaction: &mut Transaction) {
     transaction.write(Write::Leave { set: silent(), member: consumer.into(), queue_of: None });
 }
@@ -92,7 +85,7 @@ pub fn dead(now_ms: i64, count: usize) -> Query {
     Query::First { set: consumers(), upto: Some(now_ms.max(0).unsigned_abs()), count }
 }
 
-/// Canceled turns with slices that a consumer holds; a place is the time of the notice, ms.
+/// Canceled turns with slices that a consumer holds. A turn's place is the time of the notice in milliseconds.
 #[must_use]
 pub fn cancels(consumer: &str) -> SetKey {
     keys::canceled(consumer)
@@ -105,19 +98,14 @@ pub fn notify_cancel(name: &TurnName, holder: &str, now_ms: i64, transaction: &m
     transaction.write(Write::Join { set: cancels(holder), member: name.to_string().into(), place, queue_of: None });
 }
 
-/// The liveness of a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Liveness {
-    /// The consumer's lease is running.
     Alive {
-        /// End of the lease, ms.
         lease_ends_ms: i64,
     },
     /// The consumer's lease has ended without a shutdown.
     Silent {
-        /// End of the lease, ms.
         lease_ends_ms: i64,
-        /// The version of the record that was read.
         version: Version,
     },
     /// The consumer has shut down, or was silent for more than a day.
@@ -140,7 +128,6 @@ impl Liveness {
         })
     }
 
-    /// True if a lease is running.
     #[must_use]
     pub const fn is_alive(&self) -> bool {
         matches!(self, Self::Alive { .. })

@@ -7,13 +7,11 @@ use crate::record::{Record, Stored};
 use crate::transaction::{RecordKey, Transaction};
 use crate::view::{Undecided, View};
 
-/// The last check for dead consumers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reaping {
-    /// Time of the check, ms.
     #[serde(rename = "t")]
     pub seen_ms: i64,
-    /// No consumer counts as dead before this time, ms.
+    /// No consumer counts as dead before this time.
     #[serde(rename = "ho")]
     pub hold_until_ms: i64,
 }
@@ -27,13 +25,11 @@ impl Record for Reaping {
 /// store.
 #[derive(Debug, Clone, Copy)]
 pub struct MayReap {
-    /// The lease of consumers, ms.
     pub lease_ms: i64,
-    /// Minimum time between checks, ms.
+    /// Minimum time between checks.
     pub every_ms: i64,
 }
 
-/// The result of [`MayReap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReapPermit {
     /// The check may run: consumers whose lease has ended are dead.
@@ -42,12 +38,10 @@ pub enum ReapPermit {
     Recent,
     /// Consumers get time to send heartbeats again.
     Hold {
-        /// End of this time, ms.
         until_ms: i64,
     },
 }
 
-/// The record.
 fn key() -> RecordKey {
     RecordKey::new("reaping")
 }

@@ -16,30 +16,26 @@ use crate::transaction::{Conflict, Guard, InboxKey, SetKey, Transaction, Write};
 use crate::turn::Turn;
 use crate::view::{Query, Undecided, Value, View};
 
-/// An approval that expired longer ago than this is overdue, ms: its turn should have ended the approval by now.
+/// This long after its expiry (ms), an approval is overdue: its turn should have ended the approval by now.
 const OVERDUE_MS: i64 = 60_000;
 /// Maximum number of overdue approvals that a request removes from each index.
 const OVERDUE_MAX: usize = 8;
 
-/// A request for approval. The park of the call's turn adds it through [`RequestApproval`].
+/// A request for approval. The park of the call's turn adds the request through [`RequestApproval`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskApproval {
     /// The approval's ID, which is derived from the digest.
     pub id: String,
-    /// The call.
     pub call: CallName,
-    /// Digest of the complete call.
     pub binding: String,
-    /// The call as shown to people.
     pub shown: Shown,
-    /// The exact arguments, JSON.
+    /// The exact arguments as JSON.
     pub exact: Bytes,
-    /// The demands that have to be met.
     pub demands: Vec<Demand>,
-    /// Time within which people may decide, ms. `None` if they may decide until the turn's deadline.
+    /// How long people may decide. `None` if people may decide until the turn's deadline.
     pub expires_ms: Option<i64>,
-    /// A message that is sent when the call begins to wait, with its inbox. The placeholders `{asked_ms}` and
-    /// `{until_ms}` are replaced by the times. `None` for no message.
+    /// A message to send to this inbox when the call begins to wait. The placeholders `{asked_ms}` and `{until_ms}` are
+    /// replaced by the times.
     pub early: Option<(InboxKey, String)>,
     /// Maximum number of waiting approvals of the tenant.
     pub tenant_max: u64,
@@ -47,17 +43,14 @@ pub struct AskApproval {
     pub agent_max: u64,
 }
 
-/// The result of a request for approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AskResult {
     /// People may decide until `until_ms`. The turn's record names the approval from now on.
     Waits {
-        /// The time, ms.
         until_ms: i64,
     },
     /// People have already decided, or the approval has expired. The call is checked again at once.
     Decided,
-    /// Too many approvals wait.
     Full {
         /// True if the agent's bound is reached, false if the tenant's bound is reached.
         of_agent: bool,
@@ -68,9 +61,7 @@ pub enum AskResult {
 /// is due at once, and its call is checked again.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestApproval<'a> {
-    /// The request.
     pub ask: &'a AskApproval,
-    /// The tenant.
     pub tenant: &'a TenantId,
     /// The record of the call's turn, before it parks.
     pub turn: &'a Turn,
@@ -87,8 +78,8 @@ impl Section for RequestApproval<'_> {
 }
 
 impl AskApproval {
-    /// The bound that prevents the request: `true` for the agent's, `false` for the tenant's, `None` if neither does. A
-    /// worker calls this before it parks the slice.
+    /// Returns the bound that prevents the request: `Some(true)` for the agent's bound, `Some(false)` for the tenant's
+    /// bound, `None` if there is room. A worker checks the bounds before it parks the slice.
     ///
     /// # Errors
     /// [`Undecided`]: the size of an index has to be read.
@@ -116,8 +107,8 @@ impl AskApproval {
         Ok(is_full.then_some(true))
     }
 
-    /// Adds guards and, if people may be asked, writes. If the turn requested an approval for an earlier form of the
-    /// call, that approval becomes void.
+    /// Adds guards. If people may be asked, also adds writes. If the turn requested an approval for an earlier form of
+    /// the call, the earlier approval becomes void.
     ///
     /// # Errors
     /// [`Undecided`]: a record or the size of an index has to be read.

@@ -18,54 +18,42 @@ use crate::turn::end::append_audit;
 use crate::turn::{Cancellation, Turn};
 use crate::view::{Query, Undecided, View};
 
-/// A person agrees to a call, or denies it.
 #[derive(Debug, Clone)]
 pub struct DecideApproval<'a> {
-    /// The tenant.
     pub tenant: &'a TenantId,
-    /// The approval.
     pub id: &'a str,
     /// The person.
     pub by: &'a str,
     /// The person's roles in the configuration in force.
     pub roles: &'a BTreeSet<String>,
-    /// The reason.
     pub reason: &'a str,
-    /// The decision.
     pub verdict: Verdict<'a>,
     /// The audit entry, a JSON object. Its `meta` receives `state` and `missing`.
     pub audit: &'a Json,
-    /// Bounds.
     pub bounds: &'a Bounds,
 }
 
-/// The decision of a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// The call may run.
     Approve {
-        /// The changes of the arguments that the person saw, JSON. `None` if the arguments were unchanged.
+        /// The argument changes that the person saw, as JSON. `None` if the arguments were unchanged.
         seen: Option<&'a str>,
-        /// New changes of the arguments, JSON. `None` to keep the arguments as seen.
+        /// New argument changes, as JSON. `None` keeps the arguments as seen.
         narrowed: Option<&'a str>,
         /// The new changes without secrets, as shown by notifiers.
         shown: &'a str,
     },
-    /// The call may not run.
     Deny,
 }
 
-/// The result of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecideResult {
     /// The decision is accepted.
     Counts {
         /// The state: `approved`, `denied`, or `waiting` for more people.
         state: &'static str,
-        /// The number of people who still have to agree.
         missing: u32,
     },
-    /// There is no such approval.
     Unknown,
     /// An agent does not approve its own call.
     Own,
@@ -77,13 +65,13 @@ pub enum DecideResult {
     Gone,
     /// The arguments have changed since the person saw them.
     Changed,
-    /// The person has already agreed; each person counts once.
+    /// The person has already agreed. Each person counts once.
     Again,
 }
 
 impl Approval {
-    /// Adds a person's consent, once for each person. If `narrowed` changes the arguments, earlier votes are dropped,
-    /// because they agreed to other arguments. Returns false if the person has already agreed.
+    /// Adds a person's consent, once for each person. If `narrowed` changes the arguments, drops earlier votes, because
+    /// those votes were for other arguments. Returns false if the person has already agreed.
     pub fn vote(&mut self, by: &str, vote: Vote, narrowed: Option<&str>) -> bool {
         let is_other = narrowed.is_some() && narrowed != self.narrowed.as_deref();
         if !is_other && self.votes.contains_key(by) {
@@ -172,7 +160,6 @@ impl DecideApproval<'_> {
         DecideResult::Counts { state: approval.state.word(), missing }
     }
 
-    /// The audit entry of an accepted decision.
     fn audit(&self, state: &str, missing: u32) -> String {
         let mut entry = self.audit.clone();
         if let Some(meta) = entry.as_object_mut().map(|entry| entry.entry("meta").or_insert_with(|| json!({})))

@@ -5,7 +5,7 @@
 //! | record `follow:<name>` | the lease of the notifier, see [`crate::audit::follow`] |
 //! | record `notified:<name>:<tenant>` | the delivered events of a tenant |
 //!
-//! If a receiver refuses an event, later events are still delivered. Each of them is recorded separately.
+//! If a receiver refuses an event, later events are still delivered. The record lists each later delivery separately.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,7 +36,6 @@ impl Record for Notified {
     const SCHEMA: u32 = 1;
 }
 
-/// The record of a notifier's progress in a tenant's events.
 #[must_use]
 pub fn key(name: &str, tenant: &TenantId) -> RecordKey {
     RecordKey::new(format!("notified:{name}:{tenant}"))
@@ -68,11 +67,8 @@ impl Notified {
 /// Records delivered events, and takes or renews the notifier's lease.
 #[derive(Debug, Clone)]
 pub struct Notify {
-    /// The name that the progress is stored under.
     pub name: Arc<str>,
-    /// The process that delivers.
     pub candidate: Candidate,
-    /// The delivered events by tenant.
     pub delivered: Vec<(TenantId, Vec<EntryId>)>,
 }
 

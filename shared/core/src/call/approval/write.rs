@@ -1,4 +1,4 @@
-//! Changes of an approval without a decision by people: its call begins, or ends.
+//! Changes of an approval when its call begins or ends, without a decision by people.
 
 use std::sync::Arc;
 
@@ -16,7 +16,6 @@ use crate::view::{Undecided, View};
 /// Maximum number of events in a tenant's log.
 const EVENTS_MAX: u64 = 1_000;
 
-/// An approval that a transaction writes.
 pub(super) struct Writing<'a> {
     pub(super) tenant: &'a TenantId,
     pub(super) id: &'a str,
@@ -39,7 +38,6 @@ impl Writing<'_> {
         transaction.write(Write::DeleteParts(self.key(), vec![EXACT.into()]));
     }
 
-    /// Adds the approval to the indexes of waiting approvals.
     pub(super) fn join(&self, transaction: &mut Transaction, agent: &AgentId, until_ms: i64) {
         let mut join = |set, member: Arc<str>, place: i64| {
             transaction.write(Write::Join { set, member, place: place.unsigned_abs(), queue_of: None });
@@ -49,7 +47,6 @@ impl Writing<'_> {
         join(waiting_of_agent(self.tenant, agent), self.id.into(), until_ms);
     }
 
-    /// Removes the approval from the indexes of waiting approvals.
     pub(super) fn leave(&self, transaction: &mut Transaction, agent: &AgentId) {
         let mut leave = |set, member: Arc<str>| {
             transaction.write(Write::Leave { set, member, queue_of: None });
@@ -59,7 +56,6 @@ impl Writing<'_> {
         leave(waiting_of_agent(self.tenant, agent), self.id.into());
     }
 
-    /// Appends an event for notifiers.
     pub(super) fn report(&self, transaction: &mut Transaction, event: &str, call: &CallName, more: &[(&str, String)]) {
         let first = [
             ("event", event.to_owned()),
@@ -100,9 +96,7 @@ impl Writing<'_> {
 /// approval has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VoidApproval<'a> {
-    /// The tenant.
     pub tenant: &'a TenantId,
-    /// The approval.
     pub id: &'a str,
 }
 
@@ -120,9 +114,7 @@ impl Section for VoidApproval<'_> {
 /// approved, because the call was refused for another reason. If people may still decide, the approval becomes void.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaveApproval<'a> {
-    /// The tenant.
     pub tenant: &'a TenantId,
-    /// The approval.
     pub id: &'a str,
 }
 
@@ -144,7 +136,6 @@ impl Section for LeaveApproval<'_> {
 /// Section of [`super::super::begin`]: uses a consent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UseConsent {
-    /// The approval.
     pub id: String,
     /// Digest of the complete call.
     pub binding: String,

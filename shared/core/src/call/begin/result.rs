@@ -1,5 +1,3 @@
-//! The results of a begin.
-
 use super::super::CallName;
 use super::super::cache::CachedResult;
 use super::super::claim::Claimant;
@@ -8,7 +6,6 @@ use crate::transaction::Version;
 use crate::turn::end::RenderedCall;
 use crate::turn::{Turn, WaitReason};
 
-/// The result of [`super::Begin`].
 #[derive(Debug, Clone)]
 pub enum BeginResult {
     /// The call runs now, unless its result is cached.
@@ -17,46 +14,39 @@ pub enum BeginResult {
     Waits(WaitReason),
     /// The call needs an approval first.
     Asks {
-        /// If an approval was requested for an earlier form of the call: its ID, and the word for its state.
+        /// The approval for an earlier form of the call, if one was requested: its ID, and the word for its state.
         before: Option<(String, &'static str)>,
     },
-    /// People changed the arguments after the worker read the approval. The worker reads it again.
+    /// People changed the arguments after the worker read the approval. The worker must read the approval again.
     ConsentChanged,
-    /// The call ends without running.
     Refused(Refusal),
     /// An equal call already has this result, which becomes the result of the call.
     AnsweredBy {
-        /// The equal call; it may be this call.
+        /// The equal call. If an earlier attempt has ended this call, this is the call itself.
         by: Claimant,
-        /// The result of the equal call, JSON.
+        /// The result of the equal call, as JSON.
         result: String,
     },
     /// An equal call is over, but its claim was not ended, see [`super::super::claim::ClaimResult::Abandoned`].
     Abandoned {
-        /// The equal call.
         by: Claimant,
-        /// The result of the equal call, JSON. `None` if it is unknown.
+        /// The result of the equal call, as JSON. `None` if unknown.
         result: Option<String>,
     },
-    /// Another attempt ran the call, and the store lost its begin. The worker of that attempt has reported the result.
-    /// The caller settles the call with this result.
+    /// Another attempt ran the call, and the store lost the call's begin. The worker of that attempt has reported the
+    /// result. The caller settles the call with this result.
     Reported {
-        /// The result.
         call: RenderedCall,
     },
-    /// Another attempt began the call. It is unknown whether it took effect.
+    /// Another attempt began the call. It is unknown whether the call took effect.
     Unknown,
-    /// The turn is canceled.
     Canceled {
-        /// The reason.
         reason: String,
     },
-    /// The turn's deadline has passed.
     Expired,
-    /// The store restarted, and another worker may still report calls that it began. The caller reports the calls that
-    /// it began itself, and begins this call again later.
+    /// The store restarted, and other workers may still report calls that they began. The caller reports its own begun
+    /// calls, and begins this call again later.
     Hold,
-    /// The caller no longer holds the slice.
     Stale,
 }
 
@@ -82,58 +72,47 @@ impl BeginResult {
     }
 }
 
-/// A call that runs now.
 #[derive(Debug, Clone)]
 pub struct Started {
     /// The version of the turn's record. It is the fence for the holder's next writes.
     pub version: Version,
-    /// The turn's record at that version.
+    /// The turn's record at this version.
     pub turn: Turn,
-    /// Indexes of the unmet shadow-mode conditions.
+    /// Indexes of the unmet conditions in shadow mode.
     pub shadow: Vec<usize>,
-    /// Time of the facts check, ms. 0 if the call already passed an earlier check. `None` if the call needs no facts
-    /// check.
+    /// Time of the facts check. 0 if the call already passed an earlier check. `None` if the call needs no facts check.
     pub checked_ms: Option<i64>,
-    /// The people who agreed; empty if the call needs no approval.
+    /// The people who agreed. Empty if the call needs no approval.
     pub agreed: Vec<String>,
-    /// The cached result, if there is one. The call ends with it.
+    /// The cached result, if there is one. The call then ends with this result and does not run.
     pub cached: Option<CachedResult>,
 }
 
-/// The reason that a call ends without running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// Equal calls were repeated too often.
     Streak {
-        /// End of the refusal, ms.
         until_ms: i64,
     },
     /// A condition is not met.
     Fact {
-        /// Index of the condition.
         condition: usize,
-        /// The known state of its fact.
         known: KnownFact,
     },
     /// The session has no room for the facts that the call would set.
     FactsFull,
-    /// A person denied the call.
     Denied {
-        /// The person.
         by: String,
-        /// The person's reason.
         reason: String,
     },
     /// People did not agree in time.
     ConsentExpired {
-        /// Time of the expiry, ms.
         since_ms: i64,
     },
     /// The approval with this ID belongs to another call.
     NotAsked,
     /// An equal call is under way, and waits for the end of this turn.
     EqualAbove {
-        /// The equal call.
         by: CallName,
     },
 }

@@ -397,8 +397,8 @@ fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "lost") }).word(), "started", "it is its own");
 }
 
-/// The store lost the begin of a call that may run again. The call's mark does not stop the new begin. It only prevents
-/// a report that the call did not run.
+/// The store lost the begin of a call that may run again. The call's mark does not stop the new begin. The mark only
+/// prevents a report that the call did not run.
 #[test]
 fn a_lost_begin_of_a_call_that_may_run_again_does_not_stop_it() {
     let mut store = MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
@@ -479,7 +479,7 @@ proptest! {
 }
 
 /// A suspect is marked as started before a call without an intent record runs. If the response is lost, the same worker
-/// may repeat the mark. Another attempt on the slice is stale.
+/// can repeat the mark. Another attempt on the slice is stale.
 #[test]
 fn a_mark_of_a_suspect_whose_answer_was_lost_is_repeated() {
     let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
@@ -490,8 +490,8 @@ fn a_mark_of_a_suspect_whose_answer_was_lost_is_repeated() {
     assert_eq!(store.run(&once(&slice, "n2")).word(), "stale");
 }
 
-/// A call delegates a task, and a turn of the task makes an equal call. If the equal call waited for the first one,
-/// both would wait for each other.
+/// A call delegates a task, and a turn of the task makes an equal call. If the equal call waited for the first call,
+/// the two calls would wait for each other.
 #[test]
 fn a_call_does_not_wait_for_an_equal_call_that_waits_for_it() {
     let result_below = |delegated_by: &str| {

@@ -1,4 +1,4 @@
-//! The precondition check of a call: required facts must be set, and forbidden facts must not be.
+//! The precondition check of a call: required facts must be set, and forbidden facts must not be set.
 //!
 //! If another call under way may still change such a fact, the call waits for that call, regardless of the order of
 //! their turns. If a required fact is missing, the call also waits for earlier turns that are expected to set this
@@ -21,17 +21,15 @@ use crate::view::{Query, Undecided, Value, View};
 
 /// Maximum number of calls under way in a session. A further call waits.
 pub(super) const UNDER_WAY_MAX: usize = 256;
-/// Time within which the turn of an expected call should be admitted, ms. After this time, the call counts as gone.
+/// If the turn of an expected call is not admitted within this time (ms), the call counts as gone.
 const ADMITTED_WITHIN_MS: i64 = 10_000;
 
-/// A condition of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// The fact's key.
     pub fact: String,
     /// True if the fact is required, false if it is forbidden.
     pub required: bool,
-    /// True in shadow mode: the call neither waits nor is refused.
+    /// True in shadow mode: an unmet condition neither delays nor refuses the call.
     pub shadow: bool,
 }
 
@@ -40,11 +38,9 @@ pub struct Condition {
 pub enum FactState {
     /// The fact was never set.
     Never,
-    /// The fact is set.
     Set,
     /// The fact may be set.
     Perhaps,
-    /// The fact was cleared.
     Cleared,
     /// The fact was set and has expired.
     Over,
@@ -52,58 +48,46 @@ pub enum FactState {
     Undecided,
 }
 
-/// The known state of a fact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownFact {
-    /// The state.
     pub state: FactState,
-    /// Start of the state, ms.
     pub since_ms: Option<i64>,
     /// The last call that reported the fact.
     pub by: Option<CallName>,
-    /// End of the state, ms.
     pub until_ms: Option<i64>,
 }
 
-/// The result of the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
-    /// The call may begin.
     Met {
         /// Indexes of the unmet conditions in shadow mode.
         shadow: Vec<usize>,
     },
     /// The call passed an earlier check, and is not checked again.
     UnderWay,
-    /// The call waits for a call of this turn. If this is the call's own turn, the call only checks again later.
+    /// The call waits for a call of this turn. If the turn is the call's own turn, the call only checks again later.
     Waits {
-        /// The turn.
         turn: TurnId,
     },
     /// A condition is not met.
     Unmet {
-        /// Index of the condition.
         condition: usize,
-        /// The known state of its fact.
         known: KnownFact,
     },
     /// The session has no room for the facts that the call would set.
     Full,
 }
 
-/// Section of [`super::super::begin`]: checks a call against the facts of its session, and marks it as under way.
+/// Section of [`super::super::begin`]: checks a call against the facts of its session, and marks the call as under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckFacts {
-    /// The session.
     pub session: SessionName,
     /// The conditions. Empty if the call is retried.
     pub conditions: Vec<Condition>,
-    /// Changes that the call may make.
     pub changes: Vec<MayChange>,
 }
 
 impl Fact {
-    /// The known state of the fact.
     #[must_use]
     pub fn known(&self, now_ms: i64) -> KnownFact {
         let live = |span: &&super::Span| span.until_ms > now_ms;
@@ -122,7 +106,6 @@ impl Fact {
     }
 }
 
-/// One check.
 struct Check<'a, 'v> {
     session: &'a mut Session,
     call: &'a CallName,
@@ -130,24 +113,23 @@ struct Check<'a, 'v> {
     now_ms: i64,
     /// The number of the call's turn. `None` if the turn is the newest.
     number: Option<u64>,
-    /// Turns to wake, because the call that they may wait for is gone.
+    /// Turns to wake, because a call that they may wait for is gone.
     woken: Vec<TurnId>,
 }
 
 /// The result of the search for a call that may change a fact.
 enum Changer {
-    /// No call may change the fact.
+    /// No call can change the fact.
     None,
     /// The checked call must wait for a call of this turn.
     Turn(TurnId),
     /// This call may change the fact, but waits for the checked call.
     Circle(CallName),
-    /// A call was gone. Its possible changes are applied, and the fact has to be checked again.
+    /// A call was gone. Its possible changes are applied, and the fact must be checked again.
     Gone,
 }
 
 impl Check<'_, '_> {
-    /// Checks all conditions, in order.
     fn conditions(&mut self, conditions: &[Condition], submitted_ms: i64) -> Result<Precondition, Undecided> {
         let mut shadow = Vec::new();
         let mut waits = None;
@@ -199,8 +181,8 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Finds a call of another turn that may set a fact, or clear it if `sets` is false. If the fact is missing, calls
-    /// of earlier turns that have not begun are included.
+    /// Finds a call of another turn that may set a fact, or that may clear the fact if `sets` is false. If the fact is
+    /// missing, also finds calls of earlier turns that have not begun.
     fn changer(&mut self, fact: &str, sets: bool, is_missing: bool) -> Result<Changer, Undecided> {
         let changes = |entry: &UnderWay| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
         let under_way =
@@ -284,8 +266,8 @@ enum ConditionResult {
     Unmet(KnownFact),
 }
 
-/// True if turns that were submitted before this one are not decided yet. One of them may set the missing fact. A
-/// redelivered turn is behind later turns in the stream.
+/// True if turns that were submitted before this turn are not decided yet. One of them may set the missing fact. A
+/// redelivered turn is behind later turns in the stream, so its position does not show its age.
 fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
     let first = Query::Entries { stream: keys::turns(), after: None, count: 1 };
     let Value::Entries(entries) = view.get(&first)? else { return Ok(false) };
@@ -296,14 +278,12 @@ fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
     Ok(ms <= submitted_ms || redelivered.is_some_and(|upto_ms| ms.unsigned_abs() <= upto_ms))
 }
 
-/// A session after a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckResult {
-    /// The result.
     pub precondition: Precondition,
     /// The session, without the calls that are gone.
     pub session: Session,
-    /// Turns to wake, because the call that they may wait for was gone.
+    /// Turns to wake, because a call that they may wait for was gone.
     pub woken: Vec<TurnId>,
 }
 
@@ -338,7 +318,6 @@ pub fn check(
     Ok(CheckResult { precondition, session, woken })
 }
 
-/// Marks a checked call as under way.
 pub fn add_under_way(session: &mut Session, call: &CallName, changes: &[MayChange]) {
     let number = session.numbered(&call.turn);
     session.expected.remove(call);
@@ -369,8 +348,8 @@ impl CheckFacts {
         Ok((before, checked))
     }
 
-    /// Adds guards and, if the call may begin, writes. A refusal, too, is valid only if these guards hold. `own` is the
-    /// record of the call's turn.
+    /// Adds guards. If the call may begin, also adds writes. A refusal, too, is valid only if these guards hold. `own`
+    /// is the record of the call's turn.
     ///
     /// # Errors
     /// [`Undecided`]: a record has to be read.

@@ -126,7 +126,7 @@ fn each_guard_of_facts_is_needed() {
         sends.add_to(transaction, view, context, &caller, &own)
     };
     let sets = asks(vec![], vec![may("f", true)]);
-    // Another call begins at the same time. It may set a fact that must not be set for this call.
+    // Another call begins at the same time. It may set a fact that this call forbids.
     detects("facts_guard_the_session", || {
         MiniStore::default().refuses_stale(check, |store| drop(enter(store, "a", &sets)))
     });
@@ -404,8 +404,8 @@ fn call_kinds() -> impl Strategy<Value = CheckFacts> {
 }
 
 proptest! {
-    /// Calls are checked from views of any age. No call begins if another call under way may change a fact that it
-    /// depends on.
+    /// Calls are checked from views of any age. While a call under way may change a fact, no other call that depends on
+    /// the fact begins.
     #[test]
     fn no_call_begins_by_a_premise_that_another_one_changes(
         kinds in prop::collection::vec(call_kinds(), 4),
@@ -447,7 +447,7 @@ proptest! {
         }
     }
 
-    /// For any report about a fact: the fact ends earlier only if it is certainly cleared, and its spans never
+    /// Whatever calls report about a fact, the fact ends earlier only if it is certainly cleared. Its spans never
     /// contradict each other.
     #[test]
     fn a_fact_keeps_its_shape(steps in prop::collection::vec((0..4_u8, 1..500_i64, 0..200_i64), 1..30)) {
@@ -475,7 +475,6 @@ proptest! {
         }
     }
 
-    /// A session survives a round trip through the store.
     #[test]
     fn a_session_reads_back(steps in prop::collection::vec((0..4_usize, any::<bool>()), 0..20)) {
         let mut session = Session::default();

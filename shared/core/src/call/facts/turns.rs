@@ -1,9 +1,9 @@
 //! The records of other turns that a check needs, and the detection of deadlocks.
 //!
-//! A call under way never waits for facts. So a circle of waits includes other work that a call waits for (a task, an
-//! inner call, an equal call), or a throttle queue. A turn that only waits for work that includes the checked call
-//! forms no circle, because the checked call ends first. In a circle, the call that would close the circle does not
-//! wait. The check decides from the known facts, or refuses the call as [`super::FactState::Undecided`].
+//! A call under way never waits for facts. So a circle of waits includes another kind of wait: for a task, an inner
+//! call, an equal call, or a throttle queue. If a turn only waits for work that includes the checked call, there is no
+//! circle, because the checked call ends first. The call that would close a circle does not wait. The check then
+//! decides from the known facts, or refuses the call as [`super::FactState::Undecided`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,15 +52,14 @@ impl<'a> Turns<'a> {
         self.view
     }
 
-    /// Requires that the view has these turns.
     pub(super) fn need<'t>(&self, turns: impl IntoIterator<Item = &'t TurnId>) -> Result<(), Undecided> {
         let others = turns.into_iter().filter(|turn| *turn != self.own_id);
         let name = |turn: &TurnId| TurnName { tenant: self.tenant.clone(), turn: turn.clone() };
         Ok(self.view.need(others.map(|turn| Query::Record(name(turn).record())))?)
     }
 
-    /// A turn's record, or `None` if it is absent. An unreadable record must affect only its own turn, so it counts as
-    /// absent.
+    /// A turn's record, or `None` if it is absent. An unreadable record must affect only its own turn, so such a record
+    /// counts as absent.
     pub(super) fn get(&mut self, turn: &TurnId) -> Result<Option<&Turn>, Undecided> {
         if turn == self.own_id {
             return Ok(Some(self.own));
@@ -83,7 +82,6 @@ impl<'a> Turns<'a> {
         Ok(self.read.get(turn).and_then(Option::as_ref).map(|stored| &stored.value))
     }
 
-    /// Guards all records that were read.
     pub(super) fn guard(&self, transaction: &mut Transaction) {
         for (turn, stored) in &self.read {
             let key = TurnName { tenant: self.tenant.clone(), turn: turn.clone() }.record();
@@ -91,8 +89,8 @@ impl<'a> Turns<'a> {
         }
     }
 
-    /// The call's own turn and all turns above it: the turns of outer calls, and the tasks. Also returns the permits of
-    /// the turns above. The call's own turn returns its permits while the call waits.
+    /// Returns the call's own turn and all turns above it: the turns of outer calls, and the tasks. Also returns the
+    /// permits of the turns above. The own turn's permits do not count, because they are returned while the call waits.
     fn callers(&mut self) -> Result<(BTreeSet<TurnId>, BTreeSet<CounterKey>), Undecided> {
         let mut callers = BTreeSet::new();
         let mut permits = BTreeSet::new();

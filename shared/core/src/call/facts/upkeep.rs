@@ -19,21 +19,16 @@ const EXPECTED_MAX: usize = 128;
 /// A call that may set facts, of a turn that will be admitted soon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedCall {
-    /// The turn.
     pub turn: TurnId,
-    /// The call's position.
     pub position: usize,
-    /// The deadline of the turn, ms.
     pub deadline_ms: i64,
-    /// The facts that the call may set.
     pub sets: Vec<String>,
 }
 
-/// Records expected calls of one session. A call that needs one of their facts waits for them. No guarantee depends on
-/// this record.
+/// Records expected calls of one session. A call that needs a fact waits for the expected calls that may set the fact.
+/// No guarantee depends on these entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expect {
-    /// The session.
     pub session: SessionName,
     /// The calls, ordered by turn, earliest first.
     pub calls: Vec<ExpectedCall>,
@@ -54,8 +49,8 @@ impl Session {
         true
     }
 
-    /// Reports the end of a call again, if the session lacks this end. A later report about a fact stays in force: this
-    /// end then only makes the fact uncertain. Returns the number of changes that were lost.
+    /// Applies the reported end of a call, if the session lacks this end. If a later report about a fact exists, this
+    /// end only makes the fact uncertain. Returns the number of changes that were lost.
     pub fn restate(&mut self, end: &Restatement, now_ms: i64) -> usize {
         let mut lost = 0;
         let mut begun = BTreeSet::new();
@@ -66,7 +61,7 @@ impl Session {
             if let Some(last) = last {
                 let certain = fact.and_then(|fact| fact.certain.as_ref()).unwrap_or(last);
                 let is_known = last.by == end.call || certain.by == end.call || certain.since_ms > end.ended_ms;
-                // If this call changed the same fact twice, the first change does not make the second one known.
+                // If this call changed the same fact twice, the first change does not make the second change known.
                 if is_known && !begun.contains(&changed.fact) {
                     continue;
                 }
@@ -110,20 +105,16 @@ impl Decision for Expect {
 /// The end of a call, as its worker recorded it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restatement {
-    /// The call.
     pub call: CallName,
-    /// The changes of the call, each with its remaining lifetime, ms.
+    /// The changes of the call. [`Changed::kept_ms`] is the remaining lifetime.
     pub changes: Vec<Changed>,
-    /// When the call ended, ms.
     pub ended_ms: i64,
 }
 
 /// Reports ends of calls of one session again, because the store may have lost these ends with its last writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restate {
-    /// The session.
     pub session: SessionName,
-    /// The ends, in order.
     pub ends: Vec<Restatement>,
 }
 

@@ -13,15 +13,13 @@ use crate::view::{Undecided, View};
 const WAITING_MAX: usize = 256;
 
 /// Section of a park: the turn waits for the turn named by [`Precondition::Waits`]. The park checks the facts again. So
-/// if two turns begin to wait for each other, the second one detects the deadlock. If the call no longer has to wait,
+/// if two turns begin to wait for each other, the second park detects the deadlock. If the call no longer has to wait,
 /// the turn is due at once.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitForFacts<'a> {
-    /// The check of the call.
     pub asks: &'a CheckFacts,
-    /// The call.
     pub call: &'a CallName,
-    /// The record of its turn.
+    /// The record of the call's turn.
     pub own: &'a Turn,
 }
 

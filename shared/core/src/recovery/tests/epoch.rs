@@ -1,5 +1,3 @@
-//! Restarts of the store.
-
 use super::*;
 
 fn assertion(position: usize, by: &str, outcome: Outcome) -> Assert {

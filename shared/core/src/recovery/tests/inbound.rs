@@ -1,5 +1,3 @@
-//! Messages of crashed schedulers.
-
 use tickfleet_model::TurnId;
 
 use crate::turn::submit::{Inbound, Submit, Submitted};

@@ -1,5 +1,3 @@
-//! Slices of crashed workers.
-
 use super::*;
 
 fn crashed_worker(slices: usize) -> Trial {

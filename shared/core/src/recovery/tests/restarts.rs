@@ -7,13 +7,10 @@ use crate::transaction::{Guard, Transaction};
 
 #[derive(Debug, Clone)]
 enum Act {
-    /// A worker takes a slice.
     Take(u8),
     /// A worker begins the call of a slice, and its effect happens.
     Begin(u8),
-    /// The call of a worker ends.
     End(u8),
-    /// A worker settles its slice.
     Settle(u8),
     /// The store restarts, and loses this many writes.
     Restart(u8),
@@ -210,8 +207,8 @@ proptest! {
 #[test]
 fn without_marks_a_call_takes_effect_twice() {
     use Act::{Begin, Crash, Pass, Restart, Take};
-    // The begin is lost, and the worker, which is alive, reports it. Then the first worker crashes, and its slice moves
-    // to another worker.
+    // The begin is lost. The worker that began the call is alive, and reports the begin. Then this worker crashes, and
+    // its slice moves to another worker.
     let mut lost = vec![Take(2), Take(0), Begin(0), Restart(2), Pass(11_000)];
     lost.extend([Crash(0), Take(1), Begin(1)]);
     assert!(play(&lost).is_ok());

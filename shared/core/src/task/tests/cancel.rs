@@ -1,5 +1,3 @@
-//! Cancels and cascades.
-
 use super::*;
 
 #[test]

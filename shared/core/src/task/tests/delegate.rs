@@ -319,7 +319,7 @@ fn without_carving_budgets_grow() {
     assert!(mutants::with("delegate_carves_the_budget", || play(&acts)).is_err());
 }
 
-/// Each parent has a list of its children, which is removed when the newest of them has expired.
+/// Each parent has a list of its children. The list is removed when its newest child has expired.
 #[test]
 fn lists_do_not_outlive_their_members() {
     use crate::task::lists::{ExpireList, lists};

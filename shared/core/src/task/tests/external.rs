@@ -1,5 +1,3 @@
-//! External runtimes.
-
 use super::*;
 
 fn lapse(trial: &mut Trial, name: &str, bounds: &Bounds) -> Lapsed {
@@ -144,7 +142,7 @@ fn a_runtime_reads_the_message_of_its_task() {
     assert_eq!(field("r"), None, "the record is not for programs outside");
 }
 
-/// A task may stay with its runtime for days.
+/// A task can stay with its runtime for days.
 #[test]
 fn a_task_of_a_runtime_is_no_slice_out() {
     let mut trial = Trial::at(5);

@@ -1,4 +1,4 @@
-//! Computes how many of a turn's next calls fit all counters, and whether the call after them waits or ends.
+//! Computes how many of a turn's next calls fit all counters, and whether the call after these calls waits or ends.
 //!
 //! If a counter's state is unknown, room is assumed. The store checks the room again, and returns the counter's state
 //! in a conflict. The next attempt uses this state.
@@ -12,11 +12,12 @@ use crate::transaction::{Conflict, CounterKey, CounterState, Room, Window};
 use crate::turn::state::EndReason;
 use crate::view::{Undecided, View};
 
-/// A returned permit wakes turns that wait for one. Without a wake-up, they check again after this time, ms.
+/// A returned permit wakes turns that wait for a permit. Without a wake-up, such a turn checks again after this time
+/// (ms).
 pub const PERMIT_LOOK_MS: i64 = 5_000;
-/// If a turn waits until one of its tenant's slices ends, it is checked again after this time, ms.
+/// If a turn waits until one of its tenant's slices ends, the turn is checked again after this time (ms).
 pub const OUT_LOOK_MS: i64 = 250;
-/// Longest delay before a turn that waits for a window is checked again, ms. Windows can be long, and an operator may
+/// Longest delay (ms) before a turn that waits for a window is checked again. Windows can be long, and an operator may
 /// raise the limit in the meantime.
 pub const WINDOW_LOOK_MS: i64 = 300_000;
 /// After this number of conflicts about a counter, the counter counts as full: concurrent decisions take its room
@@ -28,9 +29,7 @@ const CONFLICTS_MAX: usize = 10;
 /// Compares one turn's debits with the counters.
 #[derive(Clone, Copy)]
 pub struct Evaluator<'a> {
-    /// The known counters.
     pub view: &'a View,
-    /// Time and conflicts.
     pub context: &'a Context,
     /// For a waiting turn: the counter that it waits for, and its place in the counter's queue. `None` for a new turn,
     /// which comes after all waiting turns.
@@ -40,12 +39,11 @@ pub struct Evaluator<'a> {
     pub is_exact: bool,
     /// True if the calls were debited before and only take their permits again.
     pub permits_only: bool,
-    /// When the first lease after a restart of the store ends, ms. No call is refused before this time, because a
-    /// worker may still report that the call ran. `None` if there is no such lease.
+    /// When the first lease after a restart of the store ends. Before this time, no call is refused, because a worker
+    /// may still report that the call ran. `None` if there is no such lease.
     pub lease_ends_ms: Option<i64>,
 }
 
-/// The number of calls that fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fit {
     /// The number of calls that fit, from the first.
@@ -54,23 +52,19 @@ pub struct Fit {
     pub stop: Option<usize>,
 }
 
-/// Calls that end without running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The number of calls that end, counted from the first one that is left.
+    /// The number of calls that end, counted from the first remaining call.
     pub calls: usize,
-    /// The reason.
     pub reason: EndReason,
-    /// When the reason is no longer valid, ms. `None` if it stays valid.
+    /// When the reason stops being valid. `None` if the reason stays valid.
     pub until_ms: Option<i64>,
 }
 
-/// A turn's wait for a counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
-    /// The counter.
     pub counter: CounterKey,
-    /// When the turn is checked again, ms.
+    /// When the turn is checked again.
     pub due_ms: i64,
     /// True if returning an amount to the counter wakes its waiters.
     pub woken: bool,
@@ -79,29 +73,22 @@ pub struct Wait {
 /// The outcome for the next calls, after the refused ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Planned {
-    /// No calls are left.
     Over,
-    /// Calls are dispatched.
     Dispatch {
-        /// Number of calls.
         calls: usize,
-        /// The guards that debit the counters.
         rooms: Vec<Room>,
     },
-    /// The calls wait.
     Wait(Wait),
-    /// The agent is no longer configured.
     AgentRemoved,
     /// The tenant's declaration cannot be read, so no decision is made.
     Withheld,
 }
 
-/// The outcome for a turn's next calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// Calls that end, in order.
     pub refused: Vec<Refusal>,
-    /// The outcome for the calls after them.
+    /// The outcome for the remaining calls.
     pub next: Planned,
 }
 
@@ -147,7 +134,7 @@ impl Evaluator<'_> {
         }
     }
 
-    /// How many of the first `calls` calls fit all counters, and the debit that has no room for the next one.
+    /// How many of the first `calls` calls fit all counters, and the debit that has no room for the next call.
     ///
     /// # Errors
     /// [`Undecided`]: a throttle queue must be read first.
@@ -198,9 +185,9 @@ impl Evaluator<'_> {
 
     /// The state of a debit's counter in the current window, if it is known well enough.
     ///
-    /// A view may be stale. The usage in a window can only grow until the window ends, so it counts. Permits may have
-    /// been returned and queues may have become empty, so these count only if a conflict of this decision reported
-    /// them.
+    /// A view may be stale. The usage in a window can only grow until the window ends, so known usage counts. Permits
+    /// may have been returned, and queues may have become empty. So both count only if a conflict of this decision
+    /// reported them.
     fn known(&self, debit: &Debit) -> Option<CounterState> {
         let mut state = self.view.counter(&debit.counter)?;
         if !self.is_exact && self.conflicts(debit) == 0 {
@@ -270,12 +257,11 @@ impl Evaluator<'_> {
         Ok(!(self.known(stop).is_some_and(|state| state.queued) && self.is_behind_queue(stop)?))
     }
 
-    /// The known usage of a debit's counter.
     fn used(&self, debit: &Debit) -> u64 {
         self.known(debit).map_or(0, |state| state.used)
     }
 
-    /// When the counter of `stop` gets room again, that is, when its window ends, ms. `None` for a counter without a
+    /// When the counter of `stop` gets room again, that is, when its window ends. `None` for a counter without a
     /// window.
     fn room_ms(&self, stop: &Debit) -> Option<i64> {
         let known = self.known(stop).map(|state| state.ends_ms).filter(|ends_ms| *ends_ms > 0);
@@ -286,7 +272,6 @@ impl Evaluator<'_> {
         }
     }
 
-    /// The wait for the counter of `stop`.
     fn wait(&self, stop: &Debit) -> Wait {
         let now_ms = self.context.now_ms;
         let first = stop.amounts.first().copied().flatten().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Limits on calls and amounts. Built-in limits have the same form as configured ones: an agent's tick and day, a
-//! tenant's day, a task's budget, and a tenant's slices out.
+//! Limits on calls and amounts. Built-in limits and configured limits have the same form. The built-in limits are an
+//! agent's tick and day, a tenant's day, a task's budget, and a tenant's slices out.
 //!
 //! A [`LimitRow`] allows an amount for each of its counters. A [`Debit`] names one counter of a row and the amount of
 //! each call of a turn. [`evaluate`] compares debits with the counters in a view.
@@ -22,19 +22,16 @@ pub use evaluate::{Evaluator, Fit, Plan, Planned, Refusal, Wait};
 /// How a counter's windows follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Windows of a fixed length, ms, offset by the counter's stagger.
+    /// Windows of a fixed length, offset by the counter's stagger.
     Fixed {
-        /// Length, ms.
         length_ms: i64,
     },
     /// Calendar days of a time zone.
     Day {
-        /// The zone.
         zone: Tz,
     },
     /// At most the maximum within any period of `length_ms`.
     Rolling {
-        /// Length, ms.
         length_ms: i64,
     },
     /// Concurrency permits, which slices return.
@@ -70,15 +67,14 @@ impl WindowKind {
 pub struct LimitRow {
     /// The limit's name. A name that begins with `_` is one of [`limits`].
     pub name: Arc<str>,
-    /// The maximum per counter.
+    /// The maximum of each counter.
     pub max: u64,
-    /// How the limit's counters get room again.
     pub window: WindowKind,
     /// Whether calls without room wait or end.
     pub on_reach: OnReach,
     /// In shadow mode, the limit counts calls, but stops none.
     pub mode: LimitMode,
-    /// The maximum number of counters. Limits on permits ignore it.
+    /// The maximum number of counters. Limits on permits ignore this maximum.
     pub counters_max: u64,
 }
 
@@ -105,18 +101,15 @@ impl LimitRow {
         }
     }
 
-    /// The row of a built-in limit.
     fn built_in(name: &str, max: u64, window: WindowKind, on_reach: OnReach) -> Self {
         Self { name: name.into(), max, window, on_reach, mode: LimitMode::Enforce, counters_max: u64::MAX }
     }
 
-    /// True in shadow mode.
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.mode == LimitMode::Shadow
     }
 
-    /// True for a row of [`limits`].
     fn is_built_in(&self) -> bool {
         self.name.starts_with('_')
     }
@@ -134,11 +127,9 @@ impl LimitRow {
 /// The amounts that a turn's next calls debit from one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debit {
-    /// The limit.
     pub row: Arc<LimitRow>,
-    /// The counter.
     pub counter: CounterKey,
-    /// Offset of the counter's windows within their length, ms.
+    /// Offset of the counter's windows within their length.
     pub stagger_ms: i64,
     /// The amount of each call, in order. 0 for a call that the limit does not count. `None` for a call without the
     /// amount that the limit sums up.
@@ -152,13 +143,12 @@ impl Debit {
         Self { row: Arc::clone(row), counter, stagger_ms, amounts: vec![Some(1); calls] }
     }
 
-    /// The total debit of the first `calls` calls.
     #[must_use]
     pub fn sum(&self, calls: usize) -> u64 {
         self.amounts.iter().take(calls).flatten().fold(0, |sum, amount| sum.saturating_add(*amount))
     }
 
-    /// The guard that makes this debit for the first `calls` calls. `None` if they debit nothing.
+    /// The guard that makes this debit for the first `calls` calls. `None` if these calls debit nothing.
     #[must_use]
     pub fn room(&self, calls: usize, behind_queue: bool, now_ms: i64) -> Option<Room> {
         let amount = self.sum(calls);
@@ -232,7 +222,7 @@ pub fn task_debit(tenant: &TenantId, task: &TaskId, budget: u64, calls: usize) -
     Debit::of_each(&Arc::new(row), &format!("{tenant}:{task}"), 0, calls)
 }
 
-/// The debit of a slice from the tenant's slices out. It is 1, regardless of the number of calls.
+/// The debit of one slice from the tenant's slices out. The amount is 1, regardless of the number of calls.
 #[must_use]
 pub fn out_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
     let row = LimitRow::built_in(limits::OUT, max, WindowKind::Total, OnReach::Wait);
@@ -241,32 +231,26 @@ pub fn out_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
     debit
 }
 
-/// What the policy says about a turn's next calls.
+/// The policy's decision about a turn's next calls.
 #[derive(Debug, Clone)]
 pub enum Rules {
     /// The calls make these debits: caps first ([`CapRows::debits`]), then configured limits.
     Debits(Vec<Debit>),
-    /// The tenant or agent is no longer configured.
     AgentRemoved,
     /// The tenant's declaration cannot be read, so no decision is made.
     Withheld,
 }
 
-/// The limits of the policy in force.
 pub trait Policy: Sync {
-    /// The rules for `calls`, the next calls of a turn.
     fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> Rules;
 
-    /// The generations of the policy and the run-time settings.
     fn generations(&self) -> Generations;
 }
 
 /// The generations on which a decision is based.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Generations {
-    /// The policy's generation.
     pub policy: u64,
-    /// The generation of the run-time settings.
     pub settings: u64,
 }
 

@@ -1,5 +1,3 @@
-//! Timers of turns.
-
 use super::*;
 
 #[test]

@@ -1,5 +1,3 @@
-//! Returned slices.
-
 use super::*;
 
 #[test]
@@ -33,7 +31,7 @@ fn a_slice_that_its_holder_does_not_know_may_have_run_before_a_restart() {
     assert_eq!(record(&trial).fate(0), Fate::MayHaveRun);
 }
 
-/// The holder does not know about a restart yet.
+/// The store restarts between the holder's decision and its commit.
 #[test]
 fn a_restart_during_the_return_of_an_unknown_slice_is_noticed() {
     let returned = || {

@@ -1,5 +1,3 @@
-//! Waiting calls.
-
 use super::*;
 
 #[test]

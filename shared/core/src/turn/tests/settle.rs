@@ -1,5 +1,3 @@
-//! Committed results.
-
 use super::*;
 
 #[test]
@@ -217,7 +215,7 @@ impl EndSection for Torn {
     }
 }
 
-/// If a session or claim is unreadable, no results are lost, and its turns can still end.
+/// If a session or claim is unreadable, no results are lost, and the turns can still end.
 #[test]
 fn a_section_that_cannot_be_read_holds_up_no_result() {
     let (mut trial, slice) = held(admitted(1));
