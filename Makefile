@@ -32,10 +32,10 @@ demo: prepare-demo ## Build and run the demo: a fleet, its agents, their results
 export NEXTEST_TEST_THREADS ?= $(shell echo $$(( ($$(nproc 2>/dev/null || echo 2) * 3 + 1) / 2 )))
 
 # The examples of the documentation run first, so that the summary of the test runner is the last line.
-test: prepare ## Run all tests
+test: prepare ## Run the tests; long ones only if what they judge has changed (.ci/nightly runs them all)
 	cargo test --workspace --doc --locked --quiet
 	@if cargo nextest --version >/dev/null 2>&1; then \
-		set -x; cargo nextest run --workspace --all-targets --locked; \
+		set -x; cargo nextest run --workspace --all-targets --locked -E "$$(.ci/tests)"; \
 	else \
 		set -x; cargo test --workspace --all-targets --locked; \
 	fi
