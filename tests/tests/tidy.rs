@@ -83,6 +83,14 @@ fn every_page_that_the_program_or_the_chart_names_exists() {
 }
 
 #[test]
+fn every_long_test_and_every_path_that_it_judges_exists() {
+    let tree = Tree::load();
+    let list = std::fs::read_to_string(tree.root.join(".ci/long-tests")).unwrap();
+    let complaints = docs::dead_filters(&tree, &list);
+    assert_tidy(complaints);
+}
+
+#[test]
 fn every_decision_is_in_the_index() {
     let tree = Tree::load();
     let index = std::fs::read_to_string(tree.root.join("docs/adr/README.md")).unwrap_or_default();

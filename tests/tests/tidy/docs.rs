@@ -124,6 +124,26 @@ pub fn unlisted(contents: &str, path: &str) -> Option<String> {
     (is_a_page(path) && !contents.contains(&link)).then(|| format!("docs/site/SUMMARY.md does not have {path}"))
 }
 
+/// Tests and paths in the list of long tests that do not exist. nextest accepts a filter that matches no test.
+pub fn dead_filters(tree: &Tree, list: &str) -> Vec<String> {
+    let mut dead = Vec::new();
+    for line in list.lines().filter(|line| !line.starts_with('#')) {
+        let (filter, paths) = line.split_once(' ').unwrap_or((line, ""));
+        dead.extend(paths.split_whitespace().filter(|path| !tree.root.join(path).exists()).map(String::from));
+        let names = filter.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let is_known =
+            |name: &str| tree.texts().any(|(path, text)| path.ends_with(".rs") && text.contains(&format!(" {name}")));
+        dead.extend(names.filter(|name| !name.is_empty() && !is_known(name)).map(String::from));
+    }
+    dead
+}
+
+#[test]
+fn a_filter_that_names_no_test_is_found() {
+    let tree = Tree::load();
+    assert_eq!(dead_filters(&tree, concat!("test(clients::", "no_such", "::) python nowhere")), ["nowhere", "no_such"]);
+}
+
 #[test]
 fn links_are_found_outside_code_and_anchors_follow_headings() {
     let text = "# A b: `c`!\n[x](y.md) `[no](z.md)` [`q`](r.md#s) [w](https://example.org)\n```\n[no](z.md)\n```\n[d]: e.md\n# A b: `c`!";
