@@ -18,8 +18,7 @@ CALLS = [("call_1", "echo", '{"text":"hi"}'), ("call_2", "echo", '{"text":"again
 
 
 def judge(name: str, told: list[str]) -> None:
-    """Checks that the model received both results: the output of the first call, and the cap that rejected the
-    second."""
+    """The model must receive two results: the output of the first call, and the cap that rejected the second call."""
     assert len(told) == 2, f"{name}: {told}"
     assert told[0] == '{"text":"hi"}', f"{name}: {told}"
     assert "resets_at" in told[1], f"{name}: {told}"
@@ -35,7 +34,7 @@ async def openai_agents(fleet: AsyncFleet) -> None:
     told: list[str] = []
 
     class StandIn(Model):
-        """Asks for one call after the other."""
+        """Asks for one call after another."""
 
         async def get_response(self, system_instructions: Any, input: Any, *args: Any, **more: Any) -> ModelResponse:
             outputs = [item["output"] for item in input if item.get("type") == "function_call_output"]
@@ -53,8 +52,7 @@ async def openai_agents(fleet: AsyncFleet) -> None:
         def stream_response(self, *args: Any, **more: Any) -> Any:
             raise NotImplementedError
 
-    # The only line that an agent needs: `tools` come from the fleet. This model sets no call IDs of its own, so the run
-    # has an ID.
+    # The only line that an agent needs: `tools` come from the fleet. This model sets no call IDs, so the run has an ID.
     agent = Agent(name="frugal", model=StandIn(), tools=await fleet_tools(fleet, "frugal", run_id="run-1"))
     result = await Runner.run(agent, "Go.")
     assert result.final_output == "done"
@@ -75,7 +73,7 @@ async def langgraph(fleet: AsyncFleet) -> None:
 
     graph = StateGraph(MessagesState)
     graph.add_node("model", model)
-    # The only line that an agent needs: `ToolNode(tools)` becomes a node of the fleet.
+    # The only line that an agent needs: the fleet's node replaces `ToolNode(tools)`.
     graph.add_node("tools", fleet_node(fleet, "frugal"))
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", lambda state: "tools" if state["messages"][-1].tool_calls else END)
@@ -113,7 +111,7 @@ async def pydantic_ai(fleet: AsyncFleet) -> None:
 
 async def main(names: list[str]) -> None:
     for name in names or ["openai_agents", "langgraph", "pydantic_ai"]:
-        # Each framework has its own tenant, so none uses up the caps of another.
+        # Each framework has its own tenant, so that none uses up the caps of another.
         async with AsyncFleet(tenant=name.replace("_", "-")) as fleet:
             await globals()[name](fleet)
         print(f"{name}: ok")

@@ -1,9 +1,9 @@
-// Talks with an agent of a fleet as an AG-UI front end does, through the protocol's own client, which checks the schema
-// and the order of all events:
+// Talks with an agent of a fleet as an AG-UI front end does, with the protocol's own client. The client checks the
+// schema and the order of all events:
 //   node tests/conformance/agui.mjs URL KEY PACKAGES
 // URL is an agent's `/v1/agents/{agent}/ag-ui`; PACKAGES is the folder where npm installed @ag-ui/client (tests/node).
-// If the user's message begins with `echo`, the agent calls the tool `echo` with it. It answers other messages with the
-// number of messages before.
+// If the user's message begins with `echo`, the agent calls the tool `echo` with this message. The answer to any other
+// message is the number of messages before it.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";
@@ -41,7 +41,7 @@ const task = called.events.find((event) => event.name === "tickfleet.task").valu
 assert.equal(asking.toolCalls[0].id, `${task}.step-1/0`, "a call has the name that the fleet knows it by");
 assert.equal(called.result.answer, "All done.");
 
-// The thread continues, even for a reloaded page that has none of its messages.
+// The thread continues, even if the page was reloaded and has none of the thread's messages.
 const next = await say(agent, [{ type: "text", text: "hello" }]);
 assert.equal(next.newMessages[0].content, 'You said "hello" after 1 others.');
 const reloaded = await say(agentOf(thread), "again");

@@ -81,7 +81,7 @@ class Runner:
         return {"url": os.environ["REDIS_URL"], "tenant": self.tenant, **more}
 
     def has(self, case: dict[str, Any]) -> bool:
-        """Whether the case applies to this way to the fleet."""
+        """False through a gateway, if the case needs Redis."""
         return not (self.gateway and case.get("needs") == "redis")
 
     @staticmethod

@@ -1,4 +1,4 @@
-// How the TypeScript client handles trouble on the way to the gateway, and how it reports what a gateway does not
+// How the TypeScript client handles failures between client and gateway, and how it reports what a gateway does not
 // support: `gateway.mjs TENANT DIST`, with the variables of gateway.py, which checks the same.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -21,9 +21,9 @@ const turn = { agent: "kelly", calls };
 process.on("warning", (warning) => assert.notEqual(warning.name, "MaxListenersExceededWarning"));
 
 /**
- * A proxy before the gateway. Each entry of `fates` decides about one request; without an entry, requests pass through.
- * `cut` closes the connection when the gateway has answered, `half` in the middle of the answer; an object is an
- * answer.
+ * A proxy in front of the gateway. Each entry of `fates` decides about one request. Without an entry, requests pass
+ * through. `cut` closes the connection after the gateway has answered, `half` in the middle of the answer. An object is
+ * the answer.
  */
 const wire = { fates: [], seen: [], times: [], spent: () => {} };
 const server = createServer((from, to) => {
@@ -105,7 +105,7 @@ async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
     wire.fates = [refusal(status, code, "7")];
     await fails(hasty.run({ ...turn, turnId: "t" }), kind, kind === Unavailable ? { id: "t" } : { code, retryAfterMs: 7_000 });
   }
-  // The turn was accepted, only the request that waits for its reply was refused.
+  // The turn was accepted. Only the request that waits for its reply was refused.
   [wire.fates, wire.seen] = [[refusal(429, "too_many_waiting", "7")], []];
   assert((await hasty.run(turn)).ok);
   assert.deepEqual(wire.seen.slice(0, 2), Array(2).fill("POST /v1/turns"));
@@ -183,7 +183,7 @@ async function eventsEndWhereTheirLinesDoAndNowhereElse() {
   for (const end of ["\n", "\r\n", "\r"]) {
     const lines = [": hello", "", "event: plan", "data: 7", "", "event: note", `data: {"position": 1,`, `data:"text": "${text}"}`, ""];
     const whole = Buffer.from([...lines, "event: failed", 'data: {"position": 2}', "", ""].join(end));
-    // Written byte by byte: split within characters, and between a carriage return and its line feed.
+    // Written byte by byte, so the text is split within characters, and between a carriage return and its line feed.
     const write = (to, at = 0) => (at < whole.length ? to.write(whole.subarray(at, at + 1), () => write(to, at + 1)) : to.end());
     wire.fates = [(to) => write(to.writeHead(200, { "content-type": "text/event-stream" }))];
     const told = [];

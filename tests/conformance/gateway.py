@@ -1,7 +1,7 @@
 """Checks how the Python client handles failures between client and gateway, and how it reports what a gateway does not
 support: `gateway.py TENANT`, with `GATEWAY_URL`, `GATEWAY_KEY`, `READING_KEY` (a read-only key) and `REDIS_URL`.
 
-Agent `frugal` has one call per day, so that the cap shows if a turn runs twice.
+Agent `frugal` has one call per day. If a turn ran twice, this cap would show it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ TENANT = sys.argv[1]
 ECHO = [{"name": "echo", "arguments": {"text": "hi"}}]
 
 Fate = str | tuple[int, dict[str, str], str]
-# The fate of a request. `through`: it passes. `cut`: the connection ends after the gateway has answered. `half`: it
-# ends in the middle of the answer. `hang`: no answer. Otherwise: the answer that the proxy sends.
+# The fate of a request. `through`: the request passes. `cut`: the connection ends after the gateway has answered.
+# `half`: the connection ends in the middle of the answer. `hang`: there is no answer. Otherwise: the answer that the
+# proxy sends.
 
 
 class Wire:
@@ -103,7 +104,7 @@ class Wire:
         there, to = await asyncio.open_connection(host, int(port))
         to.write(head.replace("\r\n", "\r\nconnection: close\r\n", 1).encode() + body)
         if fate == "cut":
-            # Read the whole answer, so that the gateway has handled the request.
+            # The whole answer is read, so that the gateway has handled the request.
             await there.read()
         elif fate == "half":
             writer.write(await there.readuntil(b"event: plan"))
@@ -144,7 +145,7 @@ async def a_turn_whose_answer_is_lost_is_carried_out_once(wire: Wire) -> None:
         reply = await fleet.run("frugal", calls=ECHO, timeout=30.0)
     assert [result.outcome for result in reply.results] == ["ok"], reply
     assert [seen.split("?")[0] for seen in wire.seen[:3]] == ["POST /v1/turns"] * 3, wire.seen
-    # If the connection is cut while the client waits, it asks for the reply and does not send the turn again.
+    # If the connection is cut while the client waits, the client asks for the reply. It does not send the turn again.
     wire.fates = ["through", "cut", "cut"]
     async with wire.fleet() as fleet:
         turn = await fleet.submit("kelly", calls=ECHO)
@@ -152,7 +153,7 @@ async def a_turn_whose_answer_is_lost_is_carried_out_once(wire: Wire) -> None:
 
 
 async def a_refusal_that_another_gateway_heard_is_told(wire: Wire) -> None:
-    # Simulate that another gateway accepted the turn, and that this gateway has no record of the turn.
+    # Simulates that another gateway accepted the turn, and that this gateway has no record of it.
     wire.fates = [(202, {"content-type": "application/json"}, '{"turn_id": "t", "state": "accepted", "duplicate": false}')]
     async with wire.fleet() as fleet:
         turn = await fleet.submit("nobody", calls=ECHO)
@@ -165,7 +166,7 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
         assert (await fleet.run("kelly", calls=ECHO)).ok
     assert len(wire.times) == 2 and wire.times[1] - wire.times[0] >= 1.0, wire.times
     async with wire.fleet(patience=0.5) as hasty:
-        # The requested wait is longer than the client's maximum, so the client does not wait.
+        # The requested wait exceeds the client's maximum, so the client does not wait.
         for status, code, kind in (
             (429, "queue_full", QueueFull),
             (503, "pressure", Pressure),
@@ -283,7 +284,7 @@ async def what_a_gateway_cannot_do_is_said(_: Wire) -> None:
         await raises(Unsupported, fleet.cancel(".."))
         await raises(NoDefinitions, fleet.tools("nobody"))
         await raises(InvalidMessage, fleet.tools("kelly", format="nonsense"))
-        # The gateway rejects the turn with the same reply as through Redis, so the conversation can continue.
+        # The gateway rejects the turn with the same reply as through Redis. So the conversation can continue.
         call = {"id": "call_1", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
         try:
             await fleet.run("kelly", tool_calls=[call], priority="asap")

@@ -15,7 +15,7 @@ const folder = mkdtempSync(join(tmpdir(), "tickfleet-mcp-"));
 const listen = (server) => new Promise((up) => server.listen(0, "127.0.0.1", () => up(server.address().port)));
 
 // The suite's tools: their answers, their delays in seconds, and their parameters. The suite also has tools that elicit
-// input, log, report progress or return images. They are missing, because tools of a fleet cannot do this
+// input, log, report progress or return images. Tools of a fleet cannot do so, so these tools are missing
 // (known-failures.yaml).
 const TOOLS = {
   test_simple_text: { text: "This is a simple text response for testing." },
@@ -67,7 +67,7 @@ function configuration(port) {
   }
   const conf = join(folder, "conf");
   mkdirSync(conf);
-  // YAML includes JSON.
+  // The files are JSON, which is valid YAML.
   const write = (name, value) => writeFileSync(join(conf, name), JSON.stringify(value));
   write("tools.yaml", { tools });
   write("agents.yaml", { agents: { kelly: { calls_per_tick: 100 } } });

@@ -42,7 +42,7 @@ function bank(seconds = 0) {
     const end = Date.now() + 20_000;
     while (payments().length < count) {
       assert(Date.now() < end, `${payments()}`);
-      // The ledger is a file, so the test polls it.
+      // The ledger is a file, so this polls.
       await sleep(10);
     }
   };
@@ -51,7 +51,7 @@ function bank(seconds = 0) {
     hasPaid,
     async paid(count, what) {
       await hasPaid(count);
-      // An extra payment would arrive within a tick and the time of a call; no event reports that none arrives.
+      // An extra payment would arrive within one tick and the time of a call. No event reports that none arrives.
       await sleep(400 + seconds * 1_000);
       assert.equal(payments().length, count, `${what}: ${payments()}`);
       console.log(`ai-sdk: ${what}: ok`);

@@ -39,12 +39,12 @@ class Bank:
         deadline = time.monotonic() + 20
         while len(self.payments()) < payments:
             assert time.monotonic() < deadline, f"{self.payments()}"
-            # The ledger is a file, so the test polls it.
+            # The ledger is a file, so this polls.
             await asyncio.sleep(0.01)
 
     async def paid(self, payments: int, what: str) -> None:
         await self.has_paid(payments)
-        # An extra payment would arrive within a tick and the time of a call; no event reports that none arrives.
+        # An extra payment would arrive within one tick and the time of a call. No event reports that none arrives.
         await asyncio.sleep(0.4 + self.seconds)
         assert len(self.payments()) == payments, f"{what}: expected {payments}, found {self.payments()}"
         print(f"{what}: ok")
@@ -88,7 +88,7 @@ def go() -> dict[str, Any]:
 
 
 async def cancelled(graph: Any, bank: Bank, config: dict[str, Any], input: Any, payments: int = 1) -> None:
-    """Starts or resumes a graph, and cancels it when the money has moved but the result has not arrived."""
+    """Starts or resumes a graph. Cancels it after the money has moved and before the result arrives."""
     running = asyncio.create_task(graph.ainvoke(input, config))
     await bank.has_paid(payments)
     running.cancel()
@@ -187,7 +187,7 @@ async def langgraph_intended(fleet: AsyncFleet) -> None:
     class Plain(TypedDict):
         messages: list[Any]
 
-    # Messages without an ID, and messages that repeat one.
+    # Messages without an ID, and messages that repeat an ID.
     for id in (None, "msg_1"):
         bank = Bank()
         plain = StateGraph(Plain)
@@ -218,7 +218,7 @@ async def refuses(work: Any, says: str) -> None:
 # OpenAI Agents SDK
 
 def agents_model(item: str | None, payments: int = 1, name: str = "call") -> Any:
-    """A model that asks for payments one after the other. Each has `item` as the ID of its item."""
+    """A model that asks for payments one after another. Each payment has `item` as the ID of its item."""
     from agents import ModelResponse, Usage
     from agents.models.interface import Model
     from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
@@ -304,7 +304,7 @@ async def openai_agents_resumed(fleet: AsyncFleet) -> None:
 # Pydantic AI
 
 def pydantic_agent(fleet: AsyncFleet, bank: Bank, payments: int = 1, run_id: Any = None, asks: bool = True) -> Any:
-    """An agent whose payments people approve first, if `asks`."""
+    """An agent that makes payments. If `asks`, people must approve each payment first."""
     from pydantic_ai import Agent, DeferredToolRequests
     from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
     from pydantic_ai.models.function import AgentInfo, FunctionModel

@@ -1,7 +1,7 @@
 """The reply of an earlier turn with the same ID is not returned: `undecided.py`, against a `REDIS_URL` without a fleet.
 
-The record of a finished turn exists. This process submits another turn under the same ID. For a while, nothing decides
-about that turn, and then it is rejected.
+The record of a finished turn exists. This process submits a second turn under the same ID. For a while, the second turn
+is undecided. Then it is rejected.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def main() -> None:
             raise SystemExit(f"the reply of another turn: {await turn.reply(10.0)}")
         except Conflict:
             pass
-        # The same turn as before is decided without a reply: the client reads it from the record.
+        # The same turn is decided without a reply, so the client reads the reply from the record.
         turn = await fleet.submit("kelly", calls=[{"name": "echo"}], turn_id="used")
         [(entry, _)] = await redis.xrange(f"{PREFIX}turns")
         await redis.xdel(f"{PREFIX}turns", entry)

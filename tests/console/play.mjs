@@ -1,5 +1,5 @@
-// Performs tasks of an operator in the console, in a real Chromium, on a fleet of its own, and checks every view with
-// axe and for the width of a phone. Run by hand (tests/README.md):
+// Performs an operator's tasks in the console, in a real Chromium, on a fleet of its own. Checks every view with axe,
+// and for the width of a phone. Run by hand (tests/README.md):
 //   npm install --prefix target/console playwright-core@1.65.1 axe-core@4.14.1
 //   node tests/console/play.mjs target/debug/tickfleet [FOLDER-FOR-SCREENSHOTS]
 import { execFileSync, spawn } from "node:child_process";
@@ -24,7 +24,7 @@ function check(isSo, what) {
   console.log(`${isSo ? "ok " : "BAD"} ${what}`);
 }
 
-// The service behind a tool. It is down at first.
+// The service that a tool calls. It is down at first.
 let isUp = false;
 const service = createServer((_, response) => response.writeHead(isUp ? 200 : 503, { "content-type": "application/json" }).end('{"stock": 3}'));
 await new Promise((up) => service.listen(0, "127.0.0.1", up));
@@ -128,7 +128,7 @@ async function work(page, fleet) {
     await hand.find(id);
     await page.waitForSelector('main strong:text-is("done")', { timeout: 30_000 });
   };
-  // This call is tried four times, over 13 s. The other tasks run meanwhile.
+  // This call is tried four times over 13 s. The other tasks run meanwhile.
   fleet.submit("kelly", "stock-1", "stock");
   await hand.signIn();
   await task("an agent is paused", () => pauseIt("agent fran of demo", { Tenant: "demo", Agent: "fran" }, "she writes to the wrong people"));
@@ -155,7 +155,7 @@ async function work(page, fleet) {
     await first.click();
     await hand.confirm(button, text);
     check(done.test(await hand.said()), `one is ${done.source}`);
-    // The list shows the approval until it is loaded again.
+    // The list shows the approval until the list is loaded again.
     await page.getByRole("button", { name, exact: true }).waitFor({ state: "detached" });
   };
   await task("the payment is approved", () => decide("Approve", "agreed with Ben", /approved/));
@@ -170,7 +170,7 @@ async function work(page, fleet) {
   });
   await task("a tool is paused, its call waits, and goes on", async () => {
     await pauseIt("tool sleep for all tenants", { "Or a tool": "sleep" }, "the machine is too warm");
-    // Workers apply the pause within seconds; until then, calls run.
+    // Workers apply the pause within seconds. Until then, calls run.
     for (let nap = 0, waits = false; !waits; nap += 1) {
       fleet.submit("kelly", `nap-${nap}`, 'sleep {"ms": 10}');
       await page.waitForTimeout(2000);
@@ -214,7 +214,7 @@ async function stops(page, fleet) {
   const hand = hands(page, fleet);
   const json = (value, status = 200) => ({ status, contentType: "application/json", body: JSON.stringify(value) });
   const letter = (id) => ({ id, kind: "letter", tenant: "demo", agent: "kelly", cause: "transient", at_ms: 1 });
-  // There is always another page of results. The test decides about each replay.
+  // There is always another page of results. The test decides how each replay ends.
   await page.route(/\/v1\/operate\/dead\?/, (route) => route.fulfill(json({ dead: [letter("letter-1"), letter("letter-2")], read: 2, next: "on", now_ms: 2 })));
   const replays = [];
   let came;
@@ -264,7 +264,7 @@ async function views(browser, fleet, colorScheme, width) {
   const hand = hands(page, fleet);
   const session = await context.newCDPSession(page);
   const judge = async (name) => {
-    // The pages' content security policy blocks scripts from outside; the debugger bypasses it.
+    // The content security policy of the pages blocks scripts from outside. The debugger bypasses it.
     await session.send("Runtime.evaluate", { expression: axe, allowUnsafeEvalBlockedByCSP: true });
     const found = await page.evaluate(async () => (await globalThis.axe.run()).violations.map((one) => `${one.id} at ${one.nodes[0].target}`));
     const beyond = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);

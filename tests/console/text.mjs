@@ -10,7 +10,7 @@ const load = async (name) => {
 const { Digits, parse, write } = await load("json.js");
 const { cut, parts, visible } = await load("text.js");
 
-// Every digit is kept, and small numbers are parsed as numbers.
+// Every digit is kept. Small numbers are parsed as numbers.
 for (const json of [
   '{"amount":9007199254740993,"to":"kim"}', "12345678901234567890.10", "5.10", "1e400", "-0", '[0.1,1.0,{"a":[]}]', "null", '"a\\u202eb\\n"', "{}",
   '{"__proto__":{"x":9007199254740993}}',
@@ -23,13 +23,13 @@ assert.equal(write({ set: { "/amount": parse("9007199254740993") }, narrowed: nu
 assert.equal(write(parse('{"a":[1,{"b":2}]}'), 2), JSON.stringify({ a: [1, { b: 2 }] }, null, 2));
 for (const bad of ["", "01", "1.", "+1", "[1,]", '{"a" 1}', '{"a":1,}', "tru", "1 2", '"\n"', '"\\x"', "[".repeat(5000)]) assert.throws(() => parse(bad), bad);
 
-// Invisible characters are shown, and marked.
+// Invisible characters are shown and marked.
 assert.equal(visible("pay \u202e001\u{e0041}"), "pay \\u202e001\\udb40\\udc41");
 assert.equal(visible(`9${"\u0336".repeat(5)}00 Vie\u0302\u0323t`), "9\u0336\u0336\u0336\\u0336\\u033600 Vie\u0302\u0323t");
 assert.deepEqual(parts("a\u200bb"), [{ text: "a" }, { hidden: "\\u200b" }, { text: "b" }]);
 assert.deepEqual(parts("Zażółć שלום 🙂"), [{ text: "Zażółć שלום 🙂" }]);
 
-// A number is not cut in two, and cut text says so.
+// A number is never cut in two. Cut text states that it was cut.
 assert.equal(cut('{"amount":1000000}', 12), '{"amount":… (8 characters more)');
 assert.equal(cut("pays 1,250.75 to kim", 8), "pays … (15 characters more)");
 assert.equal(cut("1000000 to kim", 3), "1000000… (7 characters more)");

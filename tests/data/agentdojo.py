@@ -1,13 +1,13 @@
-"""Fetches AgentDojo's tools, user tasks and injection tasks and writes them as tools and calls.
+"""Fetches AgentDojo's tools, user tasks and injection tasks. Writes them as tools and calls.
 
     python3 agentdojo.py OUTDIR
 
 The data comes from the PyPI package `agentdojo` (MIT), pinned by version and SHA-256. Its tasks are Python code that
-computes the calls it expects. So the package is run, with the few packages that it needs for that (pinned by version,
-installed only below OUTDIR) and stubs for its model clients, which are not called. OUTDIR must not be committed. A
-second run finds its own output and returns at once.
+computes the expected calls, so this script runs the package. The few packages that this needs are pinned by version and
+installed only below OUTDIR. Model clients are stubs, which are not called. OUTDIR must not be committed. A second run
+finds the output of the first and returns at once.
 
-OUTDIR then holds, one JSON object a line:
+OUTDIR then has these files, with one JSON object per line:
 
   tools.jsonl   {suite, name, description, input_schema}
   tasks.jsonl   {suite, task, kind, calls: [{tool, arguments}]}
@@ -32,9 +32,9 @@ VERSION = "0.1.35"
 WHEEL = "agentdojo-0.1.35-py3-none-any.whl"
 SHA256 = "364bea4219716b716bf639f504d195943f7f6a5535d312ca41d7098704a2affd"
 NEEDED = ("pydantic==2.12.5", "email-validator==2.3.0", "pyyaml==6.0.3", "docstring-parser==0.17.0")
-# The newest version of its benchmark.
+# The newest version of AgentDojo's benchmark.
 BENCHMARK = "v1.2.2"
-# Model clients, and the library that compares environments after a run: the expected calls need neither.
+# Model clients, and a library that compares environments after a run. The expected calls need neither.
 STOOD_IN = ("agentdojo.agent_pipeline", "openai", "anthropic", "cohere", "deepdiff")
 OUTPUTS = ("tools.jsonl", "tasks.jsonl")
 
@@ -64,7 +64,7 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install(outdir):
-    """Unpacks the wheel and installs the packages that it needs below `outdir`; returns that folder."""
+    """Unpacks the wheel and installs the packages that it needs below `outdir`. Returns their folder."""
     site = os.path.join(outdir, "site")
     options = ["--quiet", "--disable-pip-version-check", "--only-binary=:all:", "--upgrade", "--target", site]
     command = [sys.executable, "-m", "pip", "install", *options, *NEEDED]
@@ -80,7 +80,7 @@ def install(outdir):
 def suites(site):
     sys.path.insert(0, site)
     sys.meta_path.insert(0, StandIns())
-    # Without this script's folder: the script has the same name as the package.
+    # This script has the same name as the package, so the script's folder must not be in the path.
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != os.path.dirname(os.path.abspath(__file__))]
     from agentdojo.task_suite.load_suites import get_suites
 

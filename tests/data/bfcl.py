@@ -1,17 +1,17 @@
-"""Fetches the Berkeley Function Calling Leaderboard's data and writes it as tools, turns and conversations.
+"""Fetches the data of the Berkeley Function Calling Leaderboard. Writes it as tools, turns and conversations.
 
     python3 bfcl.py OUTDIR
 
 The data comes from the PyPI package `bfcl-eval` (Apache-2.0), pinned by version and SHA-256. It is kept below
-OUTDIR, which must not be committed. A second run finds its own output and returns at once.
+OUTDIR, which must not be committed. A second run finds the output of the first and returns at once.
 
-OUTDIR then holds, one JSON object a line:
+OUTDIR then has these files, with one JSON object per line:
 
   tools.jsonl        {tool, name, description, input_schema, functions}
                      `tool` is unique, `name` is the name in the leaderboard, `functions` counts its occurrences
   single_turn.jsonl  {entry_id, category, tools: [tool], calls: [{tool, arguments}]}
   multi_turn.jsonl   {entry_id, category, classes: [class], turns: [[{tool, arguments}]]}
-  manifest.json      what was converted by which converter; written last, so its presence means "complete"
+  manifest.json      the converted version and the converter; written last, so if it exists, the output is complete
 
 Python's standard library only, 3.9 and later.
 """
@@ -35,8 +35,8 @@ DATA = "bfcl_eval/data/"
 ANSWERS = DATA + "possible_answer/"
 CLASS_DOCS = DATA + "multi_turn_func_doc/"
 
-# Categories without lists of function calls: options of a prompt study, and questions about stateful tools that are
-# answered in prose.
+# Categories without lists of function calls: options of a prompt study, and questions about stateful tools whose
+# answers are prose.
 NOT_CALLS = {"format_sensitivity", "memory", "web_search"}
 
 # The classes that multi-turn entries use, and the file that documents each.
@@ -51,7 +51,8 @@ CLASSES = {
     "VehicleControlAPI": "vehicle_control",
 }
 
-# Maps type names of Python, Java and JavaScript to JSON Schema. None: any value fits, so the schema gets no `type`.
+# Maps type names of Python, Java and JavaScript to JSON Schema. `None` means that any value fits, so the schema gets no
+# `type`.
 TYPES = {
     "any": None,
     "": None,
@@ -124,9 +125,9 @@ class Tools:
     """The function documents of the leaderboard, each under a unique name.
 
     Each entry has its own tool set, and two entries can use the same name for different tools. But a fleet has one tool
-    per name. So a document keeps its name if no other document has it. Otherwise it gets the name, cut to fit,
-    with `-` and the first digits of its digest: the same in every run, whatever the order of the files. No name in the
-    leaderboard has a `-`.
+    per name. So a document keeps its name only if the name is unique. Otherwise, `-` and the first digits of the
+    document's digest follow the name, which is cut to fit. The result is the same in every run, whatever the order of
+    the files. No name in the leaderboard contains `-`.
     """
 
     def __init__(self, documents):
@@ -171,9 +172,9 @@ class Tools:
 def expected(acceptable):
     """Returns the first of the acceptable values of one argument.
 
-    If the first value is an empty string, the argument is optional, and the expected call leaves it out. If the list of
-    acceptable values is empty (as in two entries), the value is an empty list. Schemas are not used here: if the
-    leaderboard accepts a value that its own schema rejects, the value is kept, and counted as invalid.
+    If the first value is an empty string, the argument is optional, and the expected call omits it. If the list of
+    acceptable values is empty (as in two entries), the value is an empty list. Schemas are not used here. If the
+    leaderboard accepts a value that its own schema rejects, the value is kept and counted as invalid.
     """
     if not isinstance(acceptable, list):
         return acceptable  # one entry has a single value instead of a list

@@ -4,9 +4,9 @@
 
 The data comes from the PyPI package `canitoolcall` (Apache-2.0; each fixture names its own source and license, from MIT
 and Apache-2.0 to quotes of bug reports), pinned by version and SHA-256. It is kept below OUTDIR, which must not be
-committed. A second run finds its own output and returns at once.
+committed. A second run finds the output of the first and returns at once.
 
-OUTDIR then holds fixtures.jsonl, one object a line, in the order of the files:
+OUTDIR then has fixtures.jsonl, with one object per line, in the order of the files:
 
   {id, family, tags, raw, calls: [{name, arguments}], broken}
                      `calls` is empty where none is expected; `broken` says that the output is cut or malformed, so
@@ -34,7 +34,7 @@ def rows(wheel):
     for path in sorted(wheel.namelist()):
         if not (path.startswith(FIXTURES) and path.endswith(".jsonl")):
             continue
-        # Not splitlines(): strings in the data contain other line separators.
+        # splitlines() would also split at other line separators, which strings in the data contain.
         for line in wheel.read(path).decode("utf-8").split("\n"):
             if line.strip():
                 yield row(json.loads(line))

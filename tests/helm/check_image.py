@@ -1,10 +1,10 @@
-"""Checks the image with other tools: hadolint checks its Dockerfile, CycloneDX' own schema its SBOM, pip the packages
-of the variant with Python.
+"""Checks the image with other tools. hadolint checks the Dockerfile, the schema of CycloneDX checks the SBOM, and pip
+checks the packages of the variant with Python.
 
     python3 check_image.py CACHE SBOM
 
-CACHE is a folder for the tools (see toolbox.py), SBOM the file that image/check.py wrote. If something is wrong, exits
-with 1 and a message.
+CACHE is a folder for the tools (see toolbox.py). SBOM is the file that image/check.py wrote. If something is wrong,
+exits with 1 and a message.
 """
 
 import json
@@ -61,7 +61,7 @@ def main():
     except Missing as missing:
         sys.exit(str(missing))
     complaints += "\n".join([*found, *schema_errors(toolbox, listed)])
-    # Nonsense must fail: a linter that accepts it checks nothing.
+    # Nonsense must fail. A linter that accepts it checks nothing.
     with tempfile.NamedTemporaryFile("w", suffix=".Dockerfile") as nonsense:
         nonsense.write("FROM debian\nRUN cd /tmp && sudo apt-get install x\n")
         nonsense.flush()

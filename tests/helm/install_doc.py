@@ -11,10 +11,10 @@ from toolbox import HERE_CHART
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
 PAGES = ("docs/start/kubernetes.md", "docs/operate/kubernetes.md", "docs/operate/upgrade.md")
 SNIPPETS = os.path.join(ROOT, "docs", "snippets", "kubernetes")
-# Snippets that are not parts of values: complete sets of values, and a rule for another chart.
+# These snippets are not parts of values. They are complete sets of values, or a rule for another chart.
 WHOLE = ("production.yaml", "first-fleet.yaml", "prometheus-adapter.yaml")
 CONFIGURATION = ("agents.yaml", "tools.yaml", "permissions.yaml", "tenants.yaml")
-# Options of `helm install` that `helm template` does not have, or that would hide errors.
+# `helm template` lacks these options of `helm install`, or they would hide errors.
 NOT_FOR_TEMPLATE = {"--wait", "--reset-then-reuse-values"}
 
 
@@ -47,7 +47,7 @@ def rendered(page):
 
 
 def check(toolbox, scratch):
-    """Renders the commands of the pages in a folder laid out like a clone. Returns the number of runs, and
+    """Renders the commands of the pages in a folder that is laid out like a clone. Returns the number of runs, and
     complaints."""
     os.makedirs(os.path.join(scratch, "helm"))
     os.symlink(HERE_CHART, os.path.join(scratch, "helm", "tickfleet"))

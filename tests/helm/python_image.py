@@ -14,7 +14,7 @@ from toolbox import HERE_CHART, digest_of, pip
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
 # Debian 12 has the C library 2.36.
 PLATFORMS = {cpu: [f"manylinux_2_28_{cpu}", f"manylinux_2_17_{cpu}", f"manylinux2014_{cpu}"] for cpu in ("x86_64", "aarch64")}
-# Names that the SBOM must list, in addition to the names in requirements.txt.
+# Names that the SBOM must list in addition to the names in requirements.txt.
 NAMED = {"python", "tickfleet", "libc6", "redis", "tokio"}
 
 
@@ -46,7 +46,7 @@ def fetched(toolbox, name, cpu):
         with tempfile.TemporaryDirectory(dir=toolbox.cache) as scratch:
             target = os.path.join(scratch, "wheels")
             pip("download", "--require-hashes", *for_image(cpu), "--requirement", path, "--dest", target)
-            # If another process was faster, it has fetched the same wheels.
+            # Another process may have been faster. Then it has fetched the same wheels.
             if not os.path.exists(folder):
                 os.rename(target, folder)
     return folder
@@ -114,7 +114,7 @@ def check(toolbox):
         for name, version in pinned.items()
         if name in held and held[name]["version"] != version
     ]
-    # Our package is in no index. A PyPI package URL could name another project's package of this name.
+    # Our package is in no index. A PyPI package URL could name a package of another project.
     if "pkg:generic/python-tickfleet@" not in held["tickfleet"]["purl"]:
         complaints.append(f"the package tickfleet is listed as {held['tickfleet']['purl']}")
     return len(pinned), listing, complaints

@@ -1,5 +1,5 @@
-"""Checks the Redis settings of pods: the authorities of its certificate, a user for each part, and no trace of a
-password."""
+"""Checks the Redis settings of pods: they have the authorities of Redis' certificate and a user for each part, and
+contain no password."""
 
 from toolbox import HERE_CHART
 
@@ -29,7 +29,7 @@ def annotation(toolbox, url):
 
 
 def without_a_common_one(toolbox):
-    """Returns complaints about a release in which every part has its own Secret, and the fleet as a whole has none."""
+    """Returns complaints about a release in which each part has its own Secret, and none is shared."""
     own = {part: f"redis-{part}" for part in PARTS}
     values = ",".join(f"{part}.redisSecret.name={secret}" for part, secret in own.items())
     found = pods(toolbox, f"{values},redis.tlsCA.configMap=ca,networkPolicy.enabled=true")

@@ -1,5 +1,5 @@
-"""Values that the chart must reject, each with a text that the error message must contain. `--no-redis` leaves out
-the Redis that all others get."""
+"""Values that the chart must reject, each with a text that the error message must contain. All get a Redis, except
+those with `--no-redis`."""
 
 # The start of a valid tool host.
 HOST = '"name":"shop","image":"shop:1","modules":["shop"]'

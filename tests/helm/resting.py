@@ -1,5 +1,5 @@
-"""Checks when the alert about a fleet without workers fires, with Prometheus' own evaluator: promtool test rules,
-over the rules as the chart renders them."""
+"""Checks when the alert about a fleet without workers fires. `promtool test rules` evaluates the rules that the chart
+renders."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import tempfile
 from toolbox import HERE_CHART
 
 ALERT = "TickfleetNoWorker"
-# Fleets that KEDA can scale to zero workers, with the values that are added to ci/keda-values.yaml. `ALWAYS_ON` has
+# Fleets that KEDA can scale to zero workers, and the values that are added to ci/keda-values.yaml. `ALWAYS_ON` lists
 # fleets that always have a worker.
 RESTING = {
     "keda": [],
@@ -22,8 +22,8 @@ ALWAYS_ON = {
     "no autoscaling": ["--set", "worker.autoscaling.kind=off,worker.autoscaling.minReplicas=0"],
     "nobody started": ["--set", "worker.autoscaling.kind=off,worker.replicas=0"],
 }
-# The work of a fleet over ten minutes: slices that are ready, that are running, and that lost their worker. The flag is
-# for a fleet that can scale to zero: true if it is a fault at the end that the fleet has no worker.
+# A fleet's work over ten minutes: slices that are ready, slices that run, and slices that lost their worker. The flag
+# applies to a fleet that can scale to zero. It is true if the missing worker is a fault at the end.
 COMES = ("0x5 1x5", "0x10", "0x10")
 CASES = {
     "nothing": (("0x10", "0x10", "0x10"), False),
@@ -48,8 +48,7 @@ def series(namespace, backlog):
 
 
 def tests(rests):
-    """Yields a test for each case, at two times. In the sixth minute, work that has just arrived is not a fault
-    yet."""
+    """Yields a test for each case, at two times. In the sixth minute, work that has just arrived is not yet a fault."""
     for name, (backlog, fault) in CASES.items():
         for minute in (6, 10):
             fires = fault and (minute == 10 or backlog is not COMES) or not rests
@@ -87,8 +86,8 @@ def rendered(toolbox, values):
 
 
 def check(toolbox):
-    """Returns the number of fleets, and complaints. Fleets that are allowed to have no worker must not page. Other
-    fleets without workers must page."""
+    """Returns the number of fleets, and complaints. If a fleet may have no worker, the alert must not page. For other
+    fleets without workers, it must page."""
     import yaml
 
     complaints = []

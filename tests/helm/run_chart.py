@@ -1,11 +1,11 @@
-"""Runs the rendered chart on this machine, as a kubelet would: each container's command with its environment and its
-mounted configuration, against a private Redis, checked by its probes, ended by SIGTERM.
+"""Runs the rendered chart on this machine, as a kubelet would. Each container's command gets its environment and its
+mounted configuration, and uses a private Redis. Its probes check it, and SIGTERM ends it.
 
     python3 run_chart.py CACHE BINARY
 
-CACHE is a folder for Helm (see toolbox.py), BINARY the program of the image. Two things differ from a pod: the address
-of the probes is a free port of 127.0.0.1, and the folder of the configuration is a temporary one. If something is
-wrong, exits with 1 and the reason.
+CACHE is a folder for Helm (see toolbox.py). BINARY is the program of the image. Two things differ from a pod: the
+probes use a free port of 127.0.0.1, and the configuration is in a temporary folder. If something is wrong, exits with 1
+and the reason.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ import urllib.request
 
 from toolbox import HERE_CHART, Missing, Toolbox
 
-# The longest time that a check waits, in seconds. A busy machine is slow.
+# Maximum wait of a check (s). A busy machine is slow.
 PATIENCE_S = 60
-# Shapes (files of values) whose commands are run. The other shapes differ only in ways that need a cluster.
+# The commands of these shapes (files of values) are run. Other shapes differ only in ways that need a cluster.
 SHAPES = ("trial", "pools", "own-config", "gateway", "exporter")
 # Settings that the active configuration must have.
 IN_FORCE = {
@@ -50,7 +50,7 @@ def wait_for(what, condition, process=None):
             return found
         if process is not None and process.poll() is not None:
             raise Wrong(f"{what}: the process ended with {process.returncode}")
-        # A probe or a starting server can only be polled.
+        # Probes and starting servers give no signal, so this polls.
         time.sleep(0.05)
     raise Wrong(f"not within {PATIENCE_S} s: {what}")
 
@@ -73,7 +73,7 @@ def asked(port, path):
 
 
 class Redis:
-    """A private Redis with the chart's configuration. Without one, it has the settings of managed-redis.md."""
+    """A private Redis with the chart's configuration. If the chart has none, uses the settings of managed-redis.md."""
 
     def __init__(self, folder, configuration=None):
         self.port = free_port()
@@ -112,7 +112,7 @@ def held(volume, configmaps):
 
 
 def mount(files, folder):
-    """Writes a volume as a kubelet does: files and folders are behind two links, so that all change at once."""
+    """Writes a volume as a kubelet does. Two links lead to the files and folders, so that all change at once."""
     version = os.path.join(folder, "..2026_11_22_00_00_00.1")
     for path, text in files.items():
         place = os.path.join(version, path)
@@ -186,7 +186,7 @@ class Pod:
     def value(self, entry):
         """Returns a variable's value. `environment` already has the values of secrets, under the variable's name."""
         if "value" in entry:
-            # $(NAME) is a variable that was defined before.
+            # $(NAME) stands for a variable that was defined earlier.
             return re.sub(r"\$\((\w+)\)", lambda match: self.environment[match[1]], entry["value"])
         return self.environment[entry["name"]]
 

@@ -1,4 +1,4 @@
-"""Checks which agents and permissions are active: those of the values, and the sample business only on request."""
+"""Checks that the agents and permissions of the values are active. The sample business is active only on request."""
 
 from toolbox import HERE_CHART
 

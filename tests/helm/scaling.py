@@ -1,4 +1,4 @@
-"""Checks the metrics by which workers are scaled, with Prometheus' own evaluator: promtool test rules."""
+"""Checks the metrics by which workers are scaled. `promtool test rules` evaluates the queries."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ import tempfile
 
 from install_doc import snippet
 
-# Two schedulers of one fleet, which both export the whole backlog, and a fleet in another namespace.
+# Two schedulers of one fleet, which both export the whole backlog. Another fleet is in another namespace.
 OURS = [("agents", "fleet-tickfleet-scheduler", instance) for instance in ("a", "b")]
 THEIRS = [("others", "fleet-tickfleet-scheduler", "c")]
 BACKLOG = {"inbound": 50, "ready": 30, "running": 12, "suspect": 5, "parked_capped": 100_000, "delayed": 7_000, "dead": 9}
@@ -33,14 +33,14 @@ def queries(shapes):
     metric = next(manifest for manifest in shapes["hpa"] if manifest["kind"] == "HorizontalPodAutoscaler")
     selector = metric["spec"]["metrics"][0]["external"]["metric"]["selector"]["matchLabels"]
     query = re.search(r"metricsQuery: '(.+)'", snippet("prometheus-adapter.yaml"))[1]
-    # As prometheus-adapter fills it in: the namespace of the autoscaler, then its selector.
+    # prometheus-adapter inserts the autoscaler's namespace and then its selector.
     matchers = ",".join(f'{name}="{value}"' for name, value in {"namespace": "agents", **selector}.items())
     yield query.replace("<<.Series>>", "tickfleet_backlog").replace("<<.LabelMatchers>>", matchers)
 
 
 def check(shapes):
-    """Returns complaints about queries that count work twice, or another fleet's work, or work that no worker could
-    take, or that return 0 if there is no data."""
+    """Returns complaints about queries. A query must not count work twice, and must not count another fleet's work or
+    work that no worker could take. If there is no data, it must not return 0."""
     import yaml
 
     found = list(queries(shapes))

@@ -11,12 +11,12 @@ import tempfile
 import manifests as rules
 from toolbox import HERE_CHART
 
-# The package whose module tickfleet.host the containers run.
+# The package with the module tickfleet.host, which the containers run.
 PACKAGE = os.path.normpath(os.path.join(HERE_CHART, "../../python/src"))
 FOLDER = "/run/tickfleet"
 VOLUME = "tool-hosts"
 SHAPE = "tool-hosts"
-# The hosts that the shape's values define: for each pod, the command of each host.
+# The hosts in the values of the shape: by pod, the command of each host.
 LISTEN = ["python", "-m", "tickfleet.host", "--listen"]
 SHOP = [*LISTEN, f"{FOLDER}/shop.sock", "--concurrency", "8", "--processes-max", "4", "shop.tools", "shop.orders"]
 REPORTS = [*LISTEN, f"{FOLDER}/reports.sock", "--concurrency"]
@@ -31,9 +31,9 @@ COMMANDS = {
         "tool-host-reports": [*REPORTS, "8", "--processes-max", "6", "reports"],
     },
 }
-# The longest wait for an event.
+# Maximum wait for an event (s).
 PATIENCE_S = 30
-# How long the check watches a command that must not end yet.
+# How long a command is watched that must not end yet (s).
 STAYS_S = 1
 
 
@@ -46,7 +46,8 @@ def volumes(spec):
 
 
 def asked_for(name, spec):
-    """Returns complaints about one pod of the shape: it has the hosts of the values, and its worker reaches them."""
+    """Returns complaints about one pod of the shape. The pod must have the hosts of the values, and its worker must
+    reach these hosts."""
     worker, *hosts = spec["containers"]
     complaints = []
     commands = {host["name"]: host["command"] for host in hosts}
@@ -76,7 +77,7 @@ def asked_for(name, spec):
 
 
 def elsewhere(shape, name, spec):
-    """Returns complaints about a pod that should have no hosts: it must not have their folder."""
+    """Returns complaints about a pod without hosts, which must not have the hosts' folder."""
     traced = VOLUME in volumes(spec) or any(FOLDER in mounts(container) for container in spec["containers"])
     return [f"{shape}: {name} has a folder for sockets of tool hosts"] if traced else []
 
@@ -97,7 +98,7 @@ def ends(process, within_s=PATIENCE_S):
 
 
 def at_work(host, libraries):
-    """Runs the container's host as a kubelet would, and returns complaints: its probe checks it, and it receives
+    """Runs the container's host as a kubelet would, and returns complaints. The probe checks the host, which receives
     SIGTERM while its worker is connected."""
     complaints = []
     with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +132,7 @@ def at_work(host, libraries):
                 if b'"failed"' in greeting or not greeting:
                     complaints.append(f"the interpreter says {greeting!r}")
                 process.send_signal(signal.SIGTERM)
-                # The host must run as long as its worker is connected. The test can only watch it for a while.
+                # The host must run as long as its worker is connected. The test can watch this only for a while.
                 if ends(process, STAYS_S) is not None:
                     complaints.append("a host ends while its worker is connected")
             if ends(process) != 0:

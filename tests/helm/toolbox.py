@@ -51,7 +51,7 @@ LIBRARIES = (
     "attrs==26.1.0",
     "typing_extensions==4.15.0",
     "PyYAML==6.0.3",
-    # Dependencies of this repository's package tickfleet, for running a tool host as the chart does.
+    # The dependencies of this repository's package tickfleet. With them, a tool host runs as in the chart.
     "pydantic==2.12.5",
     "pydantic-core==2.41.5",
     "annotated-types==0.8.0",
@@ -103,8 +103,8 @@ class Toolbox:
             os.replace(binary, self.helm_binary)
 
     def helm(self, *arguments, folder=None):
-        """Runs Helm, in `folder` if one is given; returns the completed process. Helm uses no cluster and no
-        settings of this machine's user."""
+        """Runs Helm, in `folder` if set. Returns the completed process. Helm uses no cluster and no settings of this
+        machine's user."""
         home = os.path.join(self.cache, "helm-home")
         environment = {"PATH": os.environ["PATH"], "HOME": home, "KUBECONFIG": os.path.join(home, "none")}
         return subprocess.run(

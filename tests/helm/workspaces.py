@@ -2,7 +2,7 @@
 
 import manifests as rules
 
-# The volume of each shape of values that requests one.
+# The volume in each shape of values that requests a volume.
 VOLUMES = {
     "locked-down": {"persistentVolumeClaim": {"claimName": "fleet-workspaces"}},
     "own-config": {"emptyDir": {"sizeLimit": "2Gi"}},
@@ -11,8 +11,8 @@ SETTING = "TICKFLEET_WORKER_WORKSPACES"
 
 
 def check(rendered):
-    """Returns the number of checked pods, and complaints: workers with a volume in the values have it, mounted above
-    their workspace folder, and all other pods have neither."""
+    """Returns the number of checked pods, and complaints. If the values have a volume for a worker, it must be mounted
+    above the worker's workspace folder. Other pods must have neither."""
     count, complaints = 0, []
     for shape, found in rendered.items():
         for _, _, spec in rules.pod_templates(found):

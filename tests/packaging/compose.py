@@ -3,7 +3,8 @@
     python3 compose.py CACHE
 
 CACHE is a folder for the Python libraries (see ../helm/toolbox.py). If this machine has `docker compose` or
-`docker-compose`, that also reads the file; this needs no engine. If something is wrong, exits with 1 and a message.
+`docker-compose`, this command also reads the file, which needs no engine. If something is wrong, exits with 1 and a
+message.
 """
 
 import copy
@@ -40,7 +41,7 @@ def seconds(text):
 
 
 def images(compose):
-    """Checks that images are pinned: the fleet to the workspace's version, Redis to the image of the chart's trial."""
+    """The fleet's image must be pinned to the workspace's version, and Redis to the image in the chart's trial."""
     version = re.search(r'^\[workspace\.package\]\nversion = "(.+)"$', read("Cargo.toml"), re.MULTILINE)[1]
     trial = loaded("helm/tickfleet/values.yaml")["trialRedis"]["image"]
     known = dict.fromkeys(FLEET, f"tickfleet:{version}") | dict.fromkeys(("redis", "keys"), f"{trial['repository']}:{trial['tag']}")
@@ -199,7 +200,7 @@ def spoilt(compose):
 
 
 def read_by_docker():
-    """Returns this machine's Compose command and its complaints about the file, or None if it has no Compose."""
+    """Returns this machine's Compose command, and the command's complaints about the file. None without Compose."""
     for command in (["docker", "compose"], ["docker-compose"]):
         if not shutil.which(command[0]):
             continue

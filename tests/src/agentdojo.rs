@@ -1,5 +1,5 @@
-//! AgentDojo's tools and tasks. A task is a request of a user, or an instruction that an attacker injects into text
-//! that the model reads.
+//! AgentDojo's tools and tasks. A task is a user's request, or an instruction that an attacker injects into text that
+//! the model reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,6 @@ use tickfleet_tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOut
 
 use crate::fetched::FetchedData;
 
-/// The data that `tests/data/agentdojo.py` fetches.
 pub const DATA: FetchedData = FetchedData {
     script: "agentdojo.py",
     folder: "agentdojo-0.1.35",
@@ -26,7 +25,7 @@ pub const DATA: FetchedData = FetchedData {
     skip_variable: "TICKFLEET_SKIP_AGENTDOJO",
 };
 
-/// A tool of one suite. Tools with the same name in two suites are different tools.
+/// Tools with the same name in two suites are different tools.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Tool {
     /// `banking`, `slack`, `travel` or `workspace`.
@@ -36,47 +35,41 @@ pub struct Tool {
     input_schema: Value,
 }
 
-/// One call that a task needs.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Call {
-    /// The tool's name in its suite.
     pub tool: String,
-    /// The call's arguments.
     pub arguments: Value,
 }
 
-/// A user's request, or an attacker's goal.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Task {
-    /// The suite.
     pub suite: String,
-    /// The task's ID in the suite (`user_task_3`).
+    /// Unique in the suite (`user_task_3`).
     pub task: String,
     kind: String,
-    /// The calls that carry out the task; empty if an attacker's goal is only a text.
+    /// The calls that carry out the task. Empty if an attacker's goal is only a text.
     pub calls: Vec<Call>,
 }
 
 impl Task {
-    /// Whether this is a user's request.
+    /// False for an attacker's goal.
     #[must_use]
     pub fn is_legitimate(&self) -> bool {
         self.kind == "user"
     }
 
-    /// The agent that is granted exactly the tools of this task.
+    /// An agent that is granted exactly the tools of this task.
     #[must_use]
     pub fn agent(&self) -> String {
         format!("{}.{}", self.suite, self.task)
     }
 
-    /// The fleet's names of the tools that this task needs.
+    /// The tools that this task needs, by their names in the fleet.
     #[must_use]
     pub fn needs(&self) -> BTreeSet<String> {
         self.calls.iter().map(|call| fleet_name(&self.suite, &call.tool)).collect()
     }
 
-    /// The task's calls in the format of a turn.
     #[must_use]
     pub fn turn_calls(&self) -> Vec<Value> {
         let call =
@@ -85,12 +78,9 @@ impl Task {
     }
 }
 
-/// The whole data.
 #[derive(Debug)]
 pub struct AgentDojo {
-    /// All tools.
     pub tools: Vec<Tool>,
-    /// All tasks, of users and of attackers.
     pub tasks: Vec<Task>,
 }
 
@@ -113,7 +103,7 @@ fn fleet_name(suite: &str, tool: &str) -> String {
 }
 
 impl AgentDojo {
-    /// Returns which agents are granted each tool, by the fleet's name of the tool.
+    /// Maps the fleet's name of each tool to the agents that are granted the tool.
     #[must_use]
     pub fn grants(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut grants: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -125,7 +115,7 @@ impl AgentDojo {
         grants
     }
 
-    /// All tools, as tools of a fleet. Each tool returns its arguments.
+    /// All tools as tools of a fleet. Each tool returns its arguments.
     ///
     /// # Errors
     /// If the fleet rejects a schema.
@@ -159,7 +149,6 @@ impl AgentDojo {
     }
 }
 
-/// A tool handler that returns the arguments.
 struct ArgumentEcho;
 
 #[async_trait]

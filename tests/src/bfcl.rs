@@ -1,5 +1,5 @@
-//! The Berkeley Function Calling Leaderboard as tools, turns and conversations: thousands of third-party schemas and
-//! calls.
+//! The Berkeley Function Calling Leaderboard as tools, turns and conversations. It has thousands of schemas and calls
+//! that were written by third parties.
 //!
 //! `tests/data/bfcl.py` fetches and converts the data. This module loads the result and checks every call against its
 //! tool's schema. `bfcl/invalid_calls.txt` lists the expected calls that do not fit their schemas.
@@ -17,13 +17,11 @@ use serde_json::Value;
 
 use crate::fetched::FetchedData;
 
-/// The file of tools in the data folder.
 pub const TOOLS_FILE: &str = "tools.jsonl";
 
 /// Categories whose arguments are source text of another language (`new Point(1, 2)`), not JSON values.
 const SOURCE_TEXT: [&str; 2] = ["simple_java", "simple_javascript"];
 
-/// One function document as a tool.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Tool {
     /// Unique over the whole data, at most 64 bytes of `A-Z a-z 0-9 _ . -`.
@@ -32,39 +30,34 @@ pub struct Tool {
     /// The name in the leaderboard. If several documents have the same name, [`Self::name`] ends in a digest.
     #[serde(rename = "name")]
     pub original: String,
-    /// The description for models.
     pub description: String,
     /// JSON Schema of the arguments, an object schema.
     #[serde(rename = "input_schema")]
     pub schema: Value,
 }
 
-/// One turn: the calls of one model response, at least one.
 #[derive(Debug, Clone)]
 pub struct Turn {
     /// The leaderboard's ID of the entry, the same for all turns of a conversation.
     pub entry: String,
     /// The file of the entry (`live_multiple`).
     pub category: String,
-    /// The calls in order: [`Tool::name`] and arguments.
+    /// In order: [`Tool::name`] and arguments.
     pub calls: Vec<(String, Value)>,
-    /// For each call of [`Self::calls`], whether its arguments fit the tool's schema.
+    /// One flag per call: whether its arguments fit the tool's schema.
     pub valid: Vec<bool>,
 }
 
-/// The keyword of the schema that a call violates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Keyword {
     /// A value of the wrong type, even if the value then also violates an `enum`.
     Type,
     /// A value of the right type that is not in the `enum`.
     Enum,
-    /// A missing argument.
     Required,
 }
 
 impl Keyword {
-    /// The keyword in JSON Schema.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -75,16 +68,14 @@ impl Keyword {
     }
 }
 
-/// Why a call does not fit its schema: the first of its errors in the order of [`Keyword`].
+/// Why a call does not fit its schema. Of several errors, the first in the order of [`Keyword`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// The violated keyword.
     pub keyword: Keyword,
     /// JSON pointer to the invalid value or the missing argument.
     pub at: String,
 }
 
-/// The whole data.
 #[derive(Debug)]
 pub struct Bfcl {
     tools: Vec<Tool>,
@@ -96,48 +87,44 @@ pub struct Bfcl {
 }
 
 impl Bfcl {
-    /// All tools, ordered by name. They come from single-turn entries, from the classes that conversations use, and
-    /// from entries without an expected call.
+    /// Ordered by name. Tools come from single-turn entries, from the classes of conversations, and from entries
+    /// without an expected call.
     #[must_use]
     pub fn tools(&self) -> &[Tool] {
         &self.tools
     }
 
-    /// Returns the tool with this unique name.
     #[must_use]
     pub fn tool(&self, name: &str) -> Option<&Tool> {
         self.by_name.get(name).and_then(|&at| self.tools.get(at))
     }
 
-    /// Names of the tools that each single-turn entry offers its model, by entry ID; includes entries without an
-    /// expected call.
+    /// The tools that each single-turn entry offers its model, by entry ID. Includes entries without an expected call.
     #[must_use]
     pub fn offered(&self) -> &BTreeMap<String, Vec<String>> {
         &self.offered
     }
 
-    /// The single-turn entries with expected calls, one turn each. The turns of [`Self::source_text_turns`] are
-    /// excluded.
+    /// The single-turn entries with expected calls, one turn each, except the turns of [`Self::source_text_turns`].
     #[must_use]
     pub fn single_turns(&self) -> Vec<Turn> {
         self.single.clone()
     }
 
-    /// The Java and JavaScript entries. Some arguments are source text, such as the name of a variable, and do not fit
-    /// a schema that requires a list or an object.
+    /// The Java and JavaScript entries. Some of their arguments are source text, such as the name of a variable. Such
+    /// text does not fit a schema that requires a list or an object.
     #[must_use]
     pub fn source_text_turns(&self) -> Vec<Turn> {
         self.source_text.clone()
     }
 
-    /// The multi-turn entries, each with the turns of one conversation in order. Turns without an expected call are
-    /// left out.
+    /// The multi-turn entries. Each conversation has its turns in order, without turns that expect no call.
     #[must_use]
     pub fn conversations(&self) -> Vec<Vec<Turn>> {
         self.conversations.clone()
     }
 
-    /// Checks a call. Returns `None` if the arguments fit the tool's schema.
+    /// Returns `None` if the arguments fit the tool's schema.
     ///
     /// # Errors
     /// If the tool does not exist, its schema does not compile, or the arguments violate a keyword that [`Keyword`]
@@ -169,7 +156,6 @@ struct MultiRow {
     turns: Vec<Vec<CallRow>>,
 }
 
-/// The data that `tests/data/bfcl.py` fetches and converts.
 const DATA: FetchedData = FetchedData {
     script: "bfcl.py",
     folder: "bfcl-2026.3.23",
@@ -185,7 +171,7 @@ pub fn load_unless_skipped() -> Result<Option<Bfcl>> {
     DATA.unless_skipped()?.map(|dir| load(&dir)).transpose()
 }
 
-/// Loads the tools that the converter wrote to `dir`, ordered by name, without any calls.
+/// Loads only the tools that the converter wrote to `dir`, ordered by name.
 ///
 /// # Errors
 /// If the file is missing or malformed.
@@ -237,7 +223,6 @@ fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
         .collect()
 }
 
-/// Compiles each schema once.
 #[derive(Default)]
 struct CallValidator {
     compiled: HashMap<String, Validator>,

@@ -1,4 +1,4 @@
-//! Sends the leaderboard's turns through a fleet: the messages, their order, and the expected replies.
+//! Sends the leaderboard's turns through a fleet. Knows the messages, their order, and the expected replies.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,20 +8,18 @@ use tickfleet_protocol::NameMap;
 
 use crate::bfcl::{Bfcl, Keyword, Problem, Tool, Turn};
 
-/// The number of agents that share the turns.
 pub const AGENTS: usize = 100;
 
-/// Returns the names of the agents.
 pub fn agents() -> Vec<String> {
     (0..AGENTS).map(|n| format!("agent-{n}")).collect()
 }
 
-/// The position of a turn: its conversation, and its index in the conversation.
+/// A conversation, and the turn's index in the conversation.
 type TurnPosition = (usize, usize);
 
-/// All turns of the leaderboard. A single-turn entry is a conversation of one turn. The next turn of a conversation is
-/// sent when the reply to the previous turn has arrived. Every second conversation uses OpenAI's dialect, in which some
-/// tool names must be mangled.
+/// All turns of the leaderboard. A single-turn entry is a conversation of one turn. Each further turn of a conversation
+/// is sent after the reply to the previous turn. Every second conversation uses OpenAI's dialect, in which some tool
+/// names must be mangled.
 pub struct Course {
     conversations: Vec<Vec<Turn>>,
     names: NameMap,
@@ -31,7 +29,7 @@ pub struct Course {
 }
 
 impl Course {
-    /// Creates a course of every `step`th conversation (1: all), with no turn sent yet.
+    /// A course of every `step`th conversation (1 means all). No turn is sent yet.
     pub fn new(data: &Bfcl, step: usize) -> Self {
         let single = data.single_turns().into_iter().chain(data.source_text_turns()).map(|turn| vec![turn]);
         let mut conversations: Vec<Vec<Turn>> = data.conversations().into_iter().filter(|c| !c.is_empty()).collect();
@@ -47,29 +45,25 @@ impl Course {
         }
     }
 
-    /// Returns the tools that the conversations call.
     pub fn tools<'a>(&self, data: &'a Bfcl) -> Vec<&'a Tool> {
         let calls = self.conversations.iter().flatten().flat_map(|turn| &turn.calls);
         let names: BTreeSet<&String> = calls.map(|(tool, _)| tool).collect();
         names.into_iter().map(|name| data.tool(name).unwrap()).collect()
     }
 
-    /// Returns the number of conversations.
     pub fn conversations(&self) -> usize {
         self.conversations.len()
     }
 
-    /// Returns the number of turns.
     pub fn turns(&self) -> usize {
         self.conversations.iter().map(Vec::len).sum()
     }
 
-    /// Returns the number of turns with a reply.
     pub fn answered(&self) -> usize {
         self.answered.len()
     }
 
-    /// Returns IDs of turns that were sent and have no reply, in order.
+    /// In order: IDs of turns that were sent and have no reply.
     pub fn missing(&self) -> Vec<&str> {
         let mut ids: Vec<&str> =
             self.sent.keys().filter(|id| !self.answered.contains_key(*id)).map(String::as_str).collect();
@@ -77,17 +71,17 @@ impl Course {
         ids
     }
 
-    /// Starts up to `count` more conversations, and returns the messages to send.
+    /// Starts up to `count` more conversations. Returns the messages to send.
     pub fn begin(&mut self, count: usize) -> Vec<Value> {
         let from = self.begun;
         self.begun = (from + count).min(self.conversations.len());
         (from..self.begun).map(|conversation| self.send((conversation, 0))).collect()
     }
 
-    /// Records a reply, and returns the conversation's next message, if there is one.
+    /// Records a reply. Returns the next message of the conversation, if there is one.
     ///
     /// # Panics
-    /// If the turn was never sent, or already has its reply.
+    /// If the turn was never sent, or if it already has a reply.
     pub fn take(&mut self, reply: Value) -> Option<Value> {
         let id = reply["turn_id"].as_str().unwrap_or_else(|| panic!("a reply without a turn: {reply}")).to_owned();
         let (conversation, turn) = *self.sent.get(&id).unwrap_or_else(|| panic!("nobody sent the turn {id}"));
@@ -104,7 +98,6 @@ impl Course {
         message
     }
 
-    /// Returns the message of the turn with this ID, as it was sent.
     pub fn sent(&self, id: &str) -> Value {
         self.message(self.sent[id])
     }
@@ -130,8 +123,6 @@ impl Course {
         message
     }
 
-    /// Returns every turn with its results.
-    ///
     /// # Panics
     /// If a turn has no reply, or a reply does not have one result for each call of its turn, in order.
     pub fn results(&self) -> Vec<(&str, &Turn, &Vec<Value>)> {
@@ -153,7 +144,6 @@ impl Course {
     }
 }
 
-/// Counts the results of each outcome.
 pub fn outcomes<'a>(results: impl IntoIterator<Item = &'a Value>) -> BTreeMap<&'a str, usize> {
     let mut counts = BTreeMap::new();
     for result in results {
@@ -162,7 +152,7 @@ pub fn outcomes<'a>(results: impl IntoIterator<Item = &'a Value>) -> BTreeMap<&'
     counts
 }
 
-/// Whether an `invalid_arguments` result names `problem`.
+/// True if an `invalid_arguments` result names `problem`.
 pub fn names_problem(result: &Value, problem: &Problem) -> bool {
     let path = dotted(&problem.at);
     let expected = match problem.keyword {
@@ -174,7 +164,7 @@ pub fn names_problem(result: &Value, problem: &Problem) -> bool {
     problems.into_iter().flatten().any(|p| p["message"].as_str().is_some_and(|m| m.starts_with(&expected)))
 }
 
-/// Converts a JSON pointer to the path that the product shows to models: `/a/0/b` is `a[0].b`.
+/// Models see paths, not JSON pointers: `/a/0/b` becomes `a[0].b`.
 fn dotted(pointer: &str) -> String {
     let mut path = String::new();
     for part in pointer.split('/').skip(1) {

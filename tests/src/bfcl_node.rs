@@ -1,4 +1,4 @@
-//! The shared settings of the chaos run's processes, and the handle with which the test controls a process.
+//! Settings that the chaos run's processes share, and the handle with which the test controls a process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::process::{Child, Command, Stdio};
@@ -16,10 +16,10 @@ use crate::bfcl_course::agents;
 use crate::bfcl_tools::{ToolBehavior, entered_in_ledger, registered};
 use crate::fleet::Plan;
 
-/// The environment variable with the log level of the processes. They log to the test's standard error.
+/// Sets the log level of the processes. They log to the test's standard error.
 pub const LOG_VARIABLE: &str = "TICKFLEET_CHAOS_LOG";
 
-/// The plan of every process: short leases, so that recovery is quick, and each tool with its own behavior.
+/// The plan of every process. Leases are short, so that recovery is quick. Each tool has its own behavior.
 pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
     let (once, others): (Vec<_>, Vec<_>) =
         tools.iter().partition(|tool| ToolBehavior::of(&tool.name) == ToolBehavior::Once);
@@ -36,7 +36,7 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
         store: StoreOptions {
             lease_ms: 1_500,
             ending_lease_ms: 1_500,
-            // Kills are random, so the same harmless slice is sometimes hit several times.
+            // Kills are random, so the same harmless slice may be hit several times.
             crashes_max: 8,
             ..StoreOptions::default()
         },
@@ -50,12 +50,9 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
     }
 }
 
-/// The role of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Runs one scheduler.
     Scheduler,
-    /// Runs one worker.
     Worker,
 }
 
@@ -68,17 +65,14 @@ impl Role {
     }
 }
 
-/// The addresses and paths that the processes get.
 pub struct NodeAddresses {
-    /// The URL of the Redis server.
     pub redis: String,
-    /// Host and port of the ledger.
+    /// Host and port.
     pub ledger: String,
-    /// The folder of the leaderboard's data.
     pub data: String,
 }
 
-/// A process that the test kills and restarts. Dropping the handle kills the process.
+/// The test kills and restarts the process. Dropping the handle kills the process.
 pub struct Node {
     role: Role,
     arguments: [String; 5],
@@ -87,7 +81,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts `binary`, the program `fleet_node` of this crate.
+    /// `binary` is the program `fleet_node` of this crate.
     pub fn start(binary: &str, role: Role, number: usize, surroundings: &NodeAddresses) -> Self {
         let NodeAddresses { redis, ledger, data } = surroundings;
         let name = format!("{}-{number}", role.as_str());
@@ -96,15 +90,14 @@ impl Node {
         Self { role, arguments, binary: binary.to_owned(), child }
     }
 
-    /// The role of the process.
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// Kills the process with SIGKILL, and starts another one in its place.
+    /// Uses SIGKILL.
     ///
     /// # Panics
-    /// If the process had already ended, because only a signal is allowed to end a scheduler or a worker.
+    /// If the process had already ended. Only a signal may end a scheduler or a worker.
     pub fn kill_and_restart(&mut self) {
         let ended = self.child.try_wait().unwrap();
         assert!(ended.is_none(), "a {} ended by itself: {ended:?}", self.role.as_str());
@@ -112,17 +105,16 @@ impl Node {
         self.child = spawn(&self.binary, &self.arguments);
     }
 
-    /// Pauses the process with SIGSTOP. The process does not notice the pause, as on an overloaded machine.
+    /// Uses SIGSTOP. The process does not notice the pause, as on an overloaded machine.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Ends a [`Self::pause`].
     pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Kills the process with SIGKILL, without starting another one.
+    /// Uses SIGKILL.
     pub fn end(mut self) {
         self.kill();
     }

@@ -1,5 +1,4 @@
-//! The leaderboard's tools on a fleet. Each tool returns its arguments. Some tools are slow, fail once, or have an
-//! effect.
+//! The leaderboard's tools on a fleet. Each tool returns its arguments. Some are slow, fail once, or have an effect.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -14,24 +13,22 @@ use tickfleet_tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOut
 
 use crate::bfcl::Tool;
 
-/// How a tool behaves in the chaos run. It depends only on the tool's name, so that every process agrees.
+/// How a tool behaves in the chaos run. This depends only on the tool's name, so that all processes agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ToolBehavior {
     /// A read that returns at once.
     Prompt,
-    /// A read that takes this many milliseconds, so that a kill can hit the call while it runs.
+    /// A read that takes this number of milliseconds, so that a kill can hit the running call.
     Slow(u64),
-    /// An idempotent tool. The first attempt fails with a transient error, so that a kill can hit the call while it is
-    /// parked.
+    /// An idempotent tool whose first attempt fails with a transient error, so that a kill can hit the parked call.
     Flaky,
-    /// A tool with an effect that must not happen twice: one request to the ledger.
+    /// A tool whose effect, one request to the ledger, must not happen twice.
     Once,
 }
 
 impl ToolBehavior {
-    /// Returns the behavior of the tool with this name.
     pub fn of(name: &str) -> Self {
-        // FNV-1a; any stable hash would do.
+        // FNV-1a. Any stable hash would do.
         let hash =
             name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         match hash >> 32 & 7 {
@@ -42,7 +39,6 @@ impl ToolBehavior {
         }
     }
 
-    /// The effect of the tool.
     pub const fn effect(self) -> Effect {
         match self {
             Self::Prompt | Self::Slow(_) => Effect::Read,
@@ -68,7 +64,6 @@ impl Handler for ToolBehavior {
     }
 }
 
-/// Registers the tool with its own schema and this behavior.
 pub fn registered(tool: &Tool, manner: ToolBehavior) -> RegisteredTool {
     let spec = ToolSpec {
         id: format!("tool_{}", tool.name),
@@ -94,7 +89,7 @@ pub fn registered(tool: &Tool, manner: ToolBehavior) -> RegisteredTool {
     RegisteredTool::new(spec, Arc::new(manner)).unwrap()
 }
 
-/// Declares the tool as an HTTP tool. Its only request adds an entry to the ledger at `address` (host and port).
+/// An HTTP tool. Each call makes one request, which adds an entry to the ledger at `address` (host and port).
 pub fn entered_in_ledger(tool: &Tool, address: &str) -> ToolDef {
     let names = tool.schema["properties"].as_object().into_iter().flat_map(|p| p.keys());
     let body: serde_json::Map<String, Value> = names.map(|n| (n.clone(), format!("{{{{{n}}}}}").into())).collect();

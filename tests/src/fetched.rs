@@ -1,5 +1,5 @@
-//! Third-party data that is fetched when a test first needs it. A script of `tests/data` writes the data to cargo's
-//! target folder. The data is never committed.
+//! Data of third parties. When a test first needs the data, a script of `tests/data` fetches it into cargo's target
+//! folder. The data is never committed.
 
 pub mod npm;
 
@@ -11,24 +11,22 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// A script of `tests/data` and the data that it fetches.
 #[derive(Debug, Clone, Copy)]
 pub struct FetchedData {
-    /// The script's file name.
     pub script: &'static str,
-    /// The folder in cargo's target folder; its name contains the version.
+    /// A folder in cargo's target folder. Its name contains the version.
     pub folder: &'static str,
-    /// The name of the data in messages (`the PyPI package x 1.0`).
+    /// Names the data in messages (`the PyPI package x 1.0`).
     pub what: &'static str,
-    /// The environment variable that, if set to `1`, lets tests with this data pass without running.
+    /// If this environment variable is `1`, tests that need the data pass without running.
     pub skip_variable: &'static str,
 }
 
 impl FetchedData {
-    /// Fetches the data if it is missing, and returns its folder. Returns `None` if the skip variable is `1`.
+    /// Fetches the data if it is missing. Returns its folder, or `None` if the skip variable is `1`.
     ///
     /// # Errors
-    /// As [`Self::ensure`].
+    /// The errors of [`Self::ensure`].
     #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
     pub fn unless_skipped(&self) -> Result<Option<PathBuf>> {
         if env::var(self.skip_variable).is_ok_and(|value| value == "1") {
@@ -48,7 +46,7 @@ impl FetchedData {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(self.script);
         let dir = target_dir().join(self.folder);
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-        // The lock ends when the file is closed, so also if this process dies.
+        // The lock ends when the file is closed, so it also ends if this process dies.
         let lock = File::create(dir.join("lock")).with_context(|| format!("locking {}", dir.display()))?;
         lock.lock().with_context(|| format!("locking {}", dir.display()))?;
         let done = match Command::new("python3").arg("-B").arg(&script).arg(&dir).output() {
@@ -66,11 +64,11 @@ impl FetchedData {
     }
 }
 
-/// Returns cargo's target folder. A relative `CARGO_TARGET_DIR` is relative to the workspace's root.
+/// A relative `CARGO_TARGET_DIR` is relative to the workspace's root.
 #[allow(clippy::disallowed_methods, reason = "cargo tells its folder this way")]
 #[must_use]
 pub fn target_dir() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    // Ignore an empty variable. Cargo rejects it, but a test can also be started without cargo.
+    // Cargo rejects an empty variable, but a test can also be started without cargo.
     root.join(env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty()).unwrap_or_else(|| "target".into()))
 }

@@ -37,60 +37,43 @@ pub mod users;
 /// Maximum wait for an expected event. On an idle machine, such events take a second or two.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The parts and settings of a fleet.
 pub struct Plan {
-    /// The number of schedulers.
     pub schedulers: usize,
-    /// The number of workers.
     pub workers: usize,
-    /// Slots of each worker.
     pub slots: usize,
-    /// The priorities that the workers serve.
     pub priorities: Priorities,
     /// Agents of tenant `acme`.
     pub agents: Vec<String>,
-    /// Caps.
     pub caps: DefaultCaps,
-    /// The waits between attempts.
     pub ladder: Ladder,
-    /// How durable the begin of a `once` call must be before the call runs.
+    /// How durable the intent record of a `once` call must be before the call runs.
     pub durable: Durability,
-    /// When an agent counts as looping.
     pub loops: Option<worker::LoopOptions>,
-    /// When the circuit breaker of a failing tool opens.
     pub breaker: Option<BreakerSettings>,
-    /// Times and bounds.
     pub store: StoreOptions,
     /// Whether the fleet has the tools of every fleet (`echo`, `sleep`, `fail`…).
     pub standard_tools: bool,
     /// Whether the fleet has the tools of the Atlas business.
     pub atlas_tools: bool,
-    /// More tools. Every agent may call every tool.
+    /// Further tools. Every agent may call every tool.
     pub tools: Vec<TypedTool>,
-    /// More tools, each with its own schema.
+    /// Further tools, each with its own schema.
     pub registered: Vec<RegisteredTool>,
-    /// Declared tools.
     pub declared: ToolsFile,
-    /// Task handlers by agent.
     pub handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// Models for agents.
     pub models: BTreeMap<String, ModelDef>,
-    /// More typed task handlers, in addition to the standard ones.
     pub task_tools: Vec<TypedTool>,
-    /// Tools that no agent may call.
     pub disabled: Vec<String>,
-    /// Environment variables of the workers.
     pub environment: Vec<(String, String)>,
-    /// How long a draining worker waits for running calls.
     pub drain: Duration,
     /// Changes the policy after all other settings are applied.
     pub policy: fn(&mut Policy),
-    /// The policy, task handlers and digest of a whole configuration. If set, it replaces all of the above.
+    /// A complete active configuration. If set, the policy and the task handlers above have no effect.
     pub active: Option<ActivePolicy>,
     /// Whether schedulers and workers are Redis users with exactly the rights of their roles.
     pub users: bool,
-    /// The permit to process a suspect. If set, all workers share it, as in one process. If `None`, each worker has its
-    /// own permit, as in separate processes.
+    /// The permit to process a suspect. If set, all workers share the permit, as if they were in one process. If
+    /// `None`, each worker has its own permit, as if each were a separate process.
     pub suspects: Option<SuspectSemaphore>,
 }
 
@@ -128,7 +111,6 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// The active policy: every agent of the plan may call every tool of the plan.
     pub fn active(&self) -> Arc<PolicyHandle> {
         if let Some(active) = &self.active {
             return Arc::new(PolicyHandle::new(active.clone()));
@@ -162,12 +144,12 @@ impl Plan {
         }))
     }
 
-    /// Opens the shard at `url`, on a separate connection.
+    /// Uses a separate connection.
     pub fn store(&self, url: &str) -> Store {
         Store::open(url, 0, Arc::new(self.store.clone())).unwrap()
     }
 
-    /// Returns a scheduler on `store` that does not run yet.
+    /// The scheduler does not run yet.
     pub fn scheduler(
         &self,
         store: Store,
@@ -190,7 +172,7 @@ impl Plan {
         scheduler::Scheduler::new(store, process, &options, ReportOptions::default(), name)
     }
 
-    /// Returns a worker on `store` with all tools of the plan. The worker does not run yet.
+    /// The worker has all tools of the plan, and does not run yet.
     pub fn worker(
         &self,
         store: Store,
@@ -243,29 +225,24 @@ impl Plan {
     }
 }
 
-/// The kinds of declared tools that workers of the command line support.
+/// The kinds of declared tools that workers of the binary support.
 fn kinds(environment: &Environment) -> ToolKinds {
     ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) }
 }
 
-/// A worker or scheduler of the fleet.
 struct FleetProcess {
     shutdown: Shutdown,
     running: JoinHandle<()>,
 }
 
-/// A running fleet.
 pub struct Fleet {
-    /// The fleet's Redis.
     pub server: RedisServer,
     /// The fleet's only shard.
     pub store: Store,
-    /// The active policy.
     pub active: Arc<PolicyHandle>,
-    /// Metrics of all parts.
     pub metrics: Arc<Metrics>,
-    /// The URL at which schedulers and workers reach Redis, if it differs from the server's own URL. `_around` has the
-    /// other servers.
+    /// The URL at which schedulers and workers reach Redis, if it differs from the server's own URL. Then `_around`
+    /// holds the servers in between.
     url: Option<String>,
     _around: OtherServers,
     plan: Arc<Plan>,
@@ -275,19 +252,19 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts a fleet on its own Redis. The environment selects the kind: one server, Sentinels or a cluster.
+    /// Starts a fleet on its own Redis. The environment decides whether Redis is one server, Sentinels or a cluster.
     pub async fn start(plan: Plan) -> Self {
         let place = FleetRedis::wanted(&plan.store.namespace).await;
         Self::start_at(place, plan).await
     }
 
-    /// Starts a fleet on this Redis.
     pub async fn start_on(server: RedisServer, plan: Plan) -> Self {
         Self::start_at(FleetRedis::of(server), plan).await
     }
 
     async fn start_at(place: FleetRedis, plan: Plan) -> Self {
-        // HTTP tools need a crypto provider. Another test of this process has possibly installed it already.
+        // HTTP tools need a crypto provider. If another test of this process has installed one already, this has no
+        // effect.
         tickfleet_outbound::install_crypto_provider();
         if plan.users {
             for server in [&place.server].into_iter().chain(&place.around.servers) {
@@ -318,18 +295,15 @@ impl Fleet {
         fleet
     }
 
-    /// Returns the URL at which a role reaches the fleet's Redis.
     pub fn url_of(&self, role: &str) -> String {
         let url = self.url.clone().unwrap_or_else(|| self.server.url());
         if self.plan.users { users::url_in(&url, role) } else { url }
     }
 
-    /// Starts one more scheduler.
     pub fn add_scheduler(&mut self) {
         self.add_scheduler_with(self.active.clone());
     }
 
-    /// Starts one more scheduler, with its own configuration.
     pub fn add_scheduler_with(&mut self, active: Arc<PolicyHandle>) {
         let store = self.plan.store(&self.url_of("scheduler"));
         let name = format!("s{}", self.schedulers.len());
@@ -340,7 +314,6 @@ impl Fleet {
         self.schedulers.push(FleetProcess { shutdown, running });
     }
 
-    /// Starts one more worker.
     pub fn add_worker(&mut self) {
         let store = self.plan.store(&self.url_of("worker"));
         let shutdown = Shutdown::default();
@@ -352,7 +325,6 @@ impl Fleet {
         self.workers.push(FleetProcess { shutdown, running });
     }
 
-    /// Whether all schedulers and workers still run.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.schedulers.iter().chain(&self.workers).all(|part| !part.running.is_finished())
@@ -365,7 +337,6 @@ impl Fleet {
         part.running.await.unwrap();
     }
 
-    /// The plan of the fleet.
     pub const fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
@@ -376,7 +347,7 @@ impl Fleet {
         command.query_async(&mut self.server.connection().await).await.unwrap()
     }
 
-    /// Waits until a worker holds a slice of normal priority, for up to [`PATIENCE`].
+    /// Waits up to [`PATIENCE`] until a worker holds a slice of normal priority.
     pub async fn leased(&self) {
         let mut connection = self.server.connection().await;
         let deadline = Instant::now() + PATIENCE;
@@ -394,7 +365,7 @@ impl Fleet {
     }
 
     /// Reads the next slice of normal priority under the name of the only worker. The worker does not receive the
-    /// slice, as if the response to its read was lost.
+    /// slice, as if the response to its read were lost.
     pub async fn read_astray(&self) {
         let mut connection = self.server.connection().await;
         let ready = self.store.keys().key("ready:normal");
@@ -414,7 +385,7 @@ impl Fleet {
         assert_ne!(found, redis::Value::Nil, "no slice within {PATIENCE:?}");
     }
 
-    /// Submits a turn of `kelly` with these calls (name, arguments) and returns its ID.
+    /// `calls` are names and arguments. Returns the turn's ID.
     pub async fn submit(&self, calls: &[(&str, Value)]) -> String {
         let calls: Vec<Value> = calls
             .iter()
@@ -434,7 +405,7 @@ impl Fleet {
         turn["turn_id"].as_str().map_or_else(|| format!("t{entry}"), str::to_owned)
     }
 
-    /// Returns the next reply of inbox `box`; waits up to [`PATIENCE`].
+    /// Waits up to [`PATIENCE`].
     pub async fn reply(&mut self) -> Value {
         if let Some(reply) = self.try_reply(PATIENCE).await {
             return reply;
@@ -442,12 +413,12 @@ impl Fleet {
         panic!("no reply within {PATIENCE:?}; Redis holds:\n{}", self.everything().await);
     }
 
-    /// Returns the next reply of inbox `box`, or `None` after `wait`.
+    /// Returns `None` after `wait`.
     pub async fn try_reply(&mut self, wait: Duration) -> Option<Value> {
         self.reply_in("acme:box", wait).await
     }
 
-    /// Returns the next reply of an inbox (`<tenant>:<inbox>`), or `None` after `wait`.
+    /// `inbox` is `<tenant>:<inbox>`. Returns `None` after `wait`.
     pub async fn reply_in(&mut self, inbox: &str, wait: Duration) -> Option<Value> {
         let reply = self.raw_reply_in(inbox, wait).await?;
         Some(serde_json::from_str(&reply).unwrap())
@@ -472,7 +443,7 @@ impl Fleet {
         Inbox::open(&self.server, self.store.keys(), name).await
     }
 
-    /// Drains all parts, and checks that no keys are leaked.
+    /// Drains all parts, and checks that no keys are left behind.
     pub async fn stop(mut self) {
         if !self.schedulers.is_empty() {
             self.until("cascades of ended turns have run", async |fleet| {
@@ -498,8 +469,8 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// Removes timers of throttle queues whose last turn was canceled or has expired. A scheduler would only remove
-    /// such a timer when it is due, at the next tick or day.
+    /// Removes the timer of each throttle queue whose last turn was canceled or has expired. A scheduler would remove
+    /// such a timer only when it is due, at the next tick or day.
     async fn forget_timers_of_empty_queues(&self) {
         let timers: Vec<String> = self.ask("ZRANGE", "timers", &["0", "-1"]).await;
         for timer in timers.iter().filter(|timer| timer.starts_with("throttle:")) {

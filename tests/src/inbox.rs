@@ -1,4 +1,4 @@
-//! Writes many messages at once to a shard, and reads many replies at once from an inbox.
+//! Writes many messages to a shard at once, and reads many replies from an inbox at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -11,12 +11,10 @@ use tickfleet_testkit::RedisServer;
 
 use crate::fleet::PATIENCE;
 
-/// Maximum replies per read.
 const REPLIES_MAX: usize = 500;
-/// Maximum messages per write.
 const MESSAGES_MAX: usize = 500;
 
-/// A reader of one inbox, on a separate connection.
+/// Uses a separate connection.
 pub struct Inbox {
     connection: MultiplexedConnection,
     key: String,
@@ -24,13 +22,13 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Opens the inbox `name` of tenant `acme`, from its beginning.
+    /// `name` is an inbox of tenant `acme`. Reads from its beginning.
     pub async fn open(server: &RedisServer, keys: &Keys, name: &str) -> Self {
         let key = keys.key(format_args!("replies:acme:{name}"));
         Self { connection: server.connection().await, key, last: "0".into() }
     }
 
-    /// Returns all available replies in order, up to `REPLIES_MAX`, or none after `wait`.
+    /// All available replies in order, up to `REPLIES_MAX`. If there are none, waits up to `wait`.
     pub async fn next(&mut self, wait: Duration) -> Vec<Value> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let mut command = redis::cmd("XREAD");
@@ -46,20 +44,20 @@ impl Inbox {
         replies
     }
 
-    /// Returns the next reply with its entry; waits up to [`PATIENCE`].
+    /// Returns the entry ID and the reply. Waits up to [`PATIENCE`].
     pub async fn next_entry(&mut self) -> (String, Value) {
         let found = self.next(PATIENCE).await;
         assert_eq!(found.len(), 1, "one reply within {PATIENCE:?}: {found:?}");
         (self.last.clone(), found.into_iter().next().unwrap())
     }
 
-    /// Returns the number of all replies ever written to the inbox, because tests never trim it.
+    /// All replies ever written to the inbox, because tests never trim it.
     pub async fn total(&mut self) -> usize {
         redis::cmd("XLEN").arg(&self.key).query_async(&mut self.connection).await.unwrap()
     }
 }
 
-/// Writes turns in order, pipelined, as a client in any language does.
+/// Writes the turns in order, in pipelines, as a client in any language does.
 pub async fn submit_all(server: &RedisServer, keys: &Keys, turns: &[Value]) {
     let mut connection = server.connection().await;
     for chunk in turns.chunks(MESSAGES_MAX) {

@@ -14,10 +14,9 @@ use tokio::time::Instant;
 
 use crate::fleet::{Fleet, PATIENCE};
 
-/// An entry of a stream: its ID and its fields.
 pub type StreamEntry = (String, BTreeMap<String, String>);
 
-/// Whether the layout page lists the key. Only the part before the key's first colon is compared.
+/// True if the layout page lists the key. Compares only the part up to the key's first colon.
 fn is_in_layout(key: &str) -> bool {
     const LAYOUT: &str = include_str!("../../docs/contribute/store-layout.md");
     let name = key.split(':').next().unwrap_or_default();
@@ -25,26 +24,24 @@ fn is_in_layout(key: &str) -> bool {
 }
 
 impl Fleet {
-    /// Runs a command on a key of the shard. Takes the command, the key's suffix, and the other arguments. The key must
-    /// be in the layout. Without this check, a test with a misspelled key would only find that the key is absent.
+    /// Runs the command `verb` on the key `suffix` of the shard. The key must be in the layout. Otherwise, a test with
+    /// a misspelled key would only find that the key is absent.
     pub async fn ask<T: FromRedisValue>(&self, verb: &str, suffix: &str, args: &[&str]) -> T {
         assert!(is_in_layout(suffix), "docs/contribute/store-layout.md has no key {suffix}");
         let command = redis::cmd(verb).arg(self.store.keys().key(suffix)).arg(args).to_owned();
-        // Use a new connection each time, because the test has possibly restarted Redis.
+        // The connection is always new, because the test may have restarted Redis.
         command.query_async(&mut self.server.connection().await).await.unwrap()
     }
 
-    /// Waits until Redis responds again after an outage.
     pub async fn until_redis_answers(&self) {
         self.until("Redis answers", async |fleet| fleet.store.now_ms().await.is_ok()).await;
     }
 
-    /// The number of calls that this agent has used today, from the counter of its daily cap.
+    /// From the counter of the agent's daily cap.
     pub async fn debited(&self, agent: &str) -> u64 {
         self.used(limits::DAY, &format!("acme:{agent}")).await.unwrap_or(0)
     }
 
-    /// Returns the used amount of a counter, if it exists.
     pub async fn used(&self, limit: &str, counter: &str) -> Option<u64> {
         let counter = CounterKey::new(limit, counter);
         match self.store.query(Query::Counter(counter)).await.unwrap() {
@@ -53,44 +50,42 @@ impl Fleet {
         }
     }
 
-    /// Returns the record of an unfinished turn or task of `acme`.
     pub async fn unfinished(&self, turn: &str) -> Option<Turn> {
         let name = TurnName::parse(&format!("acme:{turn}")).unwrap();
         self.store.record_of(&name.record()).await.unwrap().map(|stored| stored.value)
     }
 
-    /// Waits until a `once` call of this turn has begun.
     pub async fn until_begun(&self, turn: &str) {
         let has_begun = async |fleet: &Self| fleet.unfinished(turn).await.is_some_and(|turn| turn.begun.is_some());
         self.until("the call has begun", has_begun).await;
     }
 
-    /// Returns the dead letters, oldest first. Bytes that are not UTF-8 are replaced.
+    /// Oldest first. Bytes that are not UTF-8 are replaced.
     pub async fn dead(&self) -> Vec<BTreeMap<String, String>> {
         let entries: Vec<(String, BTreeMap<String, Vec<u8>>)> = self.ask("XRANGE", "dead", &["-", "+"]).await;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         entries.into_iter().map(|(_, fields)| fields.into_iter().map(|(k, v)| (k, text(v))).collect()).collect()
     }
 
-    /// Returns the audit log, oldest first.
+    /// Oldest first.
     pub async fn audits(&self) -> Vec<Value> {
         let entries: Vec<StreamEntry> = self.ask("XRANGE", "audit", &["-", "+"]).await;
         entries.iter().map(|(_, fields)| serde_json::from_str(&fields["audit"]).unwrap()).collect()
     }
 
-    /// Returns the number of entries of `ready` streams that workers hold.
+    /// The number of entries of `ready` streams that workers hold.
     pub async fn held(&self) -> u64 {
         self.store.backlog(&[], &[]).await.unwrap().running
     }
 
-    /// Returns the shard's time plus `ms`, in the format of messages.
+    /// The shard's time plus `ms`, in the format of messages.
     pub async fn in_ms(&self, ms: i64) -> String {
         let time = chrono::DateTime::from_timestamp_millis(self.store.now_ms().await.unwrap() + ms).unwrap();
         time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
     }
 
-    /// Waits until `holds` returns true, with a check every few milliseconds. Fails the test after [`PATIENCE`]. Use it
-    /// for conditions that no reply announces.
+    /// Checks every few milliseconds until `holds` returns true. Fails the test after [`PATIENCE`]. Use it for
+    /// conditions that no reply announces.
     pub async fn until(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self).await {
@@ -100,13 +95,13 @@ impl Fleet {
         }
     }
 
-    /// Appends a message to the `tasks` stream. Adds the tenant if it is missing.
+    /// Adds the tenant if it is missing.
     pub async fn say(&self, mut message: Value) -> String {
         message.as_object_mut().unwrap().entry("tenant").or_insert_with(|| "acme".into());
         self.xadd("tasks", "task", message.to_string().as_bytes()).await
     }
 
-    /// Delegates a task to `agent`, with replies to `box`.
+    /// Replies go to `box`.
     pub async fn delegate(&self, agent: &str, mut task: Value) -> String {
         let object = task.as_object_mut().unwrap();
         object.entry("target_agent").or_insert_with(|| agent.into());
@@ -115,12 +110,11 @@ impl Fleet {
         self.say(task).await
     }
 
-    /// Cancels a turn.
     pub async fn cancel_turn(&self, turn: &str) {
         self.say(json!({"op": "cancel", "turn_id": turn})).await;
     }
 
-    /// Returns all data in Redis as one text, so that a test can check that something is stored nowhere.
+    /// All data in Redis as one text, so that a test can check that nothing contains a secret.
     pub async fn everything(&self) -> String {
         let mut connection = self.server.connection().await;
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
@@ -141,7 +135,7 @@ impl Fleet {
         text
     }
 
-    /// Returns the next `count` replies of inbox `box` by the ID of their turn or task; each ID must occur once.
+    /// The key is the ID of the turn or task. Each ID must occur once.
     pub async fn replies(&mut self, count: usize) -> BTreeMap<String, Value> {
         let mut found = BTreeMap::new();
         for _ in 0..count {
@@ -152,14 +146,14 @@ impl Fleet {
         found
     }
 
-    /// Fails the test if more replies arrive in `box`: it submits one more turn, whose reply must be the next one.
+    /// Submits one more turn. Its reply must be the next one in `box`, otherwise the test fails.
     pub async fn no_more_replies(&mut self) {
         let turn = self.submit(&[("echo", json!({}))]).await;
         assert_eq!(self.reply().await["turn_id"], turn, "an unexpected reply");
     }
 }
 
-/// Returns the outcomes of a reply's results, in call order.
+/// In the order of the calls.
 #[must_use]
 pub fn outcomes(reply: &Value) -> Vec<&str> {
     reply["results"].as_array().unwrap().iter().map(|r| r["outcome"].as_str().unwrap()).collect()

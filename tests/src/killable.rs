@@ -1,4 +1,4 @@
-//! Workers and schedulers that end like killed processes: in the middle of their work, without any cleanup.
+//! Workers and schedulers that end like killed processes: in the middle of their work and without cleanup.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -10,23 +10,21 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::fleet::{Fleet, Plan};
 
-/// A worker, or a scheduler and a worker, on a separate runtime.
+/// A worker, or a scheduler and a worker, on an async runtime of its own.
 pub struct KillableProcess {
     runtime: Option<Runtime>,
 }
 
 impl KillableProcess {
-    /// Starts a worker of the fleet's plan.
     pub fn start(fleet: &Fleet, name: &str) -> Self {
         Self::start_as(fleet, Arc::clone(fleet.plan()), name)
     }
 
-    /// Starts a worker of another plan.
     pub fn start_as(fleet: &Fleet, plan: Arc<Plan>, name: &str) -> Self {
         Self::worker_on(&fleet.url_of("worker"), plan, &fleet.active, &fleet.metrics, name)
     }
 
-    /// Starts a worker on the Redis at `url`, which can be another server than the fleet's.
+    /// `url` may be a server other than the fleet's.
     pub fn worker_on(
         url: &str,
         plan: Arc<Plan>,
@@ -47,7 +45,7 @@ impl KillableProcess {
         Self { runtime: Some(runtime) }
     }
 
-    /// Starts a scheduler and a worker of the fleet's plan. [`Self::kill`] kills both.
+    /// Both have the fleet's plan. [`Self::kill`] kills both.
     pub fn both(fleet: &Fleet, name: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let url = fleet.url_of("tickfleet");
@@ -68,7 +66,7 @@ impl KillableProcess {
         Self { runtime: Some(runtime) }
     }
 
-    /// Kills the process: its tasks stop, and its connections close.
+    /// The tasks of the process stop, and its connections close.
     pub fn kill(mut self) {
         self.stop();
     }

@@ -1,4 +1,4 @@
-//! A service whose effects must not happen twice. It keeps a ledger of the effects.
+//! A service whose effects must not happen twice. It records its effects in a ledger.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -12,27 +12,24 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::net::TcpListener;
 
-/// How long the service waits between its effect and its response, ms. If the worker is killed in this time, the
+/// How long the service waits between its effect and its response (ms). If the worker is killed during this wait, the
 /// outcome is unknown.
 const ANSWER_MS: u64 = 30;
 
-/// Completed and refused requests, by idempotency key.
 #[derive(Clone, Default)]
 pub struct Ledger {
     entries: Arc<Mutex<HashMap<String, Entry>>>,
 }
 
-/// The requests with one idempotency key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// The number of times that the effect happened.
     pub done: u32,
-    /// The number of requests that were refused with 429, without effect.
+    /// The number of requests that were refused with 429. They had no effect.
     pub turned_away: u32,
 }
 
 impl Ledger {
-    /// Starts the service on a free port. Returns the ledger and `127.0.0.1:port`.
+    /// Uses a free port. Returns the ledger and `127.0.0.1:port`.
     pub async fn start() -> (Self, String) {
         let ledger = Self::default();
         let router = Router::new().fallback(Self::enter).with_state(ledger.clone());
@@ -55,17 +52,16 @@ impl Ledger {
             }
             entry.done += 1;
         }
-        // The effect has happened. If the worker is killed now, its successor cannot see this.
+        // The effect has happened. If the worker is killed now, the next worker cannot see the effect.
         tokio::time::sleep(Duration::from_millis(ANSWER_MS)).await;
         ([(header::CONTENT_TYPE, "application/json")], body).into_response()
     }
 
-    /// Returns the counts of requests with this key.
     pub fn entry(&self, key: &str) -> Entry {
         self.entries.lock().unwrap().get(key).copied().unwrap_or_default()
     }
 
-    /// Returns the number of keys with an effect, and the total number of effects.
+    /// The number of keys with an effect, and the total number of effects.
     pub fn totals(&self) -> (usize, u32) {
         let entries = self.entries.lock().unwrap();
         (entries.values().filter(|e| e.done > 0).count(), entries.values().map(|e| e.done).sum())

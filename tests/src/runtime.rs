@@ -1,4 +1,4 @@
-//! An external runtime: it leases an agent's tasks from their stream and reports their progress.
+//! An external runtime leases an agent's tasks from their stream and reports their progress.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -8,23 +8,19 @@ use serde_json::{Value, json};
 use crate::fleet::{Fleet, PATIENCE};
 use crate::inspect::StreamEntry;
 
-/// A task that a runtime leased.
 #[derive(Debug, Clone)]
 pub struct LeasedTask {
     /// The message in the stream.
     pub task: Value,
-    /// The entry's ID.
     pub lease: String,
 }
 
 impl LeasedTask {
-    /// The task's ID.
     #[must_use]
     pub fn id(&self) -> &str {
         self.task["task_id"].as_str().unwrap()
     }
 
-    /// Creates a message of this runtime about its task.
     #[must_use]
     pub fn message(&self, op: &str, more: Value) -> Value {
         let mut message = json!({"op": op, "task_id": self.id(), "lease": self.lease});
@@ -35,11 +31,11 @@ impl LeasedTask {
 }
 
 impl Fleet {
-    /// Leases the next task of `agent` as the runtime `name`; waits up to 15 s.
+    /// `name` is the runtime. Waits up to 15 s for the agent's next task.
     pub async fn lease_task(&self, agent: &str, name: &str) -> LeasedTask {
         let stream = self.store.keys().key(format!("external:acme:{agent}"));
         let mut connection = self.server.connection().await;
-        // The protocol requires that a runtime creates the group. An error means that the group already exists.
+        // The protocol requires the runtime to create the group. An error means that the group already exists.
         let create = ["CREATE", &stream, "workers", "0", "MKSTREAM"];
         let _ = redis::cmd("XGROUP").arg(&create).query_async::<()>(&mut connection).await;
         let mut command = redis::cmd("XREADGROUP");

@@ -1,5 +1,5 @@
-//! Rules that no compiler checks. Each rule is a function over text, and is tested with a bad sample next to it, so
-//! that a rule which no longer finds anything is detected.
+//! Rules that no compiler checks. Each rule is a function over text. A bad sample next to it detects a rule that no
+//! longer finds anything.
 
 mod circles;
 mod docs;
@@ -9,12 +9,11 @@ mod wording;
 
 use source::{Source, Tree};
 
-/// Fails with all complaints at once: one run shows everything.
+/// Fails with all complaints at once, so that one run shows everything.
 fn assert_tidy(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "{} complaints:\n  {}", complaints.len(), complaints.join("\n  "));
 }
 
-/// Collects what `rule` finds in every Rust file.
 fn in_rust(rule: impl Fn(&Source) -> Vec<String>) -> Vec<String> {
     Tree::load().rust().flat_map(rule).collect()
 }

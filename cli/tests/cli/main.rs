@@ -1,4 +1,4 @@
-//! Tests of the real binary, each with a real Redis of its own.
+//! Tests of the real binary. Each test has its own real Redis.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod chaos;

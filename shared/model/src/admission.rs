@@ -1,22 +1,18 @@
-//! What an audit entry reports about an admission: its time, the number of calls, and the state of the counters. The
-//! core's `audit::admitted` writes these notes.
+//! Notes about admissions in audit entries: time, number of calls, and state of the counters. The core's
+//! `audit::admitted` writes these notes.
 
-/// One admission: the number of calls, and the counters after the admission.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct AdmissionNote {
-    /// Time of the admission, ms of shard time.
+    /// In ms of shard time.
     pub at_ms: i64,
-    /// Number of admitted calls.
     pub calls: u32,
-    /// Calls of the agent's tick so far, including these calls.
+    /// Calls of the agent's tick, including these calls.
     pub tick_used: u32,
-    /// Maximum number of calls per tick.
     pub tick_cap: u32,
-    /// End of that tick, ms of shard time.
+    /// In ms of shard time.
     pub tick_ends_ms: i64,
-    /// Calls of the agent's day so far, including these calls.
+    /// Calls of the agent's day, including these calls.
     pub day_used: u32,
-    /// Maximum number of calls per day.
     pub day_cap: u32,
 }
 
@@ -28,10 +24,9 @@ impl AdmissionNote {
         log.split(';').filter_map(Self::read).collect()
     }
 
-    /// Reads one note.
     #[must_use]
     pub fn read(entry: &str) -> Option<Self> {
-        // In an audit entry, the waits before the admission come after this note.
+        // An audit entry has the waits that preceded the admission after this note.
         let entry = entry.split(';').next()?;
         let numbers: Vec<i64> = entry.strip_prefix('A')?.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
         let [at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap] = numbers[..] else { return None };
@@ -51,26 +46,24 @@ impl AdmissionNote {
 /// A wait of a turn's calls before their admission, from the log of the turn or from an audit entry.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct WaitNote {
-    /// Time of the decision to wait, ms of shard time.
+    /// In ms of shard time.
     pub at_ms: i64,
-    /// The reason of the wait.
     pub cause: WaitCause,
-    /// Time at which the calls may be admitted, ms; 0 if unknown.
+    /// When the calls may be admitted (ms of shard time); 0 if unknown.
     pub until_ms: i64,
-    /// Number of the workers' slots, if the limit is a percentage of the slots.
+    /// Number of the workers' slots; `None` unless the limit is a percentage of the slots.
     pub slots: Option<u64>,
 }
 
-/// Why calls wait before they are admitted.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub enum WaitCause {
-    /// A limit of the configuration; its name.
+    /// The name of a limit of the configuration.
     Limit(String),
-    /// The calls wait for the next tick of the agent.
+    /// The next tick of the agent.
     Tick,
-    /// The calls wait for the next day.
+    /// The next day.
     Day,
-    /// The calls wait for earlier turns of the agent.
+    /// Earlier turns of the agent.
     Earlier,
     /// The tenant already has its maximum number of dispatched slices.
     Room,
@@ -105,12 +98,12 @@ impl WaitNote {
     }
 }
 
-/// Notes after an admission in a turn's log, if budgets other than those of agent and tenant decided too.
+/// Further notes on an admission, if budgets other than the agent's and the tenant's were involved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AdmissionMore {
-    /// Calls of the turn's task so far, including these calls, and the number that the task was granted.
+    /// Calls of the turn's task so far, including these calls, and the number of calls that the task may make.
     pub task: Option<(u32, u32)>,
-    /// Number of the workers' slots, if the calls hold permits for a percentage of the slots.
+    /// Number of the workers' slots; `None` unless the calls hold permits for a percentage of the slots.
     pub slots: Option<u64>,
 }
 
@@ -131,29 +124,27 @@ impl AdmissionMore {
     }
 }
 
-/// An admission's debit from one counter of a limit with windows, for readers of the audit log.
+/// One admission's debit from one counter of a limit that has a window.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct DebitNote {
-    /// The limit and the counter, as `limit@counter`.
+    /// Format: `limit@counter`.
     pub counter: String,
     /// The debit of these calls: their number, or the sum of their amounts in millionths.
     pub debited: u64,
-    /// Used in the window so far, including these calls.
+    /// Number or sum so far in the window, including these calls.
     pub used: u64,
-    /// Maximum in the window.
+    /// Maximum number or sum in the window.
     pub max: u64,
-    /// End of the window, ms of shard time.
+    /// In ms of shard time.
     pub ends_ms: i64,
-    /// Start of the window, ms of shard time. The window starts by the clock or by an operator's reset.
+    /// Start of the window (ms of shard time). An operator's reset also starts a window.
     pub began_ms: i64,
 }
 
-/// The debits of an admission from limits with windows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DebitNotes {
-    /// One note for each debited counter.
     pub debits: Vec<DebitNote>,
-    /// True if the log has such notes, even if they state that nothing was debited.
+    /// True if the log states the debits, even if it states that there were none.
     pub are_told: bool,
     /// True if the log had no room for further debits.
     pub is_cut: bool,
@@ -199,15 +190,15 @@ impl DebitNote {
     }
 }
 
-/// Permits that waiting calls returned, or that calls took again after the wait.
+/// Permits that waiting calls returned, or that calls acquired again after the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PlacesNote {
-    /// Time, ms of shard time.
+    /// In ms of shard time.
     pub at_ms: i64,
-    /// True if permits were taken again; false if they were returned.
+    /// True if permits were acquired again; false if they were returned.
     pub again: bool,
-    /// Number of calls. If permits were returned, these are the last of the calls admitted together; 0 if later notes
-    /// are missing. If permits were taken again, these are the next calls.
+    /// Number of calls. If permits were returned, these are the last calls that were admitted together; 0 means that
+    /// later notes are missing. If permits were acquired again, these are the next calls.
     pub calls: usize,
 }
 

@@ -1,36 +1,33 @@
 //! Calendar days of a time zone as half-open spans of time, `[start, end)`.
 //!
 //! A day starts at the first instant of its local date. Clock changes can make a day 23 or 25 hours long, remove its
-//! midnight, skip a date, or repeat a date. In all cases, days are adjacent and every instant is in exactly one day.
-//! If clocks step back over midnight, the repeated end of the old date belongs to the day that has already begun.
-//! Thus a budget is reset only once for each date.
+//! midnight, skip a date, or repeat a date. Days are always adjacent, and every instant is in exactly one day. If
+//! clocks step back over midnight, the repeated end of the old date belongs to the new day. So a budget is reset only
+//! once for each date.
 
 use chrono::{DateTime, Days, MappedLocalTime, NaiveDate, NaiveTime, TimeZone};
 pub use chrono_tz::Tz;
 
 use super::suggest;
 
-/// Instants outside the years 1 to 9999 are clamped to the nearest one inside, so that arithmetic cannot overflow.
+/// Instants outside the years 1 to 9999 are clamped to this range, so that arithmetic cannot overflow.
 const NOW_MS_MIN: i64 = -62_135_596_800_000;
 const NOW_MS_MAX: i64 = 253_402_300_799_999;
 
-/// Maximum distance of a zone's local time from UTC, ms. No zone was ever further away.
+/// Maximum distance of local time from UTC (ms). No zone was ever further away.
 const OFFSET_MS_MAX: i64 = 26 * 3_600_000;
 
-/// The text is not the name of a time zone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{found:?} is not an IANA time zone such as UTC or America/New_York")]
 pub struct UnknownZone {
-    /// The text that is not a time zone.
     pub found: String,
-    /// The zone that was probably meant.
     pub suggestion: Option<String>,
 }
 
-/// The time zone with this IANA name (`Europe/Berlin`). Letter case matters.
+/// `name` is an IANA name such as `Europe/Berlin`. Letter case matters.
 ///
 /// # Errors
-/// [`UnknownZone`], with the closest name.
+/// [`UnknownZone`], with the closest known name.
 pub fn zone(name: &str) -> Result<Tz, UnknownZone> {
     name.parse().map_err(|_| UnknownZone {
         found: name.to_owned(),
@@ -38,19 +35,19 @@ pub fn zone(name: &str) -> Result<Tz, UnknownZone> {
     })
 }
 
-/// The calendar day of `zone` that contains `now_ms`, as `(start_ms, end_ms)` with `start <= now < end`, in ms since
-/// the epoch. The computation takes about a microsecond, and callers cache the result until `end_ms`.
+/// The calendar day that contains `now_ms`, as `(start_ms, end_ms)` with `start <= now < end` (ms since the epoch). The
+/// computation takes about a microsecond; callers cache the result until `end_ms`.
 #[must_use]
 pub fn day_bounds(now_ms: i64, zone: Tz) -> (i64, i64) {
     let now_ms = now_ms.clamp(NOW_MS_MIN, NOW_MS_MAX);
     let today = DateTime::from_timestamp_millis(now_ms).unwrap_or_default().with_timezone(&zone).date_naive();
     let tomorrow = next(today);
-    // If clocks stepped back over midnight, clocks show the old date again although the new day has already begun.
+    // If clocks stepped back over midnight, they show the old date again although the new day has already begun.
     let today = if start(tomorrow, zone) <= now_ms { tomorrow } else { today };
     (start(today, zone), end(today, zone))
 }
 
-/// The start of the next date that exists. A zone that crosses the date line may skip a date.
+/// The start of the next date that exists. A zone that moves across the date line may skip a date.
 fn end(date: NaiveDate, zone: Tz) -> i64 {
     let begun = start(date, zone);
     let after = next(date);
@@ -62,8 +59,7 @@ fn next(date: NaiveDate) -> NaiveDate {
     date.checked_add_days(Days::new(1)).unwrap_or(date)
 }
 
-/// The first instant whose local date is `date`. If the zone skipped `date`, the first instant of the next existing
-/// date.
+/// The first instant of the local date. If the zone skipped `date`, the first instant of the next date that exists.
 fn start(date: NaiveDate, zone: Tz) -> i64 {
     match zone.from_local_datetime(&date.and_time(NaiveTime::MIN)) {
         MappedLocalTime::Single(at) | MappedLocalTime::Ambiguous(at, _) => at.timestamp_millis(),
@@ -71,12 +67,12 @@ fn start(date: NaiveDate, zone: Tz) -> i64 {
     }
 }
 
-/// The instant at which clocks jumped over the midnight that begins `date`.
+/// The end of the clock jump that skipped the midnight at the start of `date`.
 fn after_gap(date: NaiveDate, zone: Tz) -> i64 {
     let midnight = date.and_time(NaiveTime::MIN).and_utc().timestamp_millis();
     let begun =
         |ms: i64| DateTime::from_timestamp_millis(ms).is_none_or(|at| at.with_timezone(&zone).date_naive() >= date);
-    // The span contains one jump. Before the jump, the local date is before `date`; after the jump, it is not.
+    // The span contains one jump. The local date is earlier than `date` until the jump, and not earlier afterward.
     let mut before = midnight - OFFSET_MS_MAX;
     let mut after = midnight + OFFSET_MS_MAX;
     while after - before > 1 {
@@ -195,7 +191,7 @@ mod tests {
             prop_assert_eq!(day_bounds(end - 1, zone), (start, end));
             prop_assert_eq!(day_bounds(end, zone).0, end);
             prop_assert_eq!(day_bounds(start - 1, zone).1, start);
-            // If a zone crosses the date line westward, one date lasts for two rotations of the Earth.
+            // If a zone moves westward across the date line, one date lasts for two rotations of the Earth.
             let hours = (end - start) as f64 / HOUR as f64;
             prop_assert!((22.0..=26.0).contains(&hours) || (46.0..=50.0).contains(&hours), "{zone} {now}: {hours} h");
         }

@@ -1,23 +1,22 @@
-//! Digests. Two submissions with the same digest are the same turn. By an idempotency key, a service recognizes a
-//! repeated call.
+//! Two submissions with the same digest are the same turn. A service recognizes a repeated call by its idempotency key.
 
 use sha2::{Digest as _, Sha256};
 
 use super::{AgentId, Task, TenantId, Turn, TurnId};
 
 /// The digest of a turn's content: 32 hexadecimal characters, the first 16 bytes of a SHA-256. It covers agent, task,
-/// dialect and `allowed_tools` if set, and for each call the provider's ID, tool and arguments. Every part is hashed
-/// with its length, so two different turns never hash the same bytes.
+/// dialect, and `allowed_tools` if set. For each call, it covers the provider's ID, tool and arguments. Every part is
+/// hashed with its length, so different turns never hash the same bytes.
 ///
-/// Fields that do not change the calls are not covered: priority, deadline, `reply_to` and context. So a producer
-/// that submits the turn again after a crash may set a new deadline.
+/// Priority, deadline, `reply_to` and context do not change the calls, so they are not covered. A producer that submits
+/// the turn again after a crash may set a new deadline.
 #[must_use]
 pub fn content_digest(turn: &Turn) -> String {
     let mut hash = Sha256::new();
     part(&mut hash, Some(turn.agent.as_str()));
     part(&mut hash, turn.task.as_ref().map(super::TaskId::as_str));
     part(&mut hash, Some(turn.dialect.as_str()));
-    // Hashed only if it is set, so that turns without it keep their digests.
+    // Only hashed if set, so that turns without it keep their digests.
     if let Some(names) = &turn.allowed_tools {
         hash.update((names.len() as u64).to_be_bytes());
         names.iter().for_each(|name| part(&mut hash, Some(name)));
@@ -42,8 +41,8 @@ pub fn task_digest(task: &Task) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// The idempotency key of the call at `position` of a turn: 64 hexadecimal characters (32 bytes). The key is the same
-/// for every attempt, and if the turn is submitted again. Every other call has a different key.
+/// The idempotency key of the call at `position` of a turn: 64 hexadecimal characters (32 bytes). All attempts and all
+/// submissions of the same turn have the same key. Every other call has a different key.
 #[must_use]
 pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position: usize) -> String {
     let mut hash = Sha256::new();
@@ -54,7 +53,7 @@ pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position:
     hex(&hash.finalize())
 }
 
-/// A hash that distinguishes private texts without revealing the texts: 32 hexadecimal characters.
+/// Distinguishes private texts without revealing them: 32 hexadecimal characters.
 #[must_use]
 pub(crate) fn short_hash(of: &str, text: &str) -> String {
     let mut hash = Sha256::new();
@@ -63,7 +62,7 @@ pub(crate) fn short_hash(of: &str, text: &str) -> String {
     hex(&hash.finalize()[..16])
 }
 
-/// The hash of these texts, which does not reveal the texts: 64 hexadecimal characters.
+/// A hash that does not reveal the texts: 64 hexadecimal characters.
 #[must_use]
 pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
@@ -71,7 +70,7 @@ pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// Hashes a part with its length. A missing part has a different hash from every text.
+/// A missing part has a different hash from every text.
 fn part(hash: &mut Sha256, text: Option<&str>) {
     match text {
         Some(text) => {
@@ -83,7 +82,7 @@ fn part(hash: &mut Sha256, text: Option<&str>) {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    // Formatting each byte takes six times as long, and every call is hashed.
+    // Formatting each byte would take six times as long, and every call is hashed.
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |half: u8| char::from(DIGITS[usize::from(half)]);
     let mut text = String::with_capacity(bytes.len() * 2);
@@ -147,7 +146,7 @@ mod tests {
         let id = TurnId::new("t-1").unwrap();
         let key = |position| idempotency_key(&tenant, &id, "d", position);
         assert_ne!(key(0), key(1));
-        // This value must not change: a new version must send the same keys for turns that are already running.
+        // This value must not change: after an upgrade, turns that are already running must still send the same keys.
         assert_eq!(key(0), "fcd8f8f91ab6ef9204d06fb0640b6f4316b8f31993c6f71c5c2806dbb7c87fcc");
     }
 }

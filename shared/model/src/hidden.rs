@@ -1,13 +1,13 @@
 //! Makes characters visible that a reader cannot see, or that reorder the text around them.
 //!
-//! An approved call, a pinned definition or a log may contain text of unknown origin. With a right-to-left override
-//! or a zero-width letter, this text looks different from what is executed.
+//! An approved call, a pinned definition or a log may contain text of unknown origin. A right-to-left override or a
+//! zero-width character can make this text look different from what is executed.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Returns true for a character that shows nothing or reorders text: controls except tab and line feed, bidirectional
-/// marks, zero-width and filler characters, variation selectors and tags.
+/// Hidden characters show nothing or reorder text: controls except tab and line feed, bidirectional marks, zero-width
+/// and filler characters, variation selectors and tags.
 #[must_use]
 pub const fn is_hidden(character: char) -> bool {
     matches!(character,
@@ -18,7 +18,7 @@ pub const fn is_hidden(character: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Maximum number of combining marks that are shown on one letter. Scripts that use such marks do not need more.
+/// Maximum number of combining marks that stay visible on one letter. No script needs more.
 const MARKS_MAX: usize = 3;
 
 /// Returns true for a combining mark that fits any letter. Many such marks on one letter would cover the lines around
@@ -29,8 +29,8 @@ const fn is_mark(character: char) -> bool {
         | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
 }
 
-/// Returns `text` with JSON escapes (`\u202e`) in place of hidden characters, and of combining marks after the third
-/// on one letter. Characters beyond U+FFFF become a surrogate pair. JSON keeps its meaning.
+/// Replaces hidden characters, and combining marks after the third on one letter, with JSON escapes (`\u202e`). A
+/// character beyond U+FFFF becomes a surrogate pair. The meaning of JSON stays the same.
 #[must_use]
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|character| is_hidden(character) || is_mark(character)) {

@@ -1,7 +1,7 @@
-//! Identifiers. Each kind is its own newtype, so that no function takes two bare strings.
+//! Identifiers. Each kind is a newtype, so that IDs of different kinds cannot be confused.
 //!
-//! IDs become parts of Redis keys. So their characters are only ASCII letters and digits and `_ . -`. An ID cannot
-//! contain the separators of keys (`:`), hash tags (`{ }`) or call positions (`/`).
+//! IDs are parts of Redis keys. So an ID consists only of ASCII letters, digits and `_ . -`. It cannot contain the
+//! separators of keys (`:`), hash tags (`{ }`) or call positions (`/`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,35 +10,27 @@ use serde::{Deserialize, Serialize};
 
 use super::limits;
 
-/// Why a text is not a valid ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    /// The text is empty.
     #[error("{what} is empty; expected 1 to {max} characters of A-Z a-z 0-9 _ . -")]
     Empty {
-        /// The kind of id.
         what: &'static str,
-        /// Longest length allowed, in bytes.
+        /// In bytes.
         max: usize,
     },
-    /// The text is longer than its kind allows.
     #[error("{what} has {len} bytes; at most {max} are allowed")]
     TooLong {
-        /// The kind of id.
         what: &'static str,
-        /// The length in bytes.
+        /// In bytes.
         len: usize,
-        /// Longest length allowed, in bytes.
+        /// In bytes.
         max: usize,
     },
-    /// The text contains a character that IDs must not contain.
     #[error("{what} has the character {found:?} at byte {at}; allowed are A-Z a-z 0-9 _ . -")]
     Character {
-        /// The kind of id.
         what: &'static str,
-        /// The first character that is not allowed.
         found: char,
-        /// The byte offset.
+        /// Offset in bytes.
         at: usize,
     },
 }
@@ -65,7 +57,7 @@ macro_rules! id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Validates a text as an ID.
+            /// Validates the text.
             ///
             /// # Errors
             /// [`IdError`] names the first rule that the text breaks.
@@ -75,7 +67,6 @@ macro_rules! id {
                 Ok(Self(text.into()))
             }
 
-            /// The id as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -117,7 +108,7 @@ macro_rules! id {
 }
 
 id!(
-    /// The owner of agents, data and budgets. All keys of a tenant are in the same shard.
+    /// Owns agents, data and budgets. All keys of a tenant are in the same shard.
     TenantId, "tenant", limits::NAME_BYTES_MAX);
 id!(
     /// A named caller with roles and capabilities, unique within its tenant (`kelly`).
@@ -145,14 +136,13 @@ impl From<TaskId> for TurnId {
     }
 }
 
-/// The fleet's own ID of a call: `<turn id>/<position>`, with positions from 0.
+/// The fleet's own ID of a call: `<turn id>/<position>`. Positions start at 0.
 ///
 /// The provider's call ID is returned unchanged in the result, but the fleet does not rely on its uniqueness.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId {
-    /// The turn that the call belongs to.
     pub turn: TurnId,
-    /// The call's position in the turn, from 0.
+    /// Starts at 0.
     pub position: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The pure model: no Redis, no tokio, no clock, no randomness. Time and chance are arguments.
+//! The pure model: no Redis, no tokio, no clock, no randomness. Time and random values are arguments.
 
 pub mod admission;
 pub mod approval;

@@ -142,8 +142,8 @@ pub const JSON_VALUES_MAX: usize = 200_000;
 /// Maximum bytes of all outputs of one turn.
 pub const TURN_OUTPUT_BYTES_MAX: usize = 512 * 1024;
 
-/// Bytes of one call's output in a turn with this many calls. Each call has a fixed share of the turn's
-/// maximum, so that its result does not depend on which worker ran the earlier calls, or when.
+/// Bytes of one call's output in a turn with this number of calls. The share of each call is fixed. So the result of a
+/// call does not depend on which worker ran the earlier calls, or when.
 #[must_use]
 pub const fn output_bytes_max(calls: usize) -> usize {
     let share = TURN_OUTPUT_BYTES_MAX / if calls == 0 { 1 } else { calls };

@@ -1,4 +1,4 @@
-//! Finds numbers that a cut of a text would split. Half of a number would be a different amount.
+//! Finds numbers that a cut of a text would split. Half of a number would look like a different amount.
 
 /// The byte range of the number that a cut of `text` at `at` would split; `None` if the cut splits no number.
 #[must_use]
@@ -7,9 +7,9 @@ pub fn number_across(text: &str, at: usize) -> Option<(usize, usize)> {
     let (before, behind) = text.split_at_checked(at)?;
     let start = at - before.chars().rev().take_while(is_part).map(char::len_utf8).sum::<usize>();
     let end = at + behind.chars().take_while(is_part).map(char::len_utf8).sum::<usize>();
-    // A period or comma at the end of a word belongs to the sentence or the list.
+    // A trailing period or comma belongs to the sentence or the list.
     let word = text.get(start..end)?.trim_end_matches(['.', ',']);
-    // In a list without spaces, commas separate the numbers. But commas between groups of three digits belong to the
+    // Without spaces, commas separate the numbers of a list. But commas between groups of three digits belong to the
     // number.
     let mut from = start;
     let mut number = word;
@@ -33,7 +33,6 @@ fn is_number(word: &str) -> bool {
     digits.starts_with(|c: char| c.is_ascii_digit()) && digits.chars().all(is_part)
 }
 
-/// Returns true for digits in groups of three, such as `1,250,000.75`.
 fn is_grouped(word: &str) -> bool {
     let whole = word.split('.').next().unwrap_or_default().trim_start_matches(['+', '-']);
     let mut groups = whole.split(',');

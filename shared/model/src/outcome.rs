@@ -8,10 +8,9 @@ use serde_json::value::RawValue;
 
 use super::CallId;
 
-/// Generates the enum, its list of variants and its words from one table, so that all three have the same outcomes.
+/// Generates the enum, its list of variants and its words from one table, so that the three cannot differ.
 macro_rules! outcomes {
     ($($(#[$doc:meta])* $variant:ident = $word:literal,)+) => {
-        /// The outcome of a call: how it ended.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Outcome {
             $($(#[$doc])* #[serde(rename = $word)] $variant,)+
@@ -21,7 +20,7 @@ macro_rules! outcomes {
             /// All outcomes, for metrics and tables.
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
-            /// The word used in results, audit, metrics and logs.
+            /// The word in results, audit entries, metrics and logs.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -61,7 +60,7 @@ outcomes! {
     ApprovalRefused = "approval_refused",
 }
 
-/// The properties of an outcome. All code that treats outcomes differently uses these properties.
+/// All code that treats outcomes differently uses these properties.
 #[derive(Debug, Clone, Copy)]
 struct OutcomeTraits {
     happened: EffectHappened,
@@ -77,24 +76,19 @@ struct OutcomeTraits {
 /// Whether the effect of a call has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EffectHappened {
-    /// The effect has happened.
     Yes,
     /// The effect may have happened.
     Perhaps,
     /// The effect has happened if the call ran.
     IfRun,
-    /// The effect has not happened.
     No,
 }
 
-/// How an outcome is displayed to people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// Success.
     Good,
     /// The outcome is not a failure of the call itself, or it is uncertain.
     Doubtful,
-    /// A failure.
     Bad,
 }
 
@@ -130,25 +124,22 @@ impl Outcome {
         }
     }
 
-    /// Returns true if the outcome is `ok`.
     #[must_use]
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Ok)
     }
 
-    /// Whether the effect of a call with this outcome has happened.
     #[must_use]
     pub const fn happened(self) -> EffectHappened {
         self.meaning().happened
     }
 
-    /// Returns true if a call with this outcome may have run, although its result does not show it.
+    /// Returns true if a call with this outcome may have run, although its result does not say so.
     #[must_use]
     pub const fn may_have_run(self) -> bool {
         matches!(self.meaning().happened, EffectHappened::Perhaps | EffectHappened::IfRun)
     }
 
-    /// How the outcome is displayed.
     #[must_use]
     pub const fn tone(self) -> Tone {
         self.meaning().tone
@@ -160,8 +151,8 @@ impl Outcome {
         self.meaning().proves_tool
     }
 
-    /// Returns true if a configuration may list this outcome as one that changes facts. These are the outcomes of
-    /// calls that ran. After `outcome_unknown`, facts may have changed in any case.
+    /// Returns true if a configuration may list this outcome as one that changes facts: the call ran. After
+    /// `outcome_unknown`, facts may have changed in any case.
     #[must_use]
     pub const fn changes_facts(self) -> bool {
         self.meaning().changes_facts
@@ -175,7 +166,6 @@ impl Outcome {
     }
 }
 
-/// The error that the agent gets if a call did not succeed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallError {
     /// A stable word. It is the outcome's word, unless the documentation lists a more specific word.
@@ -198,7 +188,6 @@ pub struct CallResult {
     pub tool: String,
     /// True if [`Self::outcome`] is `ok`.
     pub success: bool,
-    /// The outcome of the call: how it ended.
     pub outcome: Outcome,
     /// The handler's output as JSON. Set if the call succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -208,7 +197,7 @@ pub struct CallResult {
     pub error: Option<CallError>,
     /// Media type of the output (`application/json`, `text/plain`).
     pub content_type: String,
-    /// Duration of the last try, ms.
+    /// Duration of the last try (ms).
     pub duration_ms: u64,
     /// Number of tries; 0 if the call never ran.
     pub attempts: u32,
@@ -227,8 +216,8 @@ pub struct CallResult {
     /// True if the outcome was unknown at first, and the tool's reconciliation found it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconciled: bool,
-    /// Time at which facts allowed or denied the call, ms of shard time. `None` if facts do not apply to the call, 0
-    /// if the time is unknown. Only the audit log shows this field, not the agent's result.
+    /// When facts allowed or denied the call (ms of shard time). `None` if no facts apply to the call; 0 if the time is
+    /// unknown. Only the audit log contains this time; the agent's result does not.
     #[serde(skip)]
     pub entered_ms: Option<i64>,
 }
@@ -248,13 +237,13 @@ pub struct CallApproval {
 /// The origin of a cached result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheHit {
-    /// Age of the result, ms.
+    /// Age of the result (ms).
     pub age_ms: u64,
     /// The call that produced the result, `<turn>/<position>`.
     pub call: String,
 }
 
-/// Other inputs of the decision about a call, as in audit entries: all inputs except agent, tool and arguments.
+/// The inputs of the decision about a call, except agent, tool and arguments. Audit entries contain them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Premises {
@@ -303,7 +292,7 @@ impl CallResult {
         self.attempts > 0 || self.repeats.is_some() || self.cached.is_some()
     }
 
-    /// The result of a call that never ran: the call `call` of the tool `tool` ended with `outcome` and `error`.
+    /// The result of a call that never ran.
     #[must_use]
     pub fn refused(call: &CallId, provider_id: Option<String>, tool: &str, outcome: Outcome, error: CallError) -> Self {
         Self {

@@ -22,7 +22,7 @@ pub use facts::{
 pub use pause::{Pause, Paused, PausedTool};
 pub use tenant_user::TenantUser;
 
-/// What happens to calls if the day's budget is used up.
+/// What happens to calls beyond a day's budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DayCapAction {
@@ -36,27 +36,23 @@ pub enum DayCapAction {
 /// The caps of one agent, as the script that admits calls receives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caps {
-    /// Length of a tick, ms of Redis time.
+    /// Length of a tick (ms of Redis time).
     pub tick_ms: i64,
-    /// Maximum number of calls per tick.
     pub calls_per_tick: u32,
-    /// Maximum number of calls of the agent per day.
     pub calls_per_day: u32,
-    /// Maximum number of calls of the tenant per day; `None` if the tenant has no cap of its own.
+    /// `None` if the tenant has no cap of its own.
     pub tenant_calls_per_day: Option<u32>,
-    /// What happens to calls if the day's budget is used up.
     pub on_day_cap: DayCapAction,
 }
 
-/// The declaration of an agent in the configuration.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct AgentPolicy {
-    /// The agent's roles. Rows of the permission matrix can name them.
+    /// Rows of the permission matrix can name roles.
     pub roles: BTreeSet<String>,
-    /// The agent's capabilities. Tools can require them.
+    /// Tools can require capabilities.
     pub capabilities: BTreeSet<String>,
-    /// The version of a tool that the agent gets, if there are several: tool → selector. Without a selector, the
-    /// agent gets the newest version.
+    /// The version that the agent gets of a tool with several versions: tool → selector. Without a selector, the agent
+    /// gets the newest version.
     #[serde(default)]
     pub tool_versions: BTreeMap<String, String>,
     /// Replaces the default `calls_per_tick` for this agent.
@@ -65,20 +61,19 @@ pub struct AgentPolicy {
     pub max_actions_per_day: Option<u32>,
 }
 
-/// The declaration of a tenant in the configuration.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct TenantPolicy {
-    /// The plan's name, for people.
+    /// For people. The fleet does not interpret the name.
     pub plan: String,
-    /// Features of the plan. Tools can require them.
+    /// Tools can require features.
     pub features: BTreeSet<String>,
     /// IANA time zone in which the tenant's days begin; `None` means the time zone of the policy.
     pub time_zone: Option<String>,
-    /// Maximum number of calls of all the tenant's agents together per day; `None` means no such cap.
+    /// All the tenant's agents together. `None` means no such cap.
     pub max_actions_per_day: Option<u32>,
-    /// The tenant's agents. Empty means every agent of the configuration.
+    /// Empty means every agent of the configuration.
     pub agents: BTreeSet<AgentId>,
-    /// The people of the tenant, for `user_context` and lists. Each name occurs once.
+    /// For `user_context` and lists. Each name occurs once.
     pub users: BTreeSet<TenantUser>,
     /// The tenant's own maximums of limits: name of the limit → number as in the configuration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -86,8 +81,8 @@ pub struct TenantPolicy {
 }
 
 impl TenantPolicy {
-    /// The limit with the tenant's own maximum, if it has one. A limit whose counters tenants share is the same for
-    /// all tenants.
+    /// The limit with the tenant's own maximum, if the tenant has one. If tenants share the counters of a limit, their
+    /// own maximums do not apply.
     #[must_use]
     pub fn limit<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
         let own = self.limits.get(&limit.name).filter(|_| limit.is_of_tenants());
@@ -98,17 +93,14 @@ impl TenantPolicy {
     }
 }
 
-/// A row of the permission matrix: the agents that may call one tool. Agents are allowed or denied by name or role. A
-/// denial wins, and an agent that the row does not allow is denied.
+/// A row of the permission matrix: the agents that may call one tool, by name or role. A denial wins over an allowance.
+/// An agent that the row does not allow is denied.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ToolGrant {
-    /// Names of agents that may call the tool.
     pub agents: BTreeSet<AgentId>,
-    /// Roles of agents that may call the tool.
     pub roles: BTreeSet<String>,
-    /// Names of agents that may not call the tool, even if the row allows it otherwise.
+    /// Denied even if the row allows the agent otherwise.
     pub deny_agents: BTreeSet<AgentId>,
-    /// Roles of agents that may not call the tool, even if the row allows it otherwise.
     pub deny_roles: BTreeSet<String>,
     /// True if every agent that is not denied may call the tool.
     pub everyone: bool,
@@ -121,31 +113,28 @@ pub struct ToolGrant {
     pub facts: FactRow,
 }
 
-/// A condition on a call's arguments and context, as in the configuration. Workers evaluate it. For all other code,
-/// it is text.
+/// A condition on a call's arguments and context, as text of the configuration. Only workers parse and evaluate it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Rule {
-    /// The name of the rule, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The condition that selects the calls to which the rule applies; `None` means all calls.
+    /// Selects the calls to which the rule applies. `None` means all calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
-    /// The condition that these calls must meet.
+    /// Calls that `when` selects must meet this condition.
     pub require: String,
-    /// The message if a call violates the rule. Values are in braces.
+    /// The message if a call violates the rule. Names in braces stand for values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether the rule is enforced. Omitted from digests if it is.
+    /// Omitted from digests if enforced.
     #[serde(default, skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
-    /// The approvers who may permit a call that violates the rule. `None` means that the call is denied. Omitted from
-    /// digests if `None`.
+    /// The approvers who may permit a call that violates the rule. If `None`, the call is denied and digests omit the
+    /// field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otherwise_ask: Option<ApprovalDemand>,
 }
 
-/// Whether a rule is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleMode {
@@ -157,7 +146,6 @@ pub enum RuleMode {
 }
 
 impl RuleMode {
-    /// Returns true if the rule stops calls that violate it.
     #[must_use]
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
     pub const fn is_enforced(&self) -> bool {
@@ -172,7 +160,6 @@ pub struct ShadowDenial {
     pub rule: String,
     /// A stable word for the reason. A denied call has the same word in `details.reason`.
     pub reason: &'static str,
-    /// The reason in words.
     pub message: String,
 }
 
@@ -203,13 +190,14 @@ impl ToolGrant {
 /// The permissions: pure data, which scheduler and workers share, and which is reloaded as a whole.
 #[derive(Debug, Clone, Default)]
 pub struct Permissions {
-    /// Name of the tool → its row.
+    /// Tool name → row.
     pub matrix: BTreeMap<String, ToolGrant>,
     /// IDs or names of tools that no agent may call.
     pub disabled_tools: BTreeSet<String>,
-    /// IDs or names of tools that were disabled at run time. This works even if the configuration files are invalid.
+    /// IDs or names of tools that were disabled at run time. They stay disabled even if the configuration files are
+    /// invalid.
     pub switched_off: BTreeSet<String>,
-    /// True if missing capabilities deny a call. If false, they only cause a warning.
+    /// If false, missing capabilities only cause a warning.
     pub strict_capabilities: bool,
     /// The people who may approve calls: name → roles.
     pub approvers: BTreeMap<String, BTreeSet<String>>,
@@ -219,12 +207,11 @@ pub struct Permissions {
 /// agents of a production fleet do not see these tools.
 pub const TRIAL_TOOLS: [&str; 4] = ["echo", "sleep", "fail", "fail_once"];
 
-/// Tools about the fleet itself. If the matrix has no row for such a tool, every agent may call it. Otherwise the row
-/// decides, as for any other tool. Calls of these tools debit budgets like any other call.
+/// Tools about the fleet itself. If the matrix has no row for such a tool, every agent may call it. Calls of these
+/// tools debit budgets like any other call.
 pub const META_TOOLS: [&str; 3] = ["list_tools", "check_task", "fetch_result"];
 
-/// Tools for work and messages between agents, in addition to `delegate_task`. Like other tools, they need a row in
-/// the matrix.
+/// Tools for work and messages between agents, in addition to `delegate_task`. They need a row in the matrix.
 pub const TEAM_TOOLS: [&str; 3] = ["cancel_task", "send_mcp_message", "read_messages"];
 
 /// Why an agent may not call a tool.
@@ -247,7 +234,6 @@ pub enum Denial {
 }
 
 impl Denial {
-    /// A stable word for audit entries, `details.reason` and logs.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -261,24 +247,19 @@ impl Denial {
         }
     }
 
-    /// The outcome of a denied call.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         Outcome::Denied
     }
 }
 
-/// The agent that calls a tool, and what the decision needs to know about it.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
-    /// The agent that calls.
     pub agent: &'a AgentId,
-    /// The agent's declaration.
     pub policy: &'a AgentPolicy,
-    /// The declaration of the agent's tenant.
     pub tenant: &'a TenantPolicy,
-    /// The capabilities that the turn's task grants, if the turn has a task. The agent has only those of its
-    /// capabilities that the task grants.
+    /// The capabilities that the turn's task grants; `None` if the turn has no task. The agent has only those of its
+    /// own capabilities that the task also grants.
     pub granted: Option<&'a BTreeSet<String>>,
 }
 
@@ -312,10 +293,10 @@ impl Permissions {
         }
     }
 
-    /// Decides like [`Self::decide`], for a turn that is restricted to the tools with these names.
+    /// Decides like [`Self::decide`] for a turn that may use only the tools in `narrowed`.
     ///
     /// # Errors
-    /// The errors of [`Self::decide`]; otherwise [`Denial::Narrowed`] if the tool is not one of these.
+    /// The errors of [`Self::decide`]; otherwise [`Denial::Narrowed`] if `narrowed` does not contain the tool.
     pub fn decide_narrowed(
         &self,
         caller: Caller<'_>,
@@ -326,7 +307,6 @@ impl Permissions {
         if narrowed.is_none_or(|names| names.contains(&tool.name)) { Ok(()) } else { Err(Denial::Narrowed) }
     }
 
-    /// Returns true if the tool is disabled, by the configuration or at run time.
     #[must_use]
     pub fn is_disabled(&self, tool: &ToolSpec) -> bool {
         names_one(&self.disabled_tools, tool) || names_one(&self.switched_off, tool)
@@ -368,12 +348,11 @@ impl Permissions {
     }
 }
 
-/// Returns true if a list of names and IDs contains the tool.
 fn names_one(names: &BTreeSet<String>, tool: &ToolSpec) -> bool {
     names.contains(&tool.name) || names.contains(&tool.id)
 }
 
-/// All data for decisions about agents and tenants, from one consistent state of the configuration.
+/// One consistent state of the configuration for decisions about agents and tenants.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
     /// Agent → declaration. An agent that is not in the map is unknown. Copies share the map, because it may be
@@ -381,18 +360,17 @@ pub struct Policy {
     pub agents: Arc<BTreeMap<AgentId, AgentPolicy>>,
     /// Tenant → declaration. A tenant that is not in the map is unknown.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
-    /// Tenants that were set at run time and whose declarations cannot be read. All their turns are rejected, even if
-    /// the configuration declares these tenants.
+    /// Tenants that were set at run time, but whose declarations cannot be read. All their turns are rejected, even if
+    /// the configuration declares them.
     pub withheld: BTreeSet<TenantId>,
-    /// Tenants and agents that were paused at run time, each with the reason.
+    /// Reason of each pause that was set at run time.
     pub paused: BTreeMap<Paused, Pause>,
-    /// Tools that were paused at run time, each with the reason. Calls of these tools wait.
+    /// Reason of each pause that was set at run time. Calls of these tools wait.
     pub tools_paused: BTreeMap<PausedTool, Pause>,
-    /// The permissions: which agents may call which tools.
     pub permissions: Permissions,
     /// Default caps. Agents and tenants can replace them.
     pub defaults: DefaultCaps,
-    /// Further limits on calls. Each name occurs once.
+    /// Each name occurs once.
     pub limits: Arc<Vec<Limit>>,
     /// Traits of the tools that the configuration knows, for limits.
     pub known_tools: Arc<KnownTools>,
@@ -413,15 +391,13 @@ impl Policy {
 /// The caps that apply unless an agent or tenant sets its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultCaps {
-    /// Length of a tick, ms.
+    /// Length of a tick (ms).
     pub tick_ms: i64,
-    /// Maximum number of calls per agent and tick.
+    /// Per agent and tick.
     pub calls_per_tick: u32,
-    /// Maximum number of calls per agent and day (`MAX_ACTIONS_PER_DAY`).
+    /// Per agent and day (`MAX_ACTIONS_PER_DAY`).
     pub max_actions_per_day: u32,
-    /// IANA time zone in which days begin.
     pub time_zone: String,
-    /// What happens to calls if the day's budget is used up.
     pub on_day_cap: DayCapAction,
 }
 
@@ -438,8 +414,6 @@ impl Default for DefaultCaps {
 }
 
 impl Policy {
-    /// The declarations of a tenant and of one of its agents.
-    ///
     /// # Errors
     /// [`UnknownCaller`] states whether the tenant or the agent is unknown.
     pub fn look_up(&self, tenant: &TenantId, agent: &AgentId) -> Result<(&TenantPolicy, &AgentPolicy), UnknownCaller> {
@@ -462,7 +436,6 @@ impl Policy {
         )
     }
 
-    /// The caps of an agent of a tenant.
     #[must_use]
     pub fn caps(&self, tenant: &TenantPolicy, agent: &AgentPolicy) -> Caps {
         Caps {
@@ -474,17 +447,14 @@ impl Policy {
         }
     }
 
-    /// The time zone of a tenant's days.
     #[must_use]
     pub fn time_zone<'a>(&'a self, tenant: &'a TenantPolicy) -> &'a str {
         tenant.time_zone.as_deref().unwrap_or(&self.defaults.time_zone)
     }
 }
 
-/// Why the declarations of a tenant and its agent are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownCaller {
-    /// The tenant is unknown.
     Tenant,
     /// The agent is unknown, or the tenant does not have it.
     Agent,

@@ -1,11 +1,12 @@
-//! Removes secrets from text. Text is redacted before it is written anywhere, and before it is cut.
+//! Removes secrets from text. Text is redacted before it is written anywhere. If text must also be cut, it is redacted
+//! first.
 //!
 //! Two rules apply in JSON at any depth, in JSON inside JSON strings, and in free text. A value is secret if its
 //! **key** names a secret, or if the value has the **shape** of a known kind of secret. Keys are compared by words:
 //! `accessToken` and `X-Api-Key` match, `max_tokens` and `keywords` do not. A list of `{"name": …, "value": …}`,
 //! which is common for headers and form fields, counts as an object with these names.
 //!
-//! Text without secrets is borrowed. Thus the cost for a typical call is one pass over its text.
+//! Text without secrets is borrowed, so a typical call costs one pass over its text.
 
 mod keys;
 mod shapes;
@@ -14,17 +15,15 @@ mod tests;
 
 use std::borrow::Cow;
 
-/// Bytes that are scanned after the kept part of a text. Thus a secret that begins in the kept part is seen
-/// completely.
+/// Bytes that are scanned beyond the kept part of a text, so that a secret which begins in the kept part is recognized.
 const MARGIN: usize = 2_048;
 
-/// The replacement for a secret.
 pub const REDACTED: &str = "[REDACTED]";
 
 /// Depth up to which JSON inside JSON strings is parsed. Strings at a greater depth are scanned as free text.
 const NESTED_JSON_MAX: usize = 3;
 
-/// Maximum number of passes over a text. Real texts need far fewer.
+/// Real texts need far fewer passes.
 const PASSES_MAX: usize = 8;
 
 /// Removes secrets from JSON and text. Redacting a redacted text changes nothing.
@@ -34,21 +33,20 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// A redactor for the usual names of secrets and for `extra_keys`. An extra key matches every key that contains
-    /// the words of the extra key in sequence: `iban` matches `customerIban` and `iban_2`.
+    /// An extra key matches every key that contains the words of the extra key in sequence: `iban` matches
+    /// `customerIban` and `iban_2`. Extra keys add to the usual names of secrets.
     pub fn new<K: AsRef<str>>(extra_keys: impl IntoIterator<Item = K>) -> Self {
         let extra = extra_keys.into_iter().map(|key| keys::words(key.as_ref())).filter(|words| words.len() > 2);
         Self { extra: extra.collect() }
     }
 
-    /// Returns true if a key names a secret.
     #[must_use]
     pub fn is_secret_key(&self, key: &str) -> bool {
         keys::is_secret(key, &self.extra)
     }
 
-    /// Redacts free text: secrets with a known shape, and the values in `key=value` and `key: value` if the key is
-    /// secret.
+    /// Redacts secrets with a known shape in free text. Also redacts the values in `key=value` and `key: value` if the
+    /// key is secret.
     #[must_use]
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         settled(text, |text| self.once(text))
@@ -60,15 +58,15 @@ impl Redactor {
         patch.end()
     }
 
-    /// Redacts JSON without parsing it into values, so numbers and spacing stay unchanged. If the JSON is cut off, it
-    /// is redacted up to the cut. Text that is not JSON is redacted as free text.
+    /// Redacts JSON without parsing it into values, so numbers and spacing stay unchanged. If the JSON is incomplete,
+    /// its text is still redacted up to the end. Text that is not JSON is redacted as free text.
     #[must_use]
     pub fn json<'a>(&self, json: &'a str) -> Cow<'a, str> {
         settled(json, |json| self.nested(json, 0))
     }
 
-    /// The first `bytes_max` bytes of a message, redacted. The message may be JSON or not. A secret stays hidden even
-    /// if the cut splits it, or if the message is too long to be read completely.
+    /// The first `bytes_max` bytes of a message (JSON or other text), redacted. A secret stays hidden even if the cut
+    /// splits the secret, or if the message is too long to be read completely.
     #[must_use]
     pub fn head(&self, message: &[u8], bytes_max: usize) -> String {
         let window = bytes_max.saturating_mul(16) + MARGIN;
@@ -99,8 +97,8 @@ impl Redactor {
         patch.end()
     }
 
-    /// Redacts the string whose opening quote is at `at`. If the string is a key, redacts the whole member. Returns
-    /// the offset to continue from.
+    /// Redacts the string whose opening quote is at `at`. If the string is a key, redacts the whole member. Returns the
+    /// offset at which the scan continues.
     fn string(&self, json: &str, at: usize, depth: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         let end = string_end(bytes, at);
@@ -117,7 +115,8 @@ impl Redactor {
             return self.member(json, inner, value, patch);
         }
         let holds_json = decoded.is_some() && text.trim_start().starts_with(['{', '[']) && depth < NESTED_JSON_MAX;
-        // A key may itself contain a secret. It may then name a secret only after its own secret is removed.
+        // A key may itself contain a secret. Then the key may be recognized as secret only after its content is
+        // redacted.
         let mut is_secret = is_key && self.is_secret_key(text);
         if let Cow::Owned(clean) = if holds_json { self.nested(text, depth + 1) } else { self.text(text) } {
             is_secret |= is_key && self.is_secret_key(&clean);
@@ -131,7 +130,7 @@ impl Redactor {
         if is_secret { redact_value(bytes, value, patch) } else { value }
     }
 
-    /// Redacts the member with the unescaped key `key` and the value at `value`. Returns the offset to continue from.
+    /// `key` is unescaped, and `value` is the offset of the value. Returns the offset at which the scan continues.
     fn member(&self, json: &str, key: &str, value: usize, patch: &mut Patch<'_>) -> usize {
         let bytes = json.as_bytes();
         if matches!(key, "name" | "key" | "header" | "field" | "Name" | "Key")
@@ -143,8 +142,8 @@ impl Redactor {
     }
 }
 
-/// Repeats passes over `text` until a pass changes nothing. This is needed because a replacement may complete a match
-/// of another rule (`://user:[REDACTED]@`), or turn invalid JSON into JSON.
+/// Repeats passes over `text` until a pass changes nothing. A replacement may complete a match of another rule
+/// (`://user:[REDACTED]@`), or turn invalid JSON into JSON.
 fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, str> {
     let Cow::Owned(mut clean) = pass(text) else { return Cow::Borrowed(text) };
     for _ in 0..PASSES_MAX {
@@ -154,7 +153,7 @@ fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, st
     Cow::Owned(clean)
 }
 
-/// If a named value (`"Cookie", "value": "…"`) begins at `at`, returns the name, and the offset of the value.
+/// If a named value (`"Cookie", "value": "…"`) begins at `at`, returns the name and the offset of the value.
 fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
     let bytes = json.as_bytes();
     if bytes.get(at) != Some(&b'"') {
@@ -173,19 +172,19 @@ fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
     (bytes.get(colon) == Some(&b':')).then(|| (unescape(name), skip_blanks(bytes, colon + 1)))
 }
 
-/// Cuts a text to at most `bytes_max` bytes, at a character boundary.
+/// Never splits a character.
 fn cut(text: &mut String, bytes_max: usize) {
     let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text.truncate(end);
 }
 
-/// Returns true if a key is so short and simple that it cannot contain a secret, which is the usual case.
+/// A key that is so short and simple cannot contain a secret. Most keys are.
 fn cannot_hold_a_secret(key: &str) -> bool {
     key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 /// Replaces the value at `at`, which belongs to a secret key. Null, booleans and the empty string stay, because they
-/// reveal nothing. Returns the offset to continue from.
+/// reveal nothing. Returns the offset at which the scan continues.
 fn redact_value(bytes: &[u8], at: usize, patch: &mut Patch<'_>) -> usize {
     let end = value_end(bytes, at);
     let value = bytes.get(at..end).unwrap_or_default();
@@ -209,7 +208,6 @@ pub fn string_end(bytes: &[u8], at: usize) -> usize {
     bytes.len()
 }
 
-/// The offset after the value that begins at `at`.
 fn value_end(bytes: &[u8], mut at: usize) -> usize {
     let mut open = 0usize;
     while let Some(byte) = bytes.get(at) {
@@ -242,8 +240,8 @@ fn skip_blanks(bytes: &[u8], at: usize) -> usize {
     at + rest.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')).count()
 }
 
-/// The text of a JSON string, given its content between the quotes. An invalid escape or a lone surrogate becomes
-/// `U+FFFD`, so that a secret next to it is still found.
+/// `inner` is the content of a JSON string between its quotes. An invalid escape or a lone surrogate becomes `U+FFFD`,
+/// so that a secret next to it is still found.
 fn unescape(inner: &str) -> String {
     let mut text = String::with_capacity(inner.len());
     let mut rest = inner;
@@ -266,8 +264,8 @@ fn unescape(inner: &str) -> String {
     text
 }
 
-/// The character of a `\u` escape, and the number of bytes of the escape from its `u` on. `escaped` begins with the
-/// `u`.
+/// The character of a `\u` escape, and the number of bytes that the escape takes, counted from `u`. `escaped` begins
+/// with `u`.
 fn unicode_escape(escaped: &str) -> (char, usize) {
     let digits = |from: usize| {
         let digits = escaped.bytes().skip(from).take(4).take_while(u8::is_ascii_hexdigit).count();
@@ -287,13 +285,13 @@ fn unicode_escape(escaped: &str) -> (char, usize) {
     }
 }
 
-/// Escapes the text as the content of a JSON string, without quotes.
+/// The result has no quotes.
 fn escape(text: &str) -> String {
     let quoted = serde_json::to_string(text).unwrap_or_default();
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()
 }
 
-/// A text with replacements that are made from left to right. The text is borrowed until the first replacement.
+/// Replacements must be made from left to right. The text is borrowed until the first replacement.
 struct Patch<'a> {
     text: &'a str,
     out: String,
@@ -305,13 +303,11 @@ impl<'a> Patch<'a> {
         Self { text, out: String::new(), copied: 0 }
     }
 
-    /// Returns the offset of the end of the last replacement.
     const fn last_end(&self) -> usize {
         self.copied
     }
 
-    /// Replaces `start..end`. If this overlaps the last replacement, only the part after that replacement is
-    /// replaced.
+    /// If `start..end` overlaps the last replacement, only the part after that replacement is replaced.
     fn replace(&mut self, start: usize, end: usize, with: &str) {
         let start = start.max(self.copied);
         if end <= start {

@@ -1,12 +1,10 @@
-//! IDs that the fleet derives from other IDs. The fleet finds steps of a task, inner calls and exchanges of a
-//! conversation by these IDs. If a caller chose such an ID, its turn could replace the fleet's turn, or one result
-//! could be taken for the other.
+//! The fleet derives the IDs of task steps, inner calls and conversation exchanges from other IDs, and finds them by
+//! these IDs. If a caller could choose such an ID, its turn could replace the fleet's turn, or get its result.
 
-/// Hexadecimal characters after `d-` in the ID of a delegated task. They are half of the digest from which the ID is
-/// derived.
+/// Hexadecimal characters after `d-` in the ID of a delegated task: half of the digest from which the ID is derived.
 const DELEGATED_HEX: usize = 32;
 
-/// Returns what the fleet uses the ID for; `None` if a caller may choose the ID.
+/// What the fleet uses the ID for. `None` if a caller may choose the ID.
 #[must_use]
 pub fn reserved(id: &str) -> Option<&'static str> {
     let mut parts = id.split('.');

@@ -1,4 +1,4 @@
-//! Delays between retries. Only this module and the reconnect helper of the store use the `backoff` crate.
+//! Delays between retries. Only this module and the store's reconnect helper use the `backoff` crate.
 
 pub mod breaker;
 
@@ -8,28 +8,26 @@ use backoff::backoff::Backoff;
 
 use super::limits;
 
-/// The waits between attempts. Default: 1 s, 3 s, 9 s.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ladder {
     waits: Vec<Duration>,
 }
 
 impl Default for Ladder {
-    /// Three retries. Each wait is three times the previous wait: 1 s, 3 s, 9 s.
+    /// 1 s, 3 s, 9 s.
     fn default() -> Self {
         Self::exponential(Duration::from_secs(1), 3.0, 3)
     }
 }
 
 impl Ladder {
-    /// A ladder with these waits.
     #[must_use]
     pub fn new(waits: Vec<Duration>) -> Self {
         Self { waits }
     }
 
-    /// `retries` waits. The first wait is `first`, and each later wait is `factor` times the previous wait. There is
-    /// no jitter: windows are already staggered per agent, and the actual waits should match the documentation.
+    /// The first of `retries` waits is `first`. Each later wait is `factor` times the previous wait. There is no
+    /// jitter: windows are already staggered per agent, and the documentation states the exact waits.
     #[must_use]
     pub fn exponential(first: Duration, factor: f64, retries: usize) -> Self {
         let mut policy = backoff::ExponentialBackoff {
@@ -44,13 +42,13 @@ impl Ladder {
         Self { waits: (0..retries).map_while(|_| policy.next_backoff()).collect() }
     }
 
-    /// Returns the number of retries after the first attempt.
+    /// Not counting the first attempt.
     #[must_use]
     pub fn retries(&self) -> usize {
         self.waits.len()
     }
 
-    /// The longest time that the attempts from number `attempt` (from 1) on can take, including waits. Each attempt
+    /// The longest time that the attempts from number `attempt` (from 1) can take, including waits, if each attempt
     /// takes `each`.
     #[must_use]
     pub fn longest_from(&self, attempt: u32, each: Duration) -> Duration {
@@ -59,11 +57,11 @@ impl Ladder {
         waits.iter().fold(each.saturating_mul(tries), |all, wait| all.saturating_add(*wait))
     }
 
-    /// Decides what happens after attempt number `attempt` (from 1) has failed transiently.
+    /// Decides what happens after attempt number `attempt` (from 1) failed transiently.
     ///
-    /// `retry_after` is the wait that the service asks for, and the minimum of the actual wait. `left` is the time
-    /// until the deadline. The failure is final if `retry_after` exceeds [`limits::RETRY_AFTER_MS_MAX`], or if the
-    /// wait would end after the deadline.
+    /// `retry_after` is the wait that the service asks for; the actual wait is never shorter. `left` is the time until
+    /// the deadline. The failure is final if `retry_after` exceeds [`limits::RETRY_AFTER_MS_MAX`], or if the wait would
+    /// end after the deadline.
     #[must_use]
     pub fn decide(&self, attempt: u32, retry_after: Option<Duration>, left: Duration) -> RetryDecision {
         let Some(wait) = self.waits.get((attempt as usize).saturating_sub(1)).copied() else {
@@ -82,21 +80,17 @@ impl Ladder {
     }
 }
 
-/// The decision after a transient failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryDecision {
-    /// Retry after this wait.
     RetryAfter(Duration),
-    /// The failure is final.
     NoRetry(NoRetryReason),
 }
 
-/// Why a transient failure is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRetryReason {
     /// All retries have been used.
     TriesUsedUp,
-    /// The service asks for a wait that is too long.
+    /// The service asks for a wait longer than [`limits::RETRY_AFTER_MS_MAX`].
     RetryAfterTooLong,
     /// The deadline would pass before the retry.
     DeadlineFirst,

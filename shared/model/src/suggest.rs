@@ -1,17 +1,17 @@
-//! "Did you mean": the known names that are closest to an unknown name, for configuration errors and unknown tools.
+//! "Did you mean": finds known names close to an unknown one, for configuration errors and unknown tools.
 
 /// Maximum number of edits between a name and its misspelling. Names that differ more are different names.
 const EDITS_MAX: usize = 2;
 
-/// The known name closest to `wrong`. It differs by at most two edits, and by at most half of the characters. Letter
-/// case does not count, nor does `-` instead of `_`.
+/// The known name closest to `wrong`. It may differ by at most two edits, and by at most half of the characters. Letter
+/// case and `-` for `_` are not edits.
 pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let folded = fold(wrong);
     let length = folded.chars().count();
     let limit = EDITS_MAX.min(length / 2);
     known
         .into_iter()
-        // Names whose lengths differ by more than the limit cannot be close enough. This check avoids comparing long
+        // If lengths differ by more than the limit, names cannot be close enough. This check avoids comparing long
         // names.
         .filter(|name| name.chars().count().abs_diff(length) <= limit)
         .map(|name| (strsim::osa_distance(&folded, &fold(name)), name))
@@ -20,11 +20,10 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name.to_owned())
 }
 
-/// The known names nearest to `wrong`, nearest first. They begin with `wrong`, or the number of edits is at most
-/// half the number of its characters.
+/// The known names closest to `wrong`, closest first. A name must begin with `wrong`, or differ by at most half as many
+/// edits as `wrong` has characters.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     const SHOWN: usize = 3;
-    // Longer known names are not considered, and a longer unknown name is cut.
     const CHARS_MAX: usize = 128;
     let folded: String = fold(wrong).chars().take(CHARS_MAX).collect();
     let limit = folded.chars().count() / 2;
@@ -39,7 +38,7 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
     near.into_iter().take(SHOWN).map(|(_, name)| name).collect()
 }
 
-/// Joins names for a message: `a, b, c`. A long list is cut. An empty list has its own text.
+/// Joins names for a message: `a, b, c`. A long list is cut. An empty list gives a text of its own.
 pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 30;
     let names: Vec<&str> = names.into_iter().collect();

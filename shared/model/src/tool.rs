@@ -1,4 +1,4 @@
-//! The declaration of a tool. Workers run it.
+//! The declaration of a tool.
 
 mod durable;
 pub(crate) mod effect_key;
@@ -26,7 +26,7 @@ use crate::approval::ApprovalDemand;
 /// A tool's stable ID (`tool_send_telegram`), in addition to the name that models use.
 pub type ToolId = String;
 
-/// The effect of running a tool twice.
+/// What happens if a tool runs twice with the same arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Effect {
@@ -34,71 +34,60 @@ pub enum Effect {
     Read,
     /// Running the tool twice has the same effect as running it once.
     Idempotent,
-    /// Running the tool twice has the effect twice: a second message, a second post. This is the default if no effect
-    /// is declared.
+    /// Running the tool twice has the effect twice: a second message, a second post.
     #[default]
     Once,
 }
 
-/// A tool in the registry, regardless of how the tool runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct ToolSpec {
-    /// Stable ID, unique.
     pub id: ToolId,
     /// The name that models use, unique.
     pub name: String,
-    /// The name for people.
     pub display_name: String,
-    /// The text that tells models what the tool does and when to use it.
+    /// Tells models what the tool does and when to use it.
     pub description: String,
     /// JSON Schema of the arguments; an object schema.
     pub input_schema: serde_json::Value,
     /// JSON Schema of the output, if the tool declares one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<serde_json::Value>,
-    /// The category, for grouping in lists (`messaging`, `social`).
+    /// Groups tools in lists (`messaging`, `social`).
     pub category: String,
-    /// The version of the tool (SemVer).
+    /// SemVer.
     pub version: String,
-    /// The effect of running it twice.
     pub effect: Effect,
-    /// For a tool with effect `once`: the key that identifies calls with the same effect, so that the effect happens
-    /// only once.
+    /// Only for the effect `once`: identifies calls with the same effect, so that the effect happens only once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect_key: Option<EffectKey>,
-    /// For a tool with effect `read`: how its results are cached.
+    /// Only for the effect `read`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<ReadCache>,
-    /// For a tool with effect `once`: how the fleet finds out whether a call with an unknown outcome took effect.
+    /// Only for the effect `once`: how the fleet finds out whether a call with an unknown outcome took effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconcile: Option<Reconcile>,
-    /// For a tool with effect `once`: how durable the intent record must be before a call runs. `None` means the
-    /// fleet's setting.
+    /// Only for the effect `once`: how durable the intent record must be before a call runs. `None` means the fleet's
+    /// setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durable: Option<Durability>,
     /// Wall-clock time limit of one attempt.
     #[serde(with = "duration_ms")]
     pub timeout: Duration,
-    /// Capabilities that the agent needs. It needs all of them.
+    /// The agent needs all of these.
     pub required_capabilities: Vec<String>,
-    /// Plan features that the tenant needs. It needs all of them.
+    /// The tenant's plan needs all of these.
     pub required_features: Vec<String>,
-    /// True if a person must approve each call.
     pub requires_approval: bool,
-    /// The approvers that each call needs, if the tool configures them. Omitted from digests if `None`.
+    /// `None` if the tool does not configure approvers. Then digests omit the field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalDemand>,
-    /// False if the tool is declared but cannot run. Its calls then fail with the message that the tool is not
-    /// configured.
+    /// False if the tool is declared but cannot run. Its calls then fail with the message that it is not configured.
     pub configured: bool,
 }
 
-/// The properties of a tool that limits can match.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolTraits {
-    /// The effect of running it twice.
     pub effect: Effect,
-    /// The category.
     pub category: String,
 }
 

@@ -14,18 +14,17 @@ use super::{AgentId, InboxName, TaskId, TenantId, TurnId};
 pub use context::Context;
 pub use dialect::Dialect;
 
-/// The priority of a slice. It decides which of the four `ready` streams the slice waits in.
+/// The priority of a slice. Each of the four priorities has its own `ready` stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// Is taken before all other work.
+    /// Served before all other work.
     Urgent,
-    /// Is taken before normal and low work.
+    /// Served before normal and low work.
     High,
-    /// The default.
     #[default]
     Normal,
-    /// Is taken only if no other work waits. A guard prevents starvation.
+    /// Served only if no other work waits. A guard prevents starvation.
     Low,
 }
 
@@ -33,7 +32,6 @@ impl Priority {
     /// All priorities, most urgent first. Workers read the streams in this order.
     pub const ALL: [Self; 4] = [Self::Urgent, Self::High, Self::Normal, Self::Low];
 
-    /// The word used in keys and messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -44,19 +42,18 @@ impl Priority {
         }
     }
 
-    /// The priority with this word.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|p| p.as_str() == text)
     }
 }
 
-/// The priorities that a worker serves: at least one, most urgent first. The default is all of them.
+/// The priorities that a worker serves: at least one, most urgent first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Priorities(Vec<Priority>);
 
 impl Priorities {
-    /// These priorities, in any order. Duplicates are ignored. `None` if the list is empty.
+    /// Accepts any order and ignores duplicates. `None` if the list is empty.
     #[must_use]
     pub fn new(priorities: impl IntoIterator<Item = Priority>) -> Option<Self> {
         let mut served: Vec<Priority> = priorities.into_iter().collect();
@@ -65,7 +62,6 @@ impl Priorities {
         (!served.is_empty()).then_some(Self(served))
     }
 
-    /// The priorities, most urgent first.
     #[must_use]
     pub fn as_slice(&self) -> &[Priority] {
         &self.0
@@ -84,48 +80,42 @@ pub struct Call {
     /// The provider's ID of the call. It is returned unchanged, and may not be unique.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
-    /// The tool's name as the model wrote it.
     #[serde(rename = "t")]
     pub tool: String,
-    /// The arguments as text. They are parsed, under bounds, only when the call runs.
+    /// Stays text until the call runs. Then it is parsed under bounds.
     #[serde(rename = "a")]
     pub arguments: String,
 }
 
-/// A validated turn: it is within all bounds, and every ID is well-formed. The permissions of each call are checked
+/// A validated turn is within all bounds, and all its IDs are well-formed. The permissions of each call are checked
 /// later.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// The ID that the producer set; `None` if the ID is derived from the inbound entry.
+    /// `None` if the ID is derived from the inbound entry.
     pub id: Option<TurnId>,
-    /// The tenant of the turn.
     pub tenant: TenantId,
-    /// The agent that makes the calls.
     pub agent: AgentId,
-    /// The priority of the turn's slices.
     pub priority: Priority,
-    /// When the turn expires, ms since the epoch; `None` means the default.
+    /// When the turn expires (ms since the epoch). `None` means the default.
     pub deadline_ms: Option<i64>,
-    /// The inbox that receives the reply; `None` for no reply.
+    /// `None` if no reply is wanted.
     pub reply_to: Option<InboxName>,
-    /// The dialect of the calls.
     pub dialect: Dialect,
-    /// The task to which the turn belongs. The turn's calls also debit the budget of the task.
+    /// The turn's calls also debit the budget of this task.
     pub task: Option<TaskId>,
-    /// The context. Handlers receive it in addition to the arguments.
     pub context: Context,
     /// True if the reply must contain `tool_call_audits`.
     pub want_audits: bool,
     /// True if the model was shown strict definitions. Then a null that the tool's schema does not allow means that
     /// the argument is omitted.
     pub strict: bool,
-    /// The only tools that this turn may use, if the agent may call them; `None` means all tools of the agent.
+    /// The only tools that this turn may use, in addition to the agent's own restrictions. `None` means all tools of
+    /// the agent.
     pub allowed_tools: Option<BTreeSet<String>>,
     /// True if consecutive calls of `read` tools may run at the same time.
     pub parallel_reads: bool,
-    /// True if the turn's inbox receives a message when one of the calls waits for approval.
+    /// True if the turn's inbox receives a message as soon as a call waits for approval.
     pub pending_approval: bool,
-    /// The calls, in order. Only a turn in [`Dialect::Text`] can have no calls, because an answer in plain text may
-    /// need no tool.
+    /// In order. Only a turn in [`Dialect::Text`] can have no calls, because an answer in plain text may need no tool.
     pub calls: Vec<Call>,
 }

@@ -18,7 +18,7 @@ def pay(to: str, amount: int, context: Context) -> str:
         amount: How much.
     """
     about = context.user_context
-    # The money moves before the result is returned: a caller that stops waiting has paid anyway.
+    # The money moves before the result is returned. A caller that stops waiting has paid anyway.
     ledger = os.open(about["ledger"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(ledger, f"{amount} to {to}\n".encode())

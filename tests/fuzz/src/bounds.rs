@@ -1,4 +1,4 @@
-//! Assertions that more than one target uses.
+//! Assertions that several targets use.
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -7,25 +7,25 @@ use tickfleet_model::{Call, RejectionCode, TurnId, limits};
 use tickfleet_protocol::{RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tickfleet_tools::{ToolFailure, ToolOutput};
 
-/// A value that must never appear in output. It contains characters that encoders write in several ways.
+/// Must never appear in output. It contains characters that encoders write in several ways.
 pub(crate) const SECRET: &str = "s3cr+t/<&>\"canary-7f3a9c";
 
-/// Maximum bytes of a rejection reply without its results: IDs, echoed fields and the error. Each of these is bounded.
+/// Maximum bytes of the reply to a rejected message, without results: IDs, echoed fields and the error. Each of these
+/// is bounded.
 const REPLY_FRAME_BYTES_MAX: usize = 16 * 1024;
 
-/// Returns `bytes` as text; invalid UTF-8 is replaced.
+/// Invalid UTF-8 is replaced.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Asserts that the text is JSON. Numbers of any size are valid, because our code does not convert them. Readers
-/// sometimes have to round them.
+/// Asserts that the text is JSON. Numbers of any size are valid, because our code does not convert them. Readers may
+/// have to round them.
 #[track_caller]
 pub(crate) fn assert_json(text: &str) {
     serde_json::from_str::<IgnoredAny>(text).unwrap_or_else(|error| panic!("{error}: {text}"));
 }
 
-/// Returns the first line of `bytes`, and the rest.
 pub(crate) fn head_and_rest(bytes: &[u8]) -> (&[u8], &[u8]) {
     match bytes.iter().position(|byte| *byte == b'\n') {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),
@@ -33,18 +33,18 @@ pub(crate) fn head_and_rest(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Asserts the bounds of an accepted message's calls.
+/// The calls of an accepted message must be within bounds.
 pub(crate) fn assert_calls(calls: &[Call]) {
     assert!(calls.len() <= limits::CALLS_PER_TURN_MAX, "{} calls", calls.len());
     for call in calls {
-        // A longer name is cut and marked; its call ends as `unknown_tool`.
+        // A longer name is cut and marked. Its call ends as `unknown_tool`.
         let most = limits::TOOL_NAME_BYTES_MAX + '…'.len_utf8();
         assert!(call.tool.len() <= most, "a name of {} bytes", call.tool.len());
         assert!(call.arguments.len() <= limits::ARGUMENTS_BYTES_MAX, "arguments of {} bytes", call.arguments.len());
     }
 }
 
-/// Asserts that a rejection has a known code, a short message, and a reply that the sender of the message can read.
+/// A rejection has a known code, a short message, and a reply that the sender can read.
 pub(crate) fn assert_refusal(refusal: &RejectedMessage) {
     assert!(RejectionCode::WORDS.contains(&refusal.code.as_str()));
     assert!(refusal.message.len() <= limits::ERROR_BYTES_MAX, "a message of {} bytes", refusal.message.len());
@@ -61,7 +61,6 @@ fn assert_reply(refusal: &RejectedMessage, reply: &str, status: RejectionStatus)
     let bytes_max = limits::REFUSED_REPLY_BYTES_MAX + REPLY_FRAME_BYTES_MAX;
     assert!(reply.len() <= bytes_max, "a reply of {} bytes", reply.len());
     let read: Value = serde_json::from_str(reply).unwrap_or_else(|error| panic!("{error}: {reply}"));
-    // If the tenant is unknown, no reply is sent.
     if refusal.tenant.is_some() {
         serde_json::from_str::<tickfleet_client::Reply>(reply).unwrap_or_else(|error| panic!("{error}: {reply}"));
     }
@@ -72,8 +71,8 @@ fn assert_reply(refusal: &RejectedMessage, reply: &str, status: RejectionStatus)
     assert_eq!(answered + left_out, expected, "every call is answered or counted");
 }
 
-/// Asserts that the outcome of a tool call is JSON that our own reader accepts, with bounded messages, and without a
-/// secret in any encoding.
+/// The outcome of a tool call is JSON that our own reader accepts. Its messages are bounded, and it contains no secret
+/// in any encoding.
 pub(crate) fn assert_outcome(outcome: &Result<ToolOutput, ToolFailure>) {
     match outcome {
         Ok(output) => assert_output(&output.json),
@@ -89,7 +88,7 @@ pub(crate) fn assert_outcome(outcome: &Result<ToolOutput, ToolFailure>) {
     }
 }
 
-/// Asserts that a message for a model is bounded and contains no secret.
+/// A message for a model is bounded and contains no secret.
 pub(crate) fn assert_message(message: &str) {
     assert!(message.len() <= limits::ERROR_BYTES_MAX, "a message of {} bytes", message.len());
     assert!(!message.contains(SECRET), "a secret in the words: {message}");
@@ -108,7 +107,7 @@ fn assert_output(json: &RawValue) {
     }
 }
 
-/// Fails if a key or a string contains [`SECRET`].
+/// Checks keys and strings for [`SECRET`].
 pub(crate) fn assert_no_secret(value: &Value) {
     match value {
         Value::String(text) => assert!(!text.contains(SECRET), "a secret in {text}"),
@@ -121,7 +120,6 @@ pub(crate) fn assert_no_secret(value: &Value) {
     }
 }
 
-/// Returns the nesting depth of a value.
 pub(crate) fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),

@@ -1,5 +1,5 @@
-//! Fuzz inputs made from the public data sets that the tests fetch. The calls, answers, tools and schemas of the data
-//! sets are converted to the format that a target reads.
+//! Makes fuzz inputs from the public data sets that the tests fetch. Calls, answers, tools and schemas of these data
+//! sets are converted to the formats that the targets read.
 
 use std::fs;
 use std::path::Path;
@@ -9,13 +9,12 @@ use tickfleet_config::{McpAnnotations, McpDefinition, McpPinned, McpPins};
 use tickfleet_model::Dialect;
 use tickfleet_protocol::{parse_turn, write_turn};
 
-/// The folders of the data sets in cargo's target folder. The tests use the same names.
+/// Folders in cargo's target folder. The tests use the same names.
 const LEADERBOARD: &str = "bfcl-2026.3.23";
 const DOJO: &str = "agentdojo-0.1.35";
 const OUTPUTS: &str = "canitoolcall-0.1.1";
 const SUITE: &str = "schema-suite-4.23.0";
 
-/// A kind of input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Turns in every dialect, with the calls of the function-calling leaderboard and of AgentDojo.
@@ -30,7 +29,6 @@ pub enum Source {
     Schemas,
     /// Tools as an MCP server lists them, and answers of its tools.
     McpMessages,
-    /// Pinned tools.
     Locks,
     /// Answers of web services whose body is any of the values above.
     HttpAnswers,
@@ -42,7 +40,7 @@ pub enum Source {
     Documents,
 }
 
-/// Returns at most `at_most` inputs of a source, spread over all of its data; empty if the data is missing.
+/// At most `at_most` inputs of a source, spread over all of its data. Empty if the data is missing.
 #[must_use]
 pub fn inputs(source: Source, data: &Path, at_most: usize) -> Vec<Vec<u8>> {
     let all = match source {
@@ -61,7 +59,7 @@ pub fn inputs(source: Source, data: &Path, at_most: usize) -> Vec<Vec<u8>> {
     all.into_iter().map(String::into_bytes).collect()
 }
 
-/// Returns every n-th element of a list, so that at most `at_most` are left.
+/// Keeps every n-th element, so that at most `at_most` are left.
 fn spread<T>(list: Vec<T>, at_most: usize) -> Vec<T> {
     let every = list.len().div_ceil(at_most.max(1)).max(1);
     list.into_iter().step_by(every).collect()
@@ -72,7 +70,7 @@ fn lines(data: &Path, folder: &str, file: &str) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The calls of each entry: `[{"tool": …, "arguments": …}]`.
+/// One list of calls per entry: `[{"tool": …, "arguments": …}]`.
 fn entries(data: &Path) -> Vec<Value> {
     let sets = [lines(data, DOJO, "tasks.jsonl"), lines(data, LEADERBOARD, "single_turn.jsonl")];
     let calls = sets.into_iter().flatten().map(|mut entry| entry["calls"].take());
@@ -83,7 +81,6 @@ fn arguments(data: &Path) -> Vec<Value> {
     entries(data).into_iter().flat_map(|mut calls| calls[0].get_mut("arguments").map(Value::take)).collect()
 }
 
-/// A turn with the calls of an entry, in a dialect.
 fn turn(calls: &Value, dialect: Dialect) -> Option<String> {
     let raw = |(at, call): (usize, &Value)| json!({"id": format!("c{at}"), "name": call["tool"], "arguments": call["arguments"]});
     let calls: Vec<Value> = calls.as_array()?.iter().enumerate().map(raw).collect();
@@ -126,7 +123,7 @@ fn values(data: &Path, at_most: usize) -> Vec<String> {
     both.into_iter().flatten().map(|value| value.to_string()).collect()
 }
 
-/// Pairs of a schema of the JSON-Schema-Test-Suite and one of its values.
+/// Each pair is a schema of the JSON-Schema-Test-Suite and one of the schema's values.
 fn suite(data: &Path) -> Vec<(Value, Value)> {
     let mut pairs = Vec::new();
     for draft in ["draft7", "draft2020-12"] {
@@ -151,12 +148,11 @@ fn schemas(data: &Path, at_most: usize) -> Vec<String> {
     pairs.map(|(schema, value)| format!("{schema}\n{value}")).collect()
 }
 
-/// Tools of AgentDojo and the leaderboard: `name`, `description` and `input_schema`.
+/// Tools of AgentDojo and the leaderboard. Fields: `name`, `description` and `input_schema`.
 fn tools(data: &Path) -> Vec<Value> {
     [lines(data, DOJO, "tools.jsonl"), lines(data, LEADERBOARD, "tools.jsonl")].concat()
 }
 
-/// The same tools, in groups of three.
 fn groups(data: &Path, at_most: usize) -> Vec<Vec<Value>> {
     let all = spread(tools(data), at_most * 3);
     all.chunks(3).map(<[Value]>::to_vec).collect()
@@ -200,7 +196,7 @@ fn http_answers(data: &Path, at_most: usize) -> Vec<String> {
     bodies.map(answer).collect()
 }
 
-/// Tools as `tools.yaml` declares them: JSON, which is YAML.
+/// Tools as `tools.yaml` declares them. The text is JSON, which is valid YAML.
 fn configuration(tools: &[Value]) -> String {
     let declared = tools.iter().map(|tool| {
         let def = json!({"description": tool["description"], "effect": "read", "input_schema": tool["input_schema"],

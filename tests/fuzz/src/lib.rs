@@ -1,8 +1,9 @@
-//! Every parser of untrusted input, as a fuzz target. A target takes bytes, and checks properties that must hold for
-//! any bytes.
+//! Every parser of untrusted input is a fuzz target. A target takes bytes, and checks properties that must hold for any
+//! bytes.
 //!
-//! Every target checks more than the absence of panics. Accepted input is within the bounds, and stays the same when it
-//! is written and read again. A rejection has a known code and a short message. Output contains no secret.
+//! Targets check more than the absence of panics. Accepted input must be within the bounds, and must stay the same when
+//! it is written and read again. A rejection must have a known code and a short message. Output must not contain a
+//! secret.
 //!
 //! Start at [`TARGETS`], the list of targets. The code of the targets is in `targets`, with one module per subject.
 //! `tests/replay.rs` plays the targets with [`play`] in every run of the tests. `libfuzzer` plays them for hours.
@@ -19,8 +20,6 @@ mod targets;
 pub use target::Target;
 pub use targets::TARGETS;
 
-/// Returns the target of this name.
-///
 /// # Panics
 /// If no target has this name.
 #[must_use]
@@ -28,7 +27,7 @@ pub fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target is named {name}"))
 }
 
-/// Declares that targets run on the main thread of this process. Its stack is large enough for deeply nested input.
+/// The targets will run on the main thread of this process. Its stack is large enough for deeply nested input.
 pub fn on_main_thread() {
     tickfleet_config::fuzzing::parse_here();
 }

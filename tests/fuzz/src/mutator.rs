@@ -1,6 +1,6 @@
-//! Mutations of inputs by a seeded generator: the same seed makes the same inputs on every machine.
+//! Mutates inputs. The generator is seeded, so the same seed makes the same inputs on every machine.
 
-/// Numbers at the edges of the types that parsers read.
+/// Edges of the types that parsers read.
 const NUMBERS: [&str; 14] = [
     "0",
     "-1",
@@ -18,7 +18,7 @@ const NUMBERS: [&str; 14] = [
     "123456789012345678901234567890",
 ];
 
-/// Pieces that have a meaning in most of the grammars here.
+/// Text that has a meaning in most grammars of the targets.
 const PIECES: [&str; 26] = [
     "{}",
     "[]",
@@ -48,12 +48,12 @@ const PIECES: [&str; 26] = [
     "password=",
 ];
 
-/// Maximum length of a mutated input, bytes.
+/// In bytes.
 const BYTES_MAX: usize = 64 * 1024;
-/// Nesting depths that a mutation adds; parsers stop at 64 or 128.
+/// Nesting depths that a mutation can add. Parsers stop at 64 or 128.
 const NESTING: [usize; 4] = [3, 60, 70, 2_000];
 
-/// A generator of inputs (xorshift64*).
+/// The generator is xorshift64*.
 pub(crate) struct Mutator {
     state: u64,
     words: &'static [&'static str],
@@ -64,7 +64,7 @@ impl Mutator {
         Self { state: seed | 1, words }
     }
 
-    /// Returns a number below `bound`, or 0 if `bound` is 0.
+    /// A number below `bound`, or 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
@@ -77,7 +77,7 @@ impl Mutator {
         list.get(self.below(list.len())).copied()
     }
 
-    /// Returns `input` after one to four changes; some insert pieces of `other`.
+    /// Makes one to four changes to `input`. Some changes insert pieces of `other`.
     pub(crate) fn mutate(&mut self, input: &[u8], other: &[u8]) -> Vec<u8> {
         let mut bytes = input.to_vec();
         for _ in 0..=self.below(4) {
@@ -114,7 +114,6 @@ impl Mutator {
         }
     }
 
-    /// Replaces the next number with another one.
     fn number(&mut self, bytes: &mut Vec<u8>, from: usize) {
         let number = self.one_of(&NUMBERS).unwrap_or_default();
         let begins = bytes.iter().skip(from).position(u8::is_ascii_digit).map_or(from, |ahead| from + ahead);
@@ -122,7 +121,7 @@ impl Mutator {
         bytes.splice(begins..begins + digits, number.bytes());
     }
 
-    /// Inserts a piece of the other input, or overwrites bytes with it.
+    /// Inserts a piece of the other input, or overwrites bytes with this piece.
     fn splice(&mut self, bytes: &mut Vec<u8>, at: usize, other: &[u8]) {
         let from = self.below(other.len());
         let piece = &other[from..other.len().min(from + 1 + self.below(200))];

@@ -1,5 +1,5 @@
-//! A bounded run of a target with committed inputs, a sample of third-party data, and mutations of both. The inputs are
-//! the same on every machine.
+//! Plays a target with committed inputs, a sample of third-party data, and mutations of both. A run is bounded, and its
+//! inputs are the same on every machine.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,23 +9,20 @@ use crate::Target;
 use crate::corpus;
 use crate::mutator::Mutator;
 
-/// Maximum number of inputs that a run plays from each source of third-party data.
+/// Maximum inputs per run from each source of third-party data.
 const SAMPLE: usize = 60;
-/// The seed of a run's mutations.
 const SEED: u64 = 0x7469_636B_666C_6565;
 
-/// The numbers of a run.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct InputCounts {
-    /// Committed inputs: written by hand, or kept after a failure.
+    /// Written by hand, or kept after a failure.
     pub committed: usize,
-    /// Inputs made from third-party data.
+    /// Made from third-party data.
     pub sampled: usize,
-    /// Mutations.
     pub mutated: usize,
 }
 
-/// Returns the committed inputs of a target: seeds, then former failures.
+/// Seeds first, then former failures.
 #[must_use]
 pub fn committed(target: &Target) -> Vec<Vec<u8>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -40,7 +37,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Plays a target. `data` is the folder with the foreign data: cargo's target folder.
+/// `data` is the folder with third-party data: cargo's target folder.
 ///
 /// # Panics
 /// If a property does not hold. The message names the file to which the input was written.
@@ -74,7 +71,6 @@ fn one(target: &Target, input: &[u8], data: &Path) {
     panic!("{}: {} ({written:?}: {})", target.name, words.unwrap_or("it panicked"), file.display());
 }
 
-/// Returns a hash that distinguishes inputs.
 fn crc(input: &[u8]) -> u32 {
     input.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

@@ -1,5 +1,5 @@
-//! A bounded run of every target with seeds, former failures, a sample of third-party data, and some thousand
-//! mutations. The inputs are always the same. `make fuzz` tries more inputs.
+//! Plays every target with seeds, former failures, a sample of third-party data, and some thousand mutations. The
+//! inputs are always the same. `make fuzz` tries more inputs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use tickfleet_fuzz::{TARGETS, play, target};
 
-/// Cargo's target folder, from which this test runs.
 fn data() -> PathBuf {
     let here = std::env::current_exe().unwrap();
     let folder = here.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());

@@ -8,7 +8,7 @@ use tickfleet_model::limits;
 
 use super::*;
 
-/// The calls of the leaderboard that do not fit its own schemas.
+/// Calls of the leaderboard that do not fit the leaderboard's own schemas.
 const INVALID_CALLS: &str = include_str!("invalid_calls.txt");
 
 fn data() -> Option<&'static Bfcl> {
@@ -20,7 +20,7 @@ fn calls(turns: &[Turn]) -> usize {
     turns.iter().map(|turn| turn.calls.len()).sum()
 }
 
-/// `(entry, function, problem)` of every call that does not fit, in the order of the data.
+/// `(entry, function, problem)` of every call that does not fit its schema, in the order of the data.
 fn problems(data: &Bfcl, turns: &[Turn]) -> Vec<(String, String, Problem)> {
     let mut found = Vec::new();
     for turn in turns {
@@ -34,13 +34,14 @@ fn problems(data: &Bfcl, turns: &[Turn]) -> Vec<(String, String, Problem)> {
     found
 }
 
-/// Counts the calls that violate `[type, enum, required]`.
+/// Counts violations of `[type, enum, required]`.
 fn by_keyword(problems: &[(String, String, Problem)]) -> [usize; 3] {
     let count = |keyword| problems.iter().filter(|(_, _, problem)| problem.keyword == keyword).count();
     [Keyword::Type, Keyword::Enum, Keyword::Required].map(count)
 }
 
-/// The rows of the table below `heading`, without their last column, an explanation that [`row`] lacks.
+/// The rows of the table below `heading`, without their last column. The last column is an explanation that [`row`]
+/// lacks.
 fn table(heading: &str) -> Vec<String> {
     let (_, after) = INVALID_CALLS.split_once(heading).unwrap_or_else(|| panic!("no table {heading:?}"));
     let rows = after.lines().skip(1).take_while(|line| !line.starts_with('#'));
@@ -137,6 +138,5 @@ fn a_conversation_keeps_the_order_of_its_turns_and_calls() {
         .map(|turn| turn.calls.iter().map(|(tool, _)| data.tool(tool).unwrap().original.as_str()).collect())
         .collect();
     assert_eq!(tools, [vec!["cd", "mkdir", "mv"], vec!["cd", "grep"], vec!["sort"], vec!["cd", "mv", "cd", "diff"]]);
-    // A positional argument gets the name of its parameter.
     assert_eq!(first[2].calls[0].1, serde_json::json!({"file_name": "final_report.pdf"}));
 }

@@ -1,4 +1,5 @@
-//! Node.js and npm for programs that tests start. If the machine's versions are too old or missing, others are fetched.
+//! Node.js and npm for programs that tests start. If the machine has none or its versions are too old, others are
+//! fetched.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,20 +11,18 @@ use super::FetchedData;
 /// The oldest Node.js that runs these programs.
 const NODE_MIN: u32 = 20;
 
-/// The programs that run npm packages.
 #[derive(Debug)]
 pub struct Node {
-    /// The program `node`.
     pub node: String,
-    /// The command that starts npm, before its arguments.
+    /// The command that starts npm; arguments follow.
     npm: Vec<String>,
 }
 
 impl Node {
-    /// Returns the machine's Node.js and npm if they are new enough; otherwise fetches them.
+    /// Uses the machine's Node.js and npm if both are new enough. Otherwise, fetches others.
     ///
     /// # Errors
-    /// If Node.js must be fetched, but cannot be.
+    /// If Node.js must be fetched but cannot be.
     pub fn find(skip_variable: &'static str) -> Result<Self> {
         let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
         let version = said("node").and_then(|output| major(&String::from_utf8_lossy(&output.stdout)));
@@ -42,7 +41,7 @@ impl Node {
         Ok(Self { npm: vec![node.clone(), npm], node })
     }
 
-    /// Installs `packages`, which have pinned versions, below `prefix`.
+    /// Installs `packages` below `prefix`. The packages must have pinned versions.
     ///
     /// # Errors
     /// If the registry does not have the packages. The error contains `hint`.
@@ -53,8 +52,6 @@ impl Node {
     }
 }
 
-/// Runs an installer.
-///
 /// # Errors
 /// If the installer fails. The error has the installer's output and `hint`.
 pub(crate) fn install(command: &mut Command, hint: &str) -> Result<()> {
@@ -63,7 +60,7 @@ pub(crate) fn install(command: &mut Command, hint: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the first number of `v20.11.1`.
+/// `v20.11.1` is 20.
 fn major(version: &str) -> Option<u32> {
     version.trim().trim_start_matches('v').split('.').next()?.parse().ok()
 }

@@ -3,20 +3,18 @@
 
 use tickfleet_testkit::{Cluster, RedisServer, SentinelSetup};
 
-/// Selects the kind of Redis for fleets that are started without a server: `single`, `sentinel` or `cluster`.
+/// For fleets that are started without a server. `single`, `sentinel` or `cluster`.
 const VARIABLE: &str = "TICKFLEET_TEST_REDIS";
 
-/// The server with the keys of the fleet's one shard, and the other servers.
+/// The server with the keys of the fleet's one shard, and all other servers.
 pub struct FleetRedis {
-    /// The server with the keys.
     pub server: RedisServer,
     /// The URL at which schedulers and workers reach the server, if it differs from the server's own URL.
     pub url: Option<String>,
-    /// The other servers.
     pub around: OtherServers,
 }
 
-/// The other servers, which end with the fleet.
+/// Servers without the fleet's keys. They end with the fleet.
 #[derive(Default)]
 pub struct OtherServers {
     /// Replicas, or the other nodes of a cluster.
@@ -25,12 +23,11 @@ pub struct OtherServers {
 }
 
 impl FleetRedis {
-    /// One server.
     pub fn of(server: RedisServer) -> Self {
         Self { server, url: None, around: OtherServers::default() }
     }
 
-    /// Starts the kind of Redis that the environment selects. The default is one server.
+    /// The environment selects the kind. The default is one server.
     #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
     pub async fn wanted(namespace: &str) -> Self {
         match std::env::var(VARIABLE).as_deref() {
@@ -60,7 +57,6 @@ impl FleetRedis {
         }
     }
 
-    /// The URL at which schedulers and workers reach the server.
     pub fn url(&self) -> String {
         self.url.clone().unwrap_or_else(|| self.server.url())
     }

@@ -1,6 +1,6 @@
-//! Keys that are allowed to be left in Redis when a fleet has stopped.
+//! Keys that may be left in Redis after a fleet has stopped.
 
-/// Patterns of keys that are allowed to have no TTL, each with the reason.
+/// Keys that match these patterns may lack a TTL. Each pattern has the reason.
 pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:meta", "the shard's clock, epoch and generations"),
     ("{tickfleet:0}:policy", "the last policies, and one field per scheduler that decides by one"),

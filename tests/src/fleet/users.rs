@@ -7,16 +7,14 @@ use redis::aio::MultiplexedConnection;
 use tickfleet_store::Role;
 use tickfleet_testkit::RedisServer;
 
-/// If set, the schedulers and workers of every test fleet are Redis users with the rights of their roles.
+/// If set, schedulers and workers of all test fleets are Redis users with the rights of their roles.
 const VARIABLE: &str = "TICKFLEET_TEST_USERS";
 
-/// Whether `TICKFLEET_TEST_USERS` is set.
 #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
 pub fn are_wanted() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty())
 }
 
-/// Creates a user for each role.
 pub async fn make(server: &RedisServer, namespace: &str) {
     let mut connection = server.connection().await;
     for (name, role) in Role::WORDS {
@@ -28,7 +26,6 @@ pub async fn make(server: &RedisServer, namespace: &str) {
     let () = redis::cmd("ACL").arg("LOG").arg("RESET").query_async(&mut connection).await.unwrap();
 }
 
-/// Returns the URL for a role's user.
 pub fn url_in(url: &str, role: &str) -> String {
     match url.split_once("://").unwrap() {
         ("unix", path) => format!("unix://{path}?user={role}&pass={role}-secret"),
@@ -36,7 +33,7 @@ pub fn url_in(url: &str, role: &str) -> String {
     }
 }
 
-/// Checks that Redis rejected no command. Redis logs each command for which a user lacks the right.
+/// Redis logs each command that it rejects because the user lacks the right.
 pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
     let log: Vec<BTreeMap<String, redis::Value>> =
         redis::cmd("ACL").arg("LOG").arg(128).query_async(connection).await.unwrap();
@@ -44,7 +41,7 @@ pub async fn assert_nobody_was_refused(connection: &mut MultiplexedConnection) {
         let text = |field: &str| redis::from_redis_value::<String>(entry[field].clone()).unwrap_or_default();
         let who = text("username");
         let what = text("object");
-        // The client library tries to report its name and version, and continues if Redis rejects this.
+        // The client library tries to report its name and version. If Redis rejects the report, the library continues.
         (what != "client|setinfo")
             .then(|| format!("{who} may not use {what} ({}, {})", text("reason"), text("context")))
     };

@@ -1,4 +1,4 @@
-//! A scripted model: an HTTP server that responds like OpenAI's Chat Completions, and rejects the same requests.
+//! A scripted model: an HTTP server that responds and rejects requests like OpenAI's Chat Completions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,26 +14,21 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tickfleet_config::{ModelApi, ModelDef, Prices, ProviderDef};
 
-/// The model's next response.
 #[derive(Debug, Clone)]
 pub enum ModelReply {
-    /// The final answer, as text.
     Words(String),
-    /// Calls: names and arguments.
     Calls(Vec<(String, Value)>),
-    /// An HTTP status, and the seconds of `Retry-After` (0: no such header).
+    /// An HTTP status, and the seconds in `Retry-After`. 0 means no such header.
     Status(u16, u64),
     /// The final answer after a delay.
     Slow(Duration, String),
 }
 
 impl ModelReply {
-    /// A response with one call.
     pub fn call(tool: &str, arguments: Value) -> Self {
         Self::Calls(vec![(tool.to_owned(), arguments)])
     }
 
-    /// A response with text.
     pub fn words(words: &str) -> Self {
         Self::Words(words.to_owned())
     }
@@ -41,26 +36,22 @@ impl ModelReply {
 
 type Script = dyn Fn(&ModelRequest) -> ModelReply + Send + Sync;
 
-/// One request, as a script sees it.
 #[derive(Debug, Clone)]
 pub struct ModelRequest {
-    /// The system message.
     pub system: String,
     /// All messages except the system message.
     pub messages: Vec<Value>,
-    /// The names of the tools that the model is allowed to call.
+    /// The tools that the model may call.
     pub tools: BTreeSet<String>,
     /// True if the model must not call a tool in this response.
     pub last: bool,
 }
 
 impl ModelRequest {
-    /// Returns the number of the model's answers in this conversation.
     pub fn answers(&self) -> usize {
         self.messages.iter().filter(|message| message["role"] == "assistant").count()
     }
 
-    /// Returns the results of the model's last calls.
     pub fn results(&self) -> Vec<&str> {
         let of = |message: &'_ Value| message["role"] == "tool";
         let behind = self.messages.iter().rev().take_while(|message| of(message)).collect::<Vec<_>>();
@@ -74,15 +65,15 @@ struct Server {
     seen: Mutex<Vec<ModelRequest>>,
 }
 
-/// The server. It ends with the test.
+/// Ends with the test.
 pub struct ScriptedModel {
-    /// The server's base URL, to which clients append their path.
+    /// The base URL, to which clients append their path.
     pub base: String,
     server: Arc<Server>,
 }
 
 impl ScriptedModel {
-    /// Starts a server whose responses come from `script`.
+    /// `script` returns the response to each request.
     pub async fn start(script: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> Self {
         let server = Arc::new(Server { script: Box::new(script), asked: AtomicUsize::new(0), seen: Mutex::default() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -92,17 +83,16 @@ impl ScriptedModel {
         Self { base, server }
     }
 
-    /// Returns the number of requests so far.
     pub fn asked(&self) -> usize {
         self.server.asked.load(Ordering::SeqCst)
     }
 
-    /// Returns the accepted requests so far.
+    /// The accepted requests. Rejected requests are missing.
     pub fn seen(&self) -> Vec<ModelRequest> {
         self.server.seen.lock().unwrap().clone()
     }
 
-    /// Returns a `models.yaml` with this model as `default`. A million input tokens cost 1, a million output tokens 2.
+    /// A `models.yaml` with this model as `default`. A million input tokens cost 1, a million output tokens cost 2.
     pub fn models(&self) -> BTreeMap<String, ModelDef> {
         let provider = ProviderDef {
             api: ModelApi::OpenAi,
@@ -137,12 +127,12 @@ async fn answer(State(server): State<Arc<Server>>, body: Bytes) -> Response {
     match (server.script)(&asked) {
         ModelReply::Words(words) => said(&words),
         ModelReply::Slow(wait, words) => {
-            // The script wants a slow response.
+            // The delay that the script requests.
             tokio::time::sleep(wait).await;
             said(&words)
         }
         ModelReply::Calls(calls) => {
-            // Repeat IDs on purpose: IDs of real providers are not unique in a conversation.
+            // IDs repeat on purpose, because IDs of real providers are not unique in a conversation.
             let call = |(index, (name, arguments)): (usize, &(String, Value))| {
                 let arguments = arguments.as_str().map_or_else(|| arguments.to_string(), str::to_owned);
                 json!({"id": format!("call-{index}"), "type": "function",
@@ -172,8 +162,8 @@ fn respond(message: &Value, finish: &str) -> Response {
     json!({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}).to_string().into_response()
 }
 
-/// Rejects the requests that Chat Completions rejects with 400: a result without its call, a call without its result,
-/// or an invalid name.
+/// Rejects what Chat Completions rejects with 400: a result without its call, a call without its result, or an invalid
+/// name.
 fn checked(request: &Value) -> Result<(), String> {
     let mut due: BTreeSet<String> = BTreeSet::new();
     for message in request["messages"].as_array().ok_or("messages: expected a list")? {

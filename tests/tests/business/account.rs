@@ -73,7 +73,7 @@ async fn the_subscription_tells_what_is_allowed_and_what_was_used() {
     assert_eq!(info["features"], json!(["delegation", "knowledge", "memories", "messaging", "social"]));
     assert_eq!(info["limits"]["actions_per_day"], json!({"tenant": 100, "agent": 1000}));
     assert_eq!((&info["limits"]["calls_per_tick"], &info["limits"]["on_day_cap"]), (&json!(10), &json!("reject")));
-    // Penny's limit does not apply to tina; the tenant's own number replaces that of the limit.
+    // Penny's limit does not apply to tina. The tenant's own number replaces the number of the limit.
     let rows = json!([
         {"name": "mails", "allows": "7 calls per tenant in a day", "tools": ["send_*"], "beyond": "reject"},
         {"name": "tokens", "allows": "5000 tokens of models per tenant in a day", "tools": [], "beyond": "reject"},
@@ -85,7 +85,6 @@ async fn the_subscription_tells_what_is_allowed_and_what_was_used() {
     let left_ms = resets.timestamp_millis() - fleet.store.now_ms().await.unwrap();
     assert!((1..=25 * 3_600_000).contains(&left_ms), "the end of a day in New York: {resets}");
     assert_eq!((&info["agent_count"], &info["user_count"]), (&json!(18), &json!(2)));
-    // No model was called, and nothing is stored.
     assert_eq!(
         (&info["usage"]["tokens"], &info["usage"]["money"]),
         (&json!({"used": 0, "limit": 5_000}), &json!({"used": 0}))

@@ -1,5 +1,5 @@
-//! Permissions in the sample business: all of its agents times all tools of a worker, from a list that is separate from
-//! the configuration, decided by the policy that workers use.
+//! Permissions in the sample business: each of its agents with each tool of a worker. The policy that workers use
+//! decides. The expected result comes from a list that is separate from the configuration.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tickfleet_tools_http::HttpKind;
 
 use super::configuration;
 
-/// Tools that every agent may call: the business's three tools for everyone, messages to each other, and the tools
-/// about the fleet itself.
+/// Every agent may call these tools: the business's three tools for everyone, messages between agents, and tools about
+/// the fleet.
 const EVERYBODY: [&str; 9] = [
     "check_task",
     "fetch_result",
@@ -28,7 +28,7 @@ const EVERYBODY: [&str; 9] = [
     "send_telegram_message",
 ];
 
-/// Agent → the other tools that it may call. The business has exactly these 18 agents.
+/// Agent → further tools that it may call. The business has exactly these 18 agents.
 const AGENTS: [(&str, &[&str]); 18] = [
     ("atlas", &["cancel_task", "delegate_task", "get_subscription_info", "get_team_members", "post_to_x", "search_x"]),
     ("binky", &["cancel_task", "delegate_task", "get_subscription_info", "get_team_members"]),
@@ -57,7 +57,7 @@ async fn all_agents_may_call_what_the_business_says_and_nothing_else() {
     let environment = Environment::of([]);
     let active = ActivePolicy { policy: loaded.policy.clone(), ..ActivePolicy::default() };
     let active = Arc::new(PolicyHandle::new(active));
-    // No connection is made: the tools are only created here.
+    // The tools are only created, so no connection is made.
     let store = Store::open("redis://127.0.0.1:1", 0, Arc::new(StoreOptions::default())).unwrap();
     let mut typed = worker::standard_tools(&store, &active);
     typed.extend(tickfleet_tools_atlas::all(&store, &store, &active, &environment).unwrap());
@@ -80,6 +80,6 @@ async fn all_agents_may_call_what_the_business_says_and_nothing_else() {
         }
         assert!(wanted.iter().all(|tool| registry.get(tool).is_some()), "{agent}: every tool is there");
     }
-    // echo, fail, fail_once and sleep are registered too, but granted to no agent.
+    // echo, fail, fail_once and sleep are registered too, but no agent is granted them.
     assert_eq!((registry.len(), decided), (19, 19 * 18));
 }

@@ -1,5 +1,5 @@
-//! The sample business with its configuration: its agents, its permissions, and its tools against strict stubs of the
-//! services, over real HTTP. Only addresses and tokens come from the tests, through the environment.
+//! The sample business with its configuration: its agents, its permissions, and its tools. The services are strict
+//! stubs that the tools reach over real HTTP. Only addresses and tokens come from the tests, through the environment.
 
 mod account;
 mod matrix;
@@ -27,12 +27,11 @@ fn built_in() -> Sources {
     }
 }
 
-/// Loads the built-in configuration in an environment.
 fn configuration(variables: &[(String, String)]) -> Configuration {
     load(&Sources { environment: variables.iter().cloned().collect(), ..built_in() }).unwrap()
 }
 
-/// A plan of the business; `change` changes its policy last.
+/// `change` changes the policy last.
 fn plan(variables: &[(&str, &str)], change: impl FnOnce(&mut Policy)) -> Plan {
     let variables: Vec<(String, String)> =
         variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -47,7 +46,6 @@ fn plan(variables: &[(&str, &str)], change: impl FnOnce(&mut Policy)) -> Plan {
     Plan { declared: loaded.tools, environment: variables, active: Some(active), atlas_tools: true, ..Plan::default() }
 }
 
-/// Runs one turn of an agent of the business, and returns its results.
 async fn run(fleet: &mut Fleet, agent: &str, calls: &[(&str, Value)]) -> Vec<Value> {
     let calls: Vec<Value> = calls.iter().map(|(name, args)| json!({"name": name, "arguments": args})).collect();
     fleet.submit_turn(json!({"tenant": "atlas-ux", "agent": agent, "calls": calls})).await;
@@ -55,12 +53,10 @@ async fn run(fleet: &mut Fleet, agent: &str, calls: &[(&str, Value)]) -> Vec<Val
     reply["results"].as_array().unwrap().clone()
 }
 
-/// Returns the outcomes of the calls.
 fn outcomes(results: &[Value]) -> Vec<&str> {
     results.iter().map(|result| result["outcome"].as_str().unwrap()).collect()
 }
 
-/// Returns the error message for the model.
 fn told(result: &Value) -> &str {
     result["error"]["message"].as_str().unwrap_or_else(|| panic!("no error: {result}"))
 }

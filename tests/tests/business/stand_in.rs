@@ -1,5 +1,5 @@
-//! A strict stub of X and Telegram, and of a host with media: it rejects what the services reject, according to their
-//! documentation (docs.x.com; core.telegram.org/bots/api).
+//! A strict stub of X, of Telegram, and of a host with media. According to their documentation (docs.x.com;
+//! core.telegram.org/bots/api), the services reject what the stub rejects.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -11,22 +11,20 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// The prefixes of the tokens. Each sign-in creates the next pair of tokens.
+/// Prefixes of tokens. Each sign-in creates the next pair of tokens.
 pub const ACCESS: &str = "access-token-1f0e3dad-";
 pub const REFRESH: &str = "refresh-token-98f13708-";
 pub const CLIENT: (&str, &str) = ("client-id", "client-secret-3c59dc04");
 pub const BEARER: &str = "bearer-token-c9f0f895";
 pub const BOT_TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
 
-/// A faulty answer.
 pub enum FaultyResponse {
-    /// A status, headers and a body.
     Status(u16, Vec<(&'static str, String)>, String),
-    /// These bytes, without a content length.
+    /// Bytes without a content length.
     Stream(Vec<u8>),
     /// The request is processed, but the answer is cut off in the middle.
     Cut,
-    /// The request is processed, but no answer is sent. The channel gets a message.
+    /// The request is processed, but no answer is sent. The channel receives a message.
     Silence(mpsc::UnboundedSender<()>),
 }
 
@@ -49,19 +47,17 @@ pub struct Upload {
 
 #[derive(Default)]
 pub struct ReceivedRequests {
-    /// All requests, as `METHOD /path?query`.
+    /// In the form `METHOD /path?query`.
     pub asked: Vec<String>,
     pub posts: Vec<Value>,
     pub messages: Vec<Value>,
     pub uploads: BTreeMap<String, Upload>,
-    /// Granted sign-ins.
     pub granted: u64,
-    /// Sign-ins with an outdated refresh token. X then revokes the whole sign-in.
+    /// Number of sign-ins with an outdated refresh token. X then revokes the whole sign-in.
     pub reused: u64,
-    /// An access token that is no longer accepted.
     pub revoked: Option<String>,
     pub troubles: HashMap<&'static str, VecDeque<FaultyResponse>>,
-    /// Content type and bytes of media, by path.
+    /// Path → content type and bytes.
     pub media: HashMap<&'static str, (&'static str, Vec<u8>)>,
 }
 
@@ -81,7 +77,7 @@ impl StandIn {
         this
     }
 
-    /// Makes the next request to this path fail.
+    /// Only the next request to this path fails.
     pub fn trouble(&self, path: &'static str, trouble: FaultyResponse) {
         self.seen.lock().unwrap().troubles.entry(path).or_default().push_back(trouble);
     }
@@ -91,7 +87,6 @@ impl StandIn {
         format!("{}{path}", self.base)
     }
 
-    /// Returns the requests so far, and clears them.
     pub fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.seen.lock().unwrap().asked)
     }
@@ -125,7 +120,7 @@ impl StandIn {
             || (reads && asked.header("authorization") == format!("Bearer {BEARER}"))
     }
 
-    /// Checks a sign-in of a confidential client: its ID and secret are in a header, and the rest is in a form. A
+    /// Checks a sign-in of a confidential client. Its ID and secret are in a header, and the rest is in a form. Each
     /// refresh token is valid only once.
     fn sign_in(&self, asked: &ReceivedRequest) -> Response {
         use base64::Engine as _;
@@ -255,7 +250,7 @@ impl StandIn {
     }
 }
 
-/// Returns the progress of an upload. The upload is complete at the last expected status request.
+/// The progress of an upload. The upload is complete at the last expected status request.
 fn looked(asked: &ReceivedRequest, seen: &mut ReceivedRequests) -> Response {
     let id = asked.uri.query().and_then(|q| q.strip_prefix("command=STATUS&media_id=")).unwrap_or_default();
     let Some(upload) = seen.uploads.get_mut(id) else { return problem(404, "no such upload") };
@@ -316,14 +311,13 @@ impl ReceivedRequest {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// Returns the body if it is a JSON object that has no other fields than `fields`.
+    /// The body, if it is a JSON object whose fields are all in `fields`.
     fn json(&self, fields: &[&str]) -> Option<Value> {
         let is_json = self.method == "POST" && self.header("content-type") == "application/json";
         let body: Value = serde_json::from_slice(&self.body).ok().filter(|_| is_json)?;
         body.as_object()?.keys().all(|name| fields.contains(&name.as_str())).then_some(body)
     }
 
-    /// Returns the parts of a multipart form.
     fn form(&self) -> Option<HashMap<String, Vec<u8>>> {
         let boundary = self.header("content-type").strip_prefix("multipart/form-data; boundary=")?;
         let line = format!("--{boundary}\r\n").into_bytes();

@@ -1,4 +1,4 @@
-//! `send_telegram_message` against Telegram's documented behavior.
+//! `send_telegram_message` with a service that behaves as Telegram documents.
 
 use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;

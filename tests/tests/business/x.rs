@@ -1,4 +1,4 @@
-//! `post_to_x` and `search_x`: the requests to X, and the outcomes of calls by X's answer.
+//! `post_to_x` and `search_x`: the requests to X, and the outcome for each answer of X.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use tokio::sync::mpsc;
 use super::stand_in::{ACCESS, BEARER, FaultyResponse, StandIn};
 use super::{outcomes, plan, run, told};
 
-/// The access token before any sign-in: a fixed token from the environment.
 fn user_token() -> String {
     format!("{ACCESS}0")
 }
@@ -49,7 +48,6 @@ async fn a_post_is_published_once_and_its_address_is_told() {
     let expected = json!({"post_id": id, "post_url": format!("https://x.com/i/web/status/{id}"), "metrics": metrics});
     assert_eq!(results[0]["output"], expected, "{results:#?}");
     assert_eq!(x.seen.lock().unwrap().posts, [json!({"text": "We are open. {{content}} ${X_USER_TOKEN}"})]);
-    // The same post again: X rejects it with a reason.
     let results = run(&mut fleet, "kelly", &[post("We are open. {{content}} ${X_USER_TOKEN}")]).await;
     assert_eq!(outcomes(&results), ["permanent"]);
     assert!(told(&results[0]).contains("duplicate content"), "{results:#?}");
@@ -99,7 +97,7 @@ async fn a_post_that_is_certainly_not_out_is_tried_again() {
     let results = run(&mut fleet, "kelly", &[post("again")]).await;
     assert_eq!((outcomes(&results), &results[0]["attempts"]), (vec!["ok"], &json!(2)), "{results:#?}");
     assert!(fleet.store.now_ms().await.unwrap() - start >= 1_000, "not before X allows it");
-    // If the wait is too long, the call ends, with the time in its message.
+    // If the wait would be too long, the call ends, and its message has the time.
     let late = ("x-rate-limit-reset", (start / 1000 + 900).to_string());
     x.trouble("/2/tweets/search/recent", FaultyResponse::Status(429, vec![late], "{}".into()));
     let results = run(&mut fleet, "kelly", &[search("x")]).await;

@@ -1,4 +1,4 @@
-//! Media of posts: fetched under a guard, checked, and uploaded to X before the post.
+//! Media of posts. They are fetched under a guard, checked, and uploaded to X before the post.
 
 use serde_json::{Value, json};
 use tickfleet_tests::fleet::Fleet;
@@ -27,7 +27,7 @@ fn post(content: &str, media: &[&str]) -> (&'static str, Value) {
 }
 
 fn file(head: &[u8], length: usize) -> Vec<u8> {
-    // The bytes differ, so that a piece in the wrong order is detected.
+    // The bytes differ, so that a wrong order of pieces is detected.
     let body = (0..length - head.len()).map(|at| u8::try_from(at / 1000 % 251).unwrap());
     head.iter().copied().chain(body).collect()
 }
@@ -43,7 +43,7 @@ async fn pictures_are_with_x_before_the_post_that_shows_them() {
     let png = file(PNG, 70_000);
     let jpeg = file(JPEG, 100);
     let one = x.media("/a.png", "image/png", png.clone());
-    // An image that contains a multipart boundary.
+    // This image contains a multipart boundary.
     let two = x.media("/b", "application/octet-stream", [&jpeg[..], b"\r\n--tickfleet-\r\n\r\n"].concat());
     let results = run(&mut fleet, "kelly", &[post("two pictures", &[&one, &two])]).await;
     assert_eq!(outcomes(&results), ["ok"], "{results:#?}");
@@ -120,7 +120,7 @@ async fn a_file_that_grows_while_it_is_read_stops_at_its_bound() {
     x.trouble("/grows.mp4", FaultyResponse::Stream(file(MP4, 1_000)));
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/grows.png", x.base)])]).await;
     assert!(told(&results[0]).contains("too large"), "{results:#?}");
-    // X requires the size of a video before the upload.
+    // X needs the size of a video before the upload.
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/grows.mp4", x.base)])]).await;
     assert!(told(&results[0]).contains("does not say how large it is"), "{results:#?}");
     assert_eq!(x.posts(), 0);
@@ -129,7 +129,7 @@ async fn a_file_that_grows_while_it_is_read_stops_at_its_bound() {
 
 #[tokio::test]
 async fn no_address_of_a_model_leads_to_a_private_place() {
-    // X itself has a private address here, which does not allow media from there.
+    // X itself has a private address here. Media from this address must still be rejected.
     let (mut fleet, x) = fleet_with("").await;
     let inner = x.media("/secret.png", "image/png", file(PNG, 100));
     let metadata = "http://169.254.169.254/latest/meta-data/x.png".to_owned();
@@ -140,7 +140,7 @@ async fn no_address_of_a_model_leads_to_a_private_place() {
     }
     assert_eq!((x.asked(), x.posts()), (vec![], 0), "nobody was asked");
     fleet.stop().await;
-    // A redirect to a private address fails too, from a host that is allowed.
+    // If an allowed host redirects to a private address, the request must fail too.
     let (mut fleet, x) = fleet_with("127.0.0.1").await;
     x.trouble("/moved.png", FaultyResponse::Status(302, vec![("location", metadata)], String::new()));
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/moved.png", x.base)])]).await;

@@ -1,4 +1,4 @@
-//! Signing in to X: a refresh token is valid once, and its successor outlives workers.
+//! Sign-in to X. A refresh token is valid only once, and the next refresh token must survive the end of workers.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -27,13 +27,12 @@ fn search() -> (&'static str, Value) {
     ("search_x", json!({"query": "x"}))
 }
 
-/// Returns the number of sign-ins, and of sign-ins with a used refresh token.
 fn sign_ins(x: &StandIn) -> (u64, u64) {
     let seen = x.seen.lock().unwrap();
     (seen.granted, seen.reused)
 }
 
-/// Ends the time in which no other sign-in is made.
+/// Ends the time in which no other renewal is made.
 async fn renewal_is_over(fleet: &Fleet) {
     let mut connection = fleet.server.connection().await;
     let keys: Vec<String> = redis::cmd("KEYS").arg("*:grant:*:renewal").query_async(&mut connection).await.unwrap();
@@ -63,7 +62,7 @@ async fn a_token_that_x_refuses_is_replaced_and_the_call_is_made_once_more() {
     let x = StandIn::start().await;
     let mut fleet = Fleet::start(plan_of(&x)).await;
     assert_eq!(outcomes(&run(&mut fleet, "kelly", &[post("one")]).await), ["ok"]);
-    // Renewals are limited in time: the next one is not made before this time is over.
+    // Between two renewals, a minimum time must pass.
     renewal_is_over(&fleet).await;
     x.seen.lock().unwrap().revoked = Some(format!("{ACCESS}1"));
     x.asked();
@@ -84,12 +83,12 @@ async fn the_next_refresh_token_outlives_every_worker_and_no_reader_of_redis_lea
     for secret in [ACCESS, REFRESH, CLIENT.1] {
         assert!(!kept.contains(secret), "{secret} is in Redis");
     }
-    // A worker of another process knows only the configured tokens: the access token is shared.
+    // A worker in another process knows only the configured tokens. But the access token is shared.
     fleet.drain_worker().await;
     fleet.add_worker();
     assert_eq!(outcomes(&run(&mut fleet, "kelly", &[post("two")]).await), ["ok"]);
     assert_eq!(sign_ins(&x), (1, 0));
-    // When that token is rejected, the refresh token that came with it is used, not the configured one.
+    // When the shared token is rejected, the refresh token that came with it is used, not the configured one.
     renewal_is_over(&fleet).await;
     x.seen.lock().unwrap().revoked = Some(format!("{ACCESS}1"));
     fleet.drain_worker().await;

@@ -1,18 +1,17 @@
-//! A handler gets exactly what a model wrote, digit by digit, in a whole fleet.
+//! In a whole fleet, a handler must get exactly what the model wrote, digit by digit.
 
 use axum::Router;
 use axum::routing::post;
 use serde_json::json;
 use tickfleet_tests::fleet::{Fleet, Plan};
 
-/// Numbers that a double cannot hold, as written in the arguments.
+/// A double cannot hold these numbers.
 const ARGUMENTS: &str = r#"{"big":123456789012345678901234567890,"small":0.1000000000000000055511151231257827,"list":[18446744073709551616,1.10]}"#;
 
 #[tokio::test]
 async fn an_http_service_gets_every_digit_that_the_model_wrote() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    // Returns the request's body, as text.
     let service = Router::new().route("/mirror", post(|body: String| async move { format!("{{\"got\":{body:?}}}") }));
     let serving = tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
     let declared = json!({"tools": {"mirror": {
@@ -25,7 +24,7 @@ async fn an_http_service_gets_every_digit_that_the_model_wrote() {
         }
     }}});
     let mut fleet = Fleet::start(Plan { declared: serde_json::from_value(declared).unwrap(), ..Plan::default() }).await;
-    // Written by hand: a JSON library would round the numbers.
+    // A JSON library would round the numbers, so the text is written by hand.
     let turn = format!(
         r#"{{"tenant":"acme","agent":"kelly","reply_to":"box","calls":[{{"name":"mirror","arguments":{ARGUMENTS}}}]}}"#
     );

@@ -1,5 +1,5 @@
-//! The circuit breaker of a tool that fails too often in a row: its calls are not sent, use up no attempt, and hold no
-//! slot.
+//! The circuit breaker of a tool that fails too often in a row. While it is open, the tool's calls are not sent, use up
+//! no attempt, and hold no slot.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -19,7 +19,6 @@ use tickfleet_store::{TurnName, TurnView, breaker_waits, failed_attempts};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tokio::net::TcpListener;
 
-/// The behavior of the service.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum ServiceState {
     Well,
@@ -27,7 +26,7 @@ enum ServiceState {
     Hangs,
 }
 
-/// A web service, and the number of requests with each text.
+/// A web service, and the number of requests by their text.
 #[derive(Clone)]
 struct Service(Arc<Mutex<(ServiceState, BTreeMap<String, usize>)>>);
 
@@ -67,7 +66,6 @@ async fn answer(State(service): State<Service>, Json(body): Json<Value>) -> Resp
     }
 }
 
-/// The declaration of the tool `post`, which calls the service.
 fn declared(address: &str, effect: &str, timeout: Duration) -> ToolsFile {
     let http = json!({"method": "POST", "base_url": format!("http://{address}"), "path": "/", "body": {"text": "{{text}}"},
         "allow_private": [address]});
@@ -101,7 +99,7 @@ fn events(fleet: &Fleet, event: &str) -> u64 {
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let waited = async {
         while !is_so() {
-            // No event reports that a metric changes, so this polls.
+            // No event reports a change of a metric, so this polls.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -118,7 +116,7 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
     const CALLS: usize = 24;
     let (service, address) = Service::start(ServiceState::Hangs).await;
     let tool = declared(&address, "read", Duration::from_millis(500));
-    // The breaker stays open longer than a call may wait for it: each call ends when it is checked again.
+    // The breaker stays open longer than a call may wait for it. So each call ends when it is checked again.
     let mut fleet = Fleet::start(plan(tool, 3, Duration::from_millis(2_500))).await;
     for call in 0..CALLS {
         post(&fleet, &format!("call {call}")).await;
@@ -126,7 +124,7 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
     until("a call waits", || events(&fleet, "waited") > 0).await;
     let sent = service.requests();
     assert!(sent < 3 + 4, "{sent} were sent: those that failed, and those that were out with them");
-    // All slots are free for the echo, however many calls wait.
+    // However many calls wait, all slots are free for the echo.
     let echo = fleet.submit(&[("echo", json!({"text": "quick"}))]).await;
     let mut replies = Vec::new();
     while replies.len() < CALLS + 1 {
@@ -152,7 +150,7 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
 async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is_back() {
     let (service, address) = Service::start(ServiceState::Unavailable).await;
     let tool = declared(&address, "once", Duration::from_secs(30));
-    // The breaker stays open long enough for another call to arrive.
+    // The breaker must stay open until another call arrives.
     let mut fleet = Fleet::start(plan(tool, 2, Duration::from_secs(5))).await;
     for text in ["lost 1", "lost 2"] {
         post(&fleet, text).await;
@@ -195,7 +193,8 @@ async fn without_the_setting_every_try_is_sent() {
 
 #[tokio::test]
 async fn what_is_known_without_a_tool_is_answered_while_it_rests() {
-    // For a read, one call with its retries opens the breaker; a `once` call has only one attempt.
+    // One call of a read, with its retries, opens the breaker. A `once` call has only one attempt, so two calls are
+    // needed.
     for (effect, failures_max, lost, said) in [("read", 4, 1, "cached"), ("once", 2, 2, "repeats")] {
         let (service, address) = Service::start(ServiceState::Well).await;
         let mut tool = declared(&address, effect, Duration::from_secs(30));

@@ -10,7 +10,7 @@ use tickfleet_store::{CancelResult, TurnName};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// Counts that it runs, and never ends.
+/// Counts that it runs. Never ends.
 fn linger(running: &Arc<AtomicUsize>) -> TypedTool {
     let running = Arc::clone(running);
     TypedTool::new("linger", "Lingers.", Effect::Read, move |_, _: Value| {
@@ -22,7 +22,6 @@ fn linger(running: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Calls another tool.
 fn relay(name: &'static str, to: &'static str) -> TypedTool {
     TypedTool::new(name, "Relays.", Effect::Idempotent, move |context: CallContext, _: Value| async move {
         context.call(to, json!({})).await?.output()?;
@@ -30,7 +29,6 @@ fn relay(name: &'static str, to: &'static str) -> TypedTool {
     })
 }
 
-/// A fleet whose tool `far` calls `near`, which calls `linger`.
 fn plan(running: &Arc<AtomicUsize>) -> Plan {
     Plan { slots: 4, tools: vec![linger(running), relay("near", "linger"), relay("far", "near")], ..Plan::default() }
 }
@@ -45,14 +43,14 @@ async fn submit(fleet: &Fleet, tool: &str) -> TurnName {
 async fn until(is_so: impl AsyncFn() -> bool) {
     let waited = async {
         while !is_so().await {
-            // The running call reports nothing to the test, so this polls.
+            // The running call gives no signal to the test, so this polls.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::time::timeout(PATIENCE, waited).await.expect("it never was so");
 }
 
-/// Returns the outcomes in the audit log, by turn, once it has this many entries.
+/// Waits until the audit log has `count` entries. The first text of a pair is the turn.
 async fn outcomes(fleet: &Fleet, count: usize) -> Vec<(String, String)> {
     until(async || fleet.audits().await.len() >= count).await;
     let audits = fleet.audits().await;
@@ -69,7 +67,7 @@ async fn a_cancelled_turn_cancels_the_calls_that_its_call_has_made_however_deep(
     let mut fleet = Fleet::start(plan(&running)).await;
     let name = submit(&fleet, "far").await;
     until(async || running.load(Ordering::SeqCst) == 1).await;
-    // Both calls above the running one are parked, and hold no slot.
+    // Both calls above the running call are parked and hold no slot.
     assert_eq!(fleet.store.cancel(&name, "not wanted any more").await.unwrap(), CancelResult::Ok);
     let reply = fleet.reply().await;
     assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
@@ -89,7 +87,7 @@ async fn an_inner_call_that_waits_for_a_cap_is_cancelled_without_having_run() {
     let mut fleet = Fleet::start(Plan { policy: capped, ..plan(&running) }).await;
     let name = submit(&fleet, "near").await;
     let inner = TurnName { turn: TurnId::new("t1.0.call-1").unwrap(), ..name.clone() };
-    // Its outer call has used up the tick.
+    // The outer call has used up the tick.
     until(async || matches!(fleet.store.turn_view(&inner).await.unwrap(), tickfleet_store::TurnView::Live(_))).await;
     fleet.store.cancel(&name, "not wanted any more").await.unwrap();
     let reply = fleet.reply().await;
@@ -104,7 +102,7 @@ async fn an_inner_call_that_waits_for_a_cap_is_cancelled_without_having_run() {
 async fn an_inner_call_that_is_being_begun_while_its_turn_is_cancelled_does_not_go_on() {
     let running = Arc::new(AtomicUsize::new(0));
     let begun = Arc::clone(&running);
-    // Begins its inner call, but never waits for it.
+    // Begins an inner call, but never waits for its end.
     let stays = TypedTool::new("stays", "Stays.", Effect::Idempotent, move |context: CallContext, _: Value| {
         let begun = Arc::clone(&begun);
         async move {

@@ -1,4 +1,4 @@
-//! Tools that call other tools: each inner call is one call of the same agent, with its own result and audit entry.
+//! Tools that call other tools. Each inner call is a call of the same agent, with its own result and audit entry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ struct Posted {
     number: usize,
 }
 
-/// A tool that must not run twice. Counts its runs.
+/// Must not run twice. Counts its runs.
 fn post(posts: &Arc<AtomicUsize>) -> TypedTool {
     let posts = Arc::clone(posts);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Post| {
@@ -37,7 +37,7 @@ fn post(posts: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Greets, posts the greeting, and returns both results; counts its runs.
+/// Creates a greeting, posts it, and returns both results. Counts its runs.
 fn announce(runs: &Arc<AtomicUsize>) -> TypedTool {
     let runs = Arc::clone(runs);
     TypedTool::new("announce", "Announces.", Effect::Idempotent, move |context: CallContext, args: Post| {
@@ -57,7 +57,7 @@ fn counted() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (Arc::default(), Arc::default())
 }
 
-/// A plan with one slot. A call that kept the slot while it waits for an inner call would wait forever.
+/// There is one slot. If a call kept the slot while it waits for an inner call, both would wait forever.
 fn plan(posts: &Arc<AtomicUsize>, runs: &Arc<AtomicUsize>) -> Plan {
     Plan { slots: 1, tools: vec![post(posts), announce(runs)], ..Plan::default() }
 }
@@ -82,7 +82,7 @@ async fn inner_calls_are_calls_of_the_same_agent_and_hold_no_slot_of_their_outer
     turns.sort();
     assert_eq!(turns, ["t1", "t1.0.call-1", "t1.0.call-2"]);
 
-    // Check the inner calls as `explain` shows them. If their IDs belong to another agent's turn, it shows none.
+    // `explain` shows the inner calls. If their IDs belong to a turn of another agent, it shows none.
     let name = TurnName::parse("acme:t1").unwrap();
     let inner = inner_calls(&fleet.store, &name, "kelly", 0..1).await.unwrap();
     let shown: Vec<_> = inner.iter().map(|call| (call.id.as_str(), call.tool.as_deref(), call.outcome)).collect();
@@ -141,8 +141,8 @@ async fn what_an_agent_may_not_call_its_tools_may_not_call_for_it_and_caps_count
     let mut fleet = Fleet::start(Plan { policy: narrow, ..plan(&posts, &runs) }).await;
     fleet.submit_turn(turn()).await;
     let reply = fleet.reply().await;
-    // The call and its first inner call are two actions. The second inner call exceeds the cap, whatever its
-    // permission.
+    // The call and its first inner call use up the cap of two. So the second inner call is rejected, whether or not it
+    // is permitted.
     assert_eq!(reply["results"][0]["output"]["posted"], "daily_cap_reached", "{reply}");
     fleet.stop().await;
 
@@ -185,9 +185,9 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     let mut fleet = Fleet::start(plan).await;
     let first = KillableProcess::start(&fleet, "first");
     fleet.submit_turn(turn()).await;
-    // Wait until the worker has posted. It is random whether the worker has received the result.
+    // Wait until the worker has posted. The worker may or may not have received the result by then.
     while posts.load(Ordering::SeqCst) == 0 {
-        // The tool does not report that it ran, so this polls; the test ends after a minute.
+        // The tool does not report that it ran, so this polls. The test ends after a minute.
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
     first.kill();
@@ -199,7 +199,7 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     drop(second);
 }
 
-/// Changes a plan so that records and IDs are kept only for a moment.
+/// Records and IDs are kept only for a moment.
 fn forgetful(plan: Plan) -> Plan {
     let store = StoreOptions { retain_ms: 300, dedupe_ms: 300, ..plan.store.clone() };
     Plan { store, ..plan }
@@ -273,7 +273,7 @@ async fn inner_calls_are_as_urgent_as_the_call_that_makes_them() {
     let mut submitted = 0;
     while submitted < 2 {
         let command = tokio::time::timeout(PATIENCE, commands.next()).await.unwrap().unwrap();
-        // The submitted message, as schedulers read it.
+        // The submitted message in the form that schedulers read.
         if command.contains("FCALL") && command.contains(".0.call-") && command.contains(r#"calls\":["#) {
             assert!(command.contains(r#"priority\":\"low"#), "{command}");
             submitted += 1;

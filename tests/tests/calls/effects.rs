@@ -1,4 +1,4 @@
-//! Tools with an effect key. Only one of several equal calls runs, and the other calls get its outcome.
+//! Tools with an effect key. Of several equal calls, only one runs, and the others get its outcome.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,12 +33,12 @@ struct Payment {
     text: String,
 }
 
-/// Makes payments; its ledger is outside the fleet.
+/// The bank's ledger is outside the fleet.
 #[derive(Clone)]
 struct Bank {
     paid: Arc<AtomicUsize>,
     asked: Arc<AtomicUsize>,
-    /// Each payment takes one permit, and waits until a permit is available.
+    /// Each payment waits until it can take one permit.
     open: Arc<Semaphore>,
 }
 
@@ -73,7 +73,6 @@ impl Bank {
         self.paid.load(Ordering::SeqCst)
     }
 
-    /// Waits until this many payments were made.
     async fn has_paid(&self, number: usize) {
         let began = Instant::now();
         while self.paid() < number {
@@ -89,7 +88,6 @@ fn turn(id: &str, agent: &str, arguments: &[Value]) -> Value {
     json!({"turn_id": id, "tenant": "acme", "agent": agent, "reply_to": "box", "calls": calls})
 }
 
-/// Returns the proof from these audit entries.
 fn proof(audits: &[Value]) -> Proof {
     let mut prover = Prover::new(None, None);
     for (number, audit) in audits.iter().enumerate() {
@@ -98,7 +96,7 @@ fn proof(audits: &[Value]) -> Proof {
     prover.finish()
 }
 
-/// Waits until the turn waits for another turn, and returns that turn.
+/// Waits until the turn waits for another turn. Returns the other turn.
 async fn waits(fleet: &Fleet, turn: &str) -> String {
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
     loop {
@@ -107,7 +105,7 @@ async fn waits(fleet: &Fleet, turn: &str) -> String {
         {
             return awaits.to_string();
         }
-        // Redis does not announce the wait, so this polls; the test ends after a minute.
+        // Redis does not announce the wait, so this polls. The test ends after a minute.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -119,7 +117,7 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     fleet.submit_turn(turn("t1", "kelly", &[json!({"to": "kim", "amount": 5})])).await;
     let first = fleet.reply().await["results"][0].clone();
     assert_eq!((&first["outcome"], &first["repeats"]), (&json!("ok"), &Value::Null), "{first}");
-    // An equal payment with another turn ID, agent and text. The same turn also has a different payment.
+    // Turn ID, agent and text differ, but the payment is equal. The same turn also has a different payment.
     let equal = json!({"to": "kim", "amount": 5.0, "text": "again"});
     fleet.submit_turn(turn("t2", "fran", &[equal, json!({"to": "kim", "amount": 6})])).await;
     let reply = fleet.reply().await;
@@ -129,7 +127,6 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     assert_eq!((&again["repeats"], &again["attempts"]), (&json!("t1/0"), &json!(0)), "{reply}");
     assert_eq!((&other["outcome"], &other["repeats"]), (&json!("ok"), &Value::Null), "{reply}");
     assert_eq!(bank.paid(), 2);
-    // Equal payments within one turn.
     let twice = [json!({"to": "ada", "amount": 1}), json!({"to": "ada", "amount": 1e0})];
     fleet.submit_turn(turn("t3", "kelly", &twice)).await;
     let reply = fleet.reply().await;
@@ -138,7 +135,7 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     let audits = fleet.audits().await;
     let repeated: Vec<&Value> = audits.iter().map(|audit| &audit["meta"]["repeats"]).filter(|r| !r.is_null()).collect();
     assert_eq!(repeated, ["t1/0", "t3/0"], "{audits:?}");
-    // The audit log alone shows that no effect happened twice. A forged log shows that a second one would be detected.
+    // The audit log alone proves that no effect happened twice. In a forged log, a second effect is detected.
     let effect = |proof: &Proof| proof.claims.iter().find(|claim| claim.claim.contains("effect key")).cloned().unwrap();
     let as_made = effect(&proof(&audits));
     assert_eq!((as_made.holds, as_made.checked), (true, 3), "{as_made:?}");
@@ -159,7 +156,6 @@ async fn an_equal_call_waits_without_a_slot_while_the_first_one_runs() {
     bank.has_paid(1).await;
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
     assert_eq!(waits(&fleet, "t2").await, "t1");
-    // The second of the two slots is free for other calls.
     let call = json!({"name": "echo", "arguments": {"text": "hello"}});
     fleet
         .submit_turn(json!({"turn_id": "t3", "tenant": "acme", "agent": "fran", "reply_to": "box", "calls": [call]}))
@@ -226,7 +222,7 @@ async fn a_call_that_leaves_out_a_part_of_the_key_is_refused() {
 async fn after_a_crash_of_the_first_both_are_told_that_nobody_knows_and_nothing_runs_again() {
     let bank = Bank::new(false);
     let mut plan = Plan { workers: 0, ..bank.plan() };
-    // Long enough for a worker on a stalled machine to run the call that it has begun.
+    // So long that even a worker on a stalled machine runs the call that it has begun.
     plan.store.lease_ms = 4_000;
     let mut fleet = Fleet::start(plan).await;
     let first = KillableProcess::start(&fleet, "first");
@@ -246,13 +242,12 @@ async fn after_a_crash_of_the_first_both_are_told_that_nobody_knows_and_nothing_
     drop(second);
 }
 
-/// Returns the keys that match a pattern.
 async fn keys_like(fleet: &Fleet, pattern: &str) -> Vec<String> {
     let all = fleet.store.keys().key(pattern);
     redis::cmd("KEYS").arg(all).query_async(&mut fleet.server.connection().await).await.unwrap()
 }
 
-/// Removes the outcomes from the ledger of effects, as if the worker had never written them.
+/// Removes the outcomes from the ledger of effects, as if the worker had never written the outcomes.
 async fn forget_the_end(fleet: &Fleet) {
     let keys = keys_like(fleet, "effect:*").await;
     let mut redis = fleet.server.connection().await;
@@ -272,12 +267,12 @@ async fn a_turn_that_was_given_the_same_id_later_is_not_taken_for_the_one_that_h
     let payment = [json!({"to": "kim", "amount": 5})];
     fleet.submit_turn(turn("t1", "kelly", &payment)).await;
     let first = fleet.reply().await;
-    // If the ledger lacks the outcome, it is taken from the record of the turn.
+    // If the ledger lacks the outcome, it is taken from the turn's record.
     forget_the_end(&fleet).await;
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
     let again = fleet.reply().await;
     assert_eq!(again["results"][0]["output"], first["results"][0]["output"], "{again}");
-    // Now also delete the turn's record and its ID. Another turn gets this ID, and its payment was refused.
+    // Now the turn's record and ID are deleted too. Another turn gets this ID, and its payment is refused.
     forget_the_end(&fleet).await;
     let mut redis = fleet.server.connection().await;
     let gone: Vec<String> = [keys_like(&fleet, "done:acme:t1").await, keys_like(&fleet, "id:acme:t1").await].concat();
@@ -293,13 +288,12 @@ async fn a_turn_that_was_given_the_same_id_later_is_not_taken_for_the_one_that_h
     fleet.stop().await;
 }
 
-/// A fleet whose Redis keeps its data over a restart.
 async fn durable(plan: Plan) -> Fleet {
     let options = RedisOptions { appendonly: true, ..RedisOptions::default() };
     Fleet::start_on(RedisServer::start_with(options).await, plan).await
 }
 
-/// Crashes Redis, and deletes its last writes to the ledger.
+/// Crashes Redis. The last writes to the ledger are lost.
 async fn lose_the_ledger(fleet: &mut Fleet) {
     let mut connection = fleet.server.connection().await;
     let all = fleet.store.keys().key("effect:*");
@@ -319,7 +313,7 @@ async fn a_worker_tells_redis_again_which_claims_its_running_calls_have() {
     bank.has_paid(1).await;
     lose_the_ledger(&mut fleet).await;
     fleet.submit_turn(turn("t2", "fran", &payment)).await;
-    // After a restart, no `once` call begins for one lease. In this time, the worker reports its claims.
+    // For one lease after a restart, no `once` call begins. Workers report their claims during this time.
     assert_eq!(waits(&fleet, "t2").await, "t1");
     bank.open.add_permits(9);
     let one = fleet.reply().await;
@@ -344,7 +338,7 @@ async fn a_worker_tells_redis_again_what_came_of_its_last_claims() {
     fleet.stop().await;
 }
 
-/// Redis also loses the first turn, so only its worker's report shows the payment.
+/// Redis also loses the first turn. Only the report of the turn's worker shows the payment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_lost_all_hears_of_a_payment_before_an_equal_one_begins() {
     let bank = Bank::new(true);

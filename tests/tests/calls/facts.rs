@@ -1,5 +1,5 @@
-//! Facts of sessions: the facts that a call sets and clears allow or deny other calls. If a call needs a fact that a
-//! running call can set, it waits for the running call.
+//! Facts of sessions. Calls set and clear facts, which allow or deny other calls. If a call needs a fact that a running
+//! call can set, it waits for the running call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub(crate) fn row(facts: FactRow) -> ToolGrant {
     ToolGrant { everyone: true, facts, ..ToolGrant::default() }
 }
 
-/// `quote` and `mail` are reads. `order` needs a quote and uses it up. `pay` is denied after a mail, until `trust`
-/// clears the fact. `watch` would be denied after a mail, but its condition is in shadow mode.
+/// `quote` and `mail` are reads. `order` needs a quote and uses the quote up. `pay` is denied after a mail, until
+/// `trust` clears the fact. `watch` has the condition of `pay` in shadow mode.
 fn with_facts(policy: &mut Policy) {
     let rows = [
         ("quote", FactRow { sets: vec![change("quoted(/item)")], ..FactRow::default() }),
@@ -62,12 +62,12 @@ fn with_facts(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("bolt").unwrap(), TenantPolicy::default());
 }
 
-/// A gate at which tools wait if their argument `gate` is true.
+/// Tools wait at the gate if their argument `gate` is true.
 #[derive(Clone)]
 struct Gate {
     /// One permit for each tool that has reached the gate.
     came: Arc<Semaphore>,
-    /// One permit for each tool that is allowed to pass the gate.
+    /// One permit for each tool that may pass the gate.
     open: Arc<Semaphore>,
 }
 
@@ -76,13 +76,12 @@ impl Gate {
         Self { came: Arc::new(Semaphore::new(0)), open: Arc::new(Semaphore::new(0)) }
     }
 
-    /// Waits until a tool has reached the gate.
     async fn reached(&self) {
         tokio::time::timeout(Duration::from_secs(60), self.came.acquire()).await.unwrap().unwrap().forget();
     }
 }
 
-/// A tool that waits at the gate if its argument `gate` is true, and then ends as its argument `end` says.
+/// Waits at the gate if the argument `gate` is true, and then ends as the argument `end` says.
 fn tool(name: &'static str, effect: Effect, gate: &Gate) -> TypedTool {
     let gate = gate.clone();
     TypedTool::new(name, "A tool.", effect, move |_, arguments: Value| {
@@ -130,7 +129,7 @@ async fn run(fleet: &mut Fleet, turn: Value) -> Value {
     fleet.reply().await
 }
 
-/// Waits until the turn waits for another turn, and returns that turn.
+/// Waits until the turn waits for another turn. Returns the other turn.
 pub(crate) async fn waits(fleet: &Fleet, turn: &str) -> String {
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
     loop {
@@ -139,7 +138,7 @@ pub(crate) async fn waits(fleet: &Fleet, turn: &str) -> String {
         {
             return awaits.to_string();
         }
-        // Redis does not announce it, so this polls; the test ends after a minute.
+        // Redis does not announce the wait, so this polls. The test ends after a minute.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -212,7 +211,7 @@ async fn what_a_call_forbids_stops_it_until_it_is_cleared_and_shadow_stops_nothi
     assert_eq!((&error["details"]["reason"], &error["details"]["by"]), (&json!("fact_forbidden"), &json!(by)));
     let shadow = &reply["tool_call_audits"][3]["meta"]["shadow"];
     assert_eq!(shadow[0]["rule"], "permissions.watch.facts.forbid.read_untrusted", "{reply:#}");
-    // Run another turn of the same agent, which also has no session.
+    // Another turn of the same agent, which has no session either.
     let reply =
         run(&mut fleet, json!({"calls": calls(&[("pay", json!({})), ("trust", json!({})), ("pay", json!({}))])})).await;
     assert_eq!(outcomes(&reply), ["denied", "ok", "ok"], "{reply:#}");
@@ -227,7 +226,7 @@ async fn facts_of_an_agent_hold_whatever_session_its_caller_names() {
     let both = calls(&[("pay", json!({})), ("wire", json!({}))]);
     for (turn, expected) in [
         (json!({"session_id": "s1", "calls": both}), ["denied", "denied"]),
-        // If the caller changes the session, the facts of the old session do not apply.
+        // A caller can change the session. Then facts of the old session do not apply.
         (json!({"session_id": "s2", "calls": both}), ["ok", "denied"]),
         (json!({"session_id": "s2", "agent": "fran", "calls": both}), ["ok", "ok"]),
     ] {
@@ -242,7 +241,7 @@ async fn a_call_that_failed_sets_nothing_and_one_that_may_have_happened_only_for
     let mut fleet = Fleet::start(plan(&Gate::new())).await;
     let refused = [("mail", json!({"end": "refuses"})), ("pay", json!({}))];
     assert_eq!(outcomes(&run(&mut fleet, in_session("s1", &refused)).await), ["permanent", "ok"]);
-    // It is unknown whether `trust` took effect, so the fact that `trust` clears stays set.
+    // It is unknown whether `trust` took effect, so the fact that it would clear stays set.
     let unknown = [("mail", json!({})), ("trust", json!({"end": "breaks"})), ("pay", json!({}))];
     let reply = run(&mut fleet, in_session("s2", &unknown)).await;
     assert_eq!(outcomes(&reply), ["ok", "outcome_unknown", "denied"], "{reply:#}");
@@ -264,14 +263,14 @@ async fn a_call_waits_without_a_slot_for_one_that_is_under_way_and_may_bring_wha
     fleet.submit_turn(turn("t1", &[("quote", json!({"item": 1, "gate": true}))])).await;
     fleet.submit_turn(turn("t2", &[("order", json!({"item": 1}))])).await;
     assert_eq!(waits(&fleet, "t2").await, "t1");
-    // The second slot is free. A call does not wait for a fact that no running call can set.
+    // The second slot is free. No call waits for a fact that no running call can set.
     let other = run(&mut fleet, turn("t3", &[("order", json!({"item": 2})), ("pay", json!({}))])).await;
     assert_eq!(outcomes(&other), ["denied", "ok"], "{other:#}");
     gate.open.add_permits(1);
     let one = fleet.reply().await;
     let two = fleet.reply().await;
     assert_eq!((outcomes(&one), outcomes(&two)), (vec!["ok"], vec!["ok"]), "{one:#} {two:#}");
-    // A call also waits for a running call that can set a forbidden fact.
+    // A call also waits if a running call can set a fact that is forbidden.
     fleet.submit_turn(turn("t4", &[("mail", json!({"gate": true}))])).await;
     gate.reached().await;
     gate.reached().await;
@@ -322,7 +321,7 @@ async fn a_turn_that_came_first_waits_for_a_later_one_that_is_under_way_and_may_
         gate.reached().await;
         fleet.submit_turn(turn("2", &[(tool, json!({"item": 1, "gate": true}))])).await;
         gate.reached().await;
-        // Permits are given in the order of arrival: the first turn continues, and the second still runs.
+        // Permits are granted in the order of arrival. So the first turn continues, and the second still runs.
         gate.open.add_permits(1);
         let waits = tokio::time::timeout(Duration::from_secs(20), waits(&fleet, &format!("{tool}-1"))).await;
         assert_eq!(waits.as_deref(), Ok(&*format!("{tool}-2")), "{tool}: it does not wait");

@@ -1,4 +1,4 @@
-//! Every dialect through a whole fleet: input as a provider sends it, output as the conversation needs it.
+//! Every dialect in a whole fleet: the input that a provider sends, and the output that the conversation needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,6 @@ fn outcomes(reply: &Value) -> Vec<&str> {
     reply["results"].as_array().unwrap().iter().map(|result| result["outcome"].as_str().unwrap()).collect()
 }
 
-/// A call in the format of the dialect.
 fn call(dialect: Dialect, id: &str, name: &str, arguments: &str) -> Value {
     match dialect {
         Dialect::Raw | Dialect::Mcp | Dialect::Mcp2026_07_28 => json!({"id": id, "name": name, "arguments": arguments}),
@@ -86,8 +85,8 @@ async fn an_answer_in_words_is_done_at_once_and_debits_nothing() {
     let reply = fleet.reply().await;
     assert_eq!((&reply["status"], &reply["results"]), (&json!("done"), &json!([])), "{reply}");
     assert_eq!((reply.get("messages"), &reply["tool_call_audits"]), (None, &json!([])));
-    // Repeating the turn is a duplicate. The one action of the day is still left for the next call; the call after it
-    // has none.
+    // The repeated turn is a duplicate, so it uses no action. The only action of the day is left for the next call, and
+    // the call after that has none.
     fleet.submit_turn(words).await;
     fleet.submit_turn(json!({"answer": r#"Now {"tool":"echo","arguments":{}} and {"tool":"echo"}"#})).await;
     let reply = fleet.reply().await;

@@ -1,5 +1,5 @@
-//! Tools of an MCP server that dies, changes its definitions, is silent or is down: every call ends with one correct
-//! result.
+//! Tools of an MCP server that dies, changes its definitions, is silent or is down. Every call must end with one
+//! correct result.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Notes, imported, pinned, reply_of, stdio};
 use tickfleet_tools_mcp::Servers;
 
-/// A fleet with the tools of one server `t`, and waits between attempts that are long enough for a restart.
+/// The tools are those of one server `t`. The waits between attempts are long enough for a restart.
 async fn fleet(def: McpServerDef) -> (Fleet, Servers) {
     fleet_with(def, &[1_000, 2_000, 4_000]).await
 }
 
-/// Like `fleet`, but with these waits between attempts, ms.
+/// Like `fleet`, with these waits between attempts (ms).
 async fn fleet_with(def: McpServerDef, waits_ms: &[u64]) -> (Fleet, Servers) {
     let (servers, registered) = imported(vec![("t", def)]);
     servers.start();
@@ -39,10 +39,10 @@ fn error(reply: &Value, position: usize) -> &Value {
 async fn a_server_that_dies_is_restarted_and_no_effect_happens_twice() {
     let notes = Notes::new().unwrap();
     let (mut fleet, servers) = fleet(pinned("t", notes.server()).await.unwrap()).await;
-    // Pinning also started the server.
+    // Pinning has also started the server.
     let before = notes.lines("starts").len();
 
-    // One call kills the server while two others run on the same connection.
+    // One call kills the server while two other calls run on the same connection.
     fleet
         .submit_turn(json!({"turn_id": "innocent", "calls": [
             {"id": "1", "name": "t__send", "arguments": {"key": "a", "ms": 60_000}},
@@ -213,7 +213,7 @@ async fn a_server_that_announces_changes_after_each_list_is_not_listed_again_and
     assert_eq!(outcomes(&run(&mut fleet, &[("t__nag", json!({}))]).await), ["ok"]);
     fleet.until("it is listed a few times", async |_| notes.lines("lists").len() >= 5).await;
     let before = notes.lines("lists").len();
-    // A client that followed each announcement at once would request hundreds of lists in these two seconds.
+    // If the client followed each announcement at once, it would request hundreds of lists in these two seconds.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(notes.lines("lists").len() <= before + 2, "{} lists, then {}", before, notes.lines("lists").len());
     let reply = run(&mut fleet, &[("t__look", json!({"key": "a"})), ("t__send", json!({"key": "b"}))]).await;

@@ -1,4 +1,4 @@
-//! Calls: arguments, permission, rules, dialects, outcomes, calls of calls, and tools of MCP servers.
+//! Calls: arguments, permission, rules, dialects, outcomes, inner calls, and tools of MCP servers.
 
 mod approvals;
 mod arguments;

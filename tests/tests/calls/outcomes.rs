@@ -1,4 +1,4 @@
-//! Every outcome of a call, from real runs. Checks the result for the agent and the entry in the audit log.
+//! Produces every outcome of a call in real runs. Checks the agent's result and the audit entry.
 
 use std::time::Duration;
 
@@ -27,7 +27,6 @@ struct Text {
     text: String,
 }
 
-/// A tool that returns this many letters.
 fn verbose(letters: usize) -> TypedTool {
     TypedTool::new("verbose", "Talks a lot.", Effect::Read, move |_, _: Nothing| async move {
         Ok(Text { text: "é".repeat(letters) })
@@ -39,13 +38,13 @@ fn gated() -> TypedTool {
     TypedTool::new("launch", "Needs a person.", Effect::Once, run).requires_approval()
 }
 
-/// A `once` tool that never returns, with a timeout of 100 ms.
+/// A `once` tool that never returns. Its timeout is 100 ms.
 fn stuck() -> TypedTool {
     TypedTool::new("stuck", "Never answers.", Effect::Once, |_, _: Nothing| std::future::pending::<Result<Text, _>>())
         .timeout(Duration::from_millis(100))
 }
 
-/// Returns the audit entries of a turn, in the order of its calls. Each call must have exactly one entry.
+/// In the order of the turn's calls. Each call must have exactly one entry.
 async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     let all = fleet.audits().await;
     let of = |i: usize| all.iter().filter(|a| a["meta"]["call"] == format!("{turn}/{i}")).cloned().collect::<Vec<_>>();
@@ -54,7 +53,7 @@ async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
     found.into_iter().flatten().collect()
 }
 
-/// Checks result and audit entry of every call of a turn against each other and against the expected outcomes.
+/// The result and the audit entry of every call must agree with each other and with the expected outcome.
 async fn agree(fleet: &Fleet, reply: &Value, expected: &[&str]) -> Vec<Value> {
     assert_eq!(outcomes(reply), expected, "{reply:#}");
     let turn = reply["turn_id"].as_str().unwrap();
@@ -165,7 +164,7 @@ async fn retry_after_is_a_floor_for_the_wait_and_too_long_a_one_is_final() {
 async fn a_once_tool_whose_effect_is_unknown_is_never_repeated() {
     let cut_at = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = cut_at.local_addr().unwrap();
-    // Reads the request, and closes the connection without an answer. Returns the number of requests.
+    // Reads each request, and closes the connection without an answer. Returns the number of requests.
     let service = tokio::spawn(async move {
         let mut requests = 0;
         loop {
@@ -241,10 +240,10 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
     let mut fleet = Fleet::start(Plan { caps, agents, slots: 4, workers: 0, ..Plan::default() }).await;
     let nap = |ms: u64| json!({"id": "c", "name": "sleep", "arguments": {"ms": ms}});
     // This turn expires in `ready`, because there is no worker. Both turns are admitted before they expire. The second
-    // one uses up its agent's tick.
+    // turn uses up its agent's tick.
     let deadline = fleet.in_ms(4_000).await;
     fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [nap(1)]})).await;
-    // This turn expires partly in `ready` and partly in a throttle queue.
+    // One part of this turn expires in `ready`, the other in a throttle queue.
     fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [nap(1), nap(1), nap(1)]})).await;
     let replies = fleet.replies(2).await;
     assert_eq!(outcomes(&replies["ready"]), ["expired"]);
@@ -254,7 +253,7 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
     // This turn is in a throttle queue from the start, because the tick is used up.
     let deadline = fleet.in_ms(300).await;
     fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [nap(1)]})).await;
-    // The first call begins before the deadline but takes longer, so the second call must not run.
+    // The first call begins before the deadline and ends after it, so the second call must not run.
     let deadline = fleet.in_ms(5_000).await;
     let calls = json!([nap(100_000), nap(1)]);
     fleet.submit_turn(json!({"turn_id": "running", "agent": "emma", "deadline": deadline, "calls": calls})).await;
@@ -266,7 +265,7 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
 
 #[tokio::test]
 async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
-    // The wait before the retry is long enough for the worker to end. The deadline is later than the retry, so that the
+    // The wait before the retry must be so long that the worker can end. The deadline is later than the retry, so the
     // call expires in `ready`.
     let ladder = tickfleet_model::retry::Ladder::new(vec![Duration::from_secs(4)]);
     let mut fleet = Fleet::start(Plan { ladder, ..Plan::default() }).await;
@@ -275,7 +274,7 @@ async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
         {"id": "a", "name": "fail", "arguments": {"outcomes": ["transient"]}}, {"id": "b", "name": "echo"},
     ]);
     let turn = fleet.submit_turn(json!({"turn_id": "t", "deadline": deadline, "calls": calls})).await;
-    // When the turn is parked, drain the worker, so that no worker takes the retry.
+    // After the turn is parked, the worker is drained, so that no worker takes the retry.
     fleet
         .until("it is parked", async |fleet| fleet.unfinished("t").await.is_some_and(|turn| turn.state.is_parked()))
         .await;
@@ -293,10 +292,9 @@ async fn a_cancelled_turn_ends_wherever_it_is() {
     let mut fleet = Fleet::start(Plan { caps, agents, tools: vec![endless()], ..Plan::default() }).await;
     let call = |name: &str, arguments: Value| json!({"id": "c", "name": name, "arguments": arguments});
     let calls = json!([call("endless", json!({})), call("echo", json!({})), call("echo", json!({}))]);
-    // One call runs, one waits behind it in the same slice, and one is in the throttle queue.
+    // One call runs, one waits in the same slice, and one is in the throttle queue.
     fleet.submit_turn(json!({"turn_id": "running", "calls": calls})).await;
     fleet.until("it runs", async |fleet| fleet.held().await == 1).await;
-    // This turn is entirely in the throttle queue.
     fleet.submit_turn(json!({"turn_id": "queued", "calls": [call("echo", json!({}))]})).await;
     fleet.until("it is queued", async |fleet| fleet.unfinished("queued").await.is_some()).await;
     fleet.cancel_turn("queued").await;
@@ -307,7 +305,7 @@ async fn a_cancelled_turn_ends_wherever_it_is() {
     let reply = fleet.reply().await;
     assert_eq!(reply["turn_id"], "running");
     agree(&fleet, &reply, &["cancelled"; 3]).await;
-    // A running `once` call has possibly had its effect already.
+    // A `once` call that runs may have had its effect already.
     let once = json!({"outcomes": ["hang"]});
     let calls = json!([call("fail_once", once), call("echo", json!({}))]);
     fleet.submit_turn(json!({"turn_id": "once", "agent": "fran", "calls": calls})).await;
@@ -322,7 +320,6 @@ fn agree_for(reply: &Value, expected: &[&str]) {
     assert_eq!(outcomes(reply), expected, "{reply:#}");
 }
 
-/// A `read` tool that never returns.
 fn endless() -> TypedTool {
     TypedTool::new("endless", "Never answers.", Effect::Read, |_, _: Nothing| std::future::pending::<Result<Text, _>>())
 }
@@ -392,7 +389,7 @@ async fn a_huge_output_is_cut_once_and_says_so() {
 async fn replies_in_a_providers_dialect_pair_one_to_one_in_order() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let function = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-    // Provider IDs need not be unique, and a call without arguments has an empty text.
+    // Provider IDs are not always unique, and a call without arguments has an empty text.
     let calls = [function("same", "echo", r#"{"text":"1"}"#), function("same", "nope", "{"), function("x", "echo", "")];
     fleet.submit_turn(json!({"tool_calls": calls})).await;
     let reply = fleet.reply().await;

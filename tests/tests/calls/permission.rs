@@ -1,4 +1,4 @@
-//! Permission in a fleet: narrowed turns, the text of denials, the tools about the fleet, and parallel reads.
+//! Permission in a fleet: narrowed turns, the text of denials, tools about the fleet, and parallel reads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,7 +162,7 @@ struct Meet {
     word: String,
 }
 
-/// Waits until `parties` calls of this tool run at the same time.
+/// Waits until `parties` calls of the tool run at the same time.
 fn meet(parties: usize) -> TypedTool {
     let barrier = Arc::new(Barrier::new(parties));
     TypedTool::new("meet", "Waits for the others.", Effect::Read, move |_: CallContext, args: Meet| {
@@ -174,7 +174,6 @@ fn meet(parties: usize) -> TypedTool {
     })
 }
 
-/// Reads. Its first attempt fails with a transient error.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Reads on its second try.", Effect::Read, |context: CallContext, args: Meet| async move {
         if context.attempt == 1 { Err(ToolError::Transient("Not yet.".into())) } else { Ok(args.word) }
@@ -193,7 +192,7 @@ async fn reads_of_a_turn_that_asks_for_it_run_side_by_side_and_are_reported_in_o
     let words: Vec<&Value> = [0, 1, 2, 4, 5, 6].iter().map(|at| &reply["results"][*at]["output"]).collect();
     assert_eq!(words, ["a", "b", "c", "d", "e", "f"]);
 
-    // If a read is retried, the results of the parallel reads are reported once, and in their place.
+    // If a read is retried, each result of the parallel reads is still reported once and in its place.
     let flaky = json!({"name": "flaky", "arguments": {"word": "2"}});
     let calls =
         json!([{"name": "echo", "arguments": {"text": "1"}}, flaky, {"name": "echo", "arguments": {"text": "3"}}]);
@@ -254,7 +253,7 @@ async fn any_language_reads_the_list_that_an_agents_key_names() {
     })
     .await;
     fleet.until("the lists", async |fleet| fleet.ask::<u64>("EXISTS", "tools", &[]).await == 1).await;
-    // Three fields, then the version of a schema, directly followed by JSON.
+    // The record has three fields and the version of a schema, directly followed by JSON.
     let record = async |key: &str| -> Value {
         let text: String = fleet.ask("GET", key, &[]).await;
         let content = text.splitn(4, ' ').nth(3).unwrap();

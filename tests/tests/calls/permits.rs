@@ -1,4 +1,4 @@
-//! A call that waits for another call returns its permits of limits, so that the other call can have them; it takes
+//! While a call waits for another call, it returns its permits, so that the other call can use them. It acquires
 //! permits again before it continues.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::{Barrier, Semaphore};
 
 use crate::calls::facts::{change, condition, row, waits};
 
-/// `ship` needs the fact that `pack` sets; at most `places` calls of the tenant may run at once.
+/// `ship` needs the fact that `pack` sets. At most `places` calls of the tenant may run at the same time.
 fn with_places(policy: &mut Policy, places: u64) {
     let rows = [
         ("look", FactRow::default()),
@@ -36,7 +36,6 @@ fn with_places(policy: &mut Policy, places: u64) {
     }]);
 }
 
-/// A tool that only returns its name.
 fn tool(name: &'static str, effect: Effect) -> TypedTool {
     TypedTool::new(name, "A tool.", effect, move |_, _: Value| async move { Ok::<_, ToolError>(json!({"done": name})) })
 }
@@ -54,8 +53,8 @@ async fn all_ok(fleet: &mut Fleet, turns: usize) {
     }
 }
 
-/// The turn that sets the fact leaves the one permit free between its two ticks: meanwhile, the call that needs the
-/// fact takes the permit, and waits.
+/// The turn that sets the fact leaves the only permit free between its two ticks. Meanwhile, the call that needs the
+/// fact takes the permit and waits.
 #[tokio::test]
 async fn two_turns_of_which_one_waits_for_the_other_need_one_place_between_them() {
     let mut fleet = Fleet::start(Plan {
@@ -76,7 +75,7 @@ async fn two_turns_of_which_one_waits_for_the_other_need_one_place_between_them(
     fleet.stop().await;
 }
 
-/// Six calls wait for one call. At most two may run at once, and all six are woken together.
+/// Six calls wait for one call. At most two may run at the same time, and all six wake together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_go_on_at_once_than_there_are_places_when_many_have_waited() {
     let (running, most, open) =
@@ -90,7 +89,7 @@ async fn no_more_go_on_at_once_than_there_are_places_when_many_have_waited() {
         let pairs = pairs.clone();
         async move {
             seen.fetch_max(counted.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            // Each call waits for another one, so as many run at once as allowed.
+            // Each call waits for another call, so as many calls run at once as the limit allows.
             pairs.wait().await;
             counted.fetch_sub(1, Ordering::SeqCst);
             Ok::<_, ToolError>(json!({"done": true}))

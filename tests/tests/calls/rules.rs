@@ -1,5 +1,5 @@
-//! Rules on arguments and context, in a fleet: a call that meets them runs; otherwise it is denied before it begins,
-//! and the result names the rule.
+//! Rules on arguments and context in a fleet. A call that violates a rule is denied before it begins, and its result
+//! names the rule.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -22,7 +22,7 @@ fn ruled(rules: Vec<Rule>) -> ToolGrant {
     ToolGrant { everyone: true, rules, ..ToolGrant::default() }
 }
 
-/// `echo` may send short values, to the user's contacts; `fail` has a rule that cannot be evaluated.
+/// `echo` may send small amounts to the user's contacts. `fail` has a rule that cannot be evaluated.
 fn with_rules(policy: &mut Policy) {
     let short = rule("short", "args.value.amount <= 500", "amount {args.value.amount} exceeds 500");
     let known =
@@ -101,7 +101,6 @@ async fn a_call_that_does_not_meet_a_rule_is_denied_before_it_begins_and_told_wh
     fleet.stop().await;
 }
 
-/// Calls `echo`.
 fn speaker() -> TypedTool {
     TypedTool::new("speak", "Speaks.", Effect::Read, |context: CallContext, amount: Amount| async move {
         let said = context.call("echo", json!({"value": {"amount": amount.amount}})).await?;

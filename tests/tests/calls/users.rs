@@ -1,5 +1,5 @@
-//! Redis users with the rights of one role. They are allowed to do what the role needs, and nothing else, as far as
-//! Redis can distinguish it.
+//! Each Redis user has the rights of one role. As far as Redis can distinguish it, the user may do what the role needs
+//! and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,6 @@ use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan, users};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{ToolError, TypedTool};
 
-/// A payment tool with an effect key.
 fn pay() -> TypedTool {
     let pay =
         TypedTool::new("pay", "Pays.", Effect::Once, |_, _: serde_json::Value| async { Ok::<_, ToolError>(json!({})) });
@@ -68,7 +67,6 @@ fn refused<T: std::fmt::Debug, E: std::fmt::Display + std::fmt::Debug>(what: &st
     assert!(by_acl.iter().any(|words| said.contains(words)), "{what}: {said}");
 }
 
-/// A slice that the fleet's worker holds and runs.
 async fn held_slice(fleet: &Fleet) -> Slice {
     let call = json!({"name": "sleep", "arguments": {"ms": 60_000}});
     fleet.submit_turn(json!({"turn_id": "long", "calls": [call]})).await;
@@ -132,7 +130,8 @@ async fn a_producer_submits_and_reads_and_does_nothing_that_is_a_workers() {
         refused("cancel", store.cancel(&slice.name, "why").await);
         refused("read", store.seam().take(&take).await);
     }
-    // A gateway cancels turns, so it can write everything that a worker writes. But it cannot read the workers' queues.
+    // A gateway cancels turns, so it may write everything that a worker writes. But it may not read the workers'
+    // queues.
     let gateway = Store::open(&fleet.url_of("gateway"), 0, options.clone().into()).unwrap();
     refused("read", gateway.seam().take(&take).await);
     let onlooker = Client::connect(&fleet.url_of("onlooker"), options).await;
@@ -146,8 +145,7 @@ async fn a_producer_submits_and_reads_and_does_nothing_that_is_a_workers() {
     fleet.stop().await;
 }
 
-/// Commands that would destroy or forge the work of others, or stop the server. `P:` stands for the prefix of the
-/// shard.
+/// Commands that would destroy or forge other users' work, or stop the server. `P:` stands for the shard's prefix.
 const ATTACKS: [&str; 65] = [
     "DEL P:turns",
     "UNLINK P:turns",
@@ -215,7 +213,7 @@ const ATTACKS: [&str; 65] = [
     "ACL SETUSER mine on",
     "SHUTDOWN NOSAVE",
 ];
-/// The same kind of commands for a gateway, which needs the rights to pause, cancel and replay.
+/// The same attacks on a gateway's user, which needs the rights to pause, cancel and replay.
 const ATTACKS_OF_GATEWAYS: [&str; 18] = [
     "DEL P:audit",
     "XTRIM P:audit MAXLEN 0",
@@ -266,7 +264,7 @@ async fn weak_roles_destroy_forge_and_stop_nothing() {
     }
     assert_eq!(keys(&mut fleet.server.connection().await).await, before);
 
-    // A producer can submit again once a scheduler has reloaded the function that the server has lost.
+    // The server has lost the function. When a scheduler has reloaded it, a producer can submit again.
     let mut connection = fleet.server.connection().await;
     let () = redis::cmd("FUNCTION").arg("FLUSH").query_async(&mut connection).await.unwrap();
     let client = Client::connect(&fleet.url_of("producer"), fleet.plan().store.clone()).await.unwrap();
@@ -280,14 +278,13 @@ async fn weak_roles_destroy_forge_and_stop_nothing() {
     fleet.stop().await;
 }
 
-/// The guide for creating users.
 const HOW_TO: &str = "docs/operate/redis-users-and-tls.md";
 
 fn page(path: &str) -> String {
     std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
 }
 
-/// Returns the ACL file that results from the documentation: the users by role, the examples, and `default`.
+/// The ACL file that results from the documentation: the users by role, the examples, and `default`.
 fn users_of_the_guide() -> String {
     let pages = [page("docs/reference/redis-users.md"), page(HOW_TO)].join("\n");
     let blocks = pages.split("```acl\n").skip(1).filter_map(|rest| rest.split("```").next());
@@ -306,7 +303,6 @@ fn the_guide_gives_the_rules_of_every_role_and_of_the_user_that_redis_loads_its_
     assert!(page(HOW_TO).contains(&format!("user default {DEFAULT_USER}")), "{HOW_TO} lacks the user default");
 }
 
-/// A server with an append-only file, and the users of this ACL file.
 async fn guarded(folder: &std::path::Path, users: &str) -> RedisServer {
     let file = folder.join("users.acl");
     std::fs::write(&file, users).unwrap();
@@ -315,7 +311,7 @@ async fn guarded(folder: &std::path::Path, users: &str) -> RedisServer {
     RedisServer::start_with(options).await
 }
 
-/// Connects as a user of the guide. Waits while the server still loads its files.
+/// Waits while the server still loads its files.
 async fn connected(url: &str) -> MultiplexedConnection {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < deadline {
@@ -330,7 +326,6 @@ async fn connected(url: &str) -> MultiplexedConnection {
     panic!("{url} does not answer");
 }
 
-/// Waits until the record of a turn has its reply.
 async fn ended(client: &Client, name: &TurnName) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < deadline {
@@ -343,7 +338,6 @@ async fn ended(client: &Client, name: &TurnName) {
     panic!("{name} has not ended");
 }
 
-/// Returns every key of the server.
 async fn keys(connection: &mut MultiplexedConnection) -> BTreeSet<String> {
     let (_, found): (u64, Vec<String>) =
         redis::cmd("SCAN").arg(0).arg("COUNT").arg(10_000).query_async(connection).await.unwrap();
@@ -421,20 +415,19 @@ async fn an_operator_sees_that_the_user_default_could_not_load_the_log() {
     }
 }
 
-/// Returns the name of the function that commits.
 async fn function(connection: &mut MultiplexedConnection) -> String {
     let found: Vec<BTreeMap<String, redis::Value>> =
         redis::cmd("FUNCTION").arg("LIST").query_async(connection).await.unwrap();
     redis::from_redis_value(found[0]["library_name"].clone()).unwrap()
 }
 
-/// Arguments of the function that commits, after the server's run ID and the lease.
+/// The arguments follow the server's run ID and the lease.
 const FORGED: [&[&str]; 6] = [
-    // The memory flag, and generations that make every decision of a scheduler stale.
+    // The memory flag, and generations that would make every decision of a scheduler stale.
     &["0", "0", "6", "v ", "", "", "note", "pressure", "1"],
     &["0", "0", "6", "v ", "", "", "note", "policy", "99999"],
     &["0", "0", "6", "v ", "", "", "note", "settings", "99999"],
-    // Lengths with which the function would go back to an earlier argument, in an endless loop.
+    // With these lengths, the function could go back to an earlier argument in an endless loop.
     &["0", "0", "-1"],
     &["1000000000000", "counters", "-2", "0"],
     &["0", "0", "7", "v ", "", "1", "enqueue", "P:turns", "-3", "0"],
@@ -456,7 +449,7 @@ async fn producers_and_exporters_cannot_move_the_clock_of_a_shard_or_refuse_its_
             assert_eq!(error.code(), Some("NOPERM"), "{role} {field:?}");
         }
     }
-    // Forged arguments change nothing that the role must not change, and the function ends.
+    // The function must end, and forged arguments must change nothing that the role must not change.
     let prefix = fleet.store.keys().key("");
     let function = function(&mut fleet.server.connection().await).await;
     for role in ["producer", "exporter"] {
@@ -466,14 +459,14 @@ async fn producers_and_exporters_cannot_move_the_clock_of_a_shard_or_refuse_its_
             command.arg(&function).arg(1).arg(&prefix).arg("").arg(2_000);
             command.arg(forged.iter().map(|word| word.replace("P:", &prefix)).collect::<Vec<_>>());
             let answered = command.query_async::<redis::Value>(&mut connection);
-            // It does not matter whether the call is rejected or ignored.
+            // The call may be rejected or ignored.
             let _ = tokio::time::timeout(PATIENCE, answered).await.expect("the function ends");
             let state = fleet.store.refresh_state().await.unwrap();
             let changed = (state.policy, state.settings, state.pressure);
             assert_eq!(changed, (before.policy, before.settings, before.pressure), "{role} {forged:?}");
         }
     }
-    // The roles' regular operations do not move the clock either.
+    // Regular operations of the roles must not move the clock either.
     let producer = Store::open(&fleet.url_of("producer"), 0, options.clone()).unwrap();
     let submission = Submission {
         tenant: TenantId::new("acme").unwrap(),

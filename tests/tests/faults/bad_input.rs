@@ -1,5 +1,5 @@
-//! Replies to invalid input in a running fleet. The turn gets the reply that docs/reference/outcomes.md lists, no
-//! counter is debited, and the next valid turn runs normally.
+//! Replies to invalid input in a running fleet. Each turn must get the reply that docs/reference/outcomes.md lists. No
+//! counter may be debited, and the next valid turn must run normally.
 
 use serde_json::{Value, json};
 use tickfleet_client::Client;
@@ -8,12 +8,12 @@ use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// A turn with one error, and the expected rejection code.
+/// The turn has one error. `code` is the expected rejection code.
 struct InvalidTurn {
     what: &'static str,
     message: Vec<u8>,
     code: &'static str,
-    /// Whether the turn's tenant and inbox can be read, so that a reply is possible.
+    /// True if the turn's tenant and inbox can be read, so that it gets a reply.
     answered: bool,
 }
 
@@ -21,8 +21,8 @@ fn bad(what: &'static str, message: impl Into<Vec<u8>>, code: &'static str, answ
     InvalidTurn { what, message: message.into(), code, answered }
 }
 
-/// A valid turn with one member added or replaced. The turn is built as text, because JSON libraries cannot write some
-/// of these members.
+/// A valid turn with one member added or replaced. It is text, because JSON libraries cannot write some of these
+/// members.
 fn with(member: &str) -> String {
     let name = member.split(':').next().unwrap();
     let good = [
@@ -48,7 +48,7 @@ fn calls(count: usize) -> String {
     with(&format!(r#""calls":[{}]"#, calls.join(",")))
 }
 
-/// All turns that are rejected because of their content, whatever the configuration.
+/// Turns whose content is invalid, whatever the configuration.
 fn malformed() -> Vec<InvalidTurn> {
     let deep = format!(r#""session_data":{}1{}"#, "[".repeat(500), "]".repeat(500));
     let huge = format!(r#""session_data":"{}""#, "x".repeat(1_200_000));
@@ -92,7 +92,6 @@ fn malformed() -> Vec<InvalidTurn> {
         bad("a deadline beyond 30 days", with(r#""deadline":"2999-01-01T00:00:00Z""#), "invalid_field", true),
         bad("no calls", calls(0), "no_calls", true),
         bad("10,000 calls", calls(10_000), "too_many_calls", true),
-        // An unknown tenant has no inbox.
         bad("an unknown tenant", with(r#""tenant":"nobody""#), "unknown_tenant", false),
         bad("an unknown agent", with(r#""agent":"nobody""#), "unknown_agent", true),
         bad("an unknown task", with(r#""task_id":"no-such-task""#), "unknown_task", true),
@@ -141,7 +140,7 @@ async fn a_refused_turn_gets_one_result_for_every_call_that_can_be_read() {
     let ids: Vec<&str> =
         reply["results"].as_array().unwrap().iter().map(|result| result["tool_call_id"].as_str().unwrap()).collect();
     assert_eq!((ids.len(), ids[128]), (129, "c128"), "nothing that was parsed is left without its answer");
-    // An ID of any length is echoed unchanged; it does not cause a rejection.
+    // An ID of any length is returned unchanged, and does not cause a rejection.
     let long = "i".repeat(2_000);
     let chat = json!({"agent": "kelly", "reply_to": "box", "tenant": "acme",
         "tool_calls": [{"id": long, "function": {"name": "echo", "arguments": "{}"}}]});
@@ -310,8 +309,8 @@ async fn a_turn_that_is_refused_for_now_can_be_sent_again_under_its_id() {
 #[tokio::test]
 async fn an_entry_that_brings_an_odd_id_of_its_own_stops_nobody() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    // An ID with the last number of its millisecond, an ID with numbers that a double cannot hold, and an ID with a
-    // time far ahead. Redis numbers all later entries after the last one.
+    // Unusual entry IDs: the last number of a millisecond, numbers that a double cannot hold, and a time far ahead.
+    // Redis numbers all later entries after the last of these.
     for id in ["5-18446744073709551615", "9007199254740993-9007199254740993", "99999999999999999-1"] {
         let entry: String = fleet.ask("XADD", "turns", &[id, "turn", &with(r#""correlation_id":"odd""#)]).await;
         let reply = fleet.reply().await;
@@ -325,7 +324,7 @@ async fn an_entry_that_brings_an_odd_id_of_its_own_stops_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_id_costs_its_own_turn_which_is_refused_once() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    // Write a value that is not a string, so that every string command on it fails.
+    // The value is not a string, so every string command on it fails.
     let () = fleet.ask("HSET", "id:acme:damaged", &["a", "b"]).await;
     let calls = json!([{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]);
     let turn = |id: &str| json!({"turn_id": id, "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": calls});
@@ -338,7 +337,7 @@ async fn a_damaged_id_costs_its_own_turn_which_is_refused_once() {
     fleet.submit(&[("echo", json!({"text": "later"}))]).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok"], "its shard takes in what comes later");
     assert_eq!(fleet.ask::<u64>("XLEN", "dead", &[]).await, 1, "one refusal is written once");
-    // This key has no expiry; only the test deletes it.
+    // This key never expires, so the test must delete it.
     let () = fleet.ask("DEL", "id:acme:damaged", &[]).await;
     fleet.stop().await;
 }

@@ -1,5 +1,5 @@
-//! Runs the leaderboard's turns while processes are killed at random. Every call must get one result, and the ledger of
-//! an external service must show that no effect happened twice.
+//! Runs the leaderboard's turns while processes are killed at random. Every call must get one result. The ledger of an
+//! external service must show that no effect happened twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,26 +19,24 @@ use tickfleet_tests::inbox::{Inbox, submit_all};
 use tickfleet_tests::ledger::{Entry, Ledger};
 use tokio::time::Instant;
 
-/// The seed of a run's random choices: `TICKFLEET_CHAOS_SEED=<number>` repeats them. Their effect still depends on
-/// timing.
+/// The seed of a run's random choices. `TICKFLEET_CHAOS_SEED=<number>` repeats the choices, but their effect still
+/// depends on timing.
 const SEED_VARIABLE: &str = "TICKFLEET_CHAOS_SEED";
-/// Processes of each role.
 const NODES: usize = 3;
-/// The number of kills of each role. `TICKFLEET_CHAOS_KILLS=<number>` sets another number, for a longer run.
+/// Kills per role. `TICKFLEET_CHAOS_KILLS=<number>` sets another number, for a longer run.
 const KILLS: usize = 22;
 const KILLS_VARIABLE: &str = "TICKFLEET_CHAOS_KILLS";
-/// Every second conversation of the leaderboard takes part.
+/// Only every second conversation of the leaderboard takes part.
 const STEP: usize = 2;
-/// Time between two kills, ms.
+/// In milliseconds.
 const BETWEEN_MS: std::ops::Range<u64> = 200..700;
-/// How long a process is paused, ms: from less than a lease to more than one.
+/// Duration of a pause (ms): from less than one lease to more than one.
 const STANDSTILL_MS: std::ops::Range<u64> = 700..2_200;
-/// A process is paused in one of this many rounds.
+/// A process is also paused in every n-th round.
 const STANDSTILL_EVERY: usize = 4;
-/// The time without a reply after which the run has failed: several leases, because a slice may be hit several times.
+/// If no reply comes for this time, the run has failed. It is several leases, because a slice may be hit several times.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// A fleet of processes with its Redis, the external service, and the reader of replies.
 struct Chaos {
     server: RedisServer,
     store: Store,
@@ -95,7 +93,7 @@ impl Chaos {
         Self { server, store, inbox, ledger, nodes, course, _folder: folder }
     }
 
-    /// Kills processes. With every kill, starts a part of the conversations, so that kills never hit an idle fleet.
+    /// Starts a part of the conversations with every kill, so that kills never hit an idle fleet.
     async fn kill_by_and_by(&mut self, kills: usize, rng: &mut StdRng) {
         let share = self.course.conversations().div_ceil(kills);
         for round in 0..kills {
@@ -117,7 +115,7 @@ impl Chaos {
         }
     }
 
-    /// Reads replies for this long. After each reply, sends the next turn of its conversation.
+    /// Reads replies for `time`. After each reply, sends the next turn of its conversation.
     async fn pump_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
@@ -144,7 +142,6 @@ impl Chaos {
         }
     }
 
-    /// Returns the records of the first missing turns.
     async fn records(&self, ids: &[&str]) -> Vec<String> {
         let mut connection = self.server.connection().await;
         let mut records = Vec::new();
@@ -158,7 +155,7 @@ impl Chaos {
         records
     }
 
-    /// Checks that every call has one result that its tool's behavior allows, and that agrees with the ledger.
+    /// Every call must have one result. The result must agree with the tool's behavior and with the ledger.
     fn judge(&self, data: &Bfcl) {
         let results = self.course.results();
         let mut by_manner = BTreeMap::<String, Vec<&Value>>::new();
@@ -184,7 +181,7 @@ impl Chaos {
         assert_eq!(keys, usize::try_from(done).unwrap(), "effects that happened twice");
     }
 
-    /// Returns the idempotency keys with which the service receives the calls of a turn.
+    /// The keys with which the service receives the calls of a turn.
     fn idempotency_keys(&self, id: &str) -> Vec<String> {
         let turn = parse_turn(self.course.sent(id).to_string().as_bytes()).unwrap();
         let digest = content_digest(&turn);
@@ -192,7 +189,7 @@ impl Chaos {
         (0..turn.calls.len()).map(|n| idempotency_key(&turn.tenant, &name, &digest, n)).collect()
     }
 
-    /// Checks that no live record, timer, slice or inbound entry is left.
+    /// No live record, timer, slice or inbound entry may be left.
     async fn nothing_is_left(&self) {
         let mut connection = self.server.connection().await;
         let live: Vec<String> =
@@ -207,7 +204,6 @@ impl Chaos {
     }
 }
 
-/// Checks one result against its tool's behavior and the ledger.
 fn check(data: &Bfcl, turn: &Turn, n: usize, result: &Value, entry: Entry) {
     let (tool, arguments) = &turn.calls[n];
     let manner = ToolBehavior::of(tool);
@@ -219,7 +215,7 @@ fn check(data: &Bfcl, turn: &Turn, n: usize, result: &Value, entry: Entry) {
         (true, _, "ok") => {
             let mut expected = arguments.clone();
             if manner == ToolBehavior::Once {
-                // The request has only the arguments that the schema declares.
+                // The request contains only arguments that the schema declares.
                 let declared = &data.tool(tool).unwrap().schema["properties"];
                 expected.as_object_mut().unwrap().retain(|name, _| !declared[name].is_null());
             }

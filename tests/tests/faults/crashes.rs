@@ -1,4 +1,4 @@
-//! Single crashes and stalls, each at the moment where it does the most harm.
+//! Single crashes and stalls, each at the moment when it does the most harm.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,7 +30,6 @@ struct Done {
     n: u32,
 }
 
-/// A tool that reports that it runs, and then never returns.
 fn strike(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>) -> TypedTool {
     TypedTool::new("strike", "Strikes.", Effect::Once, move |_: CallContext, args: Number| {
         log.lock().unwrap().push(args.n);
@@ -82,8 +81,8 @@ async fn a_begun_call_of_a_turn_that_was_cancelled_when_its_worker_died_is_unkno
     let worker = KillableProcess::start(&fleet, "doomed");
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
-    // No worker holds the slice, so none can receive the cancel. The next worker sees from the slice that its worker
-    // died.
+    // No worker holds the slice, so no worker can receive the cancel. The next worker sees from the slice that the
+    // previous worker died.
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(&turn).unwrap() };
     fleet.store.cancel(&name, "no longer wanted").await.unwrap();
     let survivor = KillableProcess::start(&fleet, "survivor");
@@ -116,7 +115,7 @@ async fn a_begun_call_that_comes_to_a_worker_without_its_tool_is_unknown_all_the
     fleet.stop().await;
 }
 
-/// A tool that reports that it runs, and then waits for `may_end` before it returns.
+/// Reports that it runs, and then waits for `may_end` before it returns.
 fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc<Notify>) -> TypedTool {
     TypedTool::new("pay", "Pays.", Effect::Once, move |_: CallContext, args: Number| {
         log.lock().unwrap().push(args.n);
@@ -129,7 +128,7 @@ fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc
     })
 }
 
-/// Redis loses everything. After the worker has reported its journal, Redis loses everything again.
+/// Redis loses everything. The worker then reports its journal. After this, Redis loses everything again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_too() {
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -158,19 +157,18 @@ async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_t
     fleet.stop().await;
 }
 
-/// Waits until a worker has reported the first call of the turn `paid`, and the report meets a condition.
+/// Waits until a worker has reported the first call of the turn `paid`, and the report satisfies `is_it`.
 async fn until_marked(fleet: &Fleet, is_it: fn(&Mark) -> bool) {
     let key = keys::marks(&TurnName::parse("acme:paid").unwrap());
     fleet
         .until("the call is reported", async |fleet| {
-            // Ignore errors, because Redis has just been restarted.
+            // Redis has just been restarted, so errors are ignored.
             let marks = fleet.store.record_of::<Marks>(&key).await.ok().flatten();
             marks.is_some_and(|marks| marks.value.calls.get(&0).is_some_and(is_it))
         })
         .await;
 }
 
-/// Waits until a consumer holds an entry of a stream.
 async fn until_held(fleet: &Fleet, stream: &str) {
     let command = redis::cmd("XPENDING").arg(fleet.store.keys().key(stream)).arg("workers").to_owned();
     let mut connection = fleet.server.connection().await;
@@ -179,13 +177,13 @@ async fn until_held(fleet: &Fleet, stream: &str) {
         if held.0 > 0 {
             return;
         }
-        // Redis does not announce that an entry was read, so this polls.
+        // Redis does not announce reads, so this polls.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// A process serves several shards. If it dies, work of all shards is affected, so it must be clear which item killed
-/// it.
+/// A process serves several shards. If the process dies, work of all its shards is affected. So it must be clear which
+/// item killed the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -204,7 +202,7 @@ async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
     assert_eq!(running.recv().await, Some(0));
     worker.kill();
 
-    // Take the permit, as the loop of another shard does while it processes a suspect.
+    // The loop of another shard holds the permit while it processes a suspect. The test takes the permit in its place.
     let look = suspects.acquire().await;
     let survivor = KillableProcess::start(&fleet, "survivor");
     until_held(&fleet, "ready:suspect:normal").await;
@@ -240,11 +238,11 @@ async fn a_worker_whose_heartbeat_was_nearly_late_goes_on_when_redis_answers_aga
         ..Plan::default()
     })
     .await;
-    // These calls are too short to be settled one by one, so the worker sends no command to Redis for five seconds.
+    // These calls are too short to be settled one by one. So the worker sends no command to Redis for five seconds.
     fleet.submit(&vec![("sleep", json!({"ms": 50})); 100]).await;
     fleet.leased().await;
     fleet.server.pause();
-    // Longer than the three quarters of a lease in which calls may start, shorter than the lease.
+    // Longer than the three quarters of a lease in which calls may start, and shorter than the lease.
     tokio::time::sleep(Duration::from_millis(LEASE_MS.unsigned_abs() * 33 / 40)).await;
     fleet.server.resume();
     assert_eq!(outcomes(&fleet.reply().await), ["ok"; 100]);
@@ -257,7 +255,7 @@ async fn a_slice_that_was_delivered_to_a_worker_when_it_was_told_to_go_counts_no
     fleet.submit(&[("sleep", json!({"ms": 1_500}))]).await;
     fleet.leased().await;
     let astray = fleet.submit(&[("echo", json!({"text": "astray"}))]).await;
-    // Simulate a read that was abandoned while Redis responded to it.
+    // Simulates a read that was abandoned while Redis responded to it.
     fleet.read_astray().await;
     fleet.drain_worker().await;
     fleet.add_worker();
@@ -278,7 +276,7 @@ async fn a_slice_that_a_living_worker_was_given_and_knows_nothing_of_is_handed_b
         ..Plan::default()
     })
     .await;
-    // Occupy the worker's only slot, so that the worker reads no slices for a while.
+    // While the only slot is busy, the worker reads no slices.
     fleet.submit(&[("sleep", json!({"ms": 2_000}))]).await;
     fleet.leased().await;
     let astray = fleet.submit(&[("echo", json!({"text": "astray"}))]).await;

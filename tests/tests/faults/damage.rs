@@ -1,5 +1,5 @@
-//! Damaged data affects only its owner. Each kind of key in the store is damaged for one agent or tenant, while a small
-//! fleet works with limits, facts, effects, approvals and tasks. All other agents must get their replies, and checks
+//! Damaged data must affect only its owner. Each kind of key in the store is damaged for one agent or tenant, while a
+//! small fleet uses limits, facts, effects, approvals and tasks. All other agents must get their replies, and checks
 //! must name the damaged key.
 
 use std::collections::BTreeSet;
@@ -19,9 +19,8 @@ use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::time::Instant;
 
-/// A value that no process writes.
 const ODD: &str = "\u{fffd} odd {";
-/// Prefixes of records that the fleet does not have at the beginning.
+/// Prefixes of records that do not exist when the fleet starts.
 const RECORDS: [&str; 16] = [
     "consumer:",
     "crash:",
@@ -41,35 +40,31 @@ const RECORDS: [&str; 16] = [
     "passages:",
 ];
 
-/// Maximum wait for a turn of another agent. A healthy fleet needs milliseconds.
+/// Maximum wait for a turn of an unaffected agent. A healthy fleet needs milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The owner of damaged data. Only the owner is allowed to be affected.
+/// Only the owner of damaged data may be affected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AffectedOwner {
     /// The agent `vic` of tenant `bolt`.
     Agent,
-    /// Tenant `bolt`.
     Tenant,
 }
 
 use AffectedOwner::{Agent, Tenant};
 
-/// A kind of key as named in docs/contribute/store-layout.md, and the damage to it. `*` stands for the rest of a key.
+/// Damage to a kind of key that docs/contribute/store-layout.md lists. `*` stands for the rest of a key.
 enum KeyDamage {
-    /// A record gets another type, then another text. Then each member of its content is changed and removed.
+    /// A record gets another type, then another text. Then each member of its content is changed and then removed.
     Record(&'static str, AffectedOwner, &'static [&'static str]),
-    /// A set, stream or hash gets another type.
     Type(&'static str, AffectedOwner, &'static [&'static str]),
-    /// Fields of a hash (key and field) that belong to one agent or tenant are changed and removed.
+    /// A field of a hash (key and field) that belongs to one agent or tenant is changed and then removed.
     Field(&'static str, AffectedOwner, &'static [(&'static str, &'static str)]),
-    /// A set of the whole shard gets invalid members.
     Member(&'static str, &'static [&'static str]),
-    /// A key that is not damaged, with the reason: it belongs to the whole shard, or only people read it.
+    /// No damage. The reason is that the key belongs to the whole shard, or that only people read it.
     Shared(&'static str, &'static str),
 }
 
-/// One or more rows for each kind of key.
 const ROWS: &[KeyDamage] = &[
     KeyDamage::Shared("meta", "the shard itself"),
     KeyDamage::Shared("policy", "whose policy decides is asked of the shard as a whole"),
@@ -167,7 +162,7 @@ const ROWS: &[KeyDamage] = &[
     KeyDamage::Shared("sealing", "the log of all"),
     KeyDamage::Shared("follow:<name>", "of exporters"),
     KeyDamage::Shared("statistics", "of operators"),
-    // This row is last, because the tenant stays unreadable until it is set again.
+    // Must be last, because the tenant stays unreadable until it is set again.
     KeyDamage::Field("settings", Tenant, &[("parts:settings", "tenant:bolt")]),
 ];
 
@@ -210,7 +205,7 @@ fn limit(name: &str, tool: &str, most: u64, every: Every) -> Limit {
 
 fn policy(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("bolt").unwrap(), TenantPolicy::default());
-    // A tick allows fewer calls than a turn has, so that turns of all agents also wait for a tick.
+    // A tick allows fewer calls than a turn has, so turns of all agents also wait for a tick.
     (policy.defaults.tick_ms, policy.defaults.calls_per_tick, policy.defaults.max_actions_per_day) =
         (100, 5, 1_000_000);
     policy.permissions.approvers = [("eve".to_owned(), ["finance".to_owned()].into())].into();
@@ -233,14 +228,14 @@ fn policy(policy: &mut Policy) {
 fn tool(name: &'static str, effect: Effect) -> TypedTool {
     TypedTool::new(name, "A tool.", effect, move |_, arguments: Value| async move {
         if let Some(ms) = arguments["ms"].as_u64() {
-            // Holds the slice until the record has been damaged.
+            // Holds the slice until the record is damaged.
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
         Ok::<_, ToolError>(json!({"done": name}))
     })
 }
 
-/// Fails once, so that its turn is parked.
+/// Fails once, so its turn is parked.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Fails once.", Effect::Idempotent, |context: CallContext, _: Value| async move {
         if context.attempt < 2 { Err(ToolError::Transient("Not yet.".into())) } else { Ok(json!({"done": true})) }
@@ -286,7 +281,6 @@ async fn submit(fleet: &Fleet, tenant: &str, agent: &str, id: &str, calls: Value
     fleet.submit_turn(turn).await;
 }
 
-/// Waits until a turn has ended, and returns its outcomes.
 async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, String> {
     let name = TurnName::parse(&format!("{tenant}:{id}")).unwrap();
     let began = Instant::now();
@@ -304,7 +298,7 @@ async fn ended(fleet: &Fleet, tenant: &str, id: &str) -> Result<Vec<String>, Str
 }
 
 /// A fleet in which the agent `vic` of tenant `bolt` has every kind of data: a turn that waits for a limit, a turn that
-/// waits for an approval, a turn that a worker holds, a task of an external runtime, and the data of finished calls.
+/// waits for an approval, a turn that a worker holds, a task of an external runtime, and data of finished calls.
 async fn busy() -> Fleet {
     let fleet = Fleet::start(plan()).await;
     fleet.say(json!({"tenant": "bolt", "target_agent": "far", "task_id": "job", "task_description": "It waits.", "budget": 50})).await;
@@ -329,7 +323,7 @@ async fn busy() -> Fleet {
     fleet
 }
 
-/// Returns the keys that match a pattern, without the shard's prefix.
+/// The returned keys lack the shard's prefix.
 async fn keys(fleet: &Fleet, pattern: &str) -> Vec<String> {
     if !pattern.contains('*') {
         return vec![pattern.to_owned()];
@@ -339,22 +333,17 @@ async fn keys(fleet: &Fleet, pattern: &str) -> Vec<String> {
     found.into_iter().filter_map(|key| Some(key.strip_prefix(&prefix)?.to_owned())).collect()
 }
 
-/// One change that damages a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Damage {
-    /// A key gets another type: a list if it is a string or a missing record, otherwise a string.
+    /// A string or a missing record becomes a list. Any other key becomes a string.
     Type(String),
-    /// A record gets another text.
     Text(String),
-    /// A member of a record's content gets another type, or is removed.
     Content { key: String, member: String, is_missing: bool },
-    /// A field of a hash gets another text, or is removed.
     Field { key: String, field: &'static str, is_missing: bool },
-    /// A set gets invalid members.
     Members(&'static str, &'static [&'static str]),
 }
 
-/// The value before the damage.
+/// What [`Damage`] replaced.
 enum OriginalValue {
     /// The key's content as returned by Redis' `DUMP`.
     Key(String, Option<Vec<u8>>),
@@ -363,7 +352,7 @@ enum OriginalValue {
     Stays,
 }
 
-/// Returns the content of a record: the text before it, and its members.
+/// A record's content: the text that precedes the JSON, and the members of the JSON.
 async fn content(fleet: &Fleet, key: &str) -> Option<(String, serde_json::Map<String, Value>)> {
     let text: Option<String> = fleet.ask("GET", key, &[]).await;
     let text = text?;
@@ -372,7 +361,6 @@ async fn content(fleet: &Fleet, key: &str) -> Option<(String, serde_json::Map<St
 }
 
 impl Damage {
-    /// Applies the damage.
     async fn happen(&self, fleet: &Fleet) -> OriginalValue {
         match self {
             Self::Type(key) | Self::Text(key) | Self::Content { key, .. } => {
@@ -411,7 +399,7 @@ impl Damage {
                 }
             }
             Self::Content { member, is_missing, .. } => {
-                // Do nothing if the turn has ended and its record is gone.
+                // If the turn has ended, its record is gone, and there is nothing to damage.
                 let Some((header, mut content)) = content(fleet, key).await else { return };
                 if *is_missing {
                     content.remove(member);
@@ -424,7 +412,6 @@ impl Damage {
         }
     }
 
-    /// The record that a check must name.
     fn named(&self) -> Option<&str> {
         match self {
             Self::Text(key) if key.starts_with("turn:") => Some(key),
@@ -449,15 +436,15 @@ impl OriginalValue {
             Self::Field(key, field, None) => redis::cmd("HDEL").arg(full(&key)).arg(field).to_owned(),
             Self::Stays => return,
         };
-        // Ignore an error: the key possibly has another type by now, or its turn has ended.
+        // This fails if the key has another type by now, or if its turn has ended.
         drop(command.query_async::<redis::Value>(&mut redis).await);
     }
 }
 
-/// Returns what goes wrong for other agents during the damage. Includes a check that does not name the damaged key.
+/// What goes wrong for other agents during the damage. If a check does not name the damaged key, the result says so.
 async fn wrong(fleet: &Fleet, damage: &Damage, hurts: AffectedOwner, number: usize) -> Vec<String> {
     let mut wrong = Vec::new();
-    // Use the damaged data: with turns of its agent, which use most of it, and with a turn under its task.
+    // Turns of its agent use most of the damaged data. A turn under its task uses the rest.
     submit(fleet, "bolt", "vic", &format!("vic-{number}"), calls("vic")).await;
     submit(fleet, "bolt", "vic", "next", calls("next")).await;
     let under = json!({"turn_id": format!("far-{number}"), "tenant": "bolt", "agent": "far", "task_id": "job", "reply_to": "far", "calls": [{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]});
@@ -494,7 +481,7 @@ async fn wrong(fleet: &Fleet, damage: &Damage, hurts: AffectedOwner, number: usi
     wrong
 }
 
-/// Applies the damages of these rows one after the other. Returns their number, and what went wrong.
+/// Applies the damages of these rows one after another. Returns their number, and what went wrong.
 async fn damaged(rows: Vec<&KeyDamage>) -> (usize, Vec<String>) {
     let fleet = busy().await;
     let mut found = Vec::new();
@@ -517,7 +504,7 @@ async fn damaged(rows: Vec<&KeyDamage>) -> (usize, Vec<String>) {
     (number, found)
 }
 
-/// Returns the damages of a row, one for each matching key that exists now.
+/// One damage for each existing key that matches the row.
 async fn damages(fleet: &Fleet, row: &KeyDamage) -> Vec<Damage> {
     let mut all = Vec::new();
     match row {
@@ -552,7 +539,7 @@ async fn damages(fleet: &Fleet, row: &KeyDamage) -> Vec<Damage> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_damaged_costs_itself_alone() {
-    // Three fleets share the rows, because waiting for the end of windows takes most of the time.
+    // Three fleets share the rows, because most of the time is spent waiting for windows to end.
     let part = |part| damaged(ROWS.iter().enumerate().filter(|(at, _)| at % 3 == part).map(|(_, row)| row).collect());
     let parts: [(usize, Vec<String>); 3] = tokio::join!(part(0), part(1), part(2)).into();
     let number: usize = parts.iter().map(|(number, _)| number).sum();

@@ -1,5 +1,5 @@
-//! If a `once` tool requires a durable begin, its call runs only after the begin is confirmed as durable. So the begin
-//! survives a loss of data in Redis.
+//! A `once` tool can require a durable begin. Its call then runs only after the begin is confirmed as durable, so the
+//! begin survives a loss of data in Redis.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,13 +21,12 @@ use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{ToolError, TypedTool};
 use tokio::time::{Instant, sleep, timeout};
 
-/// A short lease, because after a failover the next worker waits for a lease.
+/// Short, because after a failover the next worker waits for a lease.
 const SHORT_LEASE_MS: i64 = 1_000;
 
-/// The payments, in order.
 type PaymentLog = Arc<Mutex<Vec<String>>>;
 
-/// A tool that makes a payment. If `answers` is false, it does not return afterward.
+/// Makes a payment. If `answers` is false, it does not return afterward.
 fn pay(paid: &PaymentLog, answers: bool) -> TypedTool {
     let paid = Arc::clone(paid);
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, args: Value| {
@@ -51,7 +50,7 @@ async fn tcp(extra_args: Vec<String>) -> RedisServer {
     RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await
 }
 
-/// A primary, and a replica that has all of its data.
+/// The replica has all data of the primary.
 async fn pair() -> (RedisServer, RedisServer) {
     let primary = tcp(vec!["--repl-diskless-sync-delay".into(), "0".into()]).await;
     let port = primary.url().trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
@@ -109,7 +108,7 @@ async fn a_call_whose_begin_no_replica_confirms_does_not_run_and_says_so() {
     assert_eq!(counted(&fleet.metrics, UNCONFIRMED) - unconfirmed, 4);
     assert_eq!(counted(&fleet.metrics, RETRIED) - retried, 3);
 
-    // Nothing is left of the call. Neither its begin nor its claim of the payment prevents an equal call from running.
+    // The call left nothing behind: neither its begin nor its claim of the payment prevents an equal call.
     replica.resume();
     until_confirmed(&fleet.server).await;
     fleet.submit(&[("pay", json!({"to": "fran"}))]).await;
@@ -158,7 +157,6 @@ async fn a_tool_may_be_more_careful_than_its_fleet_and_less() {
     assert_eq!((paid_so_far(&paid).len(), notes.lock().unwrap().len()), (0, 3));
 }
 
-/// Whether the server has the command `WAITAOF`.
 async fn has_waitaof(server: &RedisServer) -> bool {
     let command = redis::cmd("COMMAND").arg("INFO").arg("WAITAOF").to_owned();
     let info: redis::Value = command.query_async(&mut server.connection().await).await.unwrap();
@@ -189,18 +187,15 @@ async fn a_begin_reaches_the_disk_first_or_a_server_that_cannot_tell_is_named() 
     }
 }
 
-/// The result of a failover to a replica.
 #[derive(Debug, PartialEq, Eq)]
 struct FailedOver {
-    /// The number of payments before the primary and its worker were killed.
     before: usize,
-    /// The number of payments in total.
     paid: usize,
     outcome: String,
 }
 
-/// A worker begins a payment, and then the worker and the primary are killed. Another worker continues with the data of
-/// the replica. The replica has the turn. If it `lags`, it has no later data, such as the begin of the payment.
+/// A worker begins a payment. Then the worker and the primary are killed, and another worker continues with the
+/// replica's data. The replica has the turn. If it `lags`, it lacks later data, such as the begin of the payment.
 async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let paid = PaymentLog::default();
     let trio = &mut SentinelSetup::start(1).await;
@@ -234,7 +229,7 @@ async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
     let before = paid.lock().unwrap().len();
     trio.servers[0].kill9();
     assert_eq!(trio.another_primary(0).await, 1);
-    // Give the next primary a replica. Without one, it could not confirm a begin either.
+    // Without a replica of its own, the next primary could not confirm a begin either.
     trio.servers[0].restart().await;
     trio.replicated(1, 1).await;
     let worker = KillableProcess::worker_on(&url, second, &active, &metrics, "second");
@@ -260,7 +255,7 @@ async fn submit(store: &Store, server: &RedisServer) {
     let _: String = command.query_async(&mut server.connection().await).await.unwrap();
 }
 
-/// Returns the number of entries of a stream, or `None` if Redis does not respond.
+/// `None` if Redis does not respond.
 async fn entries(store: &Store, server: &RedisServer, stream: &str) -> Option<usize> {
     let mut connection = tickfleet_testkit::connect(&server.url()).await.ok()?;
     redis::cmd("XLEN").arg(store.keys().key(stream)).query_async(&mut connection).await.ok()
@@ -288,8 +283,8 @@ async fn a_failover_to_a_lagging_replica_makes_a_payment_twice_only_where_nobody
     assert_eq!(following, told(1, 1, "outcome_unknown"), "what it knows is not run again");
 }
 
-/// Submits 200 turns to a Redis with these settings, and kills the process after it confirmed them. Returns the number
-/// of lost turns.
+/// Submits 200 turns to a Redis with these settings, and kills the process after it has confirmed the turns. Returns
+/// the number of lost turns.
 async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
     const TURNS: usize = 200;
     let appendonly = if settings.is_empty() { &["--appendonly", "no"][..] } else { &[] };
@@ -303,8 +298,8 @@ async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
             let () = redis::cmd("SAVE").query_async(&mut connection).await.unwrap();
         }
     }
-    // With `everysec`, while an fsync runs, Redis confirms writes for up to two seconds before it writes them to the
-    // file.
+    // With `everysec`, Redis may confirm writes up to two seconds before it writes them to the file, if an fsync is
+    // running.
     until(async || {
         let told: String = redis::cmd("INFO").arg("persistence").query_async(&mut connection.clone()).await.unwrap();
         told.lines().filter_map(|line| line.strip_prefix("aof_buffer_length:")).all(|bytes| bytes == "0")
@@ -321,7 +316,7 @@ async fn what_a_killed_redis_has_lost_is_what_the_page_says_of_its_settings() {
     let aof = |fsync: &'static str| ["--appendonly", "yes", "--appendfsync", fsync];
     assert_eq!(lost(&[], None).await, 200, "neither an append-only file nor snapshots");
     assert_eq!(lost(&[], Some(150)).await, 50, "a snapshot after 150");
-    // The operating system keeps the data that the process has written. Only a crash of the machine would lose it.
+    // The operating system keeps data that the process has written. Only a crash of the machine would lose such data.
     for fsync in ["no", "everysec", "always"] {
         assert_eq!(lost(&aof(fsync), None).await, 0, "appendfsync {fsync}");
     }
@@ -364,7 +359,7 @@ async fn a_begin_that_is_repeated_is_confirmed_anew() {
     assert_eq!(again(PATIENCE).await, Confirmed::Yes);
 }
 
-/// A slice of one call, as a worker holds it.
+/// A slice of one call that a worker holds.
 async fn held_slice(store: &Store) -> Slice {
     store.ensure_groups().await.unwrap();
     let name = TurnName::parse("acme:t").unwrap();

@@ -1,5 +1,5 @@
-//! A thousand turns whose calls depend on each other, submitted at once, while schedulers and workers die: none is
-//! denied because of a fact that another turn is about to set.
+//! A thousand turns whose calls depend on each other are submitted at once, while schedulers and workers die. No call
+//! may be denied because another turn has not set a fact yet.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tickfleet_tools::{ToolError, TypedTool};
 use crate::calls::facts::{change, condition, row};
 
 const SESSIONS: usize = 250;
-/// Each needs the fact that the previous one sets.
+/// Each tool needs the fact that the previous tool sets.
 const CHAIN: [&str; 4] = ["quote", "order", "ship", "bill"];
 
 fn with_facts(policy: &mut Policy) {
@@ -31,7 +31,7 @@ fn with_facts(policy: &mut Policy) {
 fn plan() -> Plan {
     let tool = |name: &'static str| {
         TypedTool::new(name, "A step.", Effect::Idempotent, |_, _: Value| async {
-            // Long enough for the next turn to find it running.
+            // The next turn must find the call running.
             tokio::time::sleep(Duration::from_millis(3)).await;
             Ok::<_, ToolError>(json!("done"))
         })
@@ -55,7 +55,7 @@ async fn of_a_thousand_turns_that_depend_on_each_other_none_is_denied_while_ever
         .map(|n| {
             let session = n / CHAIN.len();
             let at = n % CHAIN.len();
-            // The agents differ, because a session does not belong to one agent.
+            // A session does not belong to one agent, so the agents differ.
             json!({"turn_id": format!("t{n}"), "tenant": "acme", "agent": format!("a{}", n % 10), "reply_to": "box",
                 "session_id": format!("s{session}"),
                 "calls": [{"name": CHAIN[at], "arguments": {"item": session}}]})

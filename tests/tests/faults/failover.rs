@@ -1,4 +1,4 @@
-//! A server that is no longer a primary: no connection to it is used again.
+//! If a server is no longer a primary, its connections must not be used again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ async fn told<T: redis::FromRedisValue>(redis: &mut MultiplexedConnection, words
     redis::cmd(words[0]).arg(&words[1..]).query_async(redis).await.unwrap()
 }
 
-/// Returns the IDs of all connections except `mine`.
 async fn others(mine: &mut MultiplexedConnection) -> BTreeSet<String> {
     let me: u64 = told(mine, &["CLIENT", "ID"]).await;
     let list: String = told(mine, &["CLIENT", "LIST", "TYPE", "normal"]).await;
@@ -40,7 +39,7 @@ async fn a_reader_that_waits_tells_all_others_that_its_server_was_demoted() {
     let waiting = tokio::spawn(async move { reader.seam().take(&take).await });
     let mut redis = server.connection().await;
     while !told::<String>(&mut redis, &["INFO", "clients"]).await.contains("blocked_clients:1") {
-        // Redis does not announce that a reader waits; the test's own timeout bounds this.
+        // Redis does not announce that a reader waits. The test's own timeout bounds this.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let () = told(&mut redis, &["REPLICAOF", "127.0.0.1", "1"]).await;

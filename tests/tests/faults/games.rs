@@ -1,6 +1,6 @@
 //! Randomized games. Real schedulers, workers and an external runtime run on in-memory stores that fail like real ones.
-//! A game has two shards, turns, tasks, cancels, run-time settings and reloads. Time is virtual, and a seed decides all
-//! events.
+//! A game has two shards, turns, tasks, cancels, run-time settings and reloads. Time is virtual, and one seed
+//! determines all events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -30,16 +30,15 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 const LEASE_MS: i64 = 2_000;
-/// The longest history that a store keeps for [`FaultyStore::lose`], ms.
+/// The longest history that a store keeps for [`FaultyStore::lose`] (ms).
 const HISTORY_MS: i64 = 2_000;
-/// Agents that make turns. `TAKERS` are agents that take tasks: `sam` has a handler, and `ext` an external runtime.
+/// `AGENTS` make turns. `TAKERS` take tasks: `sam` has a handler, and `ext` an external runtime.
 const AGENTS: [&str; 3] = ["kelly", "fran", "ben"];
 const TAKERS: [&str; 2] = ["sam", "ext"];
-/// Tenants in two shards, and one that is set at run time.
+/// The tenants are in two shards. `late` is created at run time.
 const TENANTS: [&str; 3] = ["acme", "blue", "late"];
 const SHARDS: u32 = 2;
 
-/// The virtual clock of the async runtime.
 #[derive(Debug)]
 struct VirtualClock(Instant);
 
@@ -49,7 +48,6 @@ impl Clock for VirtualClock {
     }
 }
 
-/// Random numbers from a seed: SplitMix64.
 struct Dice(u64);
 
 impl Dice {
@@ -62,7 +60,7 @@ impl Dice {
     }
 }
 
-/// The number of runs of each call, by turn and position.
+/// The key is the turn and the position of the call.
 type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
 
 fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
@@ -81,7 +79,6 @@ fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
     })
 }
 
-/// A task handler that fails in its first attempt.
 fn handler() -> TypedTool {
     TypedTool::new("sam_works", "Works.", Effect::Idempotent, |context: CallContext, _: Value| async move {
         if context.attempt == 1 {
@@ -91,7 +88,7 @@ fn handler() -> TypedTool {
     })
 }
 
-/// An external runtime: takes tasks of `ext`, and finishes most of them.
+/// An external runtime that takes the tasks of `ext` and finishes most of them.
 async fn outside(connection: FaultyStore, tenant: &'static str, mut dice: Dice) {
     let queue = StreamKey::new(format!("external:{tenant}:ext"));
     let take = TakeRequest { consumer: "runtime".into(), queues: vec![queue], count: 4, wait_ms: 500 };
@@ -119,11 +116,10 @@ async fn finish(connection: &FaultyStore, fields: &Fields, lease: &EntryId, dice
     let said = json!({"op": "finish", "tenant": tenant, "task_id": id, "lease": lease.as_str(), "output": "done"});
     let mut transaction = Transaction::new(Version::new(format!("r{:x}", dice.below(u64::MAX))));
     transaction.write(Write::Enqueue(StreamKey::new("tasks"), vec![("task".into(), said.to_string().into())]));
-    // Ignore an error: if the message is lost, the task's lease ends.
+    // If this fails, the message is lost, and the task's lease ends.
     drop(connection.commit(&[transaction]).await);
 }
 
-/// A scheduler or a worker with its own connections.
 struct Process {
     connections: Vec<FaultyStore>,
     shutdown: Shutdown,
@@ -132,7 +128,7 @@ struct Process {
 }
 
 impl Process {
-    /// Ends the process at once. Tool calls that it started possibly continue, as on a machine without network.
+    /// Ends the process at once. Tool calls that it started may continue, as on a machine without network.
     fn kill(self) {
         self.connections.iter().for_each(FaultyStore::sever);
         self.running.iter().for_each(JoinHandle::abort);
@@ -141,23 +137,19 @@ impl Process {
 
 struct Game {
     plan: Plan,
-    /// One store for each shard.
     faulty: Vec<FaultyStore>,
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
     client: Client,
     dice: Dice,
     runs: Runs,
-    /// Schedulers, then workers.
+    /// Schedulers first, then workers.
     processes: Vec<Process>,
     started: usize,
     turns: Vec<Turn>,
     tasks: Vec<Task>,
-    /// Turns that were canceled at some time.
     canceled: BTreeSet<usize>,
-    /// Whether a tool was ever disabled.
     is_switched: bool,
-    /// Whether the tenant `late` was created.
     has_late: bool,
     runtimes: Vec<JoinHandle<()>>,
 }
@@ -239,7 +231,6 @@ impl Game {
         game
     }
 
-    /// Returns a new scheduler or worker for this position.
     fn process(&mut self, at: usize) -> Process {
         self.started += 1;
         let connections: Vec<FaultyStore> = self.faulty.iter().map(FaultyStore::connect).collect();
@@ -265,12 +256,10 @@ impl Game {
         Process { connections, shutdown, running, workers }
     }
 
-    /// Returns the tenant of the turn or task with this number.
     fn tenant(&self, number: usize) -> &'static str {
         TENANTS[number % if self.has_late { 3 } else { 2 }]
     }
 
-    /// Cancels one of the last turns.
     async fn cancel(&mut self) {
         let recent = self.turns.len().min(8);
         if recent > 0 {
@@ -282,7 +271,7 @@ impl Game {
         }
     }
 
-    /// Delegates a task, or submits one again.
+    /// Delegates a new task, or submits an earlier one again.
     async fn delegate(&mut self, number: usize) {
         if number == self.tasks.len() {
             let tenant = self.tenant(number);
@@ -301,7 +290,6 @@ impl Game {
         }
     }
 
-    /// Changes a run-time setting, or the configuration.
     async fn change_settings(&mut self, loses: bool) {
         let redactor = Redactor::default();
         let operator = Operator { by: "anna", reason: "a game", redactor: &redactor };
@@ -311,7 +299,7 @@ impl Game {
                 switch_tool(self.client.stores(), "write", on, operator).await.unwrap();
                 self.is_switched = true;
             }
-            // Not in games in which the store loses writes: if it lost the tenant, the tenant's turns would be
+            // Only in games whose store loses no writes. If the store lost the tenant, all the tenant's turns would be
             // rejected.
             1 if !loses => {
                 let late = TenantId::new("late").unwrap();
@@ -346,7 +334,7 @@ impl Game {
         }
     }
 
-    /// Submits a turn, possibly again. Returns true if the turn was accepted now or in an earlier submit.
+    /// Submits a turn, possibly for a second time. Returns true if this submit or an earlier one was accepted.
     async fn resubmit(&self, number: usize) -> bool {
         match self.client.submit(self.turns[number].clone()).await {
             Ok(_) => true,
@@ -362,7 +350,6 @@ impl Game {
         json!({"name": name, "arguments": {"ms": ms, "fails": fails}})
     }
 
-    /// Kills or drains one process, and starts another in its place.
     async fn replace(&mut self) {
         let at = self.dice.below(self.processes.len() as u64) as usize;
         let process = self.process(at);
@@ -388,7 +375,7 @@ impl Game {
         self.faulty.iter().for_each(|faulty| faulty.set_faults(faults.clone()));
     }
 
-    /// Returns the replies of each turn and task.
+    /// The key is the ID of the turn or task.
     async fn replies(&self) -> BTreeMap<String, Vec<Value>> {
         let mut replies: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for tenant in TENANTS {
@@ -404,8 +391,8 @@ impl Game {
         replies
     }
 
-    /// Removes all faults, and waits until every turn and task has its reply. If `resubmits`, submits turns and tasks
-    /// again that the store has lost.
+    /// Removes all faults, and waits until every turn and task has its reply. If `resubmits` is true, turns and tasks
+    /// that the store has lost are submitted again.
     async fn finish(&mut self, resubmits: bool) -> BTreeMap<String, Vec<Value>> {
         self.set_faults(&Faults::default());
         self.faulty.iter().for_each(|faulty| faulty.set_memory_short(false));
@@ -432,7 +419,6 @@ impl Game {
         }
     }
 
-    /// Checks the guarantees, and counts outcomes.
     fn check(&self, replies: &BTreeMap<String, Vec<Value>>, seen: &mut BTreeMap<String, usize>) {
         let runs = self.runs.lock().unwrap();
         let count = |call: &str| runs.get(call).copied().unwrap_or_default();
@@ -468,7 +454,7 @@ impl Game {
             let taker = TAKERS[number % TAKERS.len()];
             match of_task[0]["results"][0]["outcome"].as_str().unwrap() {
                 "ok" => *seen.entry(format!("task of {taker}")).or_default() += 1,
-                // Every runtime that leased the task abandoned it, or did not receive it because the response was lost.
+                // Either no runtime received the task, or each runtime that received it abandoned it.
                 "outcome_unknown" if taker == "ext" => *seen.entry("task given up".into()).or_default() += 1,
                 other => panic!("a task of {taker} ended as {other}: {}", of_task[0]),
             }
@@ -476,8 +462,8 @@ impl Game {
     }
 }
 
-/// Plays one game. Either processes are killed, or the store loses its last writes, but not both. If both happened,
-/// data that only the killed process and the lost writes had would be lost.
+/// Plays one game. Either processes are killed, or the store loses its last writes. A game never has both faults,
+/// because data that existed only in the killed process and in the lost writes would be gone.
 async fn play(seed: u64, loses: bool, seen: &mut BTreeMap<String, usize>) {
     let mut game = Game::start(seed).await;
     for _ in 0..120 {
@@ -523,7 +509,6 @@ async fn play_many(loses: bool) {
     }
 }
 
-/// Returns the number of games.
 #[allow(clippy::disallowed_methods, reason = "a switch for whoever runs the tests")]
 fn games() -> u64 {
     std::env::var("TICKFLEET_GAMES").ok().map_or(5, |games| games.parse().unwrap())

@@ -1,5 +1,5 @@
-//! Processes are stopped and killed while data in Redis is malformed, deleted or lost. This affects at most the owner
-//! of the data, and every turn gets exactly one reply.
+//! Processes are stopped and killed while data in Redis is malformed, deleted or lost. At most the owner of the data
+//! may be affected, and every turn gets exactly one reply.
 
 use std::time::Duration;
 
@@ -20,19 +20,18 @@ fn echo() -> Value {
     json!({"id": "c", "name": "echo", "arguments": {"text": "x"}})
 }
 
-/// A call that is parked once.
+/// The call is parked once.
 fn flaky() -> Value {
     json!({"id": "c", "name": "fail", "arguments": {"outcomes": ["transient", "ok"]}})
 }
 
-/// Submits this many turns, each of one short call.
 async fn submit(fleet: &Fleet, prefix: &str, count: usize) {
     for i in 0..count {
         fleet.submit_turn(json!({"turn_id": format!("{prefix}{i}"), "calls": [echo()]})).await;
     }
 }
 
-/// Waits for one reply to each of this many turns, and checks that there are no other replies.
+/// Each of `count` turns must get one reply, and there must be no other replies.
 async fn answered(fleet: &mut Fleet, count: usize) {
     let replies = fleet.replies(count).await;
     for (turn, reply) in &replies {
@@ -63,7 +62,7 @@ async fn what_a_killed_scheduler_and_a_killed_worker_held_comes_back_whatever_ma
     submit(&fleet, "slice", 3).await;
     fleet.until("slices wait", async |fleet| fleet.ask::<u64>("XLEN", "ready:normal", &[]).await >= 3).await;
     dying.0.pause();
-    // Write entries that are not ours before and after our own entries.
+    // Foreign entries are written both before and after the fleet's own entries.
     fleet.foreign("ready:normal", &[("m", "{}"), ("c", "{}"), ("x", "odd"), ("p", "odd")]).await;
     let fields = wide();
     let mut odd: Vec<(&str, &str)> = fields.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
@@ -85,7 +84,7 @@ async fn what_a_killed_scheduler_and_a_killed_worker_held_comes_back_whatever_ma
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_behind_a_timer_of_something_else_are_resumed_and_their_throttle_queues_released() {
     let mut fleet = Fleet::start(plan()).await;
-    // An invalid record, one of another type, unreadable names, and a throttle queue of such records.
+    // An invalid record, a record of another type, unreadable names, and a throttle queue with such records.
     let () = fleet.ask("SET", "turn:acme:odd", &["foreign"]).await;
     let _: u64 = fleet.ask("RPUSH", "turn:acme:odder", &["foreign"]).await;
     for timer in ["turn:acme:odd", "turn:acme:odder", "turn:no name", "z:of a later build", "throttle:_tick@acme:kelly"]
@@ -114,7 +113,7 @@ async fn a_deleted_external_stream_stops_no_retry_and_a_repair_ends_its_task() {
     assert_eq!(fleet.lease_task("archy", "outside").await.id(), lost);
     let _: u64 = fleet.ask("DEL", "external:acme:archy", &[]).await;
     let _worker = node(&fleet, Role::Worker, 0);
-    // Wait until the task's timer is due before all other timers.
+    // The task's timer must be due earlier than all others.
     fleet
         .until("the task's timer is due", async |fleet| {
             let due: Option<f64> = fleet.ask("ZSCORE", "timers", &[&format!("turn:acme:{lost}")]).await;
@@ -128,7 +127,6 @@ async fn a_deleted_external_stream_stops_no_retry_and_a_repair_ends_its_task() {
     assert_eq!(fleet.store.check(true).await.unwrap().faults.len(), 1);
     let reply = fleet.reply().await;
     assert_eq!((reply["task_id"].as_str(), outcomes(&reply)), (Some(&*lost), vec!["internal"]), "{reply}");
-    // The runtime creates its group again.
     let next = format!("k{}", fleet.delegate("archy", json!({"task_description": "far", "reply_to": "box"})).await);
     let leased = fleet.lease_task("archy", "outside").await;
     assert_eq!(leased.id(), next);
@@ -152,7 +150,7 @@ async fn a_deleted_queue_costs_its_slices_and_a_repair_ends_their_turns() {
         assert!(matches!(fault.kind, FaultKind::Found(Fault::SliceLost)) && fault.repaired, "{fault:?}");
     }
     for (turn, reply) in fleet.replies(20).await {
-        // The turn's calls are lost with the slice, so their outcome is unknown.
+        // The turn's calls are lost with the slice, so it is unknown how they ended.
         assert_eq!(outcomes(&reply), ["internal"], "{turn}: {reply}");
     }
     assert_eq!(fleet.store.check(false).await.unwrap().faults, []);
@@ -184,7 +182,8 @@ async fn turns_that_a_scheduler_was_given_and_never_got_are_admitted_once() {
     submit(&fleet, "first", 1).await;
     answered(&mut fleet, 1).await;
     let name = fleet.reader_of("turns").await;
-    // Simulate that Redis delivered entries on an abandoned connection: the scheduler lives, but did not receive them.
+    // Simulates that Redis delivered entries on an abandoned connection. The scheduler is alive, but did not receive
+    // them.
     living.pause();
     submit(&fleet, "late", 30).await;
     fleet.read_as("turns", &name).await;
@@ -200,7 +199,7 @@ async fn turns_of_a_deleted_scheduler_are_admitted_once() {
     submit(&fleet, "first", 1).await;
     answered(&mut fleet, 1).await;
     let name = fleet.reader_of("turns").await;
-    // While the scheduler is paused, delete its consumer with all pending entries. Another scheduler continues.
+    // While the scheduler is paused, its consumer is deleted with all pending entries. Another scheduler continues.
     living.pause();
     submit(&fleet, "orphan", 30).await;
     fleet.read_as("turns", &name).await;

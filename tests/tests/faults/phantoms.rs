@@ -1,4 +1,4 @@
-//! After a restart, Redis 7.0 reports a lag of a group although all entries were read: no decision depends on it.
+//! After a restart, Redis 7.0 reports a lag of a group although all entries were read. No decision may depend on it.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// The number of entries that are read before the append-only file is rewritten, and again after it.
+/// This number of entries is read before the append-only file is rewritten, and again after the rewrite.
 const ENTRIES: usize = 300;
 
-/// Adds entries to a stream, and reads, acknowledges and deletes them, like slices.
+/// Adds entries to a stream. Then reads, acknowledges and deletes the entries, like slices.
 async fn read_all(connection: &mut MultiplexedConnection, stream: &str) {
     let mut pipe = redis::pipe();
     for _ in 0..ENTRIES {
@@ -32,7 +32,7 @@ async fn read_all(connection: &mut MultiplexedConnection, stream: &str) {
     let () = pipe.query_async(connection).await.unwrap();
 }
 
-/// Returns a server that was restarted after its append-only file was rewritten, and reports a lag of these streams.
+/// The server was restarted after a rewrite of its append-only file. It reports a lag of these streams.
 async fn restarted(streams: &[String]) -> RedisServer {
     let options = RedisOptions { appendonly: true, tcp: true, ..RedisOptions::default() };
     let mut server = RedisServer::start_with(options).await;
@@ -48,7 +48,7 @@ async fn restarted(streams: &[String]) -> RedisServer {
         if info.contains("aof_rewrite_in_progress:0") && info.contains("aof_rewrite_scheduled:0") {
             break;
         }
-        // Only INFO reports the end of a rewrite; the test's own timeout bounds this.
+        // Only INFO reports the end of a rewrite. The test's own timeout bounds this.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for stream in streams {
@@ -84,8 +84,8 @@ async fn a_lag_that_redis_made_up_is_no_backlog_for_anybody_and_holds_nothing_up
     let waiting: u64 = seen.streams.iter().map(|stream| stream.waiting).sum();
     assert_eq!(waiting, 0, "{:?}", seen.streams);
 
-    // The turn has more calls than a tick allows, and memory runs short once it is admitted: the rest is dispatched
-    // anyway.
+    // The turn has more calls than a tick allows. After it is admitted, memory runs short. The remaining calls must be
+    // dispatched anyway.
     let mut fleet = Fleet::start_on(server, plan).await;
     let turn = fleet.submit(&vec![("echo", json!({"text": "x"})); 12]).await;
     let name = TurnName::parse(&format!("acme:{turn}")).unwrap();

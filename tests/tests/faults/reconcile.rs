@@ -1,5 +1,5 @@
-//! Payments whose outcome becomes unknown, because responses and requests are lost and workers die. Each payment is
-//! planned twice and made at most once. The tool that finds payments resolves the unknown outcomes.
+//! Payments whose outcome becomes unknown, because requests and responses are lost and workers die. Each payment is
+//! planned twice and must be made at most once. The tool that finds payments resolves the unknown outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tickfleet_tests::inbox::submit_all;
 use tickfleet_tests::killable::KillableProcess;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// The payments that were made, by recipient. This record is outside the fleet.
+/// The key is the recipient. The bank is outside the fleet.
 type Bank = Arc<Mutex<BTreeMap<u64, Vec<String>>>>;
 
 fn pay(bank: &Bank) -> TypedTool {
@@ -24,16 +24,15 @@ fn pay(bank: &Bank) -> TypedTool {
         let bank = Arc::clone(&bank);
         let to = arguments["to"].as_u64().unwrap_or_default();
         async move {
-            // Long enough for a kill before the payment, and after it.
+            // Leaves time for a kill before the payment.
             tokio::time::sleep(Duration::from_millis(4)).await;
-            // Some requests are lost the first time.
+            // Some requests of the first turn are lost.
             if to.is_multiple_of(11) && context.call.turn.as_str().ends_with('a') {
                 return Err(ToolError::internal("the connection was lost"));
             }
             bank.lock().unwrap().entry(to).or_default().push(context.idempotency_key.clone());
-            // Long enough for a kill after the payment.
+            // Leaves time for a kill after the payment.
             tokio::time::sleep(Duration::from_millis(4)).await;
-            // Some responses are lost.
             if to.is_multiple_of(7) {
                 return Err(ToolError::internal("the connection was lost"));
             }
@@ -62,7 +61,6 @@ fn find_payment(bank: &Bank) -> TypedTool {
         async move {
             let (to, key) =
                 (arguments["to"].as_u64().unwrap_or_default(), arguments["key"].as_str().unwrap_or_default());
-            // Some requests fail in their first attempt.
             if to % 5 == 0 && context.attempt == 1 {
                 return Err(ToolError::internal("it is away"));
             }
@@ -87,11 +85,9 @@ fn plan(bank: &Bank) -> Plan {
 #[derive(Debug, Default)]
 struct OutcomeCounts {
     outcomes: BTreeMap<String, usize>,
-    /// The number of unknown outcomes that `find_payment` resolved.
     reconciled: usize,
 }
 
-/// Returns the number of planned payments.
 #[allow(clippy::disallowed_methods, reason = "a knob of the test, documented beside it")]
 fn payments() -> u64 {
     std::env::var("TICKFLEET_PAYMENTS").ok().and_then(|number| number.parse().ok()).unwrap_or(150)
@@ -102,7 +98,6 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
     let payments = payments();
     let bank = Bank::default();
     let fleet = Fleet::start(plan(&bank)).await;
-    // Each payment is planned, and planned again by another agent.
     let turn = |to: u64, which: char, agent: &str| {
         json!({"turn_id": format!("t{to}{which}"), "tenant": "acme", "agent": agent, "reply_to": "box",
             "calls": [{"name": "pay", "arguments": {"to": to}}]})
@@ -146,12 +141,12 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
     fleet.stop().await;
 }
 
-/// The number of queries for each payment, by recipient. The payment's request is lost, or arrives only after the first
-/// query.
+/// How often `find_late` was asked for each recipient's payment. The payment's request is lost, or arrives after the
+/// first query.
 type QueryCounts = Arc<Mutex<BTreeMap<u64, usize>>>;
 
-/// A tool that finds payments to even numbers from the second query on, because their requests arrive after the first
-/// query. It finds no other payments.
+/// From the second query on, finds payments to even numbers, because their requests arrive after the first query. It
+/// finds no other payments.
 fn find_late(asked: &QueryCounts) -> TypedTool {
     let asked = Arc::clone(asked);
     TypedTool::new("find_payment", "Finds a payment.", Effect::Read, move |_, arguments: Value| {
@@ -170,7 +165,7 @@ fn find_late(asked: &QueryCounts) -> TypedTool {
 async fn that_a_payment_did_not_happen_is_believed_only_when_its_request_can_no_longer_be_on_its_way() {
     let bank = Bank::default();
     let asked = QueryCounts::default();
-    // No worker dies in this test. The default lease is long enough that a stalled machine does not end it.
+    // No worker dies in this test. The default lease is so long that it does not end even on a stalled machine.
     let store = StoreOptions::default();
     let tools = vec![pay(&bank), find_late(&asked)];
     let fleet = Fleet::start(Plan { workers: 1, tools, store, ..plan(&bank) }).await;

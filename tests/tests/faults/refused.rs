@@ -1,4 +1,5 @@
-//! A Redis that responds with errors: the readiness probe gets the reason, and succeeds again when the problem is over.
+//! A Redis that responds with errors. The readiness probe must report the reason, and must succeed again after the
+//! problem is solved.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ async fn ask(connection: &mut MultiplexedConnection, words: &[&str]) {
     let _: redis::Value = redis::cmd(words[0]).arg(&words[1..]).query_async(connection).await.unwrap();
 }
 
-/// Waits until the last snapshot has ended, with or without success.
+/// Waits until the last snapshot has ended, with success (`well`) or without.
 async fn saved(connection: &mut MultiplexedConnection, well: bool) {
     let word = if well { "rdb_last_bgsave_status:ok" } else { "rdb_last_bgsave_status:err" };
     loop {
@@ -30,7 +31,7 @@ async fn saved(connection: &mut MultiplexedConnection, well: bool) {
         if info.contains("rdb_bgsave_in_progress:0") && info.contains(word) {
             return;
         }
-        // Only INFO reports the end of a snapshot; the test's own timeout bounds this.
+        // Only INFO reports the end of a snapshot. The test's own timeout bounds this.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
@@ -44,7 +45,7 @@ async fn a_disk_that_fails_a_demotion_and_missing_replicas_are_told_apart_and_en
     let written: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
     assert_eq!(written, [store.keys().key("meta")], "the probe writes nothing but the time of the shard");
 
-    // A snapshot cannot replace a folder.
+    // A snapshot fails, because it cannot replace a folder.
     let blocked = server.dir().join("dump.rdb");
     let make = |path: &Path| std::fs::create_dir(path).unwrap();
     make(&blocked);
@@ -66,7 +67,7 @@ async fn a_disk_that_fails_a_demotion_and_missing_replicas_are_told_apart_and_en
     ask(&mut connection, &["REPLICAOF", "NO", "ONE"]).await;
     assert_eq!(refusal(&store).await, None);
 
-    // Full memory is not a failure: accepted work still runs.
+    // Full memory is not a failure, because accepted work still runs.
     ask(&mut connection, &["CONFIG", "SET", "maxmemory", "1mb"]).await;
     assert_eq!(refusal(&store).await, None);
 }
@@ -77,11 +78,11 @@ async fn every_role_with_scripts_is_ready_and_rights_that_are_missing_are_the_re
     users::make(&server, "tickfleet").await;
     for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "exporter"] {
         let error = shard(&users::url_in(&server.url(), role)).probe().await.err();
-        // A producer may only write its messages, and no process of a fleet is a producer.
+        // Producers may only write their messages. No process of a fleet is a producer.
         assert!(error.is_none() || role == "producer", "{role}: {error:?}");
     }
     let mut connection = server.connection().await;
-    // If the function of commits may not be called, it runs as a script.
+    // If the process may not call the function of commits, the function's code runs as a script.
     let worker = shard(&users::url_in(&server.url(), "worker"));
     for (denied, refused) in
         [(&["fcall"][..], None), (&["fcall", "evalsha"], Some(Refusal::Rights)), (&["set"], Some(Refusal::Rights))]
@@ -100,7 +101,7 @@ async fn every_role_with_scripts_is_ready_and_rights_that_are_missing_are_the_re
     let wrong = users::url_in(&server.url(), "worker").replace("worker-secret", "other");
     assert_eq!(refusal(&shard(&wrong)).await, Some(Refusal::Login));
 
-    // If a server refuses a command, only that information is missing.
+    // If a server rejects one command, only the information from this command is missing.
     ask(&mut connection, &["ACL", "SETUSER", "operator", "-info", "-config|get"]).await;
     let pool = Pool::open(&users::url_in(&server.url(), "operator"), 1).unwrap();
     let facts = pool.server().await.unwrap();
@@ -109,7 +110,6 @@ async fn every_role_with_scripts_is_ready_and_rights_that_are_missing_are_the_re
     assert!(named.contains(&"CONFIG GET") && facts.time_ms > 0, "{facts:?}");
 }
 
-/// Starts a server on this folder, with or without an append-only file.
 async fn on(folder: &Path, appendonly: bool) -> RedisServer {
     let extra_args = ["--dir", folder.to_str().unwrap()].map(String::from).into();
     RedisServer::start_with(RedisOptions { appendonly, extra_args, ..RedisOptions::default() }).await
@@ -146,7 +146,7 @@ async fn a_snapshot_comes_back_into_an_append_only_server_that_starts_without_it
         if info.contains("aof_rewrite_in_progress:0") && info.contains("aof_rewrite_scheduled:0") {
             break;
         }
-        // Only INFO reports the end of a rewrite; the test's own timeout bounds this.
+        // Only INFO reports the end of a rewrite. The test's own timeout bounds this.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     drop(restored);

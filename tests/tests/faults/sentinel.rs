@@ -1,5 +1,5 @@
-//! A fleet that finds its Redis through Sentinels. It continues with the next primary, whatever happened to the
-//! previous one.
+//! A fleet that finds its Redis through Sentinels. Whatever happens to a primary, the fleet continues with the next
+//! one.
 
 mod parted;
 
@@ -32,10 +32,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::cluster::run_and_epoch;
 
-/// Turns of each kind.
 const TURNS: usize = 12;
-/// Maximum time for a failover on a busy machine: Sentinels detect a dead server (1 s) and agree, and the fleet finds
-/// the next primary.
+/// Maximum time for a failover on a busy machine. Sentinels detect the dead server after 1 s and agree on the next
+/// primary, which the fleet must then find.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize, JsonSchema)]
@@ -49,7 +48,7 @@ struct Ran {
     attempt: u32,
 }
 
-/// A `once` tool `act` that counts each run, and returns only while the gate is open.
+/// A `once` tool `act`. It counts each run, and returns only while the gate is open.
 struct Gate {
     runs: Arc<Mutex<BTreeMap<String, usize>>>,
     open: watch::Sender<bool>,
@@ -88,7 +87,7 @@ impl Fleet {
         Self::start_on(trio, url, Durability::None).await
     }
 
-    /// A fleet that finds the servers of `trio` through this URL.
+    /// The fleet finds the servers of `trio` through `url`.
     async fn start_on(trio: SentinelSetup, url: String, durable: Durability) -> Self {
         let gate = Gate { runs: Arc::default(), open: watch::Sender::new(true) };
         let caps = DefaultCaps { tick_ms: 200, calls_per_tick: 1_000, ..DefaultCaps::default() };
@@ -116,7 +115,7 @@ impl Fleet {
         Self { trio, gate, client, store, metrics, parts: vec![(working, worker), (scheduling, scheduler)] }
     }
 
-    /// Submits turns `<prefix>0…`. Repeats each submit until it is accepted. An ID is accepted only once.
+    /// Submits turns `<prefix>0…`, each repeatedly until it is accepted. An ID is accepted only once.
     async fn submit(&self, prefix: &str) {
         for i in 0..TURNS {
             let id = format!("{prefix}{i}");
@@ -130,13 +129,13 @@ impl Fleet {
                     Err(SubmitError::Store(error)) if Instant::now() < deadline => drop(error),
                     Err(error) => panic!("{id}: {error}"),
                 }
-                // Retry while there is no primary; the deadline above bounds this.
+                // Retries while there is no primary; the deadline above bounds this.
                 sleep(Duration::from_millis(50)).await;
             }
         }
     }
 
-    /// Returns all replies on a server, by turn.
+    /// The key is the turn's ID.
     async fn replies(&self, server: usize) -> BTreeMap<String, Vec<Value>> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let command = redis::cmd("XRANGE").arg(self.store.keys().key("replies:acme:box")).arg("-").arg("+").to_owned();
@@ -157,7 +156,7 @@ impl Fleet {
                 return replies;
             }
             assert!(Instant::now() < deadline, "{} of {count} turns have a reply", replies.len());
-            // The inbox is polled as a whole; the deadline above bounds this.
+            // The inbox is polled as a whole; the deadline above bounds the wait.
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -166,7 +165,7 @@ impl Fleet {
         self.trio.servers[server].connection().await
     }
 
-    /// Returns the run ID of the shard's Redis, and the number of its restart epochs.
+    /// The run ID of the shard's Redis, and the number of restart epochs.
     async fn epoch(&self, server: usize) -> (String, u64) {
         let command = redis::cmd("HGET").arg(self.store.keys().key("meta")).arg("state").to_owned();
         let state: String = command.query_async(&mut self.redis(server).await).await.unwrap();
@@ -174,7 +173,7 @@ impl Fleet {
     }
 
     /// Promotes this server, and waits until the producer's own connection leads to it. Returns the number of
-    /// promotions, because Sentinels on a busy machine sometimes revert a failover.
+    /// promotions: on a busy machine, Sentinels may revert a failover, which must then be repeated.
     async fn until_led_to(&self, server: usize) -> u64 {
         let mut deadline = Instant::now() + RECOVERS_WITHIN;
         let mut failovers = 0;
@@ -197,7 +196,7 @@ impl Fleet {
         }
     }
 
-    /// Returns how often the scheduler and the worker saw the primary change.
+    /// How often the scheduler and the worker saw the primary change.
     fn moves(&self) -> u64 {
         let text = self.metrics.render();
         let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -225,7 +224,7 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
     let before = fleet.epoch(0).await;
     assert_eq!(fleet.moves(), 0);
 
-    // When the primary is killed, all these calls run, and the replica has the records of their begin.
+    // All these calls must be running when the primary is killed, and the replica must have their intent records.
     fleet.gate.open.send_replace(false);
     fleet.submit("under-way").await;
     timeout(PATIENCE, async {
@@ -262,14 +261,14 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
     // The old primary returns as a replica, and serves the fleet again when it is promoted.
     fleet.trio.servers[0].restart().await;
     fleet.trio.replicated(1, 1).await;
-    // Wait until all clients know the new primary. Before that, the other server accepts writes that it will lose.
+    // Wait until all clients know the new primary. Until then, the other server accepts writes that it will lose.
     let failovers = fleet.until_led_to(0).await;
     fleet.submit("back").await;
     let replies = fleet.until_replied(0, 4 * TURNS).await;
     assert!(replies.values().all(|replies| replies.len() == 1), "{replies:?}");
     let epochs = fleet.epoch(0).await.1 - after.1;
-    // The expected number of epochs is one. It is higher if Sentinels switched back and forth, and lower than the
-    // number of switches if the fleet did not notice a primary that existed only for a moment.
+    // One epoch is expected. If Sentinels switched back and forth, there are more. If the fleet did not notice a
+    // primary that existed only for a moment, there are fewer epochs than switches.
     assert!((1..=(2 * failovers).max(2) - 1).contains(&epochs), "{epochs} epochs, {failovers} failovers");
     fleet.stop().await;
 }
@@ -277,7 +276,7 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
 #[tokio::test]
 async fn connections_of_all_kinds_lead_to_the_primary_that_was_promoted() {
     let mut trio = SentinelSetup::start(1).await;
-    // Any one of the three Sentinels is enough.
+    // One of the three Sentinels is down; any one of them is enough.
     trio.kill_sentinel(0);
     let store = Store::open(&trio.url(), 0, Arc::new(StoreOptions::default())).unwrap();
     let pool = Pool::open(&trio.url(), 2).unwrap();
@@ -294,7 +293,7 @@ async fn connections_of_all_kinds_lead_to_the_primary_that_was_promoted() {
     let deadline = Instant::now() + RECOVERS_WITHIN;
     while let Err(error) = store.ensure_groups().await {
         assert!(Instant::now() < deadline, "{error}");
-        // The deadline above bounds this.
+        // The deadline above bounds the wait.
         sleep(Duration::from_millis(50)).await;
     }
     let second = store.connection().primary().unwrap().unwrap();
@@ -308,7 +307,7 @@ async fn lagging_sentinel(port: &str) -> u16 {
     sentinel_that_names(watch::Sender::new(port.to_owned()).subscribe()).await
 }
 
-/// A stub of a Sentinel that names the server at the port in the channel.
+/// A stub of a Sentinel that names the server whose port is in the channel.
 async fn sentinel_that_names(port: watch::Receiver<String>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -323,7 +322,7 @@ async fn sentinel_that_names(port: watch::Receiver<String>) -> u16 {
                     let port = port.borrow().clone();
                     let answer = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
                     let named = if text.contains("GET-MASTER-ADDR") { answer.as_str() } else { "" };
-                    // The stub rejects requests for its configuration.
+                    // The stub rejects requests for the Sentinel's configuration.
                     let refused = "-NOPERM\r\n".repeat(text.matches("$6\r\nMASTER\r\n").count());
                     stream.write_all(format!("{own}{named}{refused}").as_bytes()).await.unwrap();
                 }
@@ -364,8 +363,8 @@ async fn a_primary_that_was_replaced_and_does_not_know_it_is_left_within_seconds
 
     names.send_replace(port_of(&new));
     let deadline = Instant::now() + RECOVERS_WITHIN;
-    // Only the reader sends commands in this loop, first to the old primary. The reader creates its queue on the server
-    // from which it reads, so a key on the new primary shows that the reader has moved.
+    // In this loop, only the reader sends commands, at first to the old primary. The reader creates its queue on the
+    // server from which it reads. So a key on the new primary shows that the reader has moved there.
     while redis::cmd("DBSIZE").query_async::<usize>(&mut new.connection().await).await.unwrap() == 0 {
         assert!(Instant::now() < deadline, "the old primary is still read");
         assert!(store.seam().take(&take).await.unwrap().is_empty());
@@ -390,7 +389,6 @@ async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
     .await;
     let port = port_of(&replica);
     let lagging = lagging_sentinel(&port_of(&replica)).await;
-    // This listener accepts connections, but never responds.
     let holds = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = holds.local_addr().unwrap().port();
     let url = format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{silent},127.0.0.1:{lagging},127.0.0.1:{port}/fleet");
@@ -405,7 +403,6 @@ async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
         "127.0.0.1:1: ".to_owned(),
         format!("127.0.0.1:{silent}: no answer within 1s"),
         format!("127.0.0.1:{lagging}: names 127.0.0.1:{port}: it reports the role slave"),
-        // This address is not a Sentinel.
         format!("127.0.0.1:{port}: "),
     ] {
         assert!(said.contains(&expected), "{expected}\n{said}");

@@ -1,5 +1,5 @@
-//! Events that a fleet survives: draining, and a Redis that is killed, paused, flushed, full or cut off. In every case,
-//! each accepted turn gets one reply, and no `once` call runs twice.
+//! Events that a fleet must survive: draining, and a Redis that is killed, paused, flushed, full or cut off. Each
+//! accepted turn must get one reply, and no `once` call may run twice.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ struct Ran {
     attempt: u32,
 }
 
-/// Two tools that count every run and return only while a gate is open: `look` (read) and `act` (once).
+/// Two tools, `look` (read) and `act` (once). They count every run, and return only while a gate is open.
 struct Gate {
     runs: Arc<Mutex<BTreeMap<String, usize>>>,
     open: watch::Sender<bool>,
@@ -67,8 +67,8 @@ impl Gate {
     }
 }
 
-/// High caps, and a short lease, so that tests do not wait long for its end. The lease is not shorter, because on a
-/// busy machine a whole fleet on one thread can stall for a second.
+/// Caps are high. The lease is short, so that tests do not wait long for its end. It is not shorter, because on a busy
+/// machine, a whole fleet on one thread can stall for a second.
 fn plan(gate: &Gate) -> Plan {
     Plan {
         caps: DefaultCaps {
@@ -92,7 +92,7 @@ fn call(name: &str, mark: &str) -> Value {
     json!({"id": mark, "name": name, "arguments": {"mark": mark}})
 }
 
-/// Submits turns `<prefix>0…` that look, act and look again, and returns their IDs.
+/// The turns `<prefix>0…` look, act, and look again. Returns their IDs.
 async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
     for i in 0..count {
@@ -105,8 +105,8 @@ async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
     ids
 }
 
-/// Waits for one reply to each turn. Checks the `act` call: if it is `ok`, it ran once, and if it is `outcome_unknown`,
-/// it ran at most once.
+/// Each turn must get one reply. If the `act` call is `ok`, it ran once. If it is `outcome_unknown`, it ran at most
+/// once.
 async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
     let replies = fleet.replies(ids.len()).await;
     for id in ids {
@@ -125,11 +125,11 @@ async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
 async fn a_draining_worker_hands_back_what_it_cannot_finish_and_nothing_is_lost() {
     let gate = Gate::new(false);
     let plan = plan(&gate);
-    // Use a long lease: this test does not wait for its end, and a lost lease would start calls again.
+    // The lease is long: this test does not wait for its end, and a lost lease would start calls again.
     let store = StoreOptions { lease_ms: 20_000, ending_lease_ms: 20_000, ..plan.store.clone() };
     let mut fleet = Fleet::start(Plan { slots: 4, store, ..plan }).await;
     for i in 0..8 {
-        // Four turns run at once, and four more turns wait for slots.
+        // Four turns run at once. Four more turns wait for slots.
         let (name, mark) = if i == 0 { ("act", "act".to_owned()) } else { ("look", format!("look{i}")) };
         fleet
             .submit_turn(json!({"turn_id": mark, "calls": [call(name, &mark), call("look", &format!("{mark}.then"))]}))
@@ -143,7 +143,7 @@ async fn a_draining_worker_hands_back_what_it_cannot_finish_and_nothing_is_lost(
     gate.open.send_replace(true);
     let replies = fleet.replies(8).await;
     for (turn, reply) in &replies {
-        // After the drain time, the worker cannot wait for the `act` call, and the call must not be repeated.
+        // After the drain time, the worker can no longer wait for the `act` call. The call must not be repeated.
         let expected = if turn == "act" { ["outcome_unknown", "ok"] } else { ["ok", "ok"] };
         assert_eq!(outcomes(reply), expected, "{reply:#}");
     }
@@ -203,8 +203,8 @@ async fn redis_is_killed_while_results_are_settled() {
     fleet.stop().await;
 }
 
-/// Redis does not respond for `pause`: either for about a lease, so that the worker's lease is possibly still valid, or
-/// for much longer.
+/// Redis does not respond for `pause`. This is either about one lease, so that the worker's lease may still be valid,
+/// or much longer.
 async fn paused_for(pause: Duration) {
     let gate = Gate::new(false);
     let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;
@@ -241,7 +241,7 @@ async fn redis_is_flushed_and_the_fleet_works_again() {
     fleet
         .until("the loss is noticed", async |fleet| !fleet.metrics.render().contains("tickfleet_state_lost_total 0"))
         .await;
-    // Turns after the flush run normally. Turns that were in Redis before the flush are lost, and get no reply.
+    // Turns after the flush run normally. Turns that were in Redis at the flush are lost and get no reply.
     fleet.until("the inbound stream is there", async |fleet| fleet.ask::<u64>("EXISTS", "turns", &[]).await == 1).await;
     let ids = submit(&fleet, "new", 4).await;
     each_is_answered_once(&mut fleet, &gate, &ids).await;
@@ -256,7 +256,7 @@ async fn connections_are_cut_again_and_again_and_nothing_is_lost() {
     let server = fleet.server.connection().await;
     let mut ids = Vec::new();
     for round in 0..8 {
-        // Half of the turns are submitted before the cut, half right after it.
+        // One half of the turns is submitted before the cut, the other half right after it.
         for half in 0..2 {
             fleet.until_redis_answers().await;
             ids.extend(submit(&fleet, &format!("r{round}h{half}n"), 3).await);
@@ -292,7 +292,6 @@ async fn used_memory(fleet: &Fleet) -> u64 {
     info.lines().find_map(|l| l.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
 }
 
-/// Limits Redis to this percentage of its present memory.
 async fn bound_memory(fleet: &Fleet, percent: u64) {
     let max = used_memory(fleet).await / 100 * percent;
     let command = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(max).to_owned();
@@ -310,7 +309,7 @@ async fn while_memory_is_full_what_is_in_is_answered_and_nothing_new_comes_in() 
     let mut fleet = Fleet::start(plan(&gate)).await;
     let before = submit(&fleet, "before", 3).await;
     fleet.until("they run", async |_| gate.all_runs() == 3).await;
-    // Redis uses 90 % of its limit. Producers that write to Redis directly still can, and their turns run.
+    // Redis uses 90 % of its limit. Producers can still write to Redis directly, and their turns run.
     bound_memory(&fleet, 111).await;
     pressure(&fleet, "1").await;
     let during = submit(&fleet, "during", 3).await;
@@ -321,7 +320,7 @@ async fn while_memory_is_full_what_is_in_is_answered_and_nothing_new_comes_in() 
     let client = tickfleet_client::Client::connect(&fleet.server.url(), fleet.plan().store.clone()).await.unwrap();
     let refused = client.submit(turn.unwrap()).await;
     assert!(matches!(refused, Err(tickfleet_client::SubmitError::Pressure)), "{refused:?}");
-    // Redis uses more than 100 % of its limit. A `once` call still begins, throttle queues are released, retries are
+    // Redis uses more than 100 % of its limit. Even so, `once` calls begin, throttle queues are released, retries are
     // dispatched, and results are settled.
     let capped = submit(&fleet, "last", 3).await;
     bound_memory(&fleet, 95).await;
@@ -388,7 +387,7 @@ async fn redis_permits_nothing_for_a_while_and_no_turn_is_refused_and_no_result_
     fleet.stop().await;
 }
 
-/// If an inbox is not a stream, only the reply is lost: the turn ends normally, and its record can be read.
+/// If an inbox is not a stream, only the reply is lost. The turn ends normally, and its record can be read.
 #[tokio::test]
 async fn an_inbox_that_is_no_stream_costs_the_reply_alone() {
     let gate = Gate::new(false);

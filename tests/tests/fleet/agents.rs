@@ -1,4 +1,4 @@
-//! Agents with a model: the agent loop, its waits and bounds, and its reports of failures.
+//! Agents with a model: the agent loop, its waits and bounds, and how it reports failures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
 use tickfleet_tools::{ToolError, TypedTool};
 
-/// An agent of these tests.
 fn llm(system: &str) -> TaskHandlerDef {
     TaskHandlerDef::Llm(Box::new(LlmDef {
         max_iterations: 6,
@@ -26,7 +25,7 @@ fn llm(system: &str) -> TaskHandlerDef {
     }))
 }
 
-/// A plan with two agents that run on the model: atlas delegates, and kelly publishes.
+/// Two agents run on the model: atlas delegates, and kelly publishes.
 fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
     let handlers = [("atlas", llm("You are atlas.")), ("kelly", llm("You are kelly."))];
     Plan {
@@ -55,7 +54,7 @@ struct Posted {
     number: usize,
 }
 
-/// A tool that must not run twice, and counts its runs.
+/// Must not run twice. Counts its runs.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -77,7 +76,6 @@ fn task(id: &str, agent: &str, description: &str) -> Value {
     json!({"task_id": id, "tenant": "acme", "target_agent": agent, "task_description": description, "reply_to": "box"})
 }
 
-/// Returns the only result of a task's reply.
 fn result(reply: &Value) -> &Value {
     let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
     result
@@ -112,7 +110,7 @@ async fn a_model_carries_a_task_out_with_the_agents_tools_and_its_answer_is_the_
     let told = seen[0].messages[0]["content"].as_str().unwrap();
     assert!(told.starts_with("Post a greeting.") && told.contains("u-7"), "{told}");
     assert!(seen[0].tools.contains("post") && seen[0].tools.contains("delegate_task"), "{:?}", seen[0].tools);
-    // Every call has its result, whatever its outcome, and the model can react to it.
+    // Every call has a result, whatever its outcome, and the model can react to the result.
     let results = seen[1].results();
     assert_eq!(results.len(), 3);
     assert!(
@@ -140,7 +138,7 @@ async fn an_agent_delegates_waits_without_a_slot_and_goes_on_with_the_answer() {
         _ => ModelReply::words("Posted number one."),
     })
     .await;
-    // Use one slot. An agent that kept the slot while it waits would wait forever.
+    // There is one slot. An agent that kept the slot while it waits would wait forever.
     let mut fleet = Fleet::start(Plan { slots: 1, ..plan(&model, vec![post(&posts)]) }).await;
     enqueue(&fleet, task("job-1", "atlas", "Have the news posted.")).await;
     let replies: BTreeMap<String, Value> = fleet.replies(1).await;
@@ -179,7 +177,6 @@ async fn a_model_that_only_calls_is_asked_for_an_answer_in_the_end_and_one_in_ci
 async fn calls_that_come_with_the_last_answer_are_dropped_and_one_without_words_is_asked_for_again() {
     let tries = AtomicUsize::new(0);
     let model = ScriptedModel::start(move |asked: &ModelRequest| {
-        // The model makes a call although it must not.
         match asked.last && tries.fetch_add(1, Ordering::SeqCst) > 0 {
             true => ModelReply::words("I give up."),
             false => ModelReply::call("echo", json!({"text": asked.answers().to_string()})),
@@ -249,7 +246,7 @@ async fn a_task_that_finds_its_model_resting_waits_and_uses_up_no_try() {
         _ => ModelReply::words("At last."),
     })
     .await;
-    // Allow one attempt per step. A task that used up its attempt while the model is paused would end here.
+    // Each step has one attempt. If the wait for the paused model used up the attempt, the task would end here.
     let ladder = tickfleet_model::retry::Ladder::new([].into());
     let mut fleet = Fleet::start(Plan { ladder, ..plan(&model, vec![]) }).await;
     enqueue(&fleet, task("first", "kelly", "Go on.")).await;
@@ -275,9 +272,8 @@ async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_e
     late["deadline"] = json!(chrono::DateTime::from_timestamp_millis(deadline).unwrap().to_rfc3339());
     enqueue(&fleet, late).await;
     enqueue(&fleet, task("gone", "atlas", "Sleep.")).await;
-    // Both tasks wait for their turns.
     while model.asked() < 2 {
-        // The model does not announce requests, so this polls; the test ends after a minute.
+        // The model does not announce requests, so this polls. The test ends after a minute.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let name = tickfleet_store::TurnName::parse("acme:gone").unwrap();
@@ -309,8 +305,8 @@ async fn an_agent_can_read_what_models_have_used_today() {
     enqueue(&fleet, task("job-1", "kelly", "What did we use?")).await;
     let reply = fleet.reply().await;
     let told: Value = serde_json::from_str(result(&reply)["output"]["answer"].as_str().unwrap()).unwrap();
-    // The usage of the first of the task's two model answers: 100 input tokens at 1 per million, and 10 output tokens
-    // at 2 per million.
+    // The usage after the first of the task's two model answers: 100 input tokens at 1 per million, and 10 output
+    // tokens at 2 per million.
     let usage = &told["usage"];
     assert_eq!((&usage["tokens"], &usage["money"]), (&json!({"used": 110}), &json!({"used": 120})), "{told}");
     fleet.stop().await;

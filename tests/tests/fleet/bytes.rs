@@ -1,4 +1,4 @@
-//! Bytes of a tenant's waiting turns: bounded for each tenant, and counted down to zero.
+//! The bytes of a tenant's waiting turns are bounded, and their count returns to zero.
 
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use tickfleet_tests::fleet::{Fleet, Plan};
 
 const BYTES_MAX: u64 = 3_040_000;
 
-/// A turn of the tenant `of` with this many bytes in its arguments.
 fn large(of: &str, id: &str, bytes: usize) -> Value {
     let call = json!({"name": "echo", "arguments": {"text": "x".repeat(bytes / 4)}});
     json!({"tenant": of, "agent": "kelly", "turn_id": id, "reply_to": "box", "calls": [call, call, call, call]})
@@ -25,7 +24,6 @@ async fn submit(client: &Client, turn: &Value) -> Result<(), SubmitError> {
     client.submit(parse_turn(turn.to_string().as_bytes()).unwrap()).await.map(drop)
 }
 
-/// Returns the tenant's use of a limit.
 async fn count(fleet: &Fleet, of: &str, limit: &str) -> u64 {
     match fleet.store.query(Query::Counter(CounterKey::new(limit, of))).await.unwrap() {
         Answer::Counter(Some(state)) => state.used,
@@ -48,7 +46,7 @@ async fn one_tenant_fills_its_bound_and_another_still_submits() {
     let bytes = count(&fleet, "acme", BYTES).await;
     assert!((3_000_000..3_010_000).contains(&bytes), "{bytes}");
 
-    // Clients are rejected at once. A turn that was added with XADD is rejected at its admission.
+    // Clients are rejected immediately. A turn that was added with XADD is rejected when it would be admitted.
     let one_more = large("acme", "one-more", 1_000_000);
     assert!(matches!(submit(&client, &one_more).await, Err(SubmitError::QueueFull)));
     let description = "x".repeat(60_000);
@@ -59,7 +57,6 @@ async fn one_tenant_fills_its_bound_and_another_still_submits() {
     let reply = fleet.reply().await;
     assert_eq!((&reply["turn_id"], &reply["error"]["code"]), (&json!("one-more"), &json!("tenant_queue_full")));
     assert_eq!(count(&fleet, "acme", BYTES).await, bytes, "what is refused counts for nothing");
-    // A small turn still fits.
     submit(&client, &large("acme", "small", 10)).await.unwrap();
 
     submit(&client, &large("bolt", "hers", 1_000_000)).await.unwrap();
@@ -94,7 +91,7 @@ async fn mixed_traffic_leaves_no_byte_counted() {
     let echo = json!({"name": "echo", "arguments": {"text": "x".repeat(2_000)}});
     let fail = |outcomes: &[&str]| json!({"name": "fail", "arguments": {"outcomes": outcomes}});
     let mut turns = vec![
-        // More calls than a tick admits: results are stored while the rest waits.
+        // More calls than a tick admits, so that results are stored while the remaining calls wait.
         turn("kelly", "long", json!(vec![&echo; 10])),
         turn("fran", "audited", json!(vec![&echo; 5])),
         turn("fran", "retried", json!([fail(&["transient", "transient", "ok"]), echo])),

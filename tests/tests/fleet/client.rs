@@ -1,4 +1,4 @@
-//! The producer's client, against a real Redis. The tests write replies themselves, in the format of commits.
+//! The producer's client with a real Redis. The tests write replies themselves, in the format of commits.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tickfleet_store::{
 use tickfleet_testkit::RedisServer;
 
 const SOON: Duration = Duration::from_secs(60);
-/// The wait for a reply that must not come.
+/// How long a test waits for a reply that must not come.
 const NOT_LONG: Duration = Duration::from_millis(20);
 
 struct ClientFixture {
@@ -101,8 +101,8 @@ async fn a_gap_in_the_numbers_is_told() {
     assert_eq!([(one.seq, one.missed), (two.seq, two.missed)], [(Some(4), 0), (Some(7), 2)]);
 }
 
-/// Redis has lost the inbox with its last writes, and its clock is behind its former clock: new replies have lower
-/// entry IDs than replies that were already read.
+/// Redis has lost the inbox with its last writes, and its clock is now behind its former time. So new replies have
+/// lower entry IDs than replies that were already read.
 #[tokio::test]
 async fn replies_that_are_numbered_below_those_read_before_are_read_too_and_none_is_removed_unread() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
@@ -115,7 +115,7 @@ async fn replies_that_are_numbered_below_those_read_before_are_read_too_and_none
         let () = world.redis.xadd(world.key(), entry, &fields).await.unwrap();
     }
     assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "low-1");
-    // Two more replies, after the clock has caught up and before the reader reads again.
+    // Two more replies arrive after the clock has caught up and before the reader reads again.
     world.reply("t-4", 4).await;
     let () = world.redis.xadd(world.key(), "*", &[("reply", json("t-5")), ("seq", "5".into())]).await.unwrap();
     let mut read = Vec::new();
@@ -134,12 +134,12 @@ async fn replies_that_are_numbered_below_those_read_before_are_read_too_and_none
 async fn replies_are_found_behind_a_gap_in_the_numbers() {
     let mut world = ClientFixture::new(StoreOptions::default()).await;
     let mut replies = world.client.replies(&world.tenant, &world.inbox);
-    // The test sets entry IDs: automatic IDs of one millisecond could be equal after the stream was created again.
+    // The test sets entry IDs. After the stream was created again, automatic IDs of the same millisecond could repeat.
     let add = |turn: &str, seq: u64| [("reply", json(turn)), ("seq", seq.to_string())];
     let () = world.redis.xadd(world.key(), "10-0", &add("t-1", 1)).await.unwrap();
     assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t-1");
-    // Between two reads, the stream was created again, and got a reply while the clock was behind, and one after it
-    // caught up.
+    // Between two reads, the stream was created again. It got one reply while the clock was behind, and one reply after
+    // the clock caught up.
     let () = world.redis.del(world.key()).await.unwrap();
     let () = world.redis.xadd(world.key(), "5-0", &add("low-2", 2)).await.unwrap();
     let () = world.redis.xadd(world.key(), "20-0", &add("t-3", 3)).await.unwrap();

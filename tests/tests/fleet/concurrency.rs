@@ -1,4 +1,4 @@
-//! Concurrency limits, with real schedulers and workers, checked by the tools that run.
+//! Concurrency limits with real schedulers and workers. The tools check the limits while they run.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +13,10 @@ use tickfleet_model::{Effect, Limit, Policy};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-/// The number of running calls, and its maximum so far.
 #[derive(Default)]
 struct ConcurrencyProbe {
     running: AtomicUsize,
     most: AtomicUsize,
-    /// Calls that must fail once.
     failing: Mutex<BTreeSet<u32>>,
 }
 
@@ -32,7 +30,7 @@ struct Done {
     is_done: bool,
 }
 
-/// A tool that takes a while, and counts how many calls run at the same time.
+/// Takes a while, and counts how many calls run at the same time.
 fn slow(name: &str, effect: Effect, witness: &Arc<ConcurrencyProbe>) -> TypedTool {
     let witness = Arc::clone(witness);
     TypedTool::new(name, "Takes a while.", effect, move |_: CallContext, step: Step| {
@@ -40,7 +38,7 @@ fn slow(name: &str, effect: Effect, witness: &Arc<ConcurrencyProbe>) -> TypedToo
         async move {
             let running = witness.running.fetch_add(1, Ordering::SeqCst) + 1;
             witness.most.fetch_max(running, Ordering::SeqCst);
-            // Calls must take a while to overlap.
+            // Calls overlap only if they take a while.
             tokio::time::sleep(Duration::from_millis(40)).await;
             witness.running.fetch_sub(1, Ordering::SeqCst);
             let fails = witness.failing.lock().unwrap().remove(&step.number);
@@ -49,7 +47,7 @@ fn slow(name: &str, effect: Effect, witness: &Arc<ConcurrencyProbe>) -> TypedToo
     })
 }
 
-/// A policy with this limit, and with caps that delay nothing.
+/// Has this limit. Its caps delay nothing.
 fn limited(policy: &mut Policy, name: &str, tools: &[&str], per: LimitKey, places: u64) {
     policy.defaults.calls_per_tick = 1_000;
     policy.limits = Arc::new(vec![Limit {

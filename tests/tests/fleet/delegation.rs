@@ -1,4 +1,4 @@
-//! Delegated tasks: each ends with one record and one reply, for every kind of handler.
+//! Delegated tasks. With every kind of handler, each task ends with one record and one reply.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -30,8 +30,8 @@ struct Done {
     attempt: u32,
 }
 
-/// A handler that obeys the task's description. With `ok <n>`, attempts before the n-th fail with a transient error,
-/// and later attempts succeed. With `never`, the handler does not return.
+/// A handler that obeys the task's description. With `ok <n>`, attempt n and later attempts succeed, and earlier
+/// attempts fail with a transient error. With `never`, the handler does not return.
 fn flaky() -> TypedTool {
     TypedTool::new("flaky", "Fails for a while.", Effect::Idempotent, |context: CallContext, work: Work| async move {
         let ok_from: u32 = match work.description.split(' ').nth(1).and_then(|n| n.parse().ok()) {
@@ -57,7 +57,7 @@ fn external(lease_ms: u64) -> TaskHandlerDef {
     TaskHandlerDef::External { lease: Duration::from_millis(lease_ms) }
 }
 
-/// kelly delegates; fran takes notes; emma's handler is flaky; archy and link are external runtimes; terry takes no
+/// kelly delegates. fran takes notes. emma's handler is flaky. archy and link are external runtimes. terry takes no
 /// tasks.
 fn plan(lease_ms: u64) -> Plan {
     Plan {
@@ -102,7 +102,6 @@ fn delegate(target: &str, description: &str) -> Value {
     json!({"id": "c", "name": "delegate_task", "arguments": {"target_agent": target, "task_description": description}})
 }
 
-/// Returns the only result of a task's reply.
 fn result(reply: &Value) -> &Value {
     let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
     assert_eq!((&result["tool"], &reply["status"]), (&json!("delegate_task"), &json!("done")), "{reply}");
@@ -119,7 +118,7 @@ async fn an_agent_delegates_goes_on_and_the_answer_comes_as_a_reply_of_its_own()
     let job = confirmed["job_id"].as_str().unwrap();
     let reply = &replies[job];
     assert_eq!((&reply["agent"], &reply["correlation_id"]), (&json!("fran"), &json!("r-1")));
-    // The task's reply can arrive before the turn's reply, so it names the call that delegated the task.
+    // The task's reply can arrive earlier than the turn's reply, so it names the call that delegated the task.
     assert_eq!(
         (&reply["delegator"], &reply["delegated_by"]),
         (&json!("kelly"), &json!(format!("{turn}/0"))),
@@ -151,7 +150,7 @@ async fn a_repeated_delegation_makes_one_task() {
         let reply = fleet.reply().await;
         assert_eq!(outcomes(&reply), ["ok", "ok"]);
         jobs.push([0, 1].map(|i| reply["results"][i]["output"]["job_id"].clone()));
-        // The turn's ID has expired, but the tasks still exist.
+        // The turn's ID has expired, but its tasks still exist.
         fleet.until("the id is forgotten", async |fleet| fleet.ask::<u64>("EXISTS", "id:acme:t", &[]).await == 0).await;
     }
     assert_eq!(jobs[0], jobs[1], "the same call makes the same task");
@@ -185,7 +184,7 @@ async fn a_task_that_may_not_be_delegated_is_rejected_before_an_agent_sees_it() 
     ];
     for (index, (task, code)) in cases.into_iter().enumerate() {
         fleet.delegate("fran", task.clone()).await;
-        // A tenant that does not exist has no inbox: only the dead letter has the reason.
+        // A tenant that does not exist has no inbox, so only the dead letter states the reason.
         if code != "unknown_tenant" {
             let reply = fleet.reply_in("acme:box", PATIENCE).await;
             let reply = reply.unwrap_or_else(|| panic!("{task}: no reply"));
@@ -195,7 +194,7 @@ async fn a_task_that_may_not_be_delegated_is_rejected_before_an_agent_sees_it() 
         fleet.until("its dead letter", async |fleet| fleet.dead().await.len() == index + 1).await;
     }
     fleet.no_more_replies().await;
-    // If an agent delegates the same invalid tasks, the error messages help the agent to correct them.
+    // If an agent delegates the same invalid tasks, the error messages help it to correct them.
     let calls = [delegate("nobody", "x"), delegate("terry", "x"), delegate("kelly", "x"), delegate("fran", " ")];
     fleet.submit_turn(json!({"calls": calls})).await;
     let reply = fleet.reply().await;
@@ -248,7 +247,7 @@ async fn a_task_that_was_cancelled_before_it_came_ends_when_it_comes_and_no_hand
         assert!(message.contains("(reason: api_key=[REDACTED])") && message.contains("not executed"), "{message}");
     }
     assert_eq!(fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await, 0);
-    // A cancel for an unknown tenant becomes a dead letter, and leaves no `early` key.
+    // A cancel for an unknown tenant becomes a dead letter and leaves no `early` key.
     fleet.say(json!({"op": "cancel", "tenant": "nobody", "task_id": "x"})).await;
     fleet.until("its dead letter", async |fleet| fleet.dead().await.len() == 1).await;
     assert_eq!(fleet.ask::<u64>("EXISTS", "early:nobody", &[]).await, 0);
@@ -276,7 +275,7 @@ async fn a_task_that_is_cancelled_between_two_tries_is_not_told_as_not_run() {
     fleet.stop().await;
 }
 
-/// A service for tasks. It stores each request's body unchanged, and answers the first request with this status.
+/// Stores each request's body unchanged. Answers the first request with the status `first`.
 async fn service(first: u16) -> (String, Arc<Mutex<Vec<String>>>) {
     use axum::http::StatusCode;
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -293,7 +292,6 @@ async fn service(first: u16) -> (String, Arc<Mutex<Vec<String>>>) {
     (base, seen)
 }
 
-/// A plan in which fran's tasks are sent to this service.
 fn over_http(base: &str, effect: Effect, not_executed: &[u16]) -> Plan {
     let http = json!({
         "method": "POST", "base_url": base, "path": "/tasks/{{task_id}}", "allow_private": ["127.0.0.1"],
@@ -356,7 +354,7 @@ async fn a_delegator_grants_no_more_than_it_has() {
     let mut fleet = Fleet::start(plan(60_000)).await;
     fleet.delegate("archy", json!({"task_id": "top", "budget": 8, "delegator": "kelly"})).await;
     let top = fleet.lease_task("archy", "r1").await;
-    // kelly can only read files. So archy cannot do more in a task of kelly, although archy has more rights.
+    // kelly can only read files. So archy can do no more in a task of kelly, although archy has more rights.
     let calls =
         json!([{"name": "read_files"}, {"name": "send_mail"}, delegate("kelly", "back"), delegate("link", "on")]);
     fleet.submit_turn(json!({"turn_id": "work", "agent": "archy", "task_id": "top", "calls": calls})).await;
@@ -371,7 +369,7 @@ async fn a_delegator_grants_no_more_than_it_has() {
         .submit_turn(json!({"turn_id": "more", "agent": "archy", "task_id": "top", "calls": [{"name": "echo"}]}))
         .await;
     assert_eq!(fleet.reply().await["results"][0]["error"]["code"], "task_budget_reached");
-    // If a service delegates a task with a parent task, the parent's limits apply in the same way.
+    // A service can also delegate a task with a parent task. The parent's limits then apply in the same way.
     fleet.delegate("kelly", json!({"parent_task_id": child.id(), "budget": 1})).await;
     assert_eq!(fleet.reply().await["error"]["code"], "delegation_cycle");
     fleet.delegate("fran", json!({"parent_task_id": child.id(), "budget": 5})).await;

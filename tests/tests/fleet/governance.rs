@@ -1,4 +1,5 @@
-//! Caps with many agents and replicas. The checks use the calls that became ready to run, not the fleet's own counters.
+//! Caps with many agents and replicas. The fleet's own counters are not used: the checks count the calls that became
+//! ready to run.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -24,13 +25,13 @@ use tokio::time::Instant;
 const AGENTS: usize = 2_000;
 const TICK_MS: i64 = 3_000;
 const CALLS_PER_TICK: u32 = 10;
-/// Two and a half full windows.
+/// Fills two and a half windows.
 const CALLS_PER_DAY: u32 = 25;
-/// The number of calls in each of an agent's turns in a wave. In total, they are twice as many as a window admits.
+/// The number of calls in each turn that an agent submits in a wave. Their sum is twice as many as a window admits.
 const TURNS: [usize; 3] = [3, 13, 4];
 /// One wave per tick.
 const WAVES: usize = 2;
-/// The time without a reply after which the run has failed.
+/// If no reply comes for this time, the run has failed.
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize, JsonSchema)]
@@ -41,7 +42,7 @@ struct Stamp {
     stamp: u64,
 }
 
-/// A tool that returns a number. The number grows with every call on any worker.
+/// The returned number grows with every call, whichever worker runs the call.
 fn stamp() -> TypedTool {
     let next = Arc::new(AtomicU64::new(0));
     TypedTool::new("stamp", "Stamps.", Effect::Read, move |_: CallContext, _: Nothing| {
@@ -54,7 +55,7 @@ fn agent(n: usize) -> String {
     format!("agent-{n}")
 }
 
-/// Returns the turns of one wave, agent by agent.
+/// In the order of the agents.
 fn wave(wave: usize) -> Vec<Value> {
     let turns = (0..AGENTS).flat_map(|a| TURNS.iter().enumerate().map(move |(t, calls)| (a, t, *calls)));
     let message = |(a, t, calls): (usize, usize, usize)| {
@@ -65,13 +66,13 @@ fn wave(wave: usize) -> Vec<Value> {
     turns.map(message).collect()
 }
 
-/// Starts a fleet whose ready streams show every admission. Entries are never removed from the streams. An entry's ID
-/// is the shard's time at which the commit debited the caps, instead of a time by Redis' own clock.
+/// Starts a fleet whose ready streams show every admission, because entries are never removed from them. An entry's ID
+/// is the shard time at which the commit debited the caps. Without this, the ID would be a time by Redis' own clock.
 pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
     let schedulers = plan.schedulers;
     let workers = plan.workers;
     let mut fleet = Fleet::start(Plan { schedulers: 0, workers: 0, ..plan }).await;
-    // A commit without transactions loads the library.
+    // A commit without transactions loads the library of functions.
     fleet.store.refresh_state().await.unwrap();
     let mut connection = fleet.server.connection().await;
     let list = redis::cmd("FUNCTION").arg("LIST").arg("WITHCODE").to_owned();
@@ -116,7 +117,7 @@ fn plan() -> Plan {
         tools: vec![stamp()],
         store: StoreOptions {
             lease_ms: 10_000,
-            // The turns of all agents wait at once, and all replies are in one inbox.
+            // The turns of all agents wait at the same time, and all replies are in one inbox.
             tenant_turns_max: 1_000_000,
             tenant_ready_max: 100_000,
             inbox_unread_max: 100_000,
@@ -159,8 +160,8 @@ async fn no_window_and_no_day_of_any_agent_admits_more_than_its_cap() {
     witness(&admissions(&fleet).await);
 }
 
-/// Checks that each call has one result, that calls of a turn ran in order, and that only the day cap rejected calls,
-/// always after the calls that ran.
+/// Each call has one result, and calls of a turn ran in order. Only the day cap rejected calls, and only after the
+/// calls that ran.
 fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     let mut outcomes = BTreeMap::<(usize, String), u32>::new();
     for (id, reply) in replies {
@@ -187,7 +188,7 @@ fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
     }
 }
 
-/// Returns the times at which the calls of each agent became ready, ms, in order.
+/// When the calls of each agent became ready (ms), in order.
 async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     let mut seen = HashSet::new();
     let mut admitted = BTreeMap::<AgentId, Vec<i64>>::new();
@@ -198,7 +199,7 @@ async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
             let slice = Slice::read(queue.clone(), entry, &fields).unwrap();
             let first = slice.turn.position;
             for n in first..first + slice.calls.len() {
-                // A redelivered slice has a second entry, but its calls were admitted only once.
+                // If a slice is redelivered, it has a second entry, but its calls were admitted only once.
                 if seen.insert((slice.name.clone(), n)) {
                     admitted.entry(slice.turn.head.agent.clone()).or_default().push(ms);
                 }
@@ -208,7 +209,7 @@ async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
     admitted
 }
 
-/// Checks that no window and no day of any agent has more admissions than its cap, and that the caps were reached.
+/// No window and no day of any agent may have more admissions than its cap, and the caps must have been reached.
 fn witness(admitted: &BTreeMap<AgentId, Vec<i64>>) {
     assert_eq!(admitted.len(), AGENTS);
     let tenant = TenantId::new("acme").unwrap();

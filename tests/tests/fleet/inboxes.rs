@@ -1,4 +1,4 @@
-//! Inboxes have bounds that count unread replies, and one tenant cannot use up another's.
+//! Inboxes have bounds on unread replies. One tenant cannot use up the bounds of another.
 
 use serde_json::{Value, json};
 use tickfleet_model::policy::TenantPolicy;
@@ -7,7 +7,6 @@ use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// Two tenants, and small bounds.
 fn plan() -> Plan {
     Plan {
         store: StoreOptions { lease_ms: 2_000, inbox_unread_max: 5, inboxes_max: 4, ..StoreOptions::default() },
@@ -24,7 +23,6 @@ fn echo(text: &str) -> Value {
     json!([{"id": "c", "name": "echo", "arguments": {"text": text}}])
 }
 
-/// Returns the shard's keys with this prefix.
 async fn keys(fleet: &Fleet, prefix: &str) -> Vec<String> {
     let pattern = fleet.store.keys().key(format!("{prefix}*")).replace(['{', '}'], "?");
     let mut command = redis::cmd("SCAN");
@@ -56,7 +54,6 @@ async fn junk_makes_no_inbox_of_a_tenant_that_does_not_exist_and_takes_none_from
     fleet.stop().await;
 }
 
-/// Submits one turn, and returns its reply's entry and status.
 async fn turn(fleet: &Fleet, inbox: &mut tickfleet_tests::inbox::Inbox, id: &str) -> (String, String) {
     fleet.submit_turn(json!({"turn_id": id, "calls": echo(id)})).await;
     let (entry, reply) = inbox.next_entry().await;
@@ -74,7 +71,7 @@ async fn a_reader_that_says_how_far_it_has_read_is_never_stopped_and_one_that_do
         let _: String = fleet.ask("SET", "read:acme:box", &[&entry, "EX", "600"]).await;
     }
     assert!(fleet.ask::<u64>("XLEN", "replies:acme:box", &[]).await <= 6, "what was read made room");
-    // The reader falls silent: from here on the bound applies, and unread replies are kept.
+    // From here on, the reader reads nothing. So the bound applies, and unread replies are kept.
     let mut statuses = Vec::new();
     for i in 20..27 {
         statuses.push(turn(&fleet, &mut inbox, &format!("t{i}")).await.1);
@@ -83,7 +80,7 @@ async fn a_reader_that_says_how_far_it_has_read_is_never_stopped_and_one_that_do
     assert!((4..=5).contains(&done), "{statuses:?}");
     assert_eq!(statuses.last().map(String::as_str), Some("rejected"));
     assert!(fleet.ask::<u64>("XLEN", "replies:acme:box", &[]).await >= 7);
-    // An invalid position trims nothing, and neither does one beyond the inbox's end.
+    // A position that is invalid or beyond the inbox's end trims nothing.
     for beyond in ["99999999999999999999999-0", "9999999999999-0"] {
         let _: String = fleet.ask("SET", "read:acme:box", &[beyond, "EX", "600"]).await;
         assert_eq!(turn(&fleet, &mut inbox, beyond).await.1, "rejected");
@@ -93,13 +90,13 @@ async fn a_reader_that_says_how_far_it_has_read_is_never_stopped_and_one_that_do
     fleet.stop().await;
 }
 
-/// The janitor skips a damaged inbox, and trims the others.
+/// The janitor skips a damaged inbox and trims the other inboxes.
 #[tokio::test]
 async fn a_damaged_inbox_does_not_keep_others_from_being_trimmed() {
     let fleet = Fleet::start(plan()).await;
     let mut inbox = fleet.inbox("box").await;
     let (entry, _) = turn(&fleet, &mut inbox, "t").await;
-    // The janitor takes the least recently used inbox first.
+    // The janitor starts with the inbox that was used least recently.
     let _: String = fleet.ask("SET", "replies:acme:bad", &["odd"]).await;
     let _: u64 = fleet.ask("ZADD", "inboxes:acme", &["1", "bad"]).await;
     let _: String = fleet.ask("SET", "read:acme:box", &[&entry, "EX", "600"]).await;

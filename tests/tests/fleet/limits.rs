@@ -1,4 +1,5 @@
-//! Limits of the configuration, with real schedulers and workers, checked by when tools ran, not by the counters.
+//! Limits of the configuration, with real schedulers and workers. The checks use the times at which tools ran, not the
+//! counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -36,7 +37,6 @@ fn with(policy: &mut Policy, limits: Vec<Limit>) {
     policy.limits = Arc::new(limits);
 }
 
-/// The calls that ran, in order.
 type Ledger = Arc<Mutex<Vec<String>>>;
 
 #[derive(Deserialize, JsonSchema)]
@@ -49,7 +49,6 @@ struct Noted {
     is_noted: bool,
 }
 
-/// A tool that records its argument.
 fn note(name: &str, ledger: &Ledger) -> TypedTool {
     let ledger = Arc::clone(ledger);
     TypedTool::new(name, "Notes.", Effect::Read, move |_: CallContext, note: Note| {
@@ -58,7 +57,6 @@ fn note(name: &str, ledger: &Ledger) -> TypedTool {
     })
 }
 
-/// A fleet with one such tool.
 async fn start(tool: &str, ledger: &Ledger, policy: fn(&mut Policy)) -> Fleet {
     Fleet::start(Plan { tools: vec![note(tool, ledger)], policy, ..Plan::default() }).await
 }
@@ -76,7 +74,7 @@ fn outcomes(reply: &Value) -> Vec<String> {
     results.map(|result| result["error"]["code"].as_str().unwrap_or("ok").to_owned()).collect()
 }
 
-/// Returns when each call of `tool` was dispatched, by the user of its turn.
+/// The times (ms) at which calls of `tool` were dispatched. The key is the user of the turn.
 async fn dispatched(fleet: &Fleet, tool: &str) -> BTreeMap<String, Vec<i64>> {
     let queue = keys::ready(Priority::Normal);
     let mut times: BTreeMap<String, Vec<i64>> = BTreeMap::new();
@@ -117,7 +115,7 @@ async fn each_user_has_a_window_of_its_own_and_none_admits_more_than_it_allows()
     for (user, mut times) in times {
         times.sort_unstable();
         assert_eq!(times.len(), 6, "{user}");
-        // Windows begin at multiples of the period plus an offset. At least one offset must fit.
+        // Windows begin at multiples of the period plus an unknown offset. At least one offset must explain the times.
         let fits = |offset: i64| {
             let mut windows: BTreeMap<i64, u32> = BTreeMap::new();
             times.iter().for_each(|at| *windows.entry((at - offset).div_euclid(PERIOD_MS)).or_default() += 1);
@@ -155,7 +153,7 @@ async fn a_rolling_limit_admits_no_more_than_it_allows_in_any_period() {
     let mut times: Vec<i64> = dispatched(&fleet, "send").await.into_values().flatten().collect();
     times.sort_unstable();
     assert_eq!(times.len(), 8);
-    // A fixed window of the same length may admit six calls at once, around a boundary.
+    // A fixed window of the same length could admit six calls at once, around a boundary.
     assert!(times.windows(4).all(|four| four[3] - four[0] >= PERIOD_MS), "{times:?}");
     fleet.stop().await;
 }
@@ -174,7 +172,7 @@ async fn a_turn_that_waits_for_a_tool_holds_up_no_other_turn_of_its_agent() {
     let other = fleet.submit(&[("echo", json!({"text": "hi"}))]).await;
     assert_eq!(fleet.reply().await["turn_id"], other.as_str());
     assert_eq!(*ledger.lock().unwrap(), ["first"]);
-    // A turn runs as far as it can, and then also waits.
+    // A turn runs until it reaches the limit, and then waits too.
     let half = fleet.submit(&[("echo", json!({"text": "a"})), ("send", json!({"text": "third"}))]).await;
     fleet
         .until("both wait for the tool", async |fleet| fleet.ask::<u64>("ZCARD", "throttle:sends@send", &[]).await == 2)
@@ -186,7 +184,7 @@ async fn a_turn_that_waits_for_a_tool_holds_up_no_other_turn_of_its_agent() {
     );
     let lane: Vec<String> = fleet.ask("ZRANGE", "throttle:sends@send", &["0", "-1"]).await;
     assert_eq!(lane, [format!("acme:{waiting}"), format!("acme:{half}")], "in the order of their admission");
-    // Canceled turns get their reply, and leave nothing in the queue.
+    // Canceled turns get their reply and leave nothing in the queue.
     for turn in [&waiting, &half] {
         let name = tickfleet_store::TurnName::parse(&format!("acme:{turn}")).unwrap();
         fleet.store.cancel(&name, "enough").await.unwrap();
@@ -291,7 +289,7 @@ async fn a_limit_in_shadow_only_counts() {
     assert_eq!(outcomes(&fleet.reply().await), ["ok", "ok"]);
     let metrics = fleet.metrics.render();
     assert!(metrics.contains(r#"tickfleet_limits_reached_total{action="shadow",limit="sends"} 1"#), "{metrics}");
-    // The audit entry is that of the call that the limit would have delayed.
+    // The shadow note is in the audit entry of the call that the limit would have delayed.
     let audits = fleet.audits().await;
     let shadows: Vec<&Value> = audits.iter().map(|audit| &audit["meta"]["shadow"]).collect();
     let message = "the limit sends (1 call per tenant in a day) had no room for it";

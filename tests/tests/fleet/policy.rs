@@ -1,4 +1,5 @@
-//! The active policy: a new one applies at once; an older one returns when no scheduler uses the newer one any more.
+//! The active policy. A new policy applies at once. An older policy becomes active again when no scheduler uses the
+//! newer one.
 
 use std::sync::Arc;
 
@@ -7,7 +8,6 @@ use tickfleet_model::ConsumerId;
 use tickfleet_store::{AnnounceResult, Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
 
-/// A shard.
 struct ShardFixture {
     _server: RedisServer,
     store: Store,
@@ -32,7 +32,7 @@ impl ShardFixture {
         self.store.announce(digest, Some(scheduler), take).await.unwrap()
     }
 
-    /// Announces a policy that becomes active, and returns its generation.
+    /// The announced policy must become active. Returns its generation.
     async fn in_force(&self, digest: &str, scheduler: &ConsumerId) -> u64 {
         match self.announce(digest, scheduler, false).await {
             AnnounceResult::InForce { generation } => generation,
@@ -55,7 +55,7 @@ async fn an_older_policy_comes_back_when_the_newer_ones_scheduler_has_left_or_ch
     assert!(second > first, "{first} {second}");
     assert_eq!(world.in_force("new", &two).await, second, "saying it again changes nothing");
     assert_eq!(world.announce("old", &one, true).await, older(second, false), "nobody takes it from the living");
-    // Scheduler two has read the older policy again: no scheduler uses the newer one.
+    // Scheduler two has read the older policy again, so no scheduler uses the newer policy.
     let third = world.in_force("old", &two).await;
     assert!(third > second, "{second} {third}");
     assert_eq!(world.announce("new", &one, false).await, older(third, false));

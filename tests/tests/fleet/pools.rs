@@ -1,4 +1,4 @@
-//! Pools of workers: each serves some priorities, and together they serve all.
+//! Pools of workers. Each pool serves some priorities, and all pools together serve all priorities.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
-/// Returns the ID up to which the workers' group has read this stream; `0-0` before the first entry.
+/// The ID up to which the workers' group has read this stream; `0-0` before the first entry.
 async fn read_up_to(fleet: &Fleet, stream: &str) -> String {
     let command = redis::cmd("XINFO").arg("GROUPS").arg(fleet.store.keys().key(stream)).to_owned();
     let groups: Vec<BTreeMap<String, redis::Value>> =
@@ -32,7 +32,7 @@ async fn a_worker_of_urgent_work_takes_nothing_else_and_another_pool_does() {
     };
     fleet.until("both turns are ready", ready).await;
 
-    // Twenty rounds include those in which the starvation guard reverses the order.
+    // In some of twenty rounds, the starvation guard reverses the order.
     for round in 0..20 {
         let id = format!("urgent-{round}");
         fleet.submit_turn(json!({"turn_id": id, "agent": "kelly", "priority": "urgent", "calls": calls})).await;

@@ -1,5 +1,5 @@
-//! With any settings that the loader accepts, the work of a killed worker is redelivered. The test sets the time; the
-//! loader and the pace of the reapers are real.
+//! With any settings that the loader accepts, the work of a killed worker must be redelivered. The test sets the time.
+//! The loader and the pace of the reapers are real.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ fn any_of<T: Copy>(rng: &mut StdRng, values: &[T]) -> T {
     values[rng.random_range(0..values.len())]
 }
 
-/// Draws settings as an operator may write them: often the edges of a range, and mostly in a valid relation to each
-/// other.
+/// Draws random settings that an operator might write: often at the edge of a range, and mostly with valid relations
+/// between settings.
 fn drawn(rng: &mut StdRng) -> String {
     const MS: [u64; 14] =
         [10, 100, 499, 500, 501, 1_000, 2_000, 3_000, 10_000, 15_000, 60_000, 90_000, 300_000, 600_000];
@@ -54,7 +54,7 @@ fn drawn(rng: &mut StdRng) -> String {
     )
 }
 
-/// Loads the settings; `None` if the loader rejects them.
+/// `None` if the loader rejects the settings.
 fn loaded(text: &str) -> Option<Settings> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("tickfleet.yaml"), text).unwrap();
@@ -70,7 +70,6 @@ fn loaded(text: &str) -> Option<Settings> {
     tickfleet_config::load(&sources).ok().map(|configuration| configuration.settings)
 }
 
-/// A shard with one worker.
 struct Shard {
     store: Store,
     clock: Arc<ManualClock>,
@@ -103,7 +102,6 @@ impl Shard {
         self.store.decide(Beat { consumer: self.worker.clone(), role, lease_ms, policy: String::new() }).await.unwrap();
     }
 
-    /// Dispatches a turn, which the worker leases.
     async fn lease(&self) -> HeldEntry {
         let name = TurnName::parse("acme:t1").unwrap();
         let mut turn: Turn = serde_json::from_value(json!({
@@ -122,8 +120,8 @@ impl Shard {
         HeldEntry { queue: taken.queue, entry: taken.entry, fields: taken.fields }
     }
 
-    /// One round of a scheduler that looks for dead workers with this period. True if it has redelivered the slice that
-    /// the worker held.
+    /// A scheduler that looks for dead workers with this period makes one round. Returns true if the round redelivered
+    /// the slice that the worker held.
     async fn reap(&self, period: Duration, held: Option<&HeldEntry>) -> bool {
         let may = MayReap { lease_ms: self.store.options().lease_ms, every_ms: ms(period) / 4 * 3 };
         if self.store.decide(may).await.unwrap().result != ReapPermit::Granted {
@@ -151,11 +149,11 @@ async fn a_killed_workers_work_comes_back_under_whatever_settings_the_loader_tak
         let options = Options::of(&settings);
         (taken, slow) = (taken + 1, slow + u32::from(settings.scheduler.reap_every > lease / 2));
         let shard = Shard::new(&settings).await;
-        // Reapers also run while the worker lives, each up to half a period late, as on a busy machine.
+        // Reapers also run while the worker is alive. Each is up to half a period late, as on a busy machine.
         let mut since = Duration::ZERO;
         let mut killed = None;
         let is_back = loop {
-            // Rounds in quick succession are skipped.
+            // Rounds that follow too quickly are skipped.
             let period = options.reap_period(lease);
             let late = period.max(lease / 40).mul_f64(rng.random_range(1.0..1.5));
             shard.advance(late).await;

@@ -1,5 +1,5 @@
-//! Limits on the workers' slots, with real schedulers and workers. Tenants share the slots, and a tool has only a part
-//! of them, by explicit limits and by default. The order in which calls run shows whether the limits work.
+//! Limits on the workers' slots, with real schedulers and workers. By explicit limits and by default, tenants share the
+//! slots, and one tool gets only a part of them. The order in which calls run shows whether the limits work.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,10 +20,9 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 const SLOTS: usize = 8;
-/// Turns of a flood: some seconds of work.
+/// Number of turns in a flood: some seconds of work.
 const FLOOD: usize = 900;
 
-/// The tenants whose calls have begun, in order.
 type BegunTenants = Arc<Mutex<Vec<String>>>;
 
 #[derive(Deserialize, JsonSchema)]
@@ -34,14 +33,14 @@ struct Done {
     is_done: bool,
 }
 
-/// A tool that takes a while, and records the tenant for which it runs.
+/// Records the tenant for which it runs, and takes a while.
 fn slow(begun: &BegunTenants) -> TypedTool {
     let begun = Arc::clone(begun);
     TypedTool::new("slow", "Takes a while.", Effect::Read, move |context: CallContext, _: Nothing| {
         let begun = Arc::clone(&begun);
         async move {
             begun.lock().unwrap().push(context.tenant.to_string());
-            // A slot is only busy if the call takes a while.
+            // The slot must be busy for a while.
             tokio::time::sleep(Duration::from_millis(20)).await;
             Ok::<_, ToolError>(Done { is_done: true })
         }
@@ -61,7 +60,6 @@ fn limit(key: LimitKey, bound: LimitBound) -> Limit {
     }
 }
 
-/// Two tenants without caps and without limits.
 fn two_tenants(policy: &mut Policy) {
     policy.defaults.calls_per_tick = 100_000;
     policy.defaults.max_actions_per_day = 100_000;
@@ -69,7 +67,7 @@ fn two_tenants(policy: &mut Policy) {
     policy.tenants.insert(TenantId::new("globex").unwrap(), globex);
 }
 
-/// Two tenants share the slots. `acme` has three times the weight of the other tenant.
+/// `acme` has three times the weight of the other tenant.
 fn sharing(policy: &mut Policy) {
     two_tenants(policy);
     policy.limits = Arc::new(vec![limit(LimitKey::Tenant, LimitBound::Share(1))]);
@@ -77,13 +75,11 @@ fn sharing(policy: &mut Policy) {
     acme.limits.insert("slots".into(), "3".into());
 }
 
-/// Returns the limits of a configuration that only has these environment variables.
 fn limits_with(variables: &[(&str, &str)]) -> Arc<Vec<Limit>> {
     let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     load(&Sources { environment, others_carry_out: true, ..Sources::default() }).unwrap().policy.limits
 }
 
-/// Two tenants with the default limits.
 fn by_default(policy: &mut Policy) {
     two_tenants(policy);
     policy.limits = limits_with(&[]);
@@ -97,7 +93,7 @@ async fn start(begun: &BegunTenants, policy: fn(&mut Policy)) -> Fleet {
     fleet
 }
 
-/// Waits until every scheduler knows the number of slots. Does not wait if the policy has no limits.
+/// Does nothing if the policy has no limits.
 async fn until_slots_are_counted(fleet: &Fleet) {
     if fleet.active.load().policy.limits.is_empty() {
         return;
@@ -105,11 +101,10 @@ async fn until_slots_are_counted(fleet: &Fleet) {
     fleet
         .until("the worker is counted", async |fleet| fleet.store.fleet_load().await.unwrap().slots == SLOTS as u64)
         .await;
-    // Schedulers count slots once a second. Wait for two counts, because the first one possibly began too early.
+    // Schedulers count slots once a second. The first count may have begun too early, so wait for two counts.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
 }
 
-/// Returns this many turns of one call each.
 fn turns(tenant: &str, count: usize) -> Vec<Value> {
     let call = json!([{"id": "c", "name": "slow", "arguments": {}}]);
     (0..count).map(|_| json!({"tenant": tenant, "agent": "kelly", "calls": call})).collect()
@@ -117,17 +112,16 @@ fn turns(tenant: &str, count: usize) -> Vec<Value> {
 
 async fn until_begun(begun: &BegunTenants, count: usize) {
     while begun.lock().unwrap().len() < count {
-        // Only the tool's record shows it, so this polls.
+        // Only the tool's record shows the begun calls, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Waits until this many calls have begun, and all have ended.
 async fn until_over(fleet: &Fleet, begun: &BegunTenants, calls: usize) {
     until_begun(begun, calls).await;
     for (limit, tenant) in ["slots", "fair_share"].into_iter().flat_map(|limit| [(limit, "acme"), (limit, "globex")]) {
         while fleet.used(limit, tenant).await.unwrap_or(0) > 0 {
-            // The last permits are returned with the last results, which no event reports, so this polls.
+            // The last permits are returned with the last results. No event reports this, so this polls.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -137,7 +131,7 @@ fn count(calls: &[String], tenant: &str) -> usize {
     calls.iter().filter(|of| *of == tenant).count()
 }
 
-/// Submits one turn of `globex`, and returns how many calls of `acme` began before its call.
+/// Submits one turn of `globex`. Returns how many calls of `acme` began before the call of `globex`.
 async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usize {
     let before = begun.lock().unwrap().len();
     submit_all(&fleet.server, fleet.store.keys(), &turns("globex", 1)).await;
@@ -146,12 +140,12 @@ async fn calls_before_one_of_globex(fleet: &Fleet, begun: &BegunTenants) -> usiz
         if let Some(calls) = at {
             return calls;
         }
-        // Only the tool's record shows it, so this polls.
+        // Only the tool's record shows the begun call, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Maximum calls of the flood that begin before the other tenant's call. Some of them already occupy the slots, and the
+/// How many calls of the flood may begin before the other tenant's call. Some of them already occupy the slots, and
 /// others begin while the turn is being admitted.
 const BEFORE_MAX: usize = FLOOD / 6;
 
@@ -170,13 +164,13 @@ async fn a_flood_of_one_tenant_does_not_stand_before_another_s_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_default_a_flood_stands_before_no_other_tenant_s_calls() {
     const CALLS: usize = 9;
-    /// 150 times as many turns as the other tenant submits.
+    /// The flood has 150 times as many turns as the other tenant.
     const FLOOD: usize = super::shares::FLOOD / 2 * 3;
     let begun = BegunTenants::default();
     let fleet = start(&begun, by_default).await;
     submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
     until_begun(&begun, SLOTS).await;
-    // Wait, because inbound entries that schedulers have not read yet are admitted before later turns of any tenant.
+    // Inbound entries that schedulers have not read yet would be admitted before later turns of any tenant.
     fleet.until("the flood is taken in", async |fleet| fleet.ask::<u64>("XLEN", "turns", &[]).await == 0).await;
     let mut before = Vec::new();
     for _ in 0..CALLS {
@@ -255,7 +249,7 @@ async fn tenants_that_wait_have_the_slots_by_weight() {
     let calls = begun.lock().unwrap()[FLOOD / 3..FLOOD].to_vec();
     let acme = count(&calls, "acme");
     let globex = count(&calls, "globex");
-    // The ratio must be three to one, within ten percent.
+    // The ratio must be three to one within ten percent.
     let part = acme * 1_000 / (acme + globex);
     eprintln!("of 1,000 calls, {part} were those of the tenant with three quarters of the weight");
     assert!((675..=825).contains(&part), "{acme} to {globex}");
@@ -263,7 +257,7 @@ async fn tenants_that_wait_have_the_slots_by_weight() {
     fleet.stop().await;
 }
 
-/// A tool that does not return before `gate` opens, and counts its calls.
+/// Waits until `gate` opens, and counts its calls.
 fn hangs(gate: &Arc<Semaphore>, hanging: &Arc<AtomicUsize>) -> TypedTool {
     let gate = Arc::clone(gate);
     let hanging = Arc::clone(hanging);
@@ -277,13 +271,12 @@ fn hangs(gate: &Arc<Semaphore>, hanging: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Returns this many turns of one call that hangs.
 fn hung_turns(count: usize) -> Vec<Value> {
     let call = json!([{"id": "c", "name": "hangs", "arguments": {}}]);
     (0..count).map(|_| json!({"tenant": "acme", "agent": "kelly", "calls": call})).collect()
 }
 
-/// Waits until this many calls have hung, and all their permits are returned.
+/// Waits until this number of calls has hung and all their permits are returned.
 async fn until_none_hangs(fleet: &Fleet, hanging: &AtomicUsize, calls: usize) {
     while hanging.load(Ordering::SeqCst) < calls {
         // No event reports the last calls and their permits, so this polls.
@@ -327,9 +320,9 @@ async fn by_default_one_tool_of_one_tenant_has_all_slots() {
     let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy: by_default, ..Plan::default() }).await;
     until_slots_are_counted(&fleet).await;
     submit_all(&fleet.server, fleet.store.keys(), &hung_turns(4 * SLOTS)).await;
-    // Wait until this tool occupies all slots. The other calls wait.
+    // Wait until this tool occupies all slots and its other calls wait.
     while hanging.load(Ordering::SeqCst) < SLOTS {
-        // Only the calls' counter shows it, so this polls.
+        // Only the counter of calls shows the occupied slots, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     gate.add_permits(4 * SLOTS);
@@ -342,7 +335,6 @@ struct Probe {
     number: u32,
 }
 
-/// A tool that reports when it begins.
 fn probe(begins: UnboundedSender<u32>) -> TypedTool {
     TypedTool::new("probe", "Begins.", Effect::Read, move |_: CallContext, probe: Probe| {
         let begins = begins.clone();
@@ -353,8 +345,8 @@ fn probe(begins: UnboundedSender<u32>) -> TypedTool {
     })
 }
 
-/// Returns the times from the submit of a turn of `globex` to the begin of its call, sorted, ms. `flood` is the number
-/// of turns that `acme` submits first.
+/// The times (ms, sorted) from the submit of a turn of `globex` to the begin of its call. `acme` first submits `flood`
+/// turns.
 async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
     const PROBES: u32 = 200;
     let begun = BegunTenants::default();
@@ -367,7 +359,7 @@ async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
         submit_all(&fleet.server, fleet.store.keys(), part).await;
     }
     if flood > 0 {
-        // Wait until the fleet runs at full load: the slots are counted, and all are busy.
+        // The fleet must run at full load: the slots are counted, and all are busy.
         until_begun(&begun, 1_000).await;
     }
     let mut waits = Vec::new();

@@ -1,6 +1,5 @@
-//! The tools of Telegram and X with their declarations in config/tools.yaml, against a stub of the two services. Only
-//! addresses and tokens come from the test, through the environment. `business` tests requests that the services
-//! reject.
+//! The tools of Telegram and X, as config/tools.yaml declares them, against a stub of both services. Only addresses and
+//! tokens come from the test, through the environment. `business` tests requests that the services reject.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,7 +18,7 @@ const BOT_TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
 const USER_TOKEN: &str = "user-token-8f14e45fceea167a";
 const BEARER_TOKEN: &str = "bearer-token-c9f0f895fb98ab91";
 
-/// Requests to the services, and the next answers of the services. If no answer is set, a request succeeds.
+/// The requests to the services, and their next answers. If no answer is set, a request succeeds.
 #[derive(Default)]
 struct Services {
     asked: Mutex<Vec<SocialRequest>>,
@@ -67,10 +66,9 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
     axum::Json(answer).into_response()
 }
 
-/// The team's own chat.
 const TEAM_CHAT: &str = "-1009";
 
-/// A fleet with the built-in configuration, whose tools reach the stub.
+/// Uses the built-in configuration. The tools reach the stub.
 async fn fleet(tokens: bool) -> (Fleet, Arc<Services>) {
     let tokens: &[(&str, &str)] = if tokens {
         &[
@@ -85,7 +83,6 @@ async fn fleet(tokens: bool) -> (Fleet, Arc<Services>) {
     fleet_with(tokens).await
 }
 
-/// As `fleet`, with these tokens.
 async fn fleet_with(tokens: &[(&str, &str)]) -> (Fleet, Arc<Services>) {
     let services: Arc<Services> = Arc::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -122,7 +119,6 @@ async fn fleet_with(tokens: &[(&str, &str)]) -> (Fleet, Arc<Services>) {
     (Fleet::start(plan).await, services)
 }
 
-/// Runs one turn of `agent`, and returns its reply.
 async fn run(fleet: &mut Fleet, agent: &str, calls: &[(&str, Value)]) -> Value {
     let calls: Vec<Value> = calls.iter().map(|(name, args)| json!({"name": name, "arguments": args})).collect();
     fleet.submit_turn(json!({"tenant": "atlas-ux", "agent": agent, "calls": calls})).await;
@@ -160,7 +156,7 @@ async fn the_declared_tools_ask_the_services_as_their_interfaces_want_it() {
     assert_eq!(asked[2].authorization, format!("Bearer {BEARER_TOKEN}"));
     let query: Vec<&str> = lines[2].split_once('?').unwrap().1.split('&').collect();
     assert_eq!(query.len(), 5, "the argument's & and = are encoded: {query:?}");
-    // The permission matrix of the same configuration applies.
+    // The permission matrix of the built-in configuration applies.
     let reply = run(&mut fleet, "fran", &[post(), telegram()]).await;
     assert_eq!(outcomes(&reply), ["denied", "ok"]);
     fleet.stop().await;
@@ -178,7 +174,7 @@ async fn the_declared_tools_have_the_arguments_of_the_business() {
     assert_eq!(spec("send_telegram_message"), ("message chat_id".into(), json!(["message"])));
     assert_eq!(spec("search_x"), ("query max_results".into(), json!(["query"])));
     assert_eq!(spec("get_team_members"), ("role_filter status_filter".into(), json!([])));
-    // If the call names no chat, the message is sent to the team's chat.
+    // If a call names no chat, the team's chat receives the message.
     let to_team = json!({"message": "Hi.", "chat_id": null});
     let reply = run(&mut fleet, "kelly", &[("send_telegram_message", json!({"message": "Hi."}))]).await;
     assert_eq!(outcomes(&reply), ["ok"], "{reply:#}");
@@ -205,7 +201,8 @@ async fn without_a_chat_of_its_own_a_team_has_to_name_one() {
 #[tokio::test]
 async fn each_answer_of_a_service_has_the_outcome_that_its_effect_demands() {
     let (mut fleet, services) = fleet(true).await;
-    // A 429 proves that nothing was sent. So even a `once` tool is retried, after the time that the service requests.
+    // A 429 proves that nothing was sent. So the fleet retries even a `once` tool, after the time that the service
+    // requests.
     services.answer(
         429,
         json!({"ok": false, "description": "Too Many Requests: retry after 1", "parameters": {"retry_after": 1}}),
@@ -215,20 +212,19 @@ async fn each_answer_of_a_service_has_the_outcome_that_its_effect_demands() {
     assert_eq!((outcomes(&reply), &reply["results"][0]["attempts"]), (vec!["ok"], &json!(2)));
     assert!(fleet.store.now_ms().await.unwrap() - start >= 1_000);
     assert_eq!(services.asked().len(), 2);
-    // 403 is final, with the service's own message.
+    // A 403 is final. The result has the service's own message.
     services.answer(403, json!({"ok": false, "description": "Forbidden: bot was kicked from the group chat"}));
     let reply = run(&mut fleet, "kelly", &[telegram()]).await;
     assert_eq!(outcomes(&reply), ["permanent"]);
     let said = reply["results"][0]["error"]["message"].as_str().unwrap();
     assert!(said.contains("bot was kicked"), "{said}");
-    // After a 500, the message was possibly sent, so the fleet does not retry by itself.
+    // After a 500, the message may have been sent, so the fleet does not retry by itself.
     services.asked();
     services.answer(500, json!({"ok": false, "description": "Internal Server Error"}));
     services.answer(503, json!({"title": "Service Unavailable"}));
     let reply = run(&mut fleet, "kelly", &[telegram(), post()]).await;
     assert_eq!(outcomes(&reply), ["outcome_unknown", "outcome_unknown"]);
     assert_eq!(services.asked().len(), 2, "one request for each call");
-    // Reads are retried.
     services.answer(503, json!({}));
     services.answer(500, json!({}));
     let reply = run(&mut fleet, "kelly", &[search()]).await;
@@ -248,7 +244,6 @@ async fn a_tool_without_its_token_says_that_it_is_not_configured() {
     fleet.stop().await;
 }
 
-/// Collects log output.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -272,7 +267,7 @@ async fn tokens_are_in_no_reply_no_audit_no_record_and_no_log() {
     // The whole fleet of a test runs on the test's own thread.
     let logging = tracing::subscriber::set_default(subscriber.finish());
     let (mut fleet, services) = fleet(true).await;
-    // Services that repeat the token, in success and failure.
+    // The services repeat the token in success and in failure.
     let echoed = format!("no bot {BOT_TOKEN}, url http://x/bot{BOT_TOKEN}/sendMessage");
     services.answer(200, json!({"ok": true, "result": {"text": echoed}}));
     services.answer(404, json!({"ok": false, "description": echoed}));
@@ -283,7 +278,6 @@ async fn tokens_are_in_no_reply_no_audit_no_record_and_no_log() {
     assert_eq!(services.asked().len(), 4);
     let kept = fleet.everything().await;
     assert!(kept.contains("tool_send_telegram_message"), "the audit log was looked at");
-    // The log is not empty.
     let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     assert!(logged.contains("TRACE"), "{logged}");
     for token in [BOT_TOKEN, USER_TOKEN, BEARER_TOKEN, "AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"] {

@@ -1,4 +1,4 @@
-//! Tasks for observers and users: watching, listing, canceling, sessions, messages, answers with a schema.
+//! Tasks as observers and users see them: watching, listing, canceling, sessions, messages, and answers with a schema.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,6 @@ use tickfleet_store::{SendResult, TurnName};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
 
-/// An agent of these tests.
 fn llm(system: &str, answer_schema: Option<Value>) -> TaskHandlerDef {
     TaskHandlerDef::Llm(Box::new(LlmDef {
         max_iterations: 8,
@@ -27,7 +26,7 @@ fn llm(system: &str, answer_schema: Option<Value>) -> TaskHandlerDef {
     }))
 }
 
-/// A plan with two agents that run on the model: atlas delegates, and kelly works.
+/// Two agents run on the model: atlas delegates, and kelly works.
 fn plan(model: &ScriptedModel) -> Plan {
     let handlers = [("atlas", llm("You are atlas.", None)), ("kelly", llm("You are kelly.", None))];
     Plan {
@@ -55,16 +54,14 @@ async fn enqueue(fleet: &Fleet, id: &str, agent: &str, description: &str) {
     fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
 }
 
-/// Returns the only result of a task's reply.
 fn result(reply: &Value) -> &Value {
     let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
     result
 }
 
-/// Waits until the model has received this many requests.
 async fn asked(model: &ScriptedModel, times: usize) {
     while model.asked() < times {
-        // The model does not announce requests, so this polls; the test's own limit bounds the wait.
+        // The model does not announce requests, so this polls. The test's own limit bounds the wait.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -76,8 +73,8 @@ fn delegate(to: &str, wait: bool) -> ModelReply {
 #[tokio::test]
 async fn what_a_child_leaves_of_its_budget_is_its_parents_again() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match (asked.system.as_str(), asked.answers()) {
-        // Each child gets half of the task's remaining budget, and returns what it does not use. Without the returned
-        // budget, the third child would be rejected.
+        // Each child gets half of the task's remaining budget, and returns the unused part. Without the returned part,
+        // the third child would be rejected.
         ("You are atlas.", 0..=4) => delegate("kelly", true),
         ("You are atlas.", _) => ModelReply::words(asked.results()[0]),
         _ => ModelReply::words("done"),
@@ -125,7 +122,7 @@ async fn a_task_is_watched_from_its_acceptance_to_its_answer_and_from_any_positi
         told.push(words(&progress.event));
     }
     assert_eq!(told, expected[4..]);
-    // A watcher that starts at any position reports all later events. It possibly reports the start of calls again.
+    // A watcher may start at any position. It reports all later events, and may report the start of calls again.
     let news = |told: &[String]| -> Vec<String> {
         let is_news = |word: &&String| !word.starts_with("execute") && !word.starts_with("accepted");
         told.iter().filter(is_news).cloned().collect()
@@ -181,7 +178,7 @@ fn standing(state: TaskState) -> TaskFilter {
     TaskFilter { state: Some(state), limit: 10, ..TaskFilter::default() }
 }
 
-/// Returns the matching tasks, read in pages of one. The list also covers another tenant, whose name comes first.
+/// Reads the list in pages of one. The list also covers another tenant, whose name comes first.
 async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<String> {
     let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
     let one = TaskFilter { limit: 1, ..filter.clone() };
@@ -191,7 +188,7 @@ async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<S
         let page = task_page(client, &tenants, &one, from.as_ref()).await.unwrap();
         found.extend(page.tasks.into_iter().map(|task| task.id.to_string()));
         let Some(next) = page.next else { return found };
-        // Write and parse the cursor, as clients do.
+        // Clients also write and parse the cursor.
         from = Some(next.to_string().parse().unwrap());
     }
 }
@@ -208,14 +205,14 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     asked(&model, 2).await;
     let client = client(&fleet);
     let tenant = TenantId::new("acme").unwrap();
-    // Before the task ends, its story shows which task waits for which.
+    // Until the task ends, its story shows which task waits for which.
     let story = loop {
         let story = client.task(&name("job")).await.unwrap().unwrap();
         let child = story.children.first();
         if child.is_some_and(|child| child.waits.is_some()) && story.waits.is_some() {
             break story;
         }
-        // No event reports that the child has parked, so this polls; the test's own limit bounds the wait.
+        // No event reports that the child has parked, so this polls. The test's own limit bounds the wait.
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     let child = story.children[0].summary.id.clone();
@@ -233,7 +230,7 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     assert_eq!(cancelled.children[0].task.as_str(), child.as_str());
     assert_eq!(cancelled.children[0].turns.len(), 1);
     assert_eq!(result(&fleet.reply().await)["outcome"], "cancelled");
-    // If a model delegates a task, only the model receives the task's result.
+    // If a model delegates a task, only the model receives the result of that task.
     let mut watch = client.watch(&TurnName::task(&tenant, &child));
     let mut last = None;
     while let Some(progress) = watch.next().await.unwrap() {
@@ -243,13 +240,13 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     let ended = TaskFilter { agent: AgentId::new("kelly").ok(), ..standing(TaskState::Ended) };
     let listed = client.tasks(&tenant, &ended).await.unwrap();
     assert_eq!((listed.len(), listed[0].outcome.as_deref()), (1, Some("cancelled")));
-    // Check that no subtask or turn of the task continues.
+    // No subtask or turn of the task may continue.
     loop {
         let left = fleet.store.turn_view(&name(&format!("{child}.step-1"))).await.unwrap();
         if !matches!(left, tickfleet_store::TurnView::Live(_)) {
             break;
         }
-        // No event reports the end of this turn, so this polls; the test's own limit bounds the wait.
+        // No event reports the end of this turn, so this polls. The test's own limit bounds the wait.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     fleet.stop().await;
@@ -282,7 +279,7 @@ async fn an_agent_looks_after_the_tasks_that_it_gave_and_after_no_others() {
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["outcome"], "permanent", "{reply}");
     fleet.submit_turn(call("atlas", "cancel_task")).await;
-    // The reply of the task can arrive before the reply of the turn.
+    // The task's reply can arrive earlier than the turn's reply.
     let replies: BTreeMap<String, Value> = fleet.replies(2).await;
     assert_eq!(result(&replies[&job])["outcome"], "cancelled", "{replies:?}");
     let ending = replies.values().find(|reply| reply["turn_id"].is_string()).unwrap();
@@ -314,16 +311,15 @@ async fn a_session_goes_on_over_several_sends_and_the_model_reads_what_was_said(
         }
     };
     assert_eq!(answer(&open(&kelly), "one").await, "heard one");
-    // Another process continues the session.
     assert_eq!(answer(&open(&kelly), "two").await, "heard one / heard one / two");
     let history = open(&kelly).history().await.unwrap();
     assert_eq!(history.len(), 2);
     assert_eq!((history[1].user.as_str(), history[1].agent.as_deref()), ("two", Some("heard one / heard one / two")));
-    // A session belongs to one agent: no other agent reads it.
+    // A session belongs to one agent. Other agents cannot read it.
     let other = open(&AgentId::new("atlas").unwrap());
     assert!(matches!(other.send("x").await, Err(SessionError::Others(_))));
     assert!(matches!(open(&kelly).send(" ").await, Err(SessionError::Length { .. })));
-    // A task whose ID only looks like the ID of an exchange in the session does not belong to the session.
+    // This task does not belong to the session. Its ID only looks like that of an exchange.
     enqueue(&fleet, "ses-talk-9", "kelly", "three").await;
     let mut watch = client(&fleet).watch(&name("ses-talk-9"));
     while let Some(progress) = watch.next().await.unwrap() {
@@ -359,13 +355,12 @@ async fn a_message_from_agent_to_agent_is_read_once_with_the_next_step() {
         let says = |message: &&Value| message["content"].as_str().is_some_and(|text| text.contains("The price is 7."));
         asked.messages.iter().filter(says).count()
     };
-    // The message is in the first step of a task, and then in this task's history. The next task does not receive it
-    // again.
+    // The message is in the first step of a task, and in the history of this task. The next task does not receive the
+    // message again.
     let counts: Vec<usize> = model.seen().iter().map(told).collect();
     assert_eq!(counts, [1, 1, 0, 0]);
     let first = &model.seen()[0];
     assert!(first.messages.iter().any(|message| message["content"].as_str().unwrap().contains("the agent atlas")));
-    // Other agents fetch their messages.
     let send = json!({"agent": "kelly", "calls": [{"name": "send_mcp_message", "arguments": {"recipient_agent": "atlas", "message_body": "Thanks."}}]});
     fleet.submit_turn(send).await;
     fleet.reply().await;

@@ -1,5 +1,5 @@
-//! The cost of a turn in Redis, in instructions. Unlike the time, the number of instructions does not depend on the
-//! load of the machine.
+//! The cost of a turn in Redis, in instructions. Unlike time, the number of instructions does not depend on the
+//! machine's load.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -35,16 +35,14 @@ use tickfleet_store::{Store, StoreOptions, TurnName};
 use tickfleet_testkit::connect;
 
 const DAY_MS: i64 = 86_400_000;
-/// The turns are spread over this many agents, so that no agent reaches its cap.
+/// So many agents that none reaches its cap.
 const AGENTS: usize = 3_000;
-/// The maximum of a limit. It is more than is ever used.
+/// A maximum that is never reached.
 const PLACES: u64 = 100_000;
 /// Number of entries that one step of a sealer reads.
 const SEALED_AT_ONCE: usize = 500;
-/// How long a fact is kept, ms.
 const FACT_KEPT_MS: i64 = DAY_MS;
 
-/// A Redis under callgrind. The test acts as its scheduler and worker.
 struct MeasuredRedis {
     server: PrivateRedis,
     dir: PathBuf,
@@ -52,9 +50,8 @@ struct MeasuredRedis {
     connection: MultiplexedConnection,
     number: usize,
     dumps: usize,
-    /// The policy, with the limits that count every call.
+    /// The policy's limits count every call.
     active: Arc<ActivePolicy>,
-    /// Whether each call depends on a fact of its session and sets another.
     has_facts: bool,
 }
 
@@ -71,7 +68,7 @@ impl SlotBounds for Enough {
     }
 }
 
-/// A policy with these limits, and with caps that no agent reaches.
+/// No agent reaches a cap.
 fn policy(limits: Vec<Limit>) -> Arc<ActivePolicy> {
     let every = ToolGrant { everyone: true, ..ToolGrant::default() };
     let agents = (0..AGENTS).map(|number| (AgentId::new(format!("a{number}")).unwrap(), AgentPolicy::default()));
@@ -92,11 +89,10 @@ fn policy(limits: Vec<Limit>) -> Arc<ActivePolicy> {
     Arc::new(ActivePolicy { policy, ..ActivePolicy::default() })
 }
 
-/// A sealer of the audit log, like that of a scheduler.
+/// Seals the audit log like a scheduler.
 struct Sealing {
     signer: Signer,
     head: Head,
-    /// The last sealed entry.
     after: String,
 }
 
@@ -106,7 +102,7 @@ impl Sealing {
         Self { signer, head: Head::default(), after: String::new() }
     }
 
-    /// Seals all entries, in the same steps as a scheduler. Returns the number of entries.
+    /// Seals all entries, in the same steps as a scheduler. Returns their number.
     async fn seal_all(&mut self, store: &Store) -> usize {
         let mut count = 0;
         let chain = ChainName { fleet: "bench".into(), shard: 0, tenant: "bench".into() };
@@ -132,7 +128,7 @@ impl Sealing {
         }
     }
 
-    /// Writes these seals of the entries up to `upto`. If `seals` is empty, only acquires the sealer's lease.
+    /// Writes the seals of the entries up to `upto`. If `seals` is empty, this only acquires the sealer's lease.
     async fn extend(&self, store: &Store, upto: &str, seals: Vec<Seal>) {
         let extend = ExtendSeals {
             candidate: Candidate { process: ConsumerId::new("s1").unwrap(), lease_ms: 10_000 },
@@ -160,7 +156,7 @@ fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
     }
 }
 
-/// Limits that correspond to the caps of an agent's tick and day, and of a tenant's day.
+/// Limits that correspond to an agent's caps per tick and day, and to a tenant's cap per day.
 fn caps() -> Vec<Limit> {
     let of =
         |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
@@ -171,8 +167,8 @@ fn caps() -> Vec<Limit> {
     ]
 }
 
-/// The limits that `make bench ARGS="--limits 20"` adds to every call: a counter of the call's agent, and two counters
-/// that all calls share.
+/// The limits that `make bench ARGS="--limits 20"` adds to every call: one counter of the call's agent, and two
+/// counters that all calls share.
 fn three() -> Vec<Limit> {
     let of =
         |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
@@ -183,12 +179,10 @@ fn three() -> Vec<Limit> {
     ]
 }
 
-/// The limit `per: [tool], concurrent: 25%`.
 fn bulkhead() -> Limit {
     of_slots("tool_slots", LimitKey::Tool, LimitBound::Part(25))
 }
 
-/// The limit `per: [tenant], concurrent: share`.
 fn fairness() -> Limit {
     of_slots("tenant_slots", LimitKey::Tenant, LimitBound::Share(1))
 }
@@ -229,7 +223,7 @@ impl MeasuredRedis {
         Self { server, dir: dir.to_owned(), store, connection, number: 0, dumps: 0, active, has_facts }
     }
 
-    /// Runs turns with one call each, from the submit to the reply, in batches.
+    /// Each turn has one call, and runs in a batch from the submit to the reply.
     async fn play(&mut self, batch: usize, rounds: usize) {
         for _ in 0..rounds {
             let mut submit = redis::pipe();
@@ -287,7 +281,7 @@ impl MeasuredRedis {
         }
     }
 
-    /// Settles the calls like a worker. If they depend on facts, begins them first.
+    /// Settles the calls like a worker. If the calls depend on facts, begins them first.
     async fn carry_out(&self, mut slices: Vec<Slice>) {
         let mut view = View::default();
         let bounds = self.store.bounds();
@@ -320,14 +314,14 @@ impl MeasuredRedis {
         }
     }
 
-    /// Runs turns, and returns the average number of Redis' instructions for one turn.
+    /// Runs turns. Returns the average number of Redis' instructions per turn.
     async fn cost(&mut self, batch: usize, rounds: usize) -> u64 {
         self.control("-z");
         self.play(batch, rounds).await;
         self.counted() / (batch * rounds) as u64
     }
 
-    /// Seals at least this many entries, and returns the average number of Redis' instructions for one entry.
+    /// Seals at least `entries` entries. Returns the average number of Redis' instructions per entry.
     async fn cost_of_sealing(&mut self, entries: usize) -> u64 {
         let mut sealing = Sealing::new();
         sealing.seal_all(&self.store).await;
@@ -338,7 +332,6 @@ impl MeasuredRedis {
         self.counted() / sealed as u64
     }
 
-    /// Returns the instructions of Redis since the last count.
     fn counted(&mut self) -> u64 {
         self.control("-d");
         self.dumps += 1;
@@ -363,14 +356,13 @@ fn tenant() -> TenantId {
     TenantId::new("bench").unwrap()
 }
 
-/// The session of a slice's agent.
 fn session(slice: &Slice) -> SessionName {
     let head = &slice.turn.head;
     SessionName::new(&slice.name.tenant, &FactRow::default().session(&head.agent, None, &head.context))
 }
 
-/// The begin of a call in its agent's session. One fact must not be set in the session, and the call's end sets another
-/// fact.
+/// The begin of a call in its agent's session. One fact must not be set in the session. The end of the call sets
+/// another fact.
 fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
     let condition = Condition { fact: "read_untrusted".into(), required: false, shadow: false };
     let change = MayChange { fact: "has_asked".into(), sets: true, kept_ms: FACT_KEPT_MS };
@@ -389,14 +381,13 @@ fn begin(slice: &Slice, epoch: u64, lease_ms: i64) -> Begin<'_> {
     }
 }
 
-/// The changes of facts at the end of such a call.
 fn end_of_facts(slice: &Slice) -> EndCalls {
     let changed = Changed { fact: "has_asked".into(), becomes: Becomes::Set, kept_ms: FACT_KEPT_MS };
     let call = CallName::new(slice.name.turn.clone(), 0);
     EndCalls { session: session(slice), calls: vec![EndedCall { call, changes: Some(vec![changed]) }] }
 }
 
-/// The result of a slice's call, as its worker renders it.
+/// The result as a worker renders it.
 fn result(slice: &Slice) -> RenderedCall {
     let turn = &slice.name.turn;
     let result = format!(
@@ -421,7 +412,7 @@ async fn instructions_of_a_turn() {
         ("three limits that count every call", three()),
     ];
     for (number, (what, limits)) in with.into_iter().enumerate() {
-        // Each measurement begins with an empty Redis, because existing data affects the cost.
+        // Existing data affects the cost, so each measurement begins with an empty Redis.
         let dir = dir.path().join(number.to_string());
         std::fs::create_dir(&dir).unwrap();
         let mut measured = MeasuredRedis::start(&dir, limits, what == FACTS).await;

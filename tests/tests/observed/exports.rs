@@ -1,4 +1,4 @@
-//! An export continues in its own file, and not in that of another fleet.
+//! An export continues in its own file. It must not continue in the file of another fleet.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,6 @@ use tickfleet_proof::lines::Header;
 use tickfleet_store::Store;
 use tickfleet_tests::fleet::{Fleet, Plan};
 
-/// Writes this many entries of this fleet.
 async fn write(fleet: &Fleet, of: &str, entries: usize) {
     for number in 0..entries {
         let text = format!(r#"{{"tenant":"acme","message":"{of} {number}"}}"#);
@@ -15,7 +14,7 @@ async fn write(fleet: &Fleet, of: &str, entries: usize) {
     }
 }
 
-/// Exports the log to a new file, and returns the file's content.
+/// Exports the log to a new file. Returns the state from which this export can resume.
 async fn exported(stores: &[Store], header: &Header) -> ExportResume {
     let mut file = Vec::new();
     Export::new(stores, ExportRange::default(), ExportResume::default(), &mut file).write(header).await.unwrap();
@@ -35,7 +34,7 @@ async fn an_export_goes_on_in_no_file_of_another_fleet_that_has_the_same_name() 
     let stores = [ours.store.clone()];
     write(&ours, "ours", 3).await;
     write(&theirs, "theirs", 3).await;
-    // The other fleet's entries are older than those of this fleet, or newer: neither are in its log.
+    // Whether the other fleet's entries are older or newer than those of this fleet, this fleet's log lacks them.
     let other = exported(std::slice::from_ref(&theirs.store), &header).await;
     write(&ours, "ours", 3).await;
     let own = exported(&stores, &header).await;
@@ -46,7 +45,7 @@ async fn an_export_goes_on_in_no_file_of_another_fleet_that_has_the_same_name() 
         let refused = other.check(&stores, &header).await.unwrap_err().to_string();
         assert!(refused.contains("is not in the log of this fleet; write to another file"), "{refused}");
     }
-    // An export that was made before the log was trimmed can continue.
+    // An export can continue if its file was written before the log was trimmed.
     write(&ours, "ours", 2).await;
     let _: u64 = ours.ask("XTRIM", "audit", &["MAXLEN", "1"]).await;
     own.check(&stores, &header).await.unwrap();

@@ -1,4 +1,4 @@
-//! How long Redis is busy with a turn that has the maximum number of results of the maximum size.
+//! Measures how long Redis is busy with a turn that has the maximum number of results of the maximum size.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tickfleet_tools::{ToolError, TypedTool};
 const CALLS: usize = 128;
 const BYTES: usize = 60 * 1024;
 
-/// `cargo nextest run --workspace -E 'test(as_many_large_results)' --run-ignored only --no-capture`
+/// Run it with `cargo nextest run --workspace -E 'test(as_many_large_results)' --run-ignored only --no-capture`.
 #[tokio::test]
 #[ignore = "measures, and wants a quiet machine"]
 async fn the_slowest_script_of_a_turn_with_as_many_large_results_as_it_may_have() {

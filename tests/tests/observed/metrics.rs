@@ -1,5 +1,5 @@
-//! A scrape of a real fleet: the backlog by state, correct counters, only known label values, and text that Prometheus'
-//! own checker accepts.
+//! Scrapes a real fleet: the backlog by state, correct counters, and only known label values. Prometheus' own checker
+//! must accept the text.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// A tick that does not end during a test.
+/// Longer than a test.
 const A_DAY_MS: i64 = 86_400_000;
 
 #[derive(Deserialize, JsonSchema)]
@@ -33,7 +33,6 @@ struct Nothing {}
 #[derive(Serialize, JsonSchema)]
 struct Done {}
 
-/// A tool that returns once the gate is open.
 fn hold(open: &watch::Sender<bool>) -> TypedTool {
     let open = open.clone();
     TypedTool::new("hold", "Waits for the gate.", Effect::Read, move |_: CallContext, _: Nothing| {
@@ -45,12 +44,12 @@ fn hold(open: &watch::Sender<bool>) -> TypedTool {
     })
 }
 
-/// The `/metrics` of a fleet over HTTP, as served by a process with schedulers and workers.
+/// Serves a fleet's `/metrics` over HTTP, like a process with schedulers and workers.
 struct Endpoint(SocketAddr);
 
 impl Endpoint {
     async fn of(fleet: &Fleet) -> Self {
-        // Use the same shard twice, because counts must add up over shards, but ages must not.
+        // The same shard twice: counts must add up over shards, but ages must not.
         let stores = [fleet.store.clone(), fleet.store.clone()];
         let scrape = Arc::new(Scrape::new(&stores, &fleet.active, &fleet.metrics));
         let store = fleet.store.clone();
@@ -75,7 +74,7 @@ impl Endpoint {
         body.to_owned()
     }
 
-    /// Scrapes until each of these series has its value, for up to [`PATIENCE`].
+    /// Scrapes for up to [`PATIENCE`] until each of these series has its value.
     async fn shows(&self, wanted: &[(&str, f64)]) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -92,7 +91,7 @@ impl Endpoint {
     }
 }
 
-/// Returns the value of a series (`name` or `name{label="word"}`), or `None` if it is absent.
+/// The series is `name` or `name{label="word"}`. Returns `None` if it is absent.
 fn value(text: &str, series: &str) -> Option<f64> {
     let series = format!("tickfleet_{series} ");
     text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
@@ -108,7 +107,7 @@ async fn submit(fleet: &Fleet, agent: &str, call: (&str, Value)) -> String {
     fleet.submit_turn(turn).await
 }
 
-/// A fleet with waiting work in every state. Also returns the turns that do not end by themselves.
+/// Work waits in every state. Also returns the turns that do not end by themselves.
 async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<String>) {
     let fleet = Fleet::start(Plan {
         slots: 2,
@@ -141,7 +140,7 @@ async fn everything_waits(open: &watch::Sender<bool>) -> (Fleet, Endpoint, Vec<S
 async fn the_backlog_of_a_scrape_is_what_waits_and_runs_and_is_absent_while_redis_is_away() {
     let open = watch::Sender::new(false);
     let (mut fleet, endpoint, left) = everything_waits(&open).await;
-    // Each value is doubled, because the endpoint has the shard twice.
+    // The endpoint has the shard twice, so each value is doubled.
     let text = endpoint
         .shows(&[
             ("backlog{state=\"inbound\"}", 0.0),
@@ -215,8 +214,8 @@ async fn what_a_fleet_does_is_counted_once_and_promtool_finds_no_fault() {
             ("turns_refused_total{reason=\"unknown_agent\"}", 1.0),
             ("turns_admitted_total{decision=\"rejected\"}", 1.0),
             ("dead_total{reason=\"unknown_agent\"}", 1.0),
-            // Three calls that were admitted at once, two calls from the throttle queue, and the call that failed
-            // first. Its retry is not debited.
+            // Three calls that were admitted at once, two calls from the throttle queue, and the call that failed in
+            // its first attempt. Its retry is not debited.
             ("calls_admitted_total", 6.0),
             ("retries_total{reason=\"transient\"}", 1.0),
             ("promoted_total", 1.0),
@@ -229,7 +228,6 @@ async fn what_a_fleet_does_is_counted_once_and_promtool_finds_no_fault() {
             ("redis_errors_total{verb=\"commit\"}", 0.0),
         ])
         .await;
-    // One slice for each window, and one for each attempt.
     assert!(value(&text, "released_total").unwrap() >= 1.0, "{text}");
     assert!(value(&text, "schedule_to_start_seconds_count").unwrap() >= 4.0, "{text}");
     for verb in ["commit", "read", "backlog"] {
@@ -242,7 +240,7 @@ async fn what_a_fleet_does_is_counted_once_and_promtool_finds_no_fault() {
     fleet.stop().await;
 }
 
-/// Fails if Prometheus' own checker reports a problem, or is not installed.
+/// Fails if promtool reports a problem or is not installed.
 fn checked_by_promtool(text: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,6 +1,6 @@
-//! AgentDojo on a fleet: every user task is granted exactly the tools that it needs. Users' calls run. Attackers' calls
-//! are denied, except if they use a tool that the user's own task needs. Then the same with rules on arguments: the
-//! remaining calls are denied too, unless they equal the user's own calls exactly.
+//! AgentDojo on a fleet. Each user task is granted exactly the tools that it needs. Users' calls run. Attackers' calls
+//! are denied, unless they use a tool that the user's own task needs. With rules on arguments, these calls are denied
+//! too, unless they equal the user's own calls exactly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ mod facts;
 mod rules;
 mod tasks;
 
-/// An agent that may call everything; its turns are narrowed instead.
+/// May call every tool. Its turns are narrowed instead.
 const EVERYTHING: &str = "assistant";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,13 +40,14 @@ async fn what_a_user_task_was_not_granted_no_attacker_gets() {
     submit_all(&fleet.server, fleet.store.keys(), &turns).await;
     let counted = judge(&fleet, &expected).await;
     eprintln!("{} turns; granted by agent: {:?}; narrowed by turn: {:?}", turns.len(), counted[0], counted[1]);
-    // 1,105: each suite's attacks against each of its user tasks. 247 of them use a tool that the task itself needs.
+    // 1,105 attack turns: the attacks of each suite against each of its user tasks. In 247 of them, the attack uses a
+    // tool that the task itself needs.
     let right = Counts { legitimate: 339, denied: 858, attacker_uses_granted_tool: 247 };
     assert_eq!(counted, [right, right]);
     fleet.stop().await;
 }
 
-/// Each user task with its own calls, and with those of every attack on its suite.
+/// Pairs each user task with its own calls, and with the calls of every attack on its suite.
 fn played<'a>(users: &[&'a Task], attacks: &[&'a Task]) -> Vec<(&'a Task, &'a Task)> {
     let of_one = |user: &&'a Task| {
         let (user, own) = (*user, (*user, *user));
@@ -57,7 +58,6 @@ fn played<'a>(users: &[&'a Task], attacks: &[&'a Task]) -> Vec<(&'a Task, &'a Ta
     users.iter().flat_map(of_one).collect()
 }
 
-/// A fleet in which each user task's agent is granted the tools of that task.
 fn plan(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     let mut plan = Plan {
         workers: 2,
@@ -72,7 +72,7 @@ fn plan(dojo: &AgentDojo, users: &[&Task]) -> Plan {
         registered: dojo.registered().unwrap(),
         ..Plan::default()
     };
-    // `Plan` grants everything to everyone; here each agent gets the tools that its task needs.
+    // `Plan` grants every tool to every agent. Here, each agent gets only the tools that its task needs.
     let grants = dojo.grants();
     let mut active = (*plan.active().load()).clone();
     for (tool, row) in &mut active.policy.permissions.matrix {
@@ -84,8 +84,8 @@ fn plan(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// A turn of the task's calls by the agent of `user`, or by the agent that may call everything, narrowed to the tools
-/// that `user` needs.
+/// A turn with the calls of `task`. It belongs to the agent of `user`. If `narrowed`, it belongs to the agent that may
+/// call everything, but is narrowed to the tools that `user` needs.
 fn turn(id: &str, user: &Task, task: &Task, narrowed: bool) -> Value {
     let agent = if narrowed { EVERYTHING.to_owned() } else { user.agent() };
     let mut turn = json!({
@@ -104,7 +104,7 @@ struct Counts {
     attacker_uses_granted_tool: usize,
 }
 
-/// Reads every reply and checks every call. Returns the counts of turns by agent, and of narrowed turns.
+/// Reads every reply and checks every call. Returns the counts of unnarrowed and of narrowed turns.
 async fn judge(fleet: &Fleet, expected: &BTreeMap<String, BTreeSet<String>>) -> [Counts; 2] {
     let mut counted = [Counts::default(); 2];
     let mut left: BTreeSet<&str> = expected.keys().map(String::as_str).collect();

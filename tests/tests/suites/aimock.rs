@@ -1,5 +1,5 @@
-//! Agents with another vendor's stub of model providers, npm's `@copilotkit/aimock`. One test covers all four request
-//! formats. In another one, the stub rejects requests, returns invalid JSON, and closes connections in the middle.
+//! Agents use npm's `@copilotkit/aimock`, another vendor's stub of model providers. One test covers all four request
+//! formats. In another test, the stub rejects requests, returns invalid JSON, and closes connections early.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -22,17 +22,16 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 const PACKAGE: &str = "@copilotkit/aimock@1.43.0";
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_AIMOCK";
-/// The request formats: the name of the agent that uses each, the API, and the prefix of its paths.
+/// Each request format: the name of the agent that uses it, the API, and the prefix of its paths.
 const FORMS: [(&str, ModelApi, &str); 4] = [
     ("chat", ModelApi::OpenAi, "/v1"),
     ("responses", ModelApi::OpenAiResponses, "/v1"),
     ("claude", ModelApi::Anthropic, ""),
     ("gemini", ModelApi::Gemini, ""),
 ];
-/// Tasks of each agent in the test with unreliable providers.
 const TASKS: usize = 15;
 
-/// The stub. It ends with the test.
+/// Ends with the test.
 struct Aimock {
     child: Child,
     url: String,
@@ -70,7 +69,6 @@ impl Aimock {
         Some(mock)
     }
 
-    /// A fleet with one agent for each format.
     async fn fleet(&self, posted: &Arc<Mutex<Vec<String>>>) -> Fleet {
         let model = |(name, api, path): (&str, ModelApi, &str)| {
             let provider = ProviderDef {
@@ -117,7 +115,7 @@ fn installed() -> Result<Option<(Node, PathBuf)>> {
     }
     let dir = target_dir().join("aimock");
     fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-    // The lock ends when the file is closed, so also if this process dies.
+    // The lock ends when the file is closed, so it also ends if this process dies.
     let lock = File::create(dir.join("lock"))?;
     lock.lock()?;
     let node = Node::find(SKIP_VARIABLE)?;
@@ -130,7 +128,7 @@ fn installed() -> Result<Option<(Node, PathBuf)>> {
     Ok(Some((node, dir.join("node_modules/@copilotkit/aimock/dist/cli.js"))))
 }
 
-/// The stub's answers: a call for each task, and text once the call has its result.
+/// The stub's answers: a call for each task. After the call has its result, text.
 fn fixtures_for(tasks: &[String]) -> Value {
     let call = |task: &String| {
         json!({"match": {"userMessage": task, "hasToolResult": false},
@@ -152,7 +150,7 @@ struct Posted {
     number: usize,
 }
 
-/// A tool that must not run twice, and records its arguments.
+/// Must not run twice. Records its arguments.
 fn post(posted: &Arc<Mutex<Vec<String>>>) -> TypedTool {
     let posted = Arc::clone(posted);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -165,7 +163,7 @@ fn post(posted: &Arc<Mutex<Vec<String>>>) -> TypedTool {
     })
 }
 
-/// Delegates each task, `<agent>-…`, to its agent, and returns the replies.
+/// Delegates each task to the agent that its prefix `<agent>-` names. Returns the replies.
 async fn carried_out(fleet: &mut Fleet, tasks: &[String]) -> BTreeMap<String, Value> {
     for task in tasks {
         let (agent, _) = task.split_once('-').unwrap();
@@ -224,7 +222,7 @@ async fn a_provider_that_turns_away_hangs_up_and_babbles_costs_requests_and_neve
         if answered.contains(task) {
             assert!(told.contains(task), "{task} was answered as posted");
         } else {
-            // Four attempts of one step failed. The error message has the reason.
+            // If four attempts of one step fail, the task fails. The error message has the reason.
             assert_eq!(result["outcome"], "transient", "{reply}");
         }
     }

@@ -1,5 +1,5 @@
-//! Every call of the leaderboard goes through a real Redis, schedulers and workers, and is checked with its own tool's
-//! schema.
+//! Every call of the leaderboard goes through a real Redis, schedulers and workers. The schema of the call's own tool
+//! checks the call.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;
 use tokio::time::Instant;
 
-/// The time without a reply after which the run has failed.
+/// If no reply comes for this time, the run has failed.
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -23,14 +23,14 @@ async fn every_call_of_the_leaderboard_gets_its_one_right_result() {
         schedulers: 2,
         workers: 2,
         agents: agents(),
-        // Some of the turns wait for a window, and none for a day.
+        // Some turns wait for a window, but no turn waits for a day.
         caps: DefaultCaps {
             tick_ms: 100,
             calls_per_tick: 10,
             max_actions_per_day: 1_000_000,
             ..DefaultCaps::default()
         },
-        // No worker dies here; on a busy machine, a late heartbeat should not look like a death.
+        // No worker dies here. On a busy machine, a late heartbeat must not look like a death.
         store: StoreOptions { lease_ms: 10_000, ..StoreOptions::default() },
         // The leaderboard has its own `echo`.
         standard_tools: false,
@@ -48,7 +48,7 @@ async fn every_call_of_the_leaderboard_gets_its_one_right_result() {
     fleet.stop().await;
 }
 
-/// Answers every reply with the conversation's next turn, until all turns have their reply.
+/// Reads replies, and sends the next turn of each conversation, until all turns have their reply.
 async fn run(fleet: &Fleet, course: &mut Course) {
     let keys: &Keys = fleet.store.keys();
     let mut inbox = fleet.inbox("box").await;
@@ -60,7 +60,7 @@ async fn run(fleet: &Fleet, course: &mut Course) {
     }
 }
 
-/// Valid calls return their arguments unchanged; results of invalid calls name the problem.
+/// Valid calls return their arguments unchanged. Results of invalid calls name the problem.
 fn judge(data: &Bfcl, course: &Course) {
     let results = course.results();
     let mut invalid = [0; 3];

@@ -1,5 +1,5 @@
-//! Raw outputs of open models, including truncated and malformed ones, through the parser for plain answers: it returns
-//! only the intended calls, and reports what it cannot read.
+//! Raw outputs of open models, some of them truncated or malformed. The parser for plain answers must return only the
+//! intended calls, and must report what it cannot read.
 
 use std::collections::BTreeMap;
 
@@ -30,20 +30,19 @@ struct Expected {
     arguments: Value,
 }
 
-/// The parser's calls compared with the expected ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ParserVerdict {
-    /// The same calls, or no calls if none is expected.
+    /// The same calls, or none if none is expected.
     Equal,
-    /// No call is expected of a truncated or malformed output, and the parser reports the problem.
+    /// The output is truncated or malformed, so no call is expected, and the parser reports the problem.
     BrokenAndTold,
-    /// Calls are expected, and the parser reports that it cannot read their form.
+    /// Calls are expected, but the parser reports that it cannot read their form.
     Told,
-    /// Calls are expected, and the parser treats the output as plain text.
+    /// Calls are expected, but the parser treats the output as plain text.
     Unseen,
-    /// No call is expected, and the parser reports an invalid one.
+    /// No call is expected, but the parser reports an invalid call.
     ToldForNothing,
-    /// Another call than the intended one would run.
+    /// A call other than the intended one would run.
     Wrong,
 }
 
@@ -65,7 +64,7 @@ fn judge(fixture: &Fixture) -> ParserVerdict {
     }
 }
 
-/// Whether two values are equal as JSON: 1 and 1.0 are the same number, 3 and "3" are not.
+/// Equal as JSON: 1 and 1.0 are the same number, but 3 and "3" differ.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),

@@ -1,4 +1,4 @@
-//! The public MCP reference servers behind a whole fleet, over both transports.
+//! The public MCP reference servers with a whole fleet, over both transports.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -14,7 +14,6 @@ use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{ReferenceServers, http, imported, pinned, reply_of};
 
-/// The `everything` server over HTTP, as a process of the test.
 struct Everything {
     child: Child,
     port: u16,
@@ -33,7 +32,7 @@ impl Everything {
         let mut start = Command::new(command);
         start.args(args).env("PORT", port.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
         let server = http(&format!("http://127.0.0.1:{port}/mcp"));
-        // Create this value immediately, so that the child ends even if the test fails.
+        // Must be created at once, so that the child ends even if the test fails.
         let started = Self { child: start.spawn().unwrap(), port, server };
         for _ in 0..2_400 {
             if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
@@ -45,7 +44,6 @@ impl Everything {
         panic!("server-everything did not listen within two minutes");
     }
 
-    /// Kills the process with SIGKILL.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -54,17 +52,17 @@ impl Everything {
 
 impl Drop for Everything {
     fn drop(&mut self) {
-        // Fails only if the process has ended.
+        // Fails only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Returns a free port below the range of automatic ports. So no other process gets the port before the test uses it,
-/// or between a server and its replacement.
+/// A free port below the range of automatic ports. So no other process gets the port, neither at first nor while a
+/// server is replaced.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Each process starts its search at another port.
+    // Each process starts its search at a different port.
     let first = 10_000 + u16::try_from(std::process::id() * 7 % 20_000).unwrap();
     loop {
         let port = first + NEXT.fetch_add(1, Ordering::SeqCst);
@@ -128,7 +126,6 @@ async fn the_tools_of_the_reference_servers_are_called_over_both_transports() {
     connections.stop().await;
 }
 
-/// Checks the server `everything`, over both transports.
 async fn everything_answers_over_both_transports(fleet: &mut Fleet) {
     for name in ["everything", "web"] {
         let tool = |own: &str| format!("{name}__{own}");
@@ -157,7 +154,7 @@ async fn everything_answers_over_both_transports(fleet: &mut Fleet) {
     }
 }
 
-/// Checks the file, memory, time and git servers. They work in the folder `root`.
+/// The file, memory, time and git servers. They work in the folder `root`.
 async fn the_others_answer(fleet: &mut Fleet, root: &str) {
     let path = format!("{root}/notes.txt");
     let write = json!({"path": path, "content": "one\ntwo\n"});
@@ -211,7 +208,7 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
             .await;
     assert_eq!(outcomes(&first), ["ok", "ok"], "{first:#}");
 
-    // Each turn has a long call during which the kill happens, and a short one after it.
+    // Each turn has a long call, during which the kill happens, and a short call after it.
     for (server, count) in [("reading", 5), ("sending", 5)] {
         for number in 0..count {
             let long = json!({"id": "1", "name": format!("{server}__trigger-long-running-operation"), "arguments": {"duration": 8, "steps": 8}});
@@ -223,7 +220,7 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
     for number in 0..5 {
         fleet.until_begun(&format!("sending-{number}")).await;
     }
-    // The requests are sent within milliseconds, which the test cannot observe, and take 8 s.
+    // The requests are sent within milliseconds and take 8 s. The test cannot observe the sending.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     web.kill();
     let mut web = Everything::start(&reference, web.port).await;
@@ -239,7 +236,7 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
     }
     fleet.no_more_replies().await;
 
-    // Replace the server by one with another description of one tool. Only this tool is no longer called.
+    // The next server describes one tool differently. Only this tool is no longer called.
     web.kill();
     let file = "dist/tools/echo.js";
     let said = "Echoes back the input string";

@@ -1,5 +1,5 @@
-//! The JSON-Schema-Test-Suite, drafts 7 and 2020-12, on the path of every tool's arguments: compiled within the bounds
-//! of registration, parsed from text, validated.
+//! The JSON-Schema-Test-Suite, drafts 7 and 2020-12, on the path of every tool's arguments. Schemas are compiled within
+//! the bounds of registration, and values are parsed from text and validated.
 
 mod remainder;
 
@@ -21,7 +21,7 @@ const SUITE: FetchedData = FetchedData {
     skip_variable: "TICKFLEET_SKIP_SCHEMA_SUITE",
 };
 
-/// The drafts: the suite's folder, and the value of `$schema`.
+/// For each draft, the suite's folder and the value of `$schema`.
 const DRAFTS: [(&str, &str); 2] = [
     ("draft7", "http://json-schema.org/draft-07/schema#"),
     ("draft2020-12", "https://json-schema.org/draft/2020-12/schema"),
@@ -41,7 +41,7 @@ struct Test {
     valid: bool,
 }
 
-/// The results of the suite. Names are `draft/file: group` and `draft/file: group: test`.
+/// Names in the results are `draft/file: group` and `draft/file: group: test`.
 #[derive(Default)]
 struct Tally {
     groups: usize,
@@ -88,7 +88,7 @@ fn every_test_of_the_suite_agrees_but_for_a_listed_and_reasoned_remainder() {
 }
 
 fn judge(tally: &mut Tally, file: &str, uri: &str, mut group: Group) {
-    // The suite names the draft by the folder, but a tool names it in its schema.
+    // The suite names the draft by the folder. A tool names it in the schema.
     if let Some(members) = group.schema.as_object_mut() {
         members.entry("$schema").or_insert_with(|| uri.into());
     }
@@ -118,7 +118,7 @@ fn judge(tally: &mut Tally, file: &str, uri: &str, mut group: Group) {
     }
 }
 
-/// Returns all JSON files of a folder and its subfolders, in order.
+/// Includes subfolders, in order.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut entries: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -133,7 +133,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns names that are not in the list, and rows of the list that match nothing. A row is a prefix of names.
+/// The names that the list lacks, and the rows of the list that match no name. A row is a prefix of names.
 fn against(found: &[&str], list: &[(&str, &str)]) -> Vec<String> {
     let unlisted = found.iter().filter(|name| !list.iter().any(|(row, _)| name.starts_with(row)));
     let unneeded = list.iter().filter(|(row, _)| !found.iter().any(|name| name.starts_with(row)));

@@ -1,15 +1,14 @@
 //! Finds files that import each other in a loop. Such files cannot be understood or changed separately.
 //!
-//! A module and its submodules count as one, so re-exports of a module from its submodules are not a loop.
+//! A module and its submodules are treated as one. So it is not a loop if a module re-exports items of its submodules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Source, closing, find_words};
 
-/// A module's path in its crate; empty for the root.
+/// Path in the crate. Empty for the root.
 type Module = Vec<String>;
 
-/// Returns the crate's folder and the module of a file.
 fn place(path: &str) -> Option<(&str, Module)> {
     let (root, inside) = path.split_once("/src/")?;
     let inside = inside.strip_suffix(".rs")?;
@@ -22,12 +21,12 @@ fn split(text: &str, at: char) -> Module {
     text.split(at).map(str::to_owned).collect()
 }
 
-/// Returns every path that begins with `crate`, `super` or `self`, with groups expanded.
+/// Every path that begins with `crate`, `super` or `self`. Groups are expanded.
 fn paths(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for root in ["crate::", "super::", "self::"] {
         for at in find_words(code, root) {
-            // `super::super::x` is found once, by its beginning.
+            // `super::super::x` must be found only once, at its beginning.
             if !code[..at].ends_with("::") {
                 expand("", &code[at..end_of_path(code, at)], &mut found);
             }
@@ -36,7 +35,7 @@ fn paths(code: &str) -> Vec<String> {
     found
 }
 
-/// Returns the end of the path at `from`, including its group.
+/// The end of the path at `from`, including the path's group.
 fn end_of_path(code: &str, from: usize) -> usize {
     let length = code[from..].find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(0);
     let at = from + length;
@@ -67,7 +66,7 @@ fn expand(prefix: &str, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Resolves a path relative to the module `here`. The result can end in the name of a function or type, which the
+/// Resolves a path relative to the module `here`. The result may end in the name of a function or type, which the
 /// caller removes.
 fn absolute(here: &Module, path: &str) -> Module {
     let mut module = here.clone();
@@ -82,7 +81,6 @@ fn absolute(here: &Module, path: &str) -> Module {
     module
 }
 
-/// Returns loops in production code, each with its files in order.
 pub fn circles(sources: &[&Source]) -> Vec<Vec<String>> {
     let mut crates: BTreeMap<&str, BTreeMap<Module, &Source>> = BTreeMap::new();
     for source in sources {
@@ -120,7 +118,6 @@ fn circles_of_crate(files: &BTreeMap<Module, &Source>) -> Vec<Vec<String>> {
     found.into_iter().collect()
 }
 
-/// Returns all modules that can be reached from a module.
 fn reach<'a>(from: &Module, arrows: &'a BTreeMap<&'a Module, BTreeSet<Module>>) -> BTreeSet<&'a Module> {
     let mut reached = BTreeSet::new();
     let mut left: Vec<&Module> = arrows[from].iter().collect();
@@ -132,7 +129,6 @@ fn reach<'a>(from: &Module, arrows: &'a BTreeMap<&'a Module, BTreeSet<Module>>) 
     reached
 }
 
-/// Returns a message for every loop.
 pub fn complaints(sources: &[&Source]) -> Vec<String> {
     circles(sources).iter().map(|circle| format!("import each other in a loop: {}", circle.join(", "))).collect()
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::source::Tree;
 
-/// Returns relative links of a Markdown file to files or headings that do not exist.
+/// Relative links of a Markdown file to files or headings that do not exist.
 pub fn dead_links(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     let folder = Path::new(path).parent().unwrap_or(Path::new(""));
     let mut complaints = Vec::new();
@@ -23,8 +23,8 @@ pub fn dead_links(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns pages and headings that do not exist, but that texts of the program, the chart or the clients name. Output
-/// of the program must also name the heading, because pages are long.
+/// Pages and headings that texts of the program, the chart or the clients name, but that do not exist. The program's
+/// output must also name a heading, because pages are long.
 pub fn dead_pointers(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     let is_rust = path.ends_with(".rs");
     let of_tests = path.starts_with("tests/") || path.contains("/tests/");
@@ -54,7 +54,7 @@ pub fn dead_pointers(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns the pages in a line, `docs/page.md`, each with its heading, which may be empty.
+/// The pages `docs/page.md` in a line, each with its heading, which may be empty.
 fn pointers(line: &str) -> Vec<(&str, &str)> {
     let of_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
     let of_heading = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -68,7 +68,7 @@ fn pointers(line: &str) -> Vec<(&str, &str)> {
     found.collect()
 }
 
-/// Returns the lines outside fenced code, numbered from 1.
+/// The lines outside fenced code, numbered from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -78,7 +78,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns targets of inline links (`[x](target)`) and definitions (`[x]: target`) within the project.
+/// The targets, within the project, of inline links (`[x](target)`) and definitions (`[x]: target`).
 fn links(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
@@ -86,7 +86,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
         for part in line.split('`').step_by(2) {
             found.extend(part.split("](").skip(1).filter_map(|rest| Some((number, rest.split([')', ' ']).next()?))));
         }
-        // If a link's text is code, the line is split at the code. The part with the target then begins with `](`.
+        // If a link's text is code, the line is split inside the link. The part with the target then begins with `](`.
         if let Some((_, target)) = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
             found.push((number, target.split(' ').next().unwrap_or_default()));
         }
@@ -96,7 +96,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Returns the anchors of headings, as common forges create them.
+/// The anchors of headings, as common forges create them.
 fn anchors(text: &str) -> Vec<String> {
     let headings =
         prose(text).filter(|(_, line)| line.starts_with('#')).map(|(_, line)| line.trim_start_matches('#').trim());
@@ -110,15 +110,14 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Whether a Markdown file is a page of the site. Files of the chart, files of the site itself and snippets are not
-/// pages. Decision records do not count as pages either, because their index lists them.
+/// True if a Markdown file is a page of the site. Files of the chart, files of the site itself and snippets are not
+/// pages. Decision records are not included either, because their index lists them.
 fn is_a_page(path: &str) -> bool {
     let record = path.strip_prefix("docs/adr/").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()));
     !record
         && !["helm/", "docs/site/", "docs/snippets/", "cli/", ".github/"].iter().any(|folder| path.starts_with(folder))
 }
 
-/// Returns a message for a page that is missing from the site's table of contents.
 pub fn unlisted(contents: &str, path: &str) -> Option<String> {
     let link = path.strip_prefix("docs/").map_or_else(|| format!("(../../{path})"), |page| format!("(../{page})"));
     (is_a_page(path) && !contents.contains(&link)).then(|| format!("docs/site/SUMMARY.md does not have {path}"))

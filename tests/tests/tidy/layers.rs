@@ -1,11 +1,11 @@
-//! Dependencies between crates. Cargo rejects cycles, and a crate cannot use a crate that it does not depend on. This
-//! file checks rules that Cargo does not know: the project's crates that a crate is allowed to depend on, and the parts
-//! of `std` that pure crates must not use.
+//! Dependencies between crates. Cargo rejects cycles, and a crate can only use its own dependencies. This file checks
+//! rules that Cargo does not have: which of the project's crates a crate may depend on, and which parts of `std` pure
+//! crates must not use.
 
 use super::source::{Source, find_words, line_of};
 
-/// For each crate's folder, the project's crates that the crate is allowed to depend on. The tests and the example
-/// program are allowed to use all crates.
+/// Maps a crate's folder to those of the project's crates that it may depend on. The tests and the example program may
+/// use all crates.
 const CRATES: [(&str, &[&str]); 27] = [
     ("shared/model", &[]),
     ("shared/core", &["model"]),
@@ -30,7 +30,7 @@ const CRATES: [(&str, &[&str]); 27] = [
     ("worker/tools/shell", &["model", "config", "sandbox", "tools"]),
     ("worker/tools/knowledge", &["model", "protocol", "store", "outbound", "tools"]),
     ("worker/tools/python", &["model", "config", "sandbox", "tools"]),
-    // The worker does not depend on any kind of tool. The code that sets up a process passes in the available kinds.
+    // The worker must not depend on any kind of tool. The code that sets up a process passes in the available kinds.
     ("worker", &["core", "model", "protocol", "rules", "store", "config", "ops", "client", "engine", "tools"]),
     ("cli/gateway", &["core", "model", "protocol", "store", "ops", "client"]),
     ("cli/bench", &["model", "store", "ops", "proof", "gateway", "outbound"]),
@@ -66,7 +66,8 @@ const CRATES: [(&str, &[&str]); 27] = [
 /// Heavy dependencies. A program that only submits turns must not need to build them.
 const HEAVY: [&str; 6] = ["axum", "prometheus", "opentelemetry", "reqwest", "jsonschema", "rmcp"];
 
-/// Names that pure crates must not use, with the reason. Names of crates must not be in their manifests either.
+/// Names that pure crates must not use, with the reason. If a name is that of a crate, manifests of pure crates must
+/// not contain it.
 const IMPURE: [(&str, &str); 15] = [
     ("redis", "Redis"),
     ("deadpool", "Redis"),
@@ -85,7 +86,7 @@ const IMPURE: [(&str, &str); 15] = [
     ("rand", "chance"),
 ];
 
-/// For each of these crates, the folders or files whose production code is allowed to use it.
+/// Only production code in these folders or files may use the crate.
 const CONFINED: [(&str, &[&str]); 4] = [
     ("redis", &["shared/store/src/", "shared/store/examples/", "shared/testkit/src/", "cli/bench/src/"]),
     ("deadpool", &["shared/store/src/"]),
@@ -93,7 +94,7 @@ const CONFINED: [(&str, &[&str]); 4] = [
     ("backoff", &["shared/model/src/retry.rs", "shared/store/src/"]),
 ];
 
-/// Returns the names of a crate's dependencies, without dev-dependencies.
+/// Without dev-dependencies.
 fn dependencies(text: &str) -> Vec<&str> {
     let mut section = "";
     let mut found = Vec::new();
@@ -108,7 +109,6 @@ fn dependencies(text: &str) -> Vec<&str> {
     found
 }
 
-/// Returns a crate's forbidden dependencies.
 pub fn manifest(folder: &str, text: &str) -> Vec<String> {
     let Some((_, allowed)) = CRATES.iter().find(|(name, _)| *name == folder) else {
         let ours = ["shared/", "worker/tools/", "cli/"].iter().any(|room| folder.starts_with(room));
@@ -134,7 +134,6 @@ fn is_pure(path: &str) -> bool {
     ["shared/model", "shared/core", "shared/protocol"].iter().any(|pure| path.starts_with(pure))
 }
 
-/// Returns forbidden names in pure crates.
 pub fn purity(source: &Source) -> Vec<String> {
     if !is_pure(&source.path) {
         return Vec::new();
@@ -147,7 +146,6 @@ pub fn purity(source: &Source) -> Vec<String> {
     IMPURE.iter().flat_map(complain).collect()
 }
 
-/// Returns crates that are named outside their allowed places.
 pub fn confined(source: &Source) -> Vec<String> {
     let mut complaints = Vec::new();
     for (name, places) in CONFINED {
@@ -161,13 +159,12 @@ pub fn confined(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// Whether production code names the crate `backoff`.
 pub fn names_backoff(source: &Source) -> bool {
     !lines_naming_crate(source, "backoff").is_empty()
 }
 
-/// Lines with `name::…` or `use name;` in which `name` begins a path. `self::name` does not count, because it is one of
-/// our modules.
+/// Lines with `name::…` or `use name;` in which `name` begins a path. `self::name` is not included, because it is one
+/// of our modules.
 fn lines_naming_crate(source: &Source, name: &str) -> Vec<usize> {
     let code = &source.production;
     let begins = |at: &usize| {

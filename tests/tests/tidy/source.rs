@@ -1,13 +1,13 @@
-//! The files of the project. In Rust text, comments, literals and tests are blanked, so that the text is easy to
-//! search.
+//! Reads the files of the project. In Rust text, comments, literals and tests are blanked, so that searches find only
+//! code.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Folders that contain no files of the project.
+/// Folders without files of the project.
 const SKIPPED: [&str; 7] = [".git", "target", ".demo", ".tickfleet", ".cache", "node_modules", "dist"];
 
-/// All text files of the project, by path from the root.
+/// The key of a file is its path from the root.
 pub struct Tree {
     pub root: PathBuf,
     texts: BTreeMap<String, String>,
@@ -37,7 +37,7 @@ impl Tree {
         self.texts().filter(move |(path, _)| path.rsplit_once('.').is_some_and(|(_, found)| found == extension))
     }
 
-    /// Returns folder and manifest text of each of the project's crates.
+    /// Folder and manifest text of each of the project's crates.
     pub fn manifests(&self) -> impl Iterator<Item = (&str, &str)> {
         self.texts().filter_map(|(path, text)| Some((path.strip_suffix("/Cargo.toml")?, text)))
     }
@@ -59,15 +59,12 @@ fn read_folder(root: &Path, folder: &Path, texts: &mut BTreeMap<String, String>)
     }
 }
 
-/// One Rust file.
 pub struct Source {
-    /// The path from the project's root.
     pub path: String,
-    /// The original text.
     pub text: String,
-    /// The text without comments and the contents of literals. They are blanked, so line numbers stay the same.
+    /// The text without comments and without the contents of literals. Both are blanked, so line numbers stay the same.
     pub code: String,
-    /// [`Self::code`] without items under `#[cfg(test)]`; blank for a file of tests.
+    /// [`Self::code`] without items under `#[cfg(test)]`. Blank for a file of tests.
     pub production: String,
 }
 
@@ -79,18 +76,17 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), code, production }
     }
 
-    /// Returns the lines, from 1, of production code in which the path `word::…` begins.
+    /// The lines (from 1) of production code that contain a path which begins with `word::`.
     pub fn lines_naming(&self, word: &str) -> Vec<usize> {
         find_words(&self.production, word).map(|at| line_of(&self.production, at)).collect()
     }
 }
 
-/// Returns the line, from 1, of a byte offset.
 pub fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// Returns offsets of `word` that are not part of a longer identifier.
+/// Offsets at which `word` is not part of a longer identifier.
 pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).map(|(at, _)| at).filter(move |at| {
@@ -101,8 +97,8 @@ pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usiz
     })
 }
 
-/// Returns the offset just after the bracket that closes the bracket at `open`. If no bracket closes it, returns the
-/// end of the text.
+/// The offset just after the bracket that closes the bracket at `open`. The end of the text if there is no such
+/// bracket.
 pub fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, c) in code[open..].char_indices() {
@@ -122,7 +118,6 @@ fn blank_all(text: &str) -> String {
     text.chars().map(|c| if c == '\n' { c } else { ' ' }).collect()
 }
 
-/// Blanks every item under `#[cfg(test)]`.
 fn without_tests(code: &str) -> String {
     const GUARD: &str = "#[cfg(test)]";
     let mut left = String::with_capacity(code.len());
@@ -137,7 +132,7 @@ fn without_tests(code: &str) -> String {
     left + rest
 }
 
-/// Returns the end of the item at `from`: its `;`, or the closing brace of its block if the block comes first.
+/// The end of the item at `from`: its `;` or the closing brace of its block, whichever comes first.
 fn item_end(code: &str, from: usize) -> usize {
     let mut at = from;
     while let Some(found) = code[at..].find(['{', ';', '(', '[']) {
@@ -151,7 +146,7 @@ fn item_end(code: &str, from: usize) -> usize {
     code.len()
 }
 
-/// Blanks comments and the contents of string and character literals; every newline stays.
+/// Every newline stays.
 pub fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -168,7 +163,7 @@ pub fn blank(text: &str) -> String {
     out
 }
 
-/// Returns the length of the comment or literal that begins here, if there is one.
+/// The length of the comment or literal that begins here, if any.
 fn opaque_len(rest: &str, before: Option<char>) -> Option<usize> {
     if rest.starts_with("//") {
         return Some(rest.find('\n').unwrap_or(rest.len()));

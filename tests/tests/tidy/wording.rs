@@ -1,8 +1,8 @@
-//! Forbidden text: names of machines, and exceptions and sleeps without a reason.
+//! Finds forbidden text: paths of machines, hosts of registries, and exceptions and sleeps without a reason.
 
 use super::source::{Source, closing, find_words, line_of};
 
-/// Paths of a developer's machine. Written in two parts, so that this file does not match itself.
+/// Paths of a developer's machine. Each is written in two parts, so that this file does not match.
 const PATHS: [&str; 5] = [
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -11,7 +11,7 @@ const PATHS: [&str; 5] = [
     concat!("/ho", "me/"),
 ];
 
-/// Hosts of package registries: the source of packages is a setting of the machine.
+/// Hosts of package registries. Each machine sets its own source of packages.
 const HOSTS: [&str; 6] = [
     concat!("index.", "crates.io"),
     concat!("static.", "crates.io"),
@@ -21,7 +21,7 @@ const HOSTS: [&str; 6] = [
     concat!("proxy.", "golang.org"),
 ];
 
-/// Files that tools write, including hosts.
+/// These files may contain hosts, because tools write them.
 const WRITTEN_BY_TOOLS: [&str; 2] = ["Cargo.lock", "package-lock.json"];
 
 pub fn machines(path: &str, text: &str) -> Vec<String> {
@@ -37,7 +37,7 @@ pub fn machines(path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// Whether `line` has `start` at the beginning of an absolute path, not in the middle of a longer one or of a URL.
+/// True if an absolute path in `line` begins with `start`. The middle of a longer path or of a URL does not match.
 fn begins_a_path(line: &str, start: &str) -> bool {
     let inner = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '}' | ')' | '*' | '~');
     line.match_indices(start).any(|(at, _)| !line[..at].ends_with(inner))
@@ -63,8 +63,7 @@ pub fn unreasoned_exceptions(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// Sleeps in tests. A test should wait for signals. If it must sleep, a comment on the line or just above gives the
-/// reason.
+/// Tests should wait for signals. If a test must sleep, a comment on the same line or just above must give the reason.
 pub fn unreasoned_sleeps(source: &Source) -> Vec<String> {
     let texts: Vec<&str> = source.text.lines().collect();
     let production: Vec<&str> = source.production.lines().collect();

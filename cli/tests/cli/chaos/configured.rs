@@ -1,4 +1,4 @@
-//! The configuration of the fleet under faults: agents that exceed their cap, two tools, a cap per day.
+//! The configuration of the fleet under faults: agents that exceed their cap, two tools, and a cap per day.
 
 use std::fs;
 use std::path::Path;
@@ -7,9 +7,8 @@ use super::target::ChaosTarget;
 use super::verdict::{DAY_CALLS, TICK_CALLS};
 use super::{AGENTS, INBOX_UNREAD_MAX};
 
-/// Writes the configuration files.
 pub fn write(folder: &Path, address: &str, target: &ChaosTarget) {
-    // If a failover may lose an intent record, `once` calls wait for the replica.
+    // If a failover may lose an intent record, `once` calls must wait for the replica.
     let once = if target.forgets() { "once\n    durable: replica" } else { "once" };
     let tenants: String = target.homes.iter().map(|home| format!("  {}: {{plan: pro}}\n", home.tenant)).collect();
     let tool = |name: &str, effect: &str| {

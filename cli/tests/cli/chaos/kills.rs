@@ -1,5 +1,5 @@
-//! Kills primaries one after the other, or stops them until they are replaced. Measures the time until the fleet's
-//! throughput has recovered.
+//! Kills primaries one after another, or stops them until they are replaced. Measures how long the fleet's throughput
+//! needs to recover.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,25 +9,23 @@ use tokio::time::{Instant, sleep};
 use super::parts::ToolServer;
 use super::{ChaosFleet, PATIENCE};
 
-/// The span in which runs are counted. Producers submit every three seconds, so a span contains two rounds of submits.
+/// Runs are counted over this time. Producers submit every three seconds, so it contains two rounds of submits.
 const SPAN: Duration = Duration::from_secs(6);
-/// The percentage of the usual throughput that counts as recovered.
+/// At this percentage of the usual throughput, the fleet has recovered.
 const AGAIN: usize = 95;
 
-/// The cost of one lost primary.
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
     pub fault: &'static str,
-    /// From the fault until the beginning of the first [`SPAN`] with recovered throughput, ms.
+    /// From the fault to the start of the first [`SPAN`] with recovered throughput (ms).
     pub ms: u128,
 }
 
-/// The number of runs in the span that begins at `from`.
 fn runs_from(times: &[Instant], from: Instant) -> usize {
     times.iter().filter(|at| **at >= from && **at < from + SPAN).count()
 }
 
-/// The first time since `from` at which the throughput has recovered to `usual`. `None` if it has not recovered yet.
+/// The first time since `from` at which the throughput has recovered to `usual`. `None` if it has not recovered.
 fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant> {
     let enough = |at: Instant| runs_from(times, at) * 100 >= usual * AGAIN;
     if enough(from) {
@@ -37,12 +35,11 @@ fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant
 }
 
 impl ChaosFleet {
-    /// Loses `count` primaries.
     pub async fn lose_primaries(&mut self, count: u64, ledger: &ToolServer) -> Vec<Recovery> {
-        // Wait until the load has reached its pace.
+        // The load must reach its pace first.
         sleep(SPAN).await;
         let began = Instant::now();
-        // Measures the usual throughput.
+        // The usual throughput is measured during this time.
         sleep(SPAN * 2).await;
         let usual = ledger.times().iter().filter(|at| **at >= began).count() / 2;
         assert!(usual > 20, "there is hardly any load: {usual} runs in {SPAN:?}");
@@ -76,7 +73,6 @@ impl ChaosFleet {
     }
 }
 
-/// Prints how long the fleet's throughput was reduced, by fault.
 pub fn report(recoveries: &[Recovery]) {
     let faults: BTreeSet<&str> = recoveries.iter().map(|recovery| recovery.fault).collect();
     eprintln!("| loss | times | {AGAIN} % of the work again, p50 ms | p99 ms | longest ms |\n|---|---|---|---|---|");

@@ -1,4 +1,4 @@
-//! A fleet of real processes under random faults: two schedulers and three workers of the real binary, producers and a
+//! A fleet of real processes under random faults: two schedulers and three workers of the real binary, producers, and a
 //! tools' server. Redis is one server, a primary with a replica and three Sentinels, or a cluster of three primaries
 //! with replicas. `make chaos` sets the duration, the target and the seed.
 
@@ -35,19 +35,18 @@ use target::{ChaosTarget, RedisKind};
 use verdict::{ChaosVerdict, Evidence};
 use witness::Witness;
 
-/// The number of agents that exceed their cap now and then. The agents `daily` and `probe` are not included.
+/// The number of agents that sometimes submit more than their cap. The agents `daily` and `probe` are not included.
 const AGENTS: usize = 6;
-/// The roles of the processes. Schedulers come first.
+/// Schedulers must come first.
 const ROLES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// Longer than the lease of all processes, which is 2 s.
+/// The lease of all processes is 2 s.
 const PAST_THE_LEASE: Duration = Duration::from_millis(3_500);
-/// The time limit for accepted work after the last fault, and for the recovery from a fault.
+/// The time limit for accepted work after the last fault, and for each recovery from a fault.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Maximum unread replies in an inbox. Replies are only read at the end of the run, possibly after hours.
+/// Replies are only read at the end of the run, which may be hours later.
 const INBOX_UNREAD_MAX: u64 = 1_000_000;
 
-/// Random numbers from a seed (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -65,7 +64,7 @@ async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u6
     let id = format!("{agent}-{turn}");
     let call = |call: u64| {
         let tool = if (turn + call).is_multiple_of(2) { "pay" } else { "look" };
-        // Numbers are unique to their agent.
+        // Each agent has its own range of numbers.
         let first = agent.bytes().last().unwrap_or(0);
         let number = u64::from(first) * 10_000_000 + turn * 100 + call;
         json!({"id": format!("c{call}"), "name": tool, "arguments": {"number": number, "agent": agent, "tool": tool}})
@@ -79,12 +78,12 @@ async fn submit(client: &Client, tenant: &str, agent: &str, turn: u64, calls: u6
             Ok(_) => return id,
             Err(error) => assert!(Instant::now() < until, "{id} is not accepted: {error}"),
         }
-        // Retry while Redis is unavailable; bounded above.
+        // Retries while Redis is unavailable; bounded above.
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Submits more than the agent's cap every few seconds until `stop` is set. Returns the accepted IDs.
+/// Submits more calls than the agent's cap every few seconds until `stop` is set. Returns the accepted IDs.
 async fn produce(client: Client, tenant: String, agent: String, stop: Arc<AtomicBool>) -> Vec<String> {
     let mut accepted = Vec::new();
     let mut turn = 0;
@@ -100,23 +99,22 @@ async fn produce(client: Client, tenant: String, agent: String, stop: Arc<Atomic
     accepted
 }
 
-/// The fleet and its surroundings.
 struct ChaosFleet {
     target: ChaosTarget,
     folder: tempfile::TempDir,
     nodes: Vec<Node>,
-    /// The number of started processes, and the folder of the files that move their clocks.
+    /// The number of started processes, and the folder with the files that move their clocks.
     started: u32,
     clocks_of_processes: tempfile::TempDir,
-    /// How far each moved clock is ahead, ms.
+    /// How far each moved clock is ahead (ms).
     ahead: BTreeMap<PathBuf, i64>,
-    /// Times at which a shard's clock possibly changed. After such a change, a window can begin again.
+    /// Times at which a shard's clock may have changed. After such a change, a window can begin again.
     jumps: Vec<Instant>,
     dice: Dice,
     client: Client,
     probes: u64,
     accepted: Vec<String>,
-    /// For each kind of fault, the times until work continued, ms.
+    /// For each kind of fault, the times until work continued (ms).
     recovered: BTreeMap<&'static str, Vec<u128>>,
 }
 
@@ -143,7 +141,6 @@ impl ChaosFleet {
         }
     }
 
-    /// Picks the shard of the next fault.
     fn aim(&mut self) {
         self.target.aim = self.dice.below(self.target.homes.len());
     }
@@ -164,7 +161,7 @@ impl ChaosFleet {
             "stop Redis" => {
                 let primary = self.target.primary().await;
                 self.target.server(primary).pause();
-                // Shorter than the time after which Sentinels consider the primary dead.
+                // Shorter than the time after which Sentinels consider a primary dead.
                 sleep(Duration::from_millis(800)).await;
                 self.target.server(primary).resume();
             }
@@ -202,8 +199,8 @@ impl ChaosFleet {
         proxy.set(ProxyState::Open);
     }
 
-    /// Deletes one of three keys: a consumer group, which the fleet recreates; a list that only metrics use; or the
-    /// timers, which an operator must repair.
+    /// Deletes one of three keys. The fleet recreates a consumer group. Only metrics use the list. An operator must
+    /// repair the timers.
     async fn delete(&mut self) {
         let [timers, ready, parked] = ["timers", "ready:normal", "parked"].map(|name| self.target.key(name));
         match self.dice.below(3) {
@@ -219,7 +216,6 @@ impl ChaosFleet {
         }
     }
 
-    /// Adds an agent to the configuration, and a tenant at run time.
     async fn change(&mut self) {
         let path = self.folder.path().join("agents.yaml");
         let text = fs::read_to_string(&path).unwrap();
@@ -230,21 +226,19 @@ impl ChaosFleet {
         tokio::task::block_in_place(|| crate::support::binary::tickfleet(&set));
     }
 
-    /// Plays faults, one after the other.
     async fn storm(&mut self, until: Instant) {
         let mut left = Vec::new();
         while Instant::now() < until {
-            // Each kind is played once before any kind is repeated.
             if left.is_empty() {
                 left = self.target.faults();
             }
             let fault = left.swap_remove(self.dice.below(left.len()));
-            // If the fault changes the primary, the shard's clock possibly changes.
+            // If the fault changes the primary, the shard's clock may change.
             self.may_jump(fault);
             self.play(fault).await;
             self.may_jump(fault);
             self.probe(fault).await;
-            // Wait for a random time without faults.
+            // The random length of a time without faults.
             sleep(Duration::from_millis(300 + self.dice.below(1_200) as u64)).await;
         }
     }
@@ -255,10 +249,10 @@ impl ChaosFleet {
         }
     }
 
-    /// Runs a turn of an agent that never reaches its cap, and measures the time from submit to reply.
+    /// Runs a turn of an agent that never reaches its cap. Measures the time from submit to reply.
     async fn probe(&mut self, fault: &'static str) {
         let began = Instant::now();
-        // Finds the next turn number in the shard that the fault aims at.
+        // The next turn must be in the shard at which the fault aims.
         self.probes += 1;
         while tenant_of(&self.target.homes, "probe", self.probes) != self.target.homes[self.target.aim].tenant {
             self.probes += 1;
@@ -271,11 +265,11 @@ impl ChaosFleet {
                 break;
             }
             assert!(began.elapsed() < PATIENCE, "after {fault:?} nothing goes on");
-            // Submit again, because a late failover possibly lost the turn.
+            // Submits again, because a late failover may have lost the turn.
             if self.target.forgets() && began.elapsed() > PATIENCE / 8 {
                 submit(&self.client, &tenant, "probe", self.probes, 1).await;
             }
-            // Polls the record. The assertion above ends the loop.
+            // Polls the record. The assertion above bounds the loop.
             sleep(Duration::from_millis(5)).await;
         }
         self.accepted.push(id);
@@ -288,7 +282,6 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// The result of a run.
 struct ChaosResult {
     verdict: ChaosVerdict,
     evidence: Evidence,
@@ -296,7 +289,8 @@ struct ChaosResult {
     recoveries: Vec<Recovery>,
 }
 
-/// Plays faults for the configured time, or, if `losses` is set, loses this many primaries. Then checks the result.
+/// Plays faults for the configured time. If `losses` is set, loses this number of primaries instead. Then checks the
+/// result.
 async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let seconds = number("TICKFLEET_CHAOS_SECONDS", 45);
     let seed = number("TICKFLEET_CHAOS_SEED", 1);
@@ -315,7 +309,7 @@ async fn play(target: ChaosTarget, losses: Option<u64>) -> ChaosResult {
     let recoveries = match losses {
         Some(losses) => world.lose_primaries(losses, &ledger).await,
         None => {
-            // A fault that cannot be played ends the storm. The events before it are still checked.
+            // If a fault cannot be played, the storm ends. The events so far are still checked.
             let storm = world.storm(Instant::now() + Duration::from_secs(seconds));
             broken = AssertUnwindSafe(storm).catch_unwind().await.err();
             Vec::new()
@@ -370,13 +364,13 @@ async fn one_redis_loses_nothing_and_doubles_nothing_whatever_happens() {
     assert_eq!(played.verdict, ChaosVerdict::default());
 }
 
-/// Checks the guarantees that hold even if a primary is lost with writes that its replica lacks. Every accepted turn
-/// has one reply, if lost turns are submitted again. No call that waits for a replica runs twice. No window exceeds its
-/// cap.
+/// Checks the guarantees that hold even if a primary is lost together with writes that its replica lacks. Every
+/// accepted turn has one reply, if lost turns are submitted again. No call that waits for a replica runs twice. No
+/// window exceeds its cap.
 fn assert_survived(played: &ChaosResult) {
     let ChaosResult { verdict, sent_again, .. } = played;
-    // A day's counter can lose writes that the replica lacks. So the calls of turns that were submitted again can
-    // exceed the cap.
+    // A day's counter can lose writes that the replica lacks. So turns that were submitted again can exceed the day's
+    // cap.
     let day_exceeded = verdict.day_exceeded.saturating_sub(*sent_again);
     let rest = ChaosVerdict { day_exceeded, ..verdict.clone() };
     assert_eq!(rest, ChaosVerdict::default());

@@ -1,4 +1,4 @@
-//! The processes of the fleet, each with its own clock.
+//! The fleet's processes. Each has its own clock.
 
 use std::path::PathBuf;
 
@@ -7,15 +7,13 @@ use nix::sys::signal::Signal;
 use super::{ChaosFleet, PAST_THE_LEASE, ROLES};
 use crate::support::process::{Process, chosen_build};
 
-/// A role, with its current process.
 pub struct Node {
     pub process: Process,
-    /// The file that moves the process' clock, if clocks can be moved.
+    /// Moves the process's clock, if clocks can be moved.
     pub clock: PathBuf,
 }
 
 impl ChaosFleet {
-    /// Starts all processes.
     pub fn start_all(&mut self) {
         for number in 0..ROLES.len() {
             let node = self.start(number);
@@ -26,7 +24,7 @@ impl ChaosFleet {
     fn start(&mut self, number: usize) -> Node {
         let role = ROLES[number];
         let folder = self.folder.path();
-        // Each process has its own clock file, so it starts with the machine's clock.
+        // A new process has its own clock file, so it starts with the machine's clock.
         self.started += 1;
         let clock = self.clocks_of_processes.path().join(self.started.to_string());
         let mut variables = vec![
@@ -51,7 +49,7 @@ impl ChaosFleet {
     pub async fn stop_for(&mut self, role: &str) {
         let node = self.any(role);
         self.nodes[node].process.signal(Signal::SIGSTOP);
-        // Stop the process for longer than its lease, as on an overloaded machine.
+        // Longer than the lease, as on an overloaded machine.
         tokio::time::sleep(PAST_THE_LEASE).await;
         self.nodes[node].process.signal(Signal::SIGCONT);
     }
@@ -62,7 +60,6 @@ impl ChaosFleet {
         self.nodes[number] = self.start(number);
     }
 
-    /// Replaces a process by a new one, and stops the old one cleanly.
     pub fn replace(&mut self) {
         let number = self.dice.below(ROLES.len());
         let next = self.start(number);

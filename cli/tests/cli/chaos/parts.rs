@@ -1,4 +1,4 @@
-//! The surroundings of the fleet: the tools' server with its ledger, and a proxy in front of Redis.
+//! The environment of the fleet: the tools' server with its ledger, and a proxy in front of Redis.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,14 +13,13 @@ use tokio::time::Instant;
 
 use super::verdict::ToolRun;
 
-/// The server of all tools. It records each call when it arrives.
+/// Serves all tools. Records each call when it arrives.
 #[derive(Clone, Default)]
 pub struct ToolServer {
     entries: Arc<Mutex<Vec<(Instant, ToolRun)>>>,
 }
 
 impl ToolServer {
-    /// Starts the server. Returns the server and its address.
     pub async fn start() -> (Self, String) {
         let ledger = Self::default();
         let router = Router::new().fallback(Self::enter).with_state(ledger.clone());
@@ -35,7 +34,7 @@ impl ToolServer {
         let tool = body["tool"].as_str().unwrap();
         let run = ToolRun { agent, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
         ledger.entries.lock().unwrap().push((Instant::now(), run));
-        // A delay, so that kills fall between the effect and the response.
+        // This delay makes it possible to kill a worker between the effect and the response.
         tokio::time::sleep(Duration::from_millis(15)).await;
         Json(json!({"number": body["number"]}))
     }
@@ -44,17 +43,15 @@ impl ToolServer {
         self.entries.lock().unwrap().iter().map(|(_, run)| run.clone()).collect()
     }
 
-    /// The start times of runs, in order.
     pub fn times(&self) -> Vec<Instant> {
         self.entries.lock().unwrap().iter().map(|(at, _)| *at).collect()
     }
 }
 
-/// The state of the proxied connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyState {
     Open,
-    /// Connections end, and new connections fail.
+    /// Existing connections end, and new connections fail.
     Cut,
     /// Each read is delayed by 150 ms.
     Slow,
@@ -62,7 +59,6 @@ pub enum ProxyState {
     HalfOpen,
 }
 
-/// A TCP proxy in front of Redis.
 pub struct Proxy {
     pub address: String,
     wire: watch::Sender<ProxyState>,
@@ -106,12 +102,12 @@ async fn carry(
         };
         let now = *wire.borrow();
         if now == ProxyState::HalfOpen {
-            // Data in transit when the connection broke is lost.
+            // When the connection broke, data in transit was lost.
             drop(wire.wait_for(|wire| *wire != ProxyState::HalfOpen).await);
             return;
         }
         if now == ProxyState::Slow {
-            // This delay is the simulated fault.
+            // The delay is the simulated fault.
             tokio::time::sleep(Duration::from_millis(150)).await;
         }
         if read == 0 || to.write_all(&buffer[..read]).await.is_err() {

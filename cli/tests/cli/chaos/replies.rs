@@ -1,4 +1,4 @@
-//! Collects the replies, and sends turns without a reply again.
+//! Collects replies. Turns without a reply are sent again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::target::{ChaosTarget, ShardTenant};
 use super::verdict::Evidence;
 use super::{ChaosFleet, PATIENCE, submit};
 
-/// The tenant of an agent's turn. Agents are spread over the shards, and probes rotate through them.
+/// The tenant of an agent's turn. Each agent has one tenant. Probes rotate through all tenants, so that they reach
+/// every shard.
 pub fn tenant_of<'a>(homes: &'a [ShardTenant], agent: &str, turn: u64) -> &'a str {
     let number = if agent == "probe" { turn } else { agent.trim_start_matches('a').parse().unwrap_or(0) };
     &homes[usize::try_from(number).unwrap() % homes.len()].tenant
 }
 
-/// The turn IDs of all replies.
 async fn replies(target: &mut ChaosTarget) -> Vec<String> {
     let mut found = Vec::new();
     for home in 0..target.homes.len() {
@@ -45,7 +45,7 @@ async fn replies_of(target: &mut ChaosTarget, found: &mut Vec<String>) {
     }
 }
 
-/// Submits turns that have no reply again, as their producer would. If there are replicas, writes that the last primary
+/// Submits turns without a reply again, as their producer would. If there are replicas, writes that the last primary
 /// had not replicated are lost. The fleet accepts an ID only once.
 async fn send_again(client: &Client, homes: &[ShardTenant], missing: &[String]) {
     for id in missing {
@@ -56,7 +56,7 @@ async fn send_again(client: &Client, homes: &[ShardTenant], missing: &[String]) 
     }
 }
 
-/// Waits until every accepted turn has its reply. Returns the number of turns that were sent again during the wait.
+/// Waits until every accepted turn has its reply. Returns the number of turns that were sent again meanwhile.
 pub async fn all_replies(world: &mut ChaosFleet, evidence: &mut Evidence) -> usize {
     let mut sent_again = 0;
     let mut again = Instant::now() + PATIENCE / 4;
@@ -72,7 +72,7 @@ pub async fn all_replies(world: &mut ChaosFleet, evidence: &mut Evidence) -> usi
             send_again(&world.client, &world.target.homes, &missing).await;
             (sent_again, again) = (sent_again + missing.len(), Instant::now() + PATIENCE / 4);
         }
-        // Each pass reads the whole inboxes; bounded above.
+        // Each pass reads whole inboxes; bounded above.
         sleep(Duration::from_millis(300)).await;
     }
 }

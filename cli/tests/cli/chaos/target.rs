@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::parts::Proxy;
 use super::{PAST_THE_LEASE, PATIENCE};
 
-/// Faults of all targets. The next constants have faults of some targets.
+/// Faults of all targets. The next constants list faults that only some targets have.
 const FAULTS: [&str; 11] = [
     "kill a worker",
     "kill a scheduler",
@@ -28,20 +28,20 @@ const FAULTS: [&str; 11] = [
 const OF_ONE: [&str; 4] = ["cut the wire", "slow the wire", "half-open wire", "memory full"];
 const OF_PAIRS: [&str; 3] = ["fail over", "kill a primary whose replica lags", "stop a primary until it is replaced"];
 const OF_CLUSTERS: [&str; 1] = ["move a slot"];
-/// Faults of targets whose network between the nodes can be cut.
+/// Only for targets whose network between the nodes can be cut.
 const OF_NETWORKS: [&str; 3] =
     ["a primary that clients alone reach", "a replica cut from its primary", "all nodes apart"];
 const OF_NETWORKS_OF_CLUSTERS: [&str; 1] = ["a primary and its replica that clients alone reach"];
-/// Faults of targets whose clocks can be moved.
+/// Only for targets whose clocks can be moved.
 const OF_CLOCKS: [&str; 2] = ["step Redis' clock", "step a process' clock"];
 const OF_NETWORKS_OF_SENTINELS: [&str; 1] = ["a primary and a sentinel cut from the others"];
-/// The number of shards on a cluster.
+/// On a cluster.
 const SHARDS: u32 = 4;
-/// Options for the append-only files that the witness reads. The files keep writes if the process dies. A crash of the
-/// machine is not tested, so no fsync is needed.
+/// Options for the append-only files that the witness reads. If the process dies, the files keep its writes. No test
+/// crashes the machine, so no fsync is needed.
 const WITNESSED: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
 
-/// Returns the faults that the environment variable names, separated by commas. If it is empty, returns all faults.
+/// The faults that the environment variable lists, separated by commas. If the variable is empty, all faults.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand says which faults")]
 fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
     let named = std::env::var("TICKFLEET_CHAOS_FAULTS").unwrap_or_default();
@@ -52,26 +52,22 @@ fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
     faults
 }
 
-/// The kind of the fleet's Redis.
 pub enum RedisKind {
     One(Box<RedisServer>, Proxy),
     Sentinels(Box<SentinelSetup>),
     Cluster(Box<Cluster>),
 }
 
-/// A shard, and a tenant in it.
 pub struct ShardTenant {
     pub tenant: String,
     shard: u32,
     slot: u16,
 }
 
-/// The fleet's Redis, and the shard at which the next fault aims.
 pub struct ChaosTarget {
     pub kind: RedisKind,
     pub homes: Vec<ShardTenant>,
     pub aim: usize,
-    /// True if the network between the servers can be cut.
     is_cuttable: bool,
     /// Moves the clocks of servers and processes, if possible.
     pub clocks: Option<Clocks>,
@@ -118,7 +114,6 @@ impl ChaosTarget {
         Self { kind, homes, aim: 0, is_cuttable: false, clocks: None }
     }
 
-    /// Three primaries, each with a replica.
     pub async fn cluster() -> Self {
         let is_cuttable = Self::can_be_cut().await;
         let clocks = Clocks::new().await;
@@ -144,7 +139,7 @@ impl ChaosTarget {
         if let RedisKind::Cluster(_) = self.kind { SHARDS } else { 1 }
     }
 
-    /// Returns true if a lost primary can lose acknowledged writes.
+    /// True if losing a primary can lose acknowledged writes.
     pub fn forgets(&self) -> bool {
         !matches!(self.kind, RedisKind::One(..))
     }
@@ -161,12 +156,10 @@ impl ChaosTarget {
         wanted(faults)
     }
 
-    /// The full name of a key in the target shard.
     pub fn key(&self, name: &str) -> String {
         format!("{{tickfleet:{}}}:{name}", self.homes[self.aim].shard)
     }
 
-    /// The folders of all servers.
     pub fn folders(&self) -> Vec<PathBuf> {
         let servers = match &self.kind {
             RedisKind::One(server, _) => std::slice::from_ref(&**server),
@@ -176,7 +169,6 @@ impl ChaosTarget {
         servers.iter().map(|server| server.dir().to_owned()).collect()
     }
 
-    /// The current primary of the target shard.
     pub async fn primary(&self) -> usize {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
@@ -194,7 +186,6 @@ impl ChaosTarget {
         panic!("no primary within {PATIENCE:?}");
     }
 
-    /// The other server of the primary-replica pair.
     fn partner(&self, server: usize) -> usize {
         match &self.kind {
             RedisKind::One(..) => server,
@@ -211,8 +202,8 @@ impl ChaosTarget {
         }
     }
 
-    /// Runs a command directly on the primary, without the proxy. `None` if the command fails, which is expected under
-    /// faults.
+    /// Runs a command directly on the primary, without the proxy. Returns `None` if the command fails, which faults can
+    /// cause.
     pub async fn ask(&mut self, words: &[&str]) -> Option<redis::Value> {
         let primary = self.primary().await;
         let mut connection = self.server(primary).connection().await;
@@ -223,7 +214,6 @@ impl ChaosTarget {
         self.ask(words).await.and_then(|value| redis::from_redis_value(value).ok()).unwrap_or_default()
     }
 
-    /// Waits until a server other than `before` leads the shard.
     async fn replaced(&self, before: usize) {
         match &self.kind {
             RedisKind::One(..) => {}
@@ -232,8 +222,8 @@ impl ChaosTarget {
         }
     }
 
-    /// Kills the primary and starts it again. If `lags` is set, the replica is disconnected for that
-    /// time before, so that writes are lost.
+    /// Kills the primary and restarts it. If `lags` is set, the replica is disconnected for this time before the kill,
+    /// so that writes are lost.
     pub async fn kill(&mut self, lags: Option<Duration>) {
         let primary = self.primary().await;
         if let Some(lags) = lags {
@@ -253,8 +243,8 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Stops the primary until its replica has taken over. When the primary continues, it executes the commands that it
-    /// received while it was stopped, and does not know yet that it has been replaced.
+    /// Stops the primary until its replica has taken over. The primary then continues and executes the commands that it
+    /// received while it was stopped. It has not detected yet that it was replaced.
     pub async fn stop_until_replaced(&mut self) {
         let primary = self.primary().await;
         self.server(primary).pause();
@@ -263,8 +253,8 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Cuts the network between the nodes for longer than their timeouts, and joins it again. Clients still reach all
-    /// nodes. Clients of an isolated primary continue to use it until it rejects their writes.
+    /// Cuts the network between the nodes for longer than their timeouts, and then restores it. Clients still reach all
+    /// nodes. Clients of an isolated primary use it until it rejects their writes.
     pub async fn part(&mut self, how: &str) {
         let primary = self.primary().await;
         let partner = self.partner(primary);
@@ -273,7 +263,7 @@ impl ChaosTarget {
             "a replica cut from its primary" => network.part(primary, partner),
             "a primary and its replica that clients alone reach" => network.isolate(&[primary, partner], all),
             "a primary that clients alone reach" => network.isolate(&[primary], all),
-            // Index 2 is the first Sentinel, which all clients ask.
+            // Index 2 is the first Sentinel, which every client asks.
             "a primary and a sentinel cut from the others" => network.isolate(&[primary, 2], all),
             _ => (0..all).for_each(|one| network.isolate(&[one], all)),
         }
@@ -285,8 +275,8 @@ impl ChaosTarget {
             ("a primary and its replica that clients alone reach" | "all nodes apart", RedisKind::Cluster(_)) => {
                 self.refuses(primary).await;
             }
-            // While the network is cut, no `once` call is confirmed and the primary stays, so there is no signal to
-            // wait for.
+            // While the network is cut, no `once` call is confirmed and the primary does not change. So there is no
+            // signal to wait for.
             _ => sleep(PAST_THE_LEASE).await,
         }
         if let Some((network, _)) = self.network() {
@@ -295,7 +285,6 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// The network between the nodes, and the number of nodes.
     fn network(&self) -> Option<(&Network, usize)> {
         match &self.kind {
             RedisKind::One(..) => None,
@@ -304,12 +293,12 @@ impl ChaosTarget {
         }
     }
 
-    /// Waits until an isolated primary rejects writes. Behind Sentinels, it does not reject them, so waits past the
-    /// lease.
+    /// Waits until an isolated primary rejects writes. A primary behind Sentinels does not reject writes, so in this
+    /// case waits longer than the lease.
     async fn refuses(&self, primary: usize) {
         let RedisKind::Cluster(cluster) = &self.kind else {
-            // Behind Sentinels, the isolated primary accepts writes until it learns of the new primary. During this
-            // sleep, there are two primaries.
+            // Behind Sentinels, the isolated primary accepts writes until it learns of the new primary. There are two
+            // primaries during this sleep.
             sleep(PAST_THE_LEASE).await;
             return;
         };
@@ -318,7 +307,6 @@ impl ChaosTarget {
         eprintln!("server {primary} refuses writes {} ms later", began.elapsed().as_millis());
     }
 
-    /// Fails over while all nodes run, so that no writes are lost.
     pub async fn fail_over(&mut self) {
         let before = self.primary().await;
         let partner = self.partner(before);
@@ -331,7 +319,7 @@ impl ChaosTarget {
         self.followed().await;
     }
 
-    /// Moves the shard's slot to another primary, key by key.
+    /// Moves the slot key by key.
     pub async fn move_slot(&self) {
         let from = self.primary().await;
         let RedisKind::Cluster(cluster) = &self.kind else { return };
@@ -349,11 +337,11 @@ impl ChaosTarget {
             }
         }
         cluster.end_move(slot, from, to).await;
-        // Until the other nodes learn of the move, they redirect to the old holder, which redirects again.
+        // Until the other nodes learn of the move, they redirect clients to the old holder, which redirects them again.
         cluster.another_holder(slot, from).await;
     }
 
-    /// Waits until the current primary has an online replica. The primary can change once more during the wait.
+    /// Waits until the current primary has an online replica. The primary may change once more during the wait.
     pub async fn followed(&mut self) {
         if let RedisKind::One(..) = self.kind {
             return;

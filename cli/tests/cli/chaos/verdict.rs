@@ -1,27 +1,25 @@
-//! The checker. It uses no counter of the fleet, only evidence from outside: the responses to producers, the replies,
-//! the calls that the tools' server saw, and the entries of dispatched slices in Redis' append-only files.
+//! The checker. It uses only evidence from outside the fleet: the responses to producers, the replies, the calls that
+//! the tools' server saw, and the entries of dispatched slices in Redis' append-only files.
 //!
-//! After a Redis clock was moved, entry IDs follow that clock. When the clock steps back, they stay at its highest
-//! time. Windows and days are then computed from shard time, as the admitting scripts wrote it, separately for each
-//! primary. A new primary possibly lacks the last writes and has a slower clock. It continues from the last shard time
-//! that it received. The times at which the witness saw the files grow show whether shard time itself follows real
-//! time.
+//! After a Redis clock was moved forward, entry IDs follow that clock. After it was moved back, entry IDs keep its
+//! highest time. Windows and days are then computed from shard time. Each admitting script wrote the shard time of its
+//! primary, so each primary is checked separately. A new primary may lack the last writes and have a slower clock; it
+//! continues from the last shard time that it received. The witness recorded when the files grew, which shows whether
+//! shard time itself follows real time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Maximum calls of an agent in a window.
 pub const TICK_CALLS: usize = 10;
-/// The length of a window, ms.
+/// In milliseconds.
 pub const TICK_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400_000;
-/// Maximum calls of the agent `daily` in a day.
 pub const DAY_CALLS: usize = 30;
 /// An entry gets its ID when it is written, which is after the decision. So the time in the ID can be later than the
-/// end of the entry's window by this much, ms.
+/// end of the entry's window by this number of milliseconds.
 const BLUR_MS: u64 = 60;
 
-/// A run of a call, as the tools' server saw it.
+/// One run of a call, as the tools' server saw it.
 #[derive(Debug, Clone)]
 pub struct ToolRun {
     pub agent: String,
@@ -29,48 +27,41 @@ pub struct ToolRun {
     pub once: bool,
 }
 
-/// A call that was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmittedCall {
-    /// The agent that called.
     pub agent: String,
-    /// The turn of the call.
     pub turn: String,
-    /// The time in the entry's ID, ms.
+    /// The time in the entry's ID (ms).
     pub at_ms: u64,
-    /// Shard time, ms.
+    /// Shard time (ms).
     pub shard_ms: u64,
-    /// The ID of the primary that admitted the call. `None` if no file has the ID.
+    /// The ID of the primary that admitted the call. `None` if no file contains this ID.
     pub led: Option<Vec<u8>>,
-    /// The interval in which the entry appeared in a file. Both times are relative to the start of the witness.
+    /// The interval in which the entry appeared in a file, as two times since the start of the witness.
     pub seen: (Duration, Duration),
 }
 
-/// The evidence of a run.
 #[derive(Debug, Default)]
 pub struct Evidence {
-    /// IDs of accepted turns.
     pub accepted: BTreeSet<String>,
     /// The turn ID of each reply.
     pub replies: Vec<String>,
     pub runs: Vec<ToolRun>,
     pub admitted: Vec<AdmittedCall>,
-    /// Times at which a shard's clock possibly changed, relative to the start of the witness.
+    /// Times since the start of the witness at which a shard's clock may have changed.
     pub jumps: Vec<Duration>,
 }
 
-/// The violations. If there are none, all guarantees hold.
+/// All violations. If every field is empty, all guarantees hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChaosVerdict {
-    /// Accepted turns without a reply.
     pub lost: Vec<String>,
-    /// Turns with more than one reply.
     pub answered_twice: Vec<String>,
     /// `once` calls that ran more than once.
     pub doubled: Vec<u64>,
-    /// Agents that exceeded their calls in a window, whatever beginning of the windows is assumed.
+    /// Agents that exceeded their calls in a window, wherever the windows are assumed to begin.
     pub tick_exceeded: Vec<String>,
-    /// The number of calls beyond the cap of a day.
+    /// The number of calls beyond the daily cap.
     pub day_exceeded: usize,
 }
 
@@ -116,12 +107,13 @@ impl Evidence {
         by_primary.values().all(|times| windows_hold(times))
     }
 
-    /// Returns true if no period of real time has more calls than its windows allow. For a period, each window that it
-    /// can overlap counts, and one more for each clock jump, because a window can begin again after a jump.
+    /// Returns true if no period of real time has more calls than its windows allow. A period is allowed the calls of
+    /// every window that it can overlap. Each clock jump allows one window more, because a window can begin again after
+    /// a jump.
     fn pace_holds(&self, calls: &[&AdmittedCall]) -> bool {
         let mut seen: Vec<(Duration, Duration)> = calls.iter().map(|call| call.seen).collect();
         seen.sort_unstable();
-        // Checks periods of a few windows first, then doubles the number of calls until a period contains all calls.
+        // Checks short periods first, then doubles the number of calls until one period contains all calls.
         let counts = std::iter::successors(Some(2 * TICK_CALLS + 1), |count| Some(count * 2 - 1));
         counts.take_while(|count| *count <= seen.len()).all(|count| {
             seen.windows(count).all(|stretch| {
@@ -134,8 +126,8 @@ impl Evidence {
         })
     }
 
-    /// The number of calls of `daily` beyond the caps of its days. Each clock jump can begin a day, and one day can end
-    /// during the run.
+    /// The number of calls of `daily` beyond the caps of its days. A new day can begin at each clock jump, and once
+    /// more during the run.
     fn day_exceeded(&self) -> usize {
         let ran: BTreeSet<u64> = self.runs.iter().filter(|run| run.agent == "daily").map(|run| run.number).collect();
         let mut days: BTreeMap<u64, BTreeSet<&String>> = BTreeMap::new();
@@ -148,12 +140,12 @@ impl Evidence {
     }
 }
 
-/// Returns true if there is a beginning of the windows for which no window has too many calls. All beginnings are
-/// tried, because only the fleet knows when an agent's windows begin. A call close to a boundary can belong to either
-/// window.
+/// Returns true if the windows can begin such that none of them has too many calls. All beginnings are tried, because
+/// only the fleet knows when an agent's windows begin. A call close to a boundary can belong to either window.
 fn windows_hold(times: &[u64]) -> bool {
     (0..TICK_MS).step_by(5).any(|begins| {
-        // For each window: calls that are certainly in it, and calls that belong to it or to the next window.
+        // For each window: the number of calls that are certainly in it, and of calls that are in it or in the next
+        // window.
         let mut windows: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
         for at in times {
             let since = at + TICK_MS - begins;
@@ -170,7 +162,7 @@ fn windows_hold(times: &[u64]) -> bool {
         let mut last = 0;
         let mut carried = 0;
         windows.into_iter().all(|(window, (sure, either))| {
-            // Calls that are carried over can only belong to the window after theirs.
+            // A call that is carried over can only belong to the window after its own.
             let before = if window == last + 1 || carried == 0 { carried } else { 0 };
             let room = TICK_CALLS.checked_sub(before + sure);
             let fits_before = window == last + 1 || carried <= TICK_CALLS;
@@ -181,7 +173,6 @@ fn windows_hold(times: &[u64]) -> bool {
     })
 }
 
-/// A call that was admitted and seen `ms` after the beginning of a day.
 fn call(agent: &str, number: u64, ms: u64) -> AdmittedCall {
     let seen = Duration::from_millis(ms);
     let at_ms = 20_000 * DAY_MS + ms;
@@ -230,7 +221,6 @@ fn a_settle_in_two_steps_is_seen_by_a_reply_that_is_missing_or_comes_twice() {
 #[test]
 fn a_missing_debit_is_seen_by_a_window_and_by_a_day_with_too_many_calls() {
     let mut evidence = honest();
-    // These calls are too close together to fit into any two windows.
     evidence.admitted.extend((0..21).map(|n| call("a2", n, 7_000 + n * 2)));
     evidence.runs.extend((0..31).map(|n| ToolRun { agent: "daily".into(), number: 100 + n, once: false }));
     let expected = ChaosVerdict { tick_exceeded: vec!["a2".into()], day_exceeded: 1, ..ChaosVerdict::default() };
@@ -244,8 +234,8 @@ fn entries_that_stay_at_the_highest_time_of_a_clock_that_stepped_back_are_judged
     assert_eq!(evidence.judge().tick_exceeded, ["a1"]);
     evidence.jumps = vec![Duration::from_secs(4)];
     assert_eq!(evidence.judge(), ChaosVerdict::default());
-    // A new primary that lacks the writes of a window and has a slower clock can fill the same window again. The same
-    // primary must not.
+    // A new primary that lacks the writes of a window and has a slower clock may fill the same window again. The same
+    // primary must not do so.
     for (primary, ms) in [("second", 12_000), ("third", 15_000)] {
         let seen = call("a1", 0, ms).seen;
         let later = |n| AdmittedCall { seen, led: Some(primary.into()), ..call("a1", ms + n, 5_000) };
@@ -260,12 +250,12 @@ fn entries_that_stay_at_the_highest_time_of_a_clock_that_stepped_back_are_judged
 fn a_shard_whose_time_runs_ahead_of_time_is_seen_by_the_moments_of_its_entries() {
     let mut evidence = honest();
     evidence.jumps = vec![Duration::from_secs(1)];
-    // Groups of ten calls are a window apart in shard time, but only 60 ms apart in real time.
+    // Each group of ten calls is one window later in shard time, but only 60 ms later in real time.
     let ahead =
         |n: u64| AdmittedCall { shard_ms: 20_000 * DAY_MS + n / 10 * 1_000, ..call("a3", n, 9_000 + n / 10 * 60) };
     evidence.admitted.extend((0..50).map(ahead));
     assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
-    // Each clock step in this period can begin one window again. Two steps are not enough for these calls.
+    // Each clock step in this period can begin one window again. Two steps do not explain these calls.
     evidence.jumps.extend([9_060, 9_120].map(Duration::from_millis));
     assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
     evidence.jumps.push(Duration::from_millis(9_180));
@@ -284,7 +274,7 @@ fn a_day_that_a_clock_stepped_to_has_calls_of_its_own_and_no_other_day_has() {
         evidence.admitted.extend(on(day));
         evidence.runs.extend(ran(day));
     }
-    // This part checks only days. An agent with the calls of three days in one day also exceeds its ticks.
+    // Checks only days, because an agent with the calls of three days in one day also exceeds its ticks.
     let days = |evidence: &Evidence| evidence.judge().day_exceeded;
     assert_eq!(days(&evidence), 0);
     evidence.admitted.extend(on(4));

@@ -1,6 +1,6 @@
-//! The witness of caps: keeps the append-only files of all servers, even of servers that were replaced. Each file gets
-//! a hard link as soon as it exists. Without the link, a server that becomes a replica would delete its files, and with
-//! them writes that no other server received.
+//! The witness of caps keeps the append-only files of all servers, even of servers that were replaced. Each file gets a
+//! hard link as soon as it exists. Without the link, a server that becomes a replica would delete its files. Writes
+//! that no other server received would then be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,15 +12,14 @@ use tokio::time::Instant;
 
 use super::verdict::AdmittedCall;
 
-/// The interval between two checks for new files. A file exists for at least some seconds.
+/// The interval between two checks for new files. Every file exists for at least some seconds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The growth of each file, by the path of its link: each length, with the interval in which the file reached it.
+/// For each file, by the path of its link: each length, and the interval in which the file reached this length.
 type Growth = Arc<Mutex<BTreeMap<PathBuf, Vec<(u64, Interval)>>>>;
-/// Two times, relative to the start of the witness.
+/// Two times since the start of the witness.
 type Interval = (Duration, Duration);
 
-/// Keeps the files until it is dropped.
 pub struct Witness {
     kept: tempfile::TempDir,
     growth: Growth,
@@ -29,7 +28,6 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Watches the servers with these folders.
     pub fn of(folders: Vec<PathBuf>) -> Self {
         let kept = tempfile::tempdir().unwrap();
         let growth = Growth::default();
@@ -52,12 +50,11 @@ impl Witness {
         Self { kept, growth, began, watching }
     }
 
-    /// Converts times to durations since the witness started.
     pub fn since(&self, moments: &[Instant]) -> Vec<Duration> {
         moments.iter().map(|at| at.duration_since(self.began)).collect()
     }
 
-    /// All admissions. An entry counts once, even if the files of several servers contain it.
+    /// All admissions. An entry is counted once, even if the files of several servers contain it.
     pub fn admitted(&self) -> Vec<AdmittedCall> {
         let end = self.began.elapsed();
         let grown = self.growth.lock().unwrap();
@@ -69,7 +66,7 @@ impl Witness {
             seen.read(commands(&bytes).into_iter().map(|(words, upto)| {
                 let upto = u64::try_from(bytes.len() - upto).unwrap();
                 let look = lengths.partition_point(|(length, _)| *length < upto);
-                // An entry that appeared after the last check can have any time.
+                // If an entry appeared after the last check, its time is unknown.
                 (words, lengths.get(look).map_or((Duration::ZERO, end), |(_, at)| *at))
             }));
         }
@@ -78,8 +75,7 @@ impl Witness {
 }
 
 /// Records which files have grown. `between` has the times of the previous check and of this check. The new commands
-/// were executed at some time after the file's previous growth, possibly long ago: a stopped server writes them when it
-/// continues.
+/// may have been executed long before they appeared: a stopped server writes its commands only when it continues.
 fn measure(kept: &Path, growth: &mut BTreeMap<PathBuf, Vec<(u64, Interval)>>, between: Interval) {
     for file in fs::read_dir(kept).into_iter().flatten().flatten() {
         let Ok(length) = file.metadata().map(|found| found.len()) else { continue };
@@ -101,7 +97,7 @@ impl Drop for Witness {
     }
 }
 
-/// Creates a link to each new file of commands. The name of the link is unique to the file.
+/// The name of the link must be unique to the file.
 fn keep(server: usize, folder: &Path, into: &Path) {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(files) = fs::read_dir(folder.join("appendonlydir")) else { return };
@@ -110,41 +106,39 @@ fn keep(server: usize, folder: &Path, into: &Path) {
         let Some(found) = file.metadata().ok().filter(|_| is_of_commands) else { continue };
         let name = into.join(format!("{server}-{}", found.ino()));
         if !name.exists() {
-            // The link fails in two cases: the file was already linked, or it was deleted, which means that it was
-            // empty.
+            // The link fails if the file was already linked, or if the file was deleted. Only an empty file is deleted
+            // so soon.
             let _ = fs::hard_link(file.path(), name);
         }
     }
 }
 
-/// A call: its turn and position.
 type Call = (String, u64);
 
-/// The time at which a call was dispatched, ms: the time in the entry's ID, and shard time.
+/// When a call was dispatched: the time in the entry's ID, and shard time (ms).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct DispatchTime {
     shard_ms: u64,
     at_ms: u64,
 }
 
-/// The admissions and dispatches of calls, as found in the files.
 #[derive(Default)]
 struct DispatchRecord {
     /// Entries whose stamp has a window, which means that they debit a cap. If the writes of an admission were lost,
-    /// the call is admitted again and has several entries here.
+    /// the call is admitted again, and has several entries here.
     admitted: BTreeSet<(Call, DispatchTime)>,
-    /// The first entry of each call, of any kind.
+    /// The first entry of each call, whether or not it debits a cap.
     first: BTreeMap<Call, DispatchTime>,
-    /// For each entry, the earliest interval in which it appeared in a file, because replicas receive it later. Also
-    /// the primary.
+    /// For each entry, the earliest interval in which it appeared in a file, because replicas receive it later; and the
+    /// primary.
     looks: BTreeMap<(Call, DispatchTime), (Interval, PrimaryId)>,
 }
 
-/// The ID of a shard's primary, if the file has the ID before the entry. A replica's file possibly lacks it, but the
-/// primary's file has it.
+/// The ID of a shard's primary, if the file contains this ID earlier than the entry. A replica's file may lack the ID,
+/// but the primary's file contains it.
 type PrimaryId = Option<Vec<u8>>;
 
-/// The state of a shard, as read from a file so far.
+/// The state of a shard after the part of a file that was read so far.
 #[derive(Default, Clone)]
 struct Shard {
     now_ms: Option<u64>,
@@ -152,9 +146,9 @@ struct Shard {
 }
 
 impl DispatchRecord {
-    /// Reads the commands of a file, each with the interval in which it appeared.
+    /// `commands` are the commands of one file, each with the interval in which it appeared.
     fn read(&mut self, commands: impl IntoIterator<Item = (CommandWords, Interval)>) {
-        // If a script writes more than once, its commands are between MULTI and EXEC.
+        // The commands of a script that writes more than once are between MULTI and EXEC.
         let mut sent = Vec::new();
         let mut shards: BTreeMap<Vec<u8>, Shard> = BTreeMap::new();
         for (words, look) in commands {
@@ -202,14 +196,14 @@ impl DispatchRecord {
     }
 }
 
-/// The hash tag of a key: everything up to the closing brace.
+/// A key's hash tag: everything up to the closing brace.
 fn shard_of(key: &[u8]) -> &[u8] {
     key.split_inclusive(|byte| *byte == b'}').next().unwrap_or_default()
 }
 
 impl Shard {
-    /// Reads changed fields of the shard's state. If the shard's time has changed, a script writes it first. If the
-    /// state has changed, the script writes it, and its second word is the primary.
+    /// Reads changed fields of the shard's state. A script writes the shard's time first, if it has changed. If it
+    /// writes the state too, the second word of the state is the ID of the primary.
     fn hear(&mut self, fields: &[Vec<u8>]) {
         for pair in fields.chunks_exact(2) {
             match pair[0].as_slice() {
@@ -221,15 +215,14 @@ impl Shard {
     }
 }
 
-/// A call of a slice that a command appends.
 struct AppendedCall {
     call: Call,
     at_ms: u64,
-    /// Whether the entry debits a window of a cap.
+    /// True if the entry debits a window of a cap.
     admits: bool,
 }
 
-/// The calls of a slice that this command appends. Empty for any other command.
+/// The calls of the slice that this command appends. Empty for any other command.
 fn slice(words: &[Vec<u8>]) -> Vec<AppendedCall> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let is_slice = words.len() > 4 && words[1].windows(7).any(|part| part == b":ready:");
@@ -242,7 +235,7 @@ fn slice(words: &[Vec<u8>]) -> Vec<AppendedCall> {
     for pair in words[id + 1..].chunks_exact(2) {
         match pair[0].as_slice() {
             b"t" => turn = text(&pair[1]),
-            // The stamp: used, end and begin of each counter. The end of a held permit is 0.
+            // The stamp: used, end and begin of each counter. For a held permit, the end is 0.
             b"d" => {
                 admits =
                     text(&pair[1]).split(',').any(|counter| counter.split(':').nth(1).is_some_and(|end| end != "0"))
@@ -268,11 +261,9 @@ fn is_entry_id(word: &[u8]) -> bool {
     word.len() > 13 && digits(parts.next()) && digits(parts.next()) && parts.next().is_none()
 }
 
-/// The words of a command.
 type CommandWords = Vec<Vec<u8>>;
 
-/// The commands of a file, each with the number of bytes that follow it. Ignores lines that begin with `#`, and a
-/// truncated last command.
+/// Each command, with the number of bytes after it. Lines that begin with `#` and a truncated last command are ignored.
 fn commands(mut bytes: &[u8]) -> Vec<(CommandWords, usize)> {
     fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
@@ -316,7 +307,7 @@ fn what_one_server_alone_had_counts_and_what_two_have_counts_once() {
     };
     let look = |ms: u64| (Duration::from_millis(ms), Duration::from_millis(ms + 20));
     let mut seen = DispatchRecord::default();
-    // The first admission was lost with its server. The other two servers have the second admission and a retry.
+    // The first admission was lost with its server. Both other servers have the second admission and a retry.
     seen.read(script(1_700_000_000_000, true).map(|words| (words, look(100))));
     for ms in [9_000, 8_000] {
         seen.read(script(1_700_000_005_000, true).map(|words| (words, look(ms))));

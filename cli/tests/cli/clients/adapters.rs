@@ -1,5 +1,5 @@
-//! Agents of other frameworks, with fake models, run their tools through a fleet with caps. They pay once, however
-//! often they are resumed.
+//! Agents of other frameworks run their tools through a fleet with caps. Their models are fake. However often an agent
+//! is resumed, it must pay only once.
 
 use std::path::Path;
 use std::process::Command;
@@ -43,7 +43,6 @@ async fn agents_of_python_frameworks_meet_the_fleets_cap() {
     world.end();
 }
 
-/// A fleet with a bank that keeps a ledger of payments.
 async fn bank() -> (RedisServer, DevFleet) {
     let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
     let args = ["--redis-url", &redis.url(), "--config", "tests/conformance/bank/conf"];

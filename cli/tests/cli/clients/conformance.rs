@@ -1,4 +1,4 @@
-//! Conformance: each client runs the same cases against a fleet of the real binary, as a tenant of its own.
+//! Conformance: each client runs the same cases on a fleet of the real binary. Each client has its own tenant.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,18 +11,15 @@ use crate::support::documents::REPOSITORY;
 use crate::support::node::Node;
 use crate::support::python::interpreter;
 
-/// The file of the cases.
 pub fn cases() -> PathBuf {
     Path::new(REPOSITORY).join("tests/conformance/cases.json")
 }
 
-/// A fleet with the configuration of the cases.
 pub fn fleet(url: &str) -> DevFleet {
     let config = Path::new(REPOSITORY).join("tests/conformance/conf").display().to_string();
     DevFleet::start(&["--redis-url", url, "--config", &config])
 }
 
-/// Runs a program, which must succeed. Returns its output.
 pub fn run(command: &mut Command, url: &str) -> String {
     let output = command.env("REDIS_URL", url).current_dir(REPOSITORY).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
@@ -31,20 +28,18 @@ pub fn run(command: &mut Command, url: &str) -> String {
     said
 }
 
-/// Runs a client. It must report that it ran all cases.
+/// The client must report that it ran all cases.
 fn passes(command: &mut Command, url: &str) {
     let said = run(command, url);
     assert!(said.contains(&format!("{} cases", rust::read(&cases(), "x").len())), "{said}");
 }
 
-/// Runs the Python client, blocking or async.
 fn python(tenant: &str, more: &[&str], url: &str) {
     let mut command = Command::new(interpreter());
     command.args(["-B", "tests/conformance/conformance.py"]).arg(cases()).arg(tenant).args(more);
     passes(&mut command, url);
 }
 
-/// Runs the TypeScript client.
 fn typescript(tenant: &str, node: &Node, url: &str) {
     let mut command = node.command();
     command.arg("tests/conformance/conformance.mjs").arg(cases()).arg(tenant).arg(node.package.join("dist"));

@@ -1,4 +1,4 @@
-//! Clients of other languages through a gateway: the same cases, and their behavior if the connection fails.
+//! Clients in other languages through a gateway: the same cases as with Redis, and failures of the connection.
 
 use std::process::Command;
 
@@ -12,10 +12,9 @@ use crate::support::binary::DevFleet;
 use crate::support::node::Node;
 use crate::support::python::interpreter;
 
-/// A Redis URL without a server: through a gateway, clients need no Redis.
+/// There is no server at this URL. Through a gateway, clients need no Redis.
 pub const NOWHERE: &str = "redis://127.0.0.1:1";
 
-/// A fleet with a gateway.
 pub struct GatewayFleet {
     pub redis: RedisServer,
     fleet: DevFleet,
@@ -34,7 +33,6 @@ impl GatewayFleet {
         Self { redis, fleet, gateway, folder }
     }
 
-    /// Lets a program use the gateway, as this tenant.
     pub fn through(&self, command: &mut Command, tenant: &str) {
         let key = self.gateway.key(&["--id", tenant, "--tenant", tenant]);
         command.env("GATEWAY_URL", self.gateway.url()).env("GATEWAY_KEY", key);
@@ -45,7 +43,7 @@ impl GatewayFleet {
         assert_eq!(self.fleet.stop(), Some(0));
     }
 
-    /// Runs a client. It must report that it ran all cases that a gateway allows.
+    /// The client must report that it ran all cases that a gateway allows.
     fn passes(&self, command: &mut Command, tenant: &str) {
         self.through(command, tenant);
         let text = std::fs::read_to_string(cases()).unwrap();
@@ -56,18 +54,16 @@ impl GatewayFleet {
         assert!(said.contains(&format!("{allowed} cases")), "{said}");
     }
 
-    /// Runs a program whose connection to the gateway has faults.
     fn is_troubled(&self, command: &mut Command, tenant: &str) {
         let rows = self.folder.path().join("keys.yaml");
         let reading = add_key(&rows, &["--id", &format!("{tenant}-reads"), "--tenant", tenant, "--verb", "read"]);
-        // Once the gateway accepts the later key, it accepts both.
+        // When the gateway accepts the later key, it accepts both keys.
         self.through(command, tenant);
         let said = run(command.env("READING_KEY", reading), &self.redis.url());
         assert!(said.contains("gateway: ok"), "{said}");
     }
 }
 
-/// A command that runs one of the conformance programs in Python.
 fn python(program: &str) -> Command {
     let mut command = Command::new(interpreter());
     command.args(["-B", &format!("tests/conformance/{program}")]);

@@ -14,7 +14,6 @@ use tickfleet_protocol::{TaskMessage, parse_task_message};
 use tickfleet_store::TurnName;
 use tokio::time::Instant;
 
-/// The longest wait for one reply.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
@@ -53,13 +52,11 @@ struct Limits {
     turns_max: u64,
 }
 
-/// Reads the cases, with the name of this tenant.
 pub fn read(cases: &Path, tenant: &str) -> Vec<Case> {
     let text = fs::read_to_string(cases).unwrap().replace("{tenant}", tenant);
     serde_json::from_str::<File>(&text).unwrap().cases
 }
 
-/// Runs all cases as this tenant.
 pub async fn run(cases: &Path, tenant: &str, url: &str) {
     let client = Client::connect(url, StoreOptions::default()).await.unwrap();
     let mut runner = Runner {
@@ -85,7 +82,6 @@ struct Runner {
     readers: BTreeMap<String, Replies>,
 }
 
-/// A reply, or the code of the error.
 type StepResult = Result<Reply, String>;
 
 impl Runner {
@@ -175,7 +171,7 @@ impl Runner {
     }
 
     async fn record(&self, id: &str) -> Reply {
-        // Nothing arrives in this inbox, so the reply comes from the record.
+        // Nothing arrives in this inbox, so the reply must come from the record.
         let inbox = InboxName::new("nothing").unwrap();
         let mut replies = self.client.replies(&self.tenant, &inbox);
         replies.await_reply(&TurnId::new(id).unwrap(), PATIENCE).await.unwrap().expect("no record")
@@ -209,7 +205,6 @@ fn word(error: &SubmitError) -> String {
     .into()
 }
 
-/// Compares a found value with the expected one. Members that are not expected are ignored.
 fn matches(expected: &Value, found: &RawValue, place: &str) {
     let told = || format!("{place}: expected {expected}, found {}", found.get());
     let text = |found: &RawValue| serde_json::from_str::<String>(found.get()).unwrap_or_default();

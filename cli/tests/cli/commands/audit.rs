@@ -1,4 +1,4 @@
-//! The audit log: sealed, searched, exported, verified, and used for proofs.
+//! Seals, searches, exports and verifies the audit log, and uses it for proofs.
 
 use tickfleet_testkit::RedisServer;
 
@@ -9,7 +9,7 @@ caps: {tick: 1s, max_calls_per_tick: 3}
 seal: {key: 'file:KEY', anchor: 'file:ANCHORS', every: 100ms}
 ";
 
-/// The steps of docs/govern/tamper-evident-audit.md, from the key to the report.
+/// Follows docs/govern/tamper-evident-audit.md from the key to the report.
 #[tokio::test]
 async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is_named() {
     let redis = RedisServer::start().await;
@@ -32,7 +32,6 @@ async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is
     fleet.run(&turn).exits(0);
     fleet.run(&["submit", "--tenant", "demo", "--agent", "fran", "--call", "post_to_x {}", "--wait"]);
     let with = ["--config", &conf];
-    // Wait until the entries are sealed and their head is anchored.
     loop {
         let told = std::fs::read_to_string(&anchors).unwrap_or_default();
         if told.lines().any(|line| line.contains("\"entries\":8")) {
@@ -62,7 +61,6 @@ async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is
     let told = tickfleet(&[&verify[..], &["--fleet", "another"]].concat()).exits(1).stdout;
     assert!(told.contains("header wrong of demo in shard 0: its seals are of the fleet tickfleet"), "{told}");
 
-    // The export is edited by hand.
     let text = std::fs::read_to_string(&export).unwrap();
     std::fs::write(&export, text.replacen("\"outcome\":\"denied\"", "\"outcome\":\"ok\"", 1)).unwrap();
     let told = tickfleet(&verify).exits(1).stdout;
@@ -75,8 +73,8 @@ const LIMITS: &str = "limits:
   shade: {match: {tools: [echo]}, max: 1, every: 31d, mode: shadow}
 ";
 
-/// Each admission records the places that it took in a limit's window. An operator's reset is in the log, and a change
-/// by hand is not.
+/// Each admission records what it debited in a limit's window. An operator's reset is in the log. A change by hand is
+/// not, so the proof finds it.
 #[tokio::test]
 async fn a_window_of_a_limit_is_proved_and_a_counter_that_a_hand_took_away_is_found() {
     let redis = RedisServer::start().await;

@@ -12,7 +12,7 @@ use crate::support::binary::{CommandOutput, DevFleet};
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
-/// A fake model. It makes the call that the user's message names, and answers when it has the result.
+/// Makes the call that the user's message names. Answers when it has the result of the call.
 pub(crate) async fn model() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -45,7 +45,6 @@ pub(crate) async fn model() -> String {
     base
 }
 
-/// A configuration with one agent, atlas, that this model runs.
 pub(crate) fn configure(folder: &Path, model: &str) {
     let files = [
         ("agents.yaml", "agents:\n  atlas: {task_handler: {llm: {system: You are atlas.}}}\n".to_owned()),
@@ -62,7 +61,6 @@ pub(crate) fn configure(folder: &Path, model: &str) {
     }
 }
 
-/// Chats with atlas in a terminal, and checks these steps against the screen.
 fn in_a_terminal(fleet: &DevFleet, folder: &str, steps: &Value) -> Value {
     let chat = fleet.command(&["--config", folder, "chat", "--agent", "atlas", "--session", "talk"]);
     let mut python = Command::new("python3");

@@ -1,12 +1,12 @@
-//! `config` and `tools`: configurations that are accepted, rejected and printed.
+//! `config` and `tools`: configurations are accepted, rejected and printed.
 
 use std::path::Path;
 
 use crate::support::binary::{CommandOutput, DevFleet, command, tickfleet};
 use crate::support::documents;
 
-/// The snippets of `docs/operate/configuration-folder.md` are a configuration, and the commands that `dev` then
-/// suggests work with it.
+/// The snippets of `docs/operate/configuration-folder.md` are a complete configuration. The commands that `dev` then
+/// suggests must work with it.
 #[test]
 fn the_smallest_configuration_of_ones_own_runs_and_dev_shows_commands_that_fit_it() {
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
@@ -45,7 +45,7 @@ fn the_smallest_configuration_of_ones_own_runs_and_dev_shows_commands_that_fit_i
     assert_eq!(fleet.stop(), Some(0));
 }
 
-/// Notes, tasks and files of one agent must not be cached for other agents of its tenant.
+/// One agent's notes, tasks and files must not be cached for other agents of the tenant.
 #[test]
 fn answers_that_are_an_agents_own_are_kept_for_it_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn answers_that_are_an_agents_own_are_kept_for_it_alone() {
     tickfleet(&["config", "check", "--config", conf]).exits(0);
 }
 
-/// A misspelled argument is an error if the tool allows no other names, and a warning otherwise.
+/// A misspelled argument is an error if the tool allows no other names. Otherwise, it is a warning.
 #[test]
 fn arguments_that_a_rule_misspells_are_told_before_any_call() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `tickfleet demo`: checks the counts in the report of the day that it plays.
+//! `tickfleet demo` plays a day and reports counts. The tests check the counts.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -43,7 +43,7 @@ fn the_first_act_needs_no_redis() {
     assert_eq!((&report["second_act"], &report["third_act"]), (&Value::Null, &Value::Null));
 }
 
-/// Runs a demo, and opens its console at the printed link while it runs and after its end. Returns its report.
+/// Opens the demo's console at the printed link, both while the demo runs and after its end. Returns the report.
 fn watched(args: &[&str]) -> Value {
     let mut demo = command(args).spawn().unwrap();
     let mut stdout = demo.stdout.take().unwrap();
@@ -58,7 +58,7 @@ fn watched(args: &[&str]) -> Value {
     assert!(asked(address, key, "/v1/operate/me").contains("\"view\""));
     let stays = told.find(|line| line.contains("its console stays")).unwrap();
     assert!(stays.ends_with(&link), "{stays}");
-    // Request the last turn of the third act. This act has another configuration, but the same address and key.
+    // The last turn of the third act. This act has another configuration, but the same address and key.
     let story = asked(address, key, "/v1/operate/explain?id=atlas-ux:desk-10");
     assert!(story.starts_with("HTTP/1.1 200") && story.contains("get_quote"), "{story}");
     kill(Pid::from_raw(demo.id().try_into().unwrap()), Signal::SIGINT).unwrap();
@@ -67,7 +67,6 @@ fn watched(args: &[&str]) -> Value {
     serde_json::from_str(&report.join().unwrap()).unwrap()
 }
 
-/// The response to one GET, head and body.
 fn asked(address: &str, key: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\r\n")
@@ -77,8 +76,8 @@ fn asked(address: &str, key: &str, path: &str) -> String {
     answer
 }
 
-/// Checks that every promise holds, and that the counts fit this machine. If the machine does not support the sandbox,
-/// one call is missing. If it lacks Python, two are missing.
+/// Every promise must hold, and the counts must fit this machine. If the machine does not support the sandbox, one call
+/// is missing. If the machine lacks Python, two calls are missing.
 fn plays_its_day(report: &Value) {
     assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
     let sandbox = report["left_out"].get("shell");
@@ -101,25 +100,24 @@ fn plays_its_day(report: &Value) {
     assert_eq!(report["retries"], json!({"calls": 5, "tries": 9, "recovered": 4}));
     let seen = &report["stand_in"];
     assert_eq!((&seen["messages_sent"], &seen["posts_published"], &seen["twice"]), (&64.into(), &7.into(), &json!([])));
-    // The booking whose response was lost took effect, and was not retried.
+    // The response to the booking was lost. The booking took effect, so it was not retried.
     assert_eq!((&seen["meetings_booked"], &seen["calendar_looks"]), (&2.into(), &3.into()));
     has_every_kind(report);
 }
 
-/// Checks that three agents that a model runs finish a task, even if the worker is killed, and that each post is
-/// published once.
+/// Three agents that a model runs finish a task even if the worker is killed. Each post is published once.
 fn second_act(report: &Value) {
     let rounds = report["second_act"]["rounds"].as_array().unwrap();
     let told: Vec<_> = rounds.iter().map(|round| json!([round["outcome"], round["posted"], round["killed"]])).collect();
     assert_eq!(told, [json!(["ok", 1, false]), json!(["ok", 1, true])], "{rounds:?}");
-    // atlas sends three requests to the model, and archy and kelly two each. After the kill, a request whose response
-    // was lost is repeated.
+    // Without a kill, atlas sends three requests to the model, and archy and kelly send two each. After the kill, a
+    // request whose response was lost is repeated.
     assert_eq!(rounds[0]["asked"], 7);
     assert!((7..=8).contains(&rounds[1]["asked"].as_u64().unwrap()), "{rounds:?}");
 }
 
-/// Checks the payments, which are governed by facts, rules, approvals, effect keys and the loop breaker. Also checks a
-/// cached read, the proof from the records, and the differences that what-if reports for another policy.
+/// Facts, rules, approvals, effect keys and the loop breaker govern the payments. Also checks a cached read, the proof
+/// from the records, and the differences that what-if reports for another policy.
 fn third_act(report: &Value) {
     let desk = &report["third_act"];
     let turns = desk["turns"].as_array().unwrap();
@@ -144,7 +142,7 @@ fn third_act(report: &Value) {
     assert_eq!(desk["paid"], json!([["kim", 80], ["ben", 600], ["zoe", 300]]));
     assert_eq!(desk["quotes_asked"], 1);
     let records = &desk["records"];
-    // An entry for each call, and one for ann's decision.
+    // One entry for each call, and one for ann's decision.
     assert_eq!((&records["entries"], &records["sealed"]), (&json!(16), &json!(16)), "{records}");
     assert_eq!((&records["intact"], &records["holds"], &records["shadowed"]), (&true.into(), &true.into(), &2.into()));
     assert_eq!((&records["by_the_same"], &records["by_a_stricter"]), (&0.into(), &1.into()), "{records}");
@@ -162,7 +160,7 @@ const TYPED: [&str; 8] = [
     "sleep",
 ];
 
-/// Checks that the demo calls tools of every kind, and reports the kind of each.
+/// The demo must call tools of every kind, and must report the kind of each.
 fn has_every_kind(report: &Value) {
     let calls: Vec<_> =
         report["day"].as_array().unwrap().iter().flat_map(|row| row["calls"].as_array().unwrap()).collect();
@@ -177,10 +175,9 @@ fn has_every_kind(report: &Value) {
         assert_eq!(of(Some(kind)), tools);
     }
     assert_eq!(of(Some("mcp")), ["calendar__book_meeting", "calendar__list_meetings"]);
-    // The misspelled tool has no kind.
     let none = ["send_telegram_mesage"];
     assert_eq!(of(None), none);
-    // If a function rejects a call, its message says what to do instead.
+    // If a function rejects a call, its message must say what to do instead.
     let told: Vec<_> = calls.iter().filter(|call| call["kind"] == "python").map(|call| &call["told"]).collect();
     let advice = json!("No figures for 2026-11. Closed months: 2026-08, 2026-09, 2026-10.");
     assert!(told.is_empty() || json!(told) == json!([advice, null]), "{told:?}");

@@ -1,5 +1,5 @@
-//! The explanations of failed attempts, of waits for a process that is not running, of tasks, and of turns that only
-//! the audit log still has.
+//! Explanations of failed attempts, of waits for a process that does not run, of tasks, and of turns that only the
+//! audit log still contains.
 
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
@@ -155,8 +155,8 @@ async fn an_old_turn_is_found_among_all_that_was_written_meanwhile() {
     fleet.run(&["explain", "demo:given", "--since", "3h", "--until", "2h"]).exits(1);
 }
 
-/// Adds more audit entries of other turns than one read returns, at the time of the last entry. So every search around
-/// that time must read past them, however slow the machine is.
+/// Adds audit entries of other turns at the time of the last entry. One read does not return all of them. So however
+/// slow the machine is, every search around this time must read past them.
 async fn noise(at: &mut MultiplexedConnection) {
     let stream = "{tickfleet:0}:audit";
     let last: StreamRangeReply =

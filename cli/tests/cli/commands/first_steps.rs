@@ -1,5 +1,5 @@
 //! First steps of a new user: the URL that `dev` prints, messages as providers return them, errors for a wrong name or
-//! variable, and a reply that was lost.
+//! variable, and a lost reply.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn kellys<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&KELLY, more].concat()
 }
 
-/// A folder with a short path, because paths of sockets must be short.
+/// The path is short, because paths of sockets must be short.
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -29,7 +29,6 @@ async fn dev_prints_a_socket_that_every_client_takes_and_a_port_where_one_is_ask
     let url = url.trim_matches('\'').to_owned();
     let path = url.strip_prefix("unix://").unwrap_or_else(|| panic!("{url}"));
     assert!(fleet.welcome.iter().any(|line| line.trim() == format!("redis-cli -s {path}")), "{:?}", fleet.welcome);
-    // The form that earlier versions printed works, too.
     for url in [url.clone(), format!("redis+unix://{path}")] {
         let asked = [&kellys(&["--call", "echo", "--wait"])[..], &["--redis-url", &url]].concat();
         tickfleet(&asked).exits(0);
@@ -57,7 +56,7 @@ async fn dev_prints_a_socket_that_every_client_takes_and_a_port_where_one_is_ask
 fn dev_replaces_the_socket_of_one_that_was_killed_and_not_of_one_that_runs() {
     let folder = folder();
     let start = || DevFleet::start_in(folder.path(), &["--console", "0"], &[]);
-    // Dropping the fleet kills it.
+    // Dropping the fleet kills it, and its socket file stays.
     drop(start());
     assert!(folder.path().join(".tickfleet/dev.sock").exists());
     let fleet = start();
@@ -72,7 +71,6 @@ fn dev_replaces_the_socket_of_one_that_was_killed_and_not_of_one_that_runs() {
 #[test]
 fn dev_runs_without_redis_and_continues_with_its_data() {
     let folder = folder();
-    // The PATH has no programs.
     let variables = [("PATH", folder.path().to_str().unwrap())];
     let data = folder.path().join("state");
     let args = ["--data", data.to_str().unwrap(), "--console", "0"];
@@ -165,7 +163,7 @@ async fn a_reply_can_be_asked_for_again_as_long_as_records_are_kept() {
     let again = fleet.run(&["reply", "demo:order-1", "--json"]).exits(0);
     assert_eq!(heard.exits(0).json(), again.json());
     fleet.run(&["reply", "demo", "order-1"]).exits(0).says("order-1/0");
-    // The record can be read in any language, as the protocol describes.
+    // Programs in any language can read the record, as the protocol describes.
     let record: String = redis::cmd("GET")
         .arg("{tickfleet:0}:done:demo:order-1")
         .query_async(&mut redis.connection().await)

@@ -11,7 +11,7 @@ use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 
-/// The API of a shop, as such documents describe it: shared parameters, references, several security schemes, and
+/// A shop's API, with what is typical of such documents: shared parameters, references, several security schemes, and
 /// operations that cannot become tools.
 const SHOP: &str = r##"openapi: 3.0.3
 info: {title: Shop, version: "1.2"}
@@ -183,7 +183,7 @@ async fn an_imported_tool_calls_its_service() {
     std::fs::write(conf.join("permissions.yaml"), rows).unwrap();
     let args = ["--redis-url", &redis.url(), "--config", conf.to_str().unwrap()];
     let fleet = DevFleet::start_in(folder.path(), &args, &[("IMPORTED_KEY_demo", "key-of-demo")]);
-    // The service answers on this runtime, so the command waits on another thread.
+    // The service answers on this async runtime, so the command must wait on another thread.
     let reply = tokio::task::spawn_blocking(move || {
         let list = r#"listOrders {"limit":2,"filter_customer":"a&b"}"#;
         let create = r#"createOrder {"item":"a lamp"}"#;

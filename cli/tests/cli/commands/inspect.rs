@@ -8,14 +8,14 @@ use crate::support::process::Process;
 #[tokio::test]
 async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
     let redis = RedisServer::start().await;
-    // Use a long window, so that it does not end between two polls.
+    // A window so long that it does not end between two polls.
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "10m")]);
-    // Submit as many calls as three windows allow, so that the last calls wait, whenever the first window began.
+    // As many calls as three windows allow. So the last calls wait, whenever the first window began.
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 25).flatten().collect();
     fleet.run(&submit(&[&calls[..], &["--turn-id", "long"]].concat())).exits(0).says("demo:long");
     let story = loop {
         let said = fleet.run(&["explain", "demo:long", "--json"]);
-        // Between the end of a window and its release, the turn does not wait for the cap.
+        // After a window has ended and until its release, the turn does not wait for the cap.
         if said.code == 0 && said.json()["waits"]["rule"] == "tick_cap" {
             break said.json();
         }
@@ -79,7 +79,7 @@ async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_rest
     fleet.run(&["tenant", "list"]).exits(0).says("acme").says("atlas-ux").says("configuration");
 }
 
-/// Commands that operators need in an emergency work even if the configuration is broken.
+/// Operators need these commands in an emergency, so they must work even if the configuration is broken.
 #[tokio::test]
 async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
     // Paths of sockets must be short, and the system's folder for temporary files may have a long path.
@@ -114,7 +114,7 @@ async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
     assert_eq!(fleet.stop(), Some(0));
 }
 
-/// A worker that waits for its tool host logs that immediately, in the configured format.
+/// A worker that waits for its tool host must log the wait immediately, in the configured format.
 #[test]
 fn a_tool_host_that_is_missing_is_logged_at_once_and_as_json() {
     let folder = tempfile::tempdir().unwrap();
@@ -164,7 +164,7 @@ async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own
     std::fs::write(folder.path().join("tenants.yaml"), "tenants: {}\n").unwrap();
     assert!(policy(&doctor().exits(1).json())["says"].as_str().unwrap().ends_with("tenants.yaml names none"));
 
-    // Without tenants, a process rejects turns. The process is ready, but its response contains a warning.
+    // Without tenants, a process rejects all turns. It is ready, but its response contains a warning.
     let scheduler = Process::start("scheduler", folder.path(), &url);
     let ready = scheduler.answer("/readyz");
     assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("warning: no tenants configured"), "{ready}");
@@ -191,7 +191,7 @@ async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own
     assert!(broken["says"].as_str().unwrap().contains("tenants.yaml:1"), "{broken}");
 }
 
-/// A process of the fleet with a JSON log writes startup errors as lines of that log.
+/// If a process of the fleet has a JSON log, startup errors must be lines of that log.
 #[tokio::test]
 async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
     let redis = RedisServer::start().await;
@@ -224,14 +224,14 @@ async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
     fails(&["gateway", "--keys", "/dev/null/none"], &[json], 1, "/dev/null/none");
     fails(&["worker", "--redis-url", "http://x"], &[json], 2, "--redis-url");
 
-    // The folder sets the format, even if the rest of it is broken.
+    // The folder sets the format even if the rest of the configuration is broken.
     std::fs::write(folder.path().join("tickfleet.yaml"), "log: {format: json}\nwoker: {slots: 4}\n").unwrap();
     std::fs::write(folder.path().join("agents.yaml"), "agents: [\n").unwrap();
     fails(&["worker", "--config", conf], &[], 1, "agents.yaml");
     std::fs::write(folder.path().join("tickfleet.yaml"), "log: {format: json}\n").unwrap();
     let export = ["audit", "export", "--follow", "--to", "file:/dev/null/none", "--config", conf];
     fails(&export, &[], 1, "/dev/null/none");
-    // Commands for people print plain text.
+    // Commands for people must print plain text.
     let mut submit = command(&["submit", "--no-such-option"]);
     assert!(
         CommandOutput::of(submit.env(json.0, json.1), "").exits(2).stderr.starts_with("error: unexpected argument")

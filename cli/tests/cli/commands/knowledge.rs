@@ -1,4 +1,4 @@
-//! `kb` and `memory`: what an import accepts and rejects, and what it leaves behind if it is killed.
+//! `kb` and `memory`: which imports are accepted or rejected, and the state after a killed import.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,7 +14,6 @@ use tokio::sync::Notify;
 
 use crate::support::binary::{CommandOutput, DevFleet, command};
 
-/// A Redis, and a folder to import from.
 struct KnowledgeFixture {
     redis: RedisServer,
     dir: tempfile::TempDir,
@@ -136,7 +135,7 @@ async fn what_is_no_document_is_named_with_the_reason_and_the_rest_is_imported()
     place.run(&["kb", "import", "docs/good.md", "--tenant", "nobody"]).exits(1).prints_error("unknown tenant");
 }
 
-/// A stub of an embeddings endpoint. It responds to this number of requests, and then hangs.
+/// A stub of an embeddings endpoint. It responds to `answers` requests, and then hangs.
 async fn endpoint(answers: usize) -> (String, Arc<Notify>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let stuck = Arc::new(Notify::new());
@@ -161,7 +160,6 @@ async fn endpoint(answers: usize) -> (String, Arc<Notify>) {
     (url, stuck)
 }
 
-/// Documents by source, with the versions of their passages.
 async fn versions(redis: &RedisServer) -> HashMap<String, Vec<String>> {
     let mut connection = redis.connection().await;
     let command = redis::cmd("HGETALL").arg("{tickfleet:0}:parts:passages:demo").to_owned();
@@ -180,7 +178,7 @@ async fn an_import_that_is_killed_leaves_every_document_whole_and_the_next_one_e
     const ANSWERED: usize = 15;
     let mut place = KnowledgeFixture::new().await;
     let write = |place: &KnowledgeFixture, version: &str| {
-        // Each document has three passages, because sections are never joined.
+        // Sections are never joined, so each document has three passages.
         let section = |number| format!("## Part {number}\n\n{version} of the text.\n\n");
         let text: String = (0..3).map(section).collect();
         (0..DOCUMENTS).for_each(|number| place.write(&format!("docs/{number:02}.md"), &text));
@@ -202,7 +200,6 @@ async fn an_import_that_is_killed_leaves_every_document_whole_and_the_next_one_e
     assert_eq!(documents.len(), DOCUMENTS);
     let whole = |version: &str| documents.values().filter(|passages| **passages == [version; 3]).count();
     assert_eq!((whole("v1"), whole("v2")), (DOCUMENTS - ANSWERED, ANSWERED));
-    // The next import handles only the remaining documents.
     place.variables[1].1 = endpoint(usize::MAX).await.0;
     let report = place.import(&["docs"]).exits(0).json();
     assert_eq!(counts(&report), [0, 25, 15, 0, 0]);
@@ -234,7 +231,6 @@ async fn memories_are_added_listed_and_forgotten_for_one_agent() {
     memory(&["list"], "kely").exits(1).prints_error("Did you mean \"kelly\"?");
 }
 
-/// Submits one call. Returns its result.
 fn call(fleet: &DevFleet, tenant: &str, agent: &str, tool: &str, arguments: &Value, more: &[&str]) -> Value {
     let call = format!("{tool} {arguments}");
     let turn = ["submit", "--tenant", tenant, "--agent", agent, "--call", &call, "--wait", "--json"];
@@ -242,7 +238,7 @@ fn call(fleet: &DevFleet, tenant: &str, agent: &str, tool: &str, arguments: &Val
     reply["results"][0].clone()
 }
 
-/// The results of `search_my_memories` for an agent, as (source, text).
+/// Each result is (source, text).
 fn recalled(fleet: &DevFleet, (tenant, agent): (&str, &str), arguments: &Value) -> Vec<(String, String)> {
     let result = call(fleet, tenant, agent, "search_my_memories", arguments, &[]);
     assert_eq!((&result["outcome"], &result["output"]["incomplete"]), (&json!("ok"), &json!([])), "{result:#}");
@@ -257,14 +253,14 @@ async fn agents_recall_what_they_noted_did_and_worked_on_and_nobody_elses() {
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let kelly = ("demo", "kelly");
     let atlas = ("demo", "atlas");
-    // The note is stored once, even if the turn is submitted twice.
+    // Even if the turn is submitted twice, the note is stored once.
     let note = json!({"text": "The zeppelin post goes out on Friday.", "tags": ["plans"]});
     for _ in 0..2 {
         call(&fleet, "demo", "kelly", "remember", &note, &["--turn-id", "note-1"]);
     }
     let noted = fleet.run(&["memory", "list", "--tenant", "demo", "--agent", "kelly", "--json"]).exits(0).json();
     assert_eq!(noted.as_array().unwrap().len(), 1);
-    // Kelly makes a call and gets a task. The task fails without a model, but kelly can recall it.
+    // Kelly makes a call and gets a task. Without a model, the task fails, but kelly can recall it.
     call(&fleet, "demo", "kelly", "echo", &json!({"text": "a zeppelin over the lake"}), &[]);
     fleet.run(&["delegate", "--tenant", "demo", "--to", "kelly", "Describe the zeppelin hangar.", "--wait"]).exits(1);
     let found = recalled(&fleet, kelly, &json!({"query": "zeppelin"}));
@@ -276,10 +272,8 @@ async fn agents_recall_what_they_noted_did_and_worked_on_and_nobody_elses() {
     let calls = recalled(&fleet, kelly, &json!({"query": "zeppelin", "sources": ["audit"]}));
     assert_eq!(calls.len(), 1, "looking up is not found: {calls:#?}");
     assert!(calls[0].1.contains("over the lake") && calls[0].0 == "audit");
-    // Other agents do not recall these memories.
     assert_eq!(recalled(&fleet, atlas, &json!({"query": "zeppelin"})), []);
     assert_eq!(recalled(&fleet, ("atlas-ux", "kelly"), &json!({"query": "zeppelin"})), []);
-    // The schema validates the arguments that it declares.
     let wrong = call(&fleet, "demo", "kelly", "search_my_memories", &json!({"query": "x", "sources": ["mail"]}), &[]);
     assert_eq!(wrong["outcome"], "invalid_arguments");
     let long = "x".repeat(2_000);

@@ -1,4 +1,4 @@
-//! `limits`: the list for a running fleet, with the bounds, and the effect of a reset.
+//! `limits`: lists limits and bounds for a running fleet, and resets counters.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::process::pause;
 
-/// The bytes of a counter as stored in Redis, without a throttle queue.
+/// A counter as Redis stores it, without a throttle queue.
 fn packed(used: f64, ends_ms: i64, began_ms: i64) -> Vec<u8> {
     [used, ends_ms as f64, began_ms as f64, 0.0].iter().flat_map(|number| number.to_le_bytes()).collect()
 }
@@ -20,7 +20,6 @@ async fn now_ms(redis: &mut MultiplexedConnection) -> i64 {
     seconds * 1_000
 }
 
-/// A Redis, and a configuration with these limits.
 struct LimitsFixture {
     redis: RedisServer,
     dir: tempfile::TempDir,
@@ -49,7 +48,6 @@ impl LimitsFixture {
         CommandOutput::of(command(&[args, &place].concat()).envs(self.variables.iter().copied()), "")
     }
 
-    /// The entries about operators in a shard's audit log.
     async fn acts(&self, shard: u32) -> Vec<Value> {
         let mut range = redis::cmd("XRANGE");
         range.arg(format!("{{tickfleet:{shard}}}:audit")).arg("-").arg("+");
@@ -60,19 +58,16 @@ impl LimitsFixture {
     }
 }
 
-/// The limit of this name in the output of `limits --json`.
 fn limit<'a>(listing: &'a Value, name: &str) -> &'a Value {
     let found = listing["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == name);
     found.unwrap_or_else(|| panic!("no {name} in {listing:#}"))
 }
 
-/// The counters of a limit, by name.
 fn counters(listing: &Value, name: &str) -> Vec<String> {
     let counters = limit(listing, name)["counters"].as_array().unwrap();
     counters.iter().map(|counter| counter["counter"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The arguments to submit calls of `echo` by an agent of demo.
 fn echoes(agent: &str, calls: usize, more: &[&str]) -> Vec<String> {
     let calls = ["--call", "echo {\"text\":\"hi\"}"].repeat(calls);
     let turn = [&["submit", "--tenant", "demo", "--agent", agent], calls.as_slice(), more].concat();
@@ -93,8 +88,8 @@ const LIMITS: &str = "
   sleeps: {match: {tools: [sleep]}, per: [tool], max: 9, every: 1h}
 ";
 
-/// Uses one of fran's two calls and both of kelly's calls, so that kelly's third turn waits. Returns the list while the
-/// turn waits.
+/// Uses one of fran's two calls and both of kelly's, so that kelly's third turn waits. Returns the list while the turn
+/// waits.
 fn with_a_turn_that_waits(place: &LimitsFixture) -> Value {
     place.echo("fran", 1, &["--wait"]).exits(0);
     place.echo("kelly", 2, &["--wait"]).exits(0);
@@ -127,8 +122,8 @@ async fn the_fullest_counters_are_listed_and_those_of_one_tenant_or_agent() {
     let said = place.run(&["limits", "--top", "1"]).exits(0);
     said.says("1 of 2 counters.").says("No calls counted recently.");
 
-    // The list has only counters that can limit fran's calls. It has no counters of other agents, and no limits on
-    // tenants of other plans.
+    // Only counters that can limit fran's calls are listed. Counters of other agents, and limits on tenants of other
+    // plans, are not.
     let of_fran = place.run(&["limits", "--tenant", "demo", "--agent", "fran", "--json"]).exits(0).json();
     assert_eq!(counters(&of_fran, "echoes"), ["demo:fran"]);
     assert!(!of_fran.to_string().contains("of_gold"), "{of_fran:#}");
@@ -137,7 +132,7 @@ async fn the_fullest_counters_are_listed_and_those_of_one_tenant_or_agent() {
     assert!(counters(&of_atlas, "echoes").is_empty(), "{of_atlas:#}");
 }
 
-/// The counters of a cap, with the used and the allowed number.
+/// Each counter has the used and the allowed number.
 fn cap(listing: &Value, name: &str) -> Vec<(String, Value, Value)> {
     let found = listing["caps"].as_array().unwrap().iter().find(|cap| cap["name"] == name);
     let counters = found.unwrap_or_else(|| panic!("no {name} in {listing:#}"))["counters"].as_array().unwrap();
@@ -260,8 +255,8 @@ async fn of_a_limit_with_many_counters_a_bounded_number_is_looked_at_and_that_is
 
 const SUMS: &str = "{tickfleet:1}:counters:sums";
 
-/// Two shards without a running fleet. A counter of the whole fleet is in both, and sums of users are in one of them.
-/// Also returns the current time.
+/// Two shards without a running fleet. Both have a counter of the whole fleet, and one has sums of users. Also returns
+/// the current time.
 async fn of_two_shards() -> (LimitsFixture, i64) {
     let limits = "  all: {max: 10, every: 1h}\n  sums: {per: [user], sum: {argument: /n, max: 5}, every: 1h}\n";
     let mut place = LimitsFixture::new(limits).await;

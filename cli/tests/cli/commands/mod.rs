@@ -1,4 +1,4 @@
-//! Commands, each against a Redis of its own.
+//! Commands of the binary. Each test has its own Redis.
 
 mod audit;
 pub(crate) mod chat;

@@ -1,4 +1,5 @@
-//! `doctor --repair`: each fault is created by hand in Redis, found, and repaired. A working fleet has no faults.
+//! `doctor --repair`. Each fault is created by hand in Redis, and must be found and repaired. A working fleet has no
+//! faults.
 
 mod busy;
 
@@ -17,13 +18,13 @@ use self::busy::BackgroundLoad;
 use crate::support::binary::{CommandOutput, tickfleet};
 use crate::support::process::{Process, pause};
 
-/// A time that is later than the end of any test, ms.
+/// Later than the end of any test (ms since the epoch).
 const FAR: &str = "9999999999999";
-/// The minimum time for which a busy fleet is checked. The check continues until calls have ended in all expected ways,
-/// at most for `BUSY_MAX`.
+/// Minimum time for which a busy fleet is checked. The check continues until calls have ended in all expected ways, for
+/// at most `BUSY_MAX`.
 const BUSY: Duration = Duration::from_secs(12);
 const BUSY_MAX: Duration = Duration::from_secs(90);
-/// Some of the ways in which calls of the busy fleet must end.
+/// Calls of the busy fleet must end in all these ways, and may also end in others.
 const ENDS: [&str; 9] = [
     "sleep ok",
     "sleep expired",
@@ -35,7 +36,7 @@ const ENDS: [&str; 9] = [
     "fail_once cancelled",
     "delegate_task ok",
 ];
-/// Faults that are repaired, each with the commands that create it. `demo:kept` is an unfinished turn.
+/// Each fault that is repaired, with the commands that create it. `demo:kept` is an unfinished turn.
 const REPAIRED: [(&str, &[&str]); 5] = [
     ("timer_without_turn", &["ZADD timers 9999999999999 turn:demo:ghost"]),
     (
@@ -46,10 +47,8 @@ const REPAIRED: [(&str, &[&str]); 5] = [
     ("turn_without_timer", &["ZREM timers turn:demo:kept"]),
     ("tenant_miscounted", &["HDEL counters:_ _unfinished:demo"]),
 ];
-/// A fault that is only reported.
 const REPORTED: (&str, &str) = ("unreadable", "SET turn:acme:odd text");
 
-/// A Redis and a folder of a configuration.
 struct RepairFixture {
     redis: RedisServer,
     dir: tempfile::TempDir,
@@ -68,8 +67,7 @@ impl RepairFixture {
         Process::start(role, self.dir.path(), &self.redis.url())
     }
 
-    /// The store of the shard, for the checks of `doctor`. Checks through the store are much faster than runs of the
-    /// binary.
+    /// For the checks that `doctor` makes. Through the store, they are much faster than runs of the binary.
     fn store(&self) -> Store {
         Store::open(&self.redis.url(), 0, Arc::new(StoreOptions::default())).unwrap()
     }
@@ -80,7 +78,7 @@ impl RepairFixture {
         tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
     }
 
-    /// Runs a command whose second word is a key without the shard's prefix.
+    /// The second word of the command is a key without the shard's prefix.
     async fn redis(&self, text: &str) -> redis::Value {
         let mut words = text.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
@@ -97,7 +95,7 @@ impl RepairFixture {
         }
     }
 
-    /// The faults that `doctor` reports or has repaired, as `<what> <fault>`.
+    /// The faults that `doctor` reports or has repaired, in the form `<what> <fault>`.
     fn doctor(&self, more: &[&str]) -> Vec<String> {
         let report = self.run(&[&["doctor", "--json"], more].concat()).json();
         let findings = report["findings"].as_array().unwrap();
@@ -113,19 +111,18 @@ impl RepairFixture {
         .collect()
     }
 
-    /// The repairs in the audit log.
     async fn acts(&self) -> Vec<Value> {
         self.audited().await.into_iter().filter(|entry| entry["action"] == "REPAIR").collect()
     }
 
-    /// The ways in which calls ended, as `<tool> <outcome>`.
+    /// In the form `<tool> <outcome>`.
     async fn ended(&self) -> BTreeSet<String> {
         let calls = self.audited().await.into_iter().filter(|entry| entry["action"] == "TOOL_CALL");
         let said = |text: &Value| text.as_str().unwrap().replace("tool_", "");
         calls.map(|entry| format!("{} {}", said(&entry["entity_id"]), said(&entry["meta"]["outcome"]))).collect()
     }
 
-    /// The expected ways of ending in which no call has ended yet.
+    /// The expected ways in which no call has ended yet.
     async fn missing_ends(&self) -> Vec<&'static str> {
         let ended = self.ended().await;
         ENDS.into_iter().filter(|end| !ended.contains(*end)).collect()
@@ -140,7 +137,6 @@ impl RepairFixture {
     }
 }
 
-/// Admits one turn that no worker runs.
 async fn one_turn(place: &RepairFixture) {
     let scheduler = place.start("scheduler");
     place.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "kept"]).exits(0);
@@ -190,14 +186,13 @@ async fn all_faults_are_repaired_together_and_what_is_only_reported_changes_noth
     place.redis(command).await;
     assert_eq!(place.doctor(&["--repair", "--by", "anna"]), [format!("repair {fault}")]);
     assert_eq!(place.acts().await.len(), acts.len(), "what is only reported changes nothing");
-    // The turn runs as if there had been no faults.
     let _fleet = (place.start("scheduler"), place.start("worker"));
     while place.run(&["explain", "demo:kept", "--json"]).json()["state"] != "done" {
         pause();
     }
 }
 
-/// A queue lost its slices. The repair ends the turn of these slices, because its calls can no longer run.
+/// A queue lost its slices. The calls of the slices' turn can no longer run, so the repair ends the turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_whose_slice_is_lost_ends_after_a_repair() {
     let place = RepairFixture::new().await;

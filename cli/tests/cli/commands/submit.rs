@@ -1,4 +1,4 @@
-//! Submits turns and tasks: from flags, a file, standard input, and in any dialect.
+//! Submits turns and tasks from flags, from a file and from standard input, in any dialect.
 
 use tickfleet_testkit::RedisServer;
 
@@ -67,7 +67,7 @@ async fn tasks_are_delegated_and_refused_with_a_reason() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let to = |agent| ["delegate", "--tenant", "atlas-ux", "--to", agent, "Announce it", "--wait", "--json"];
-    // Kelly needs a model, and none is configured.
+    // Kelly needs a model, but none is configured.
     let reply = fleet.run(&to("kelly")).exits(1).json();
     assert_eq!(reply["results"][0]["outcome"], "permanent", "{reply}");
     assert_eq!(reply["results"][0]["error"]["code"], "not_configured", "{reply}");

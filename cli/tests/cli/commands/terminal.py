@@ -2,10 +2,10 @@
 
     terminal.py COLUMNS ROWS STEPS COMMAND...
 
-STEPS is a JSON list of steps: {"see": regex} waits until the screen shows it, {"gone": regex} until it does not,
-{"key": text} types, {"signal": number} sends a signal, {"changes": regex} waits until the regex matches another text
-than at first. Prints JSON: the exit code, whether the terminal's settings were restored, whether the alternate screen
-was left and the cursor is shown, and the last screen.
+STEPS is a JSON list of steps. {"see": regex} waits until the screen matches the regex, and {"gone": regex} until the
+screen no longer matches. {"key": text} types, and {"signal": number} sends a signal. {"changes": regex} waits until the
+regex matches another text than at first. Prints JSON: the exit code, whether the terminal's settings were restored,
+whether the alternate screen was left and the cursor is shown, and the last screen.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ PATIENCE_S = 30
 
 
 class Screen:
-    """The screen of a terminal: cursor moves, erasing and text. Ignores colors."""
+    """A terminal's screen. Handles cursor moves, erasing and text; ignores colors."""
 
     SEQUENCE = re.compile(r"\x1b\[([?>]?)([0-9;]*)([A-Za-z])|\x1b[()][A-Z0-9]|\x1b[=>78]")
 
@@ -87,7 +87,7 @@ def main():
 
     def read(wait_s):
         if select.select([ours], [], [], wait_s)[0]:
-            # A character of several bytes may be cut. Its rest comes with the next read.
+            # A read may end within a character of several bytes. The other bytes come with the next read.
             nonlocal half
             data = half + os.read(ours, 65536)
             cut = max((n for n in range(4) if is_whole(data[:len(data) - n])), key=lambda n: -n)
@@ -99,7 +99,7 @@ def main():
     def wait(what, done):
         end = time.monotonic() + PATIENCE_S
         while not done():
-            # The last output before the end may not be read yet.
+            # When the process ends, its last output may not be read yet.
             is_over = child.poll() is not None or time.monotonic() > end
             read(0.2)
             if is_over and not done():

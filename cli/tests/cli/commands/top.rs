@@ -1,4 +1,4 @@
-//! `tickfleet top` with a real fleet: printed, as JSON, and in a terminal.
+//! `tickfleet top` with a real fleet: printed once, as JSON, and in a terminal.
 
 use std::process::{Command, Stdio};
 
@@ -9,13 +9,12 @@ use crate::support::binary::{CommandOutput, DevFleet, tickfleet, until_all_print
 
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
-/// Submits a turn with `calls` calls of kelly, under a cap of ten in five seconds.
+/// All calls are kelly's. The cap is ten calls in five seconds.
 fn submit(fleet: &DevFleet, calls: usize) {
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo {\"text\":\"x\"}"], calls).flatten().collect();
     fleet.run(&[&["submit", "--tenant", "demo", "--agent", "kelly"], &calls[..]].concat()).exits(0);
 }
 
-/// Runs `tickfleet top` in a terminal, and checks these steps against the screen.
 fn in_a_terminal(fleet: &DevFleet, more: &[&str], steps: &Value) -> Value {
     let top = fleet.command(&[&["top", "--every", "200ms"], more].concat());
     let mut python = Command::new("python3");
@@ -30,8 +29,8 @@ async fn top_prints_one_frame_with_the_capped_agent_its_tools_and_who_is_alive()
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     submit(&fleet, 60);
-    // The first ten calls run at once, and the others wait for their ticks. Between two ticks, no calls of the next one
-    // are used yet.
+    // The first ten calls run at once, and the others wait for their ticks. Between two ticks, no call of the next tick
+    // has been used yet.
     let frame = loop {
         let frame = fleet.run(&["top", "--json", "--every", "200ms"]).exits(0).json();
         let agent = &frame["agents"][0];
@@ -58,7 +57,7 @@ async fn top_prints_one_frame_with_the_capped_agent_its_tools_and_who_is_alive()
     assert!(frame["nodes"][1]["beat_age_ms"].as_i64().unwrap() < 10_000, "{frame:#}");
     assert_eq!(frame["warnings"], json!([]));
 
-    // Another frame, possibly between two ticks. The remaining calls last for a few more ticks.
+    // This frame may be taken between two ticks. The remaining calls last for several ticks.
     let printed = ["demo:kelly", "Capped agents: 1", "1 scheduler, 1 worker alive", "of 32 busy"];
     until_all_printed(&printed, || fleet.run(&["top", "--once", "--every", "200ms"]));
 }

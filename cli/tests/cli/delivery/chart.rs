@@ -6,7 +6,7 @@ use std::process::Command;
 /// If this environment variable is `1`, these tests pass without running.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_HELM";
 
-/// Runs one of the scripts in `tests/helm` with a folder for its tools and the arguments `more`. It must exit with 0.
+/// The script gets a folder for its tools and the arguments `more`. It must exit with 0.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them, and cargo's own folder")]
 pub fn runs(script: &str, more: &[&str]) {
     if std::env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {

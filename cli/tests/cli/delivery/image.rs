@@ -1,5 +1,5 @@
-//! The container image. `image/check.py` builds the contents of the Dockerfile's last stage, and runs them as a
-//! container would. `tests/helm/check_image.py` checks the Dockerfile and the list of contents.
+//! The container image. `image/check.py` builds the content of the Dockerfile's last stage, and runs it as a container
+//! would. `tests/helm/check_image.py` checks the Dockerfile and the list of the image's content.
 
 use std::process::Command;
 

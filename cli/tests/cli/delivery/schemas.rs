@@ -1,4 +1,4 @@
-//! The JSON Schemas of the configuration. `tests/packaging/schemas.py` compares them with the binary that reads it.
+//! The JSON Schemas of the configuration. `tests/packaging/schemas.py` compares them with the binary.
 
 use super::chart::runs;
 

@@ -1,4 +1,4 @@
-//! Redis' clock ran days ahead and was corrected: stored data survives.
+//! Redis' clock ran days ahead and was corrected. Stored data must survive.
 
 use std::fs;
 
@@ -14,7 +14,6 @@ async fn length(server: &RedisServer, stream: &str) -> u64 {
     command.query_async(&mut server.connection().await).await.unwrap()
 }
 
-/// Waits up to two minutes.
 async fn has(server: &RedisServer, stream: &str, entries: u64) {
     for _ in 0..2_400 {
         if length(server, stream).await >= entries {
@@ -32,7 +31,7 @@ async fn what_is_kept_survives_a_clock_that_ran_ten_days_ahead_and_was_corrected
     let mut redis = server.connection().await;
     fs::write(dir.path().join("permissions.yaml"), "permissions: {echo: {everyone: true}}").unwrap();
     fs::write(dir.path().join("tickfleet.yaml"), "scheduler: {collect_every: 1s}").unwrap();
-    // The traces of such a clock: shard time, which never steps back, and entries with IDs of that time.
+    // Such a clock leaves traces: shard time, which never steps back, and entries whose IDs have this time.
     let (seconds, _): (i64, i64) = redis::cmd("TIME").query_async(&mut redis).await.unwrap();
     let ahead_ms = seconds * 1_000 + 10 * DAY_MS;
     let mut pipe = redis::pipe();
@@ -55,11 +54,11 @@ async fn what_is_kept_survives_a_clock_that_ran_ten_days_ahead_and_was_corrected
             command.arg("{tickfleet:0}:turns").arg("*").arg("turn").arg(message);
             let _: String = command.query_async(&mut redis).await.unwrap();
         }
-        // One turn at a time, so that each is settled by its own commit, which trims the streams.
+        // Only one turn at a time. So each turn is settled by its own commit, which trims the streams.
         has(&server, &format!("replies:demo:{inbox}"), i / 2 + 1 + (i + 1) % 2).await;
     }
     has(&server, "dead", turns + 1).await;
-    // The upkeep runs once a second, so it has run twice.
+    // The upkeep runs once a second, so it runs twice in this time.
     tokio::time::sleep(std::time::Duration::from_millis(2_500)).await;
     let lengths = [length(&server, "replies:demo:old").await, length(&server, "replies:demo:new").await];
     assert_eq!(lengths, [turns / 2 + 1, turns / 2]);

@@ -1,4 +1,4 @@
-//! Cancels that arrive before the turns that they cancel, with real processes.
+//! Real processes, and cancels that arrive earlier than the turns to cancel.
 
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::tickfleet;
 use crate::support::process::Process;
 
-/// A turn of kelly with one quick call, and optionally an ID.
 fn turn(id: Option<&str>) -> Turn {
     let mut turn = json!({
         "tenant": "demo", "agent": "kelly", "reply_to": "early",
@@ -29,7 +28,7 @@ fn name(id: &TurnId) -> TurnName {
     TurnName { tenant: TenantId::new("demo").unwrap(), turn: id.clone() }
 }
 
-/// The results of `count` turns, which have one call each. Waits up to a minute for each result.
+/// Each of the `count` turns has one call. Waits up to a minute for each result.
 async fn results(client: &Client, count: usize) -> Vec<Value> {
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("early").unwrap());
     let mut found = Vec::new();
@@ -52,19 +51,20 @@ async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile
     let client = Client::connect(&url, StoreOptions::default()).await.unwrap();
     let mut fleet = vec![Process::start("worker", dir, &url), Process::start("scheduler", dir, &url)];
 
-    // The producer cancels and submits at the same time, and the cancel arrives first.
+    // The producer cancels and submits at the same time. The cancel arrives first.
     for i in 0..10 {
         let id = TurnId::new(format!("fast-{i}")).unwrap();
         assert_eq!(client.cancel(&name(&id), "no longer wanted").await.unwrap(), CancelResult::Waiting);
         client.submit(turn(Some(id.as_str()))).await.unwrap();
     }
-    // The turns are submitted, some with an ID of the producer and some with one of the fleet, but not yet admitted.
+    // The turns are submitted but not yet admitted. Some IDs come from the producer, others from the fleet.
     fleet[1].signal(Signal::SIGSTOP);
     for i in 0..10 {
         let id = (i % 2 == 0).then(|| format!("slow-{i}"));
         let id = client.submit(turn(id.as_deref())).await.unwrap().turn_id;
         let cancelled = client.cancel(&name(&id), "no longer wanted").await.unwrap();
-        // If the scheduler read the turn before it was stopped, the turn stays undecided while it is stopped.
+        // Even if the scheduler read the turn before it was stopped, the turn is undecided while the scheduler is
+        // stopped.
         assert_eq!(cancelled, CancelResult::Waiting, "{id}");
     }
     // The scheduler dies while it holds these turns. The next scheduler has only the data in Redis.
@@ -76,12 +76,11 @@ async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile
         let message = result["error"]["message"].as_str().unwrap();
         assert!(message.contains("(reason: no longer wanted)") && message.contains("not executed"), "{message}");
     }
-    // `explain` and the audit log show the same.
+    // `explain` and the audit log must agree.
     let story = tickfleet(&["explain", "demo:fast-3", "--redis-url", &url, "--json"]).json();
     assert_eq!((&story["calls_admitted"], &story["ended_because"]), (&json!(0), &json!("cancelled")), "{story}");
     assert_eq!(story["cancel_asked"], "no longer wanted");
     assert!(story["audit"].to_string().contains("no longer wanted"), "{story}");
-    // No stored cancels are left.
     let mut connection = redis.connection().await;
     let left: Vec<String> = redis::cmd("KEYS").arg("*}:early:*").query_async(&mut connection).await.unwrap();
     assert_eq!(left, Vec::<String>::new());

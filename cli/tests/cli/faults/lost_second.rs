@@ -1,5 +1,5 @@
-//! Redis is killed with SIGKILL, and comes back without its last seconds of data. The other processes continue to run,
-//! and a service counts effects.
+//! Redis is killed with SIGKILL and restarts without its last seconds of data. The other processes continue to run, and
+//! a service counts effects.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::support::process::{Process, pause};
 
 const INBOX: &str = "{tickfleet:0}:replies:demo:box";
 
-/// A service in which every request is an effect. It responds to requests marked `slow` only when the gate opens.
+/// Every request is an effect. Requests marked `slow` get a response only when the gate opens.
 #[derive(Default)]
 struct Ledger {
     done: Mutex<BTreeMap<String, u32>>,
@@ -24,7 +24,6 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// Starts the service. Returns the service and its address.
     fn start() -> (Arc<Self>, String) {
         let ledger = Arc::new(Self::default());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -73,7 +72,7 @@ impl Ledger {
     }
 }
 
-/// The replies in the inbox, by turn.
+/// The key is the turn's ID.
 async fn replies(redis: &RedisServer) -> BTreeMap<String, Vec<Value>> {
     let mut connection: MultiplexedConnection = redis.connection().await;
     let mut range = redis::cmd("XRANGE");
@@ -115,7 +114,7 @@ async fn what_workers_did_in_the_seconds_that_redis_lost_is_done_once_and_told_a
         add.arg("{tickfleet:0}:turns").arg("*").arg("turn").arg(turn.to_string());
         let _: String = add.query_async(&mut connection).await.unwrap();
     }
-    // Save the state with which Redis comes back: all turns are in the inbound stream, unread.
+    // Redis will restart with this state: all turns are in the inbound stream and unread.
     let () = redis::cmd("SAVE").query_async(&mut connection).await.unwrap();
     let _scheduler = Process::start_with("scheduler", dir, &url, &lease);
     while ledger.done().len() < marks.len() || replies(&redis).await.len() < 4 {
@@ -123,8 +122,8 @@ async fn what_workers_did_in_the_seconds_that_redis_lost_is_done_once_and_told_a
     }
     redis.kill9();
     redis.restart().await;
-    // All turns are in Redis again, and the worker reports from its journal which calls it ran. The service still
-    // delays two calls.
+    // All turns are in Redis again. The worker reports from its journal which calls it ran. The service still delays
+    // two calls.
     while replies(&redis).await.len() < 4 {
         pause();
     }

@@ -1,5 +1,5 @@
-//! The backlog of a fleet of real processes fills Redis' memory. Every accepted turn gets a reply, and commands that
-//! reduce the backlog are never rejected.
+//! The backlog of a fleet of real processes fills Redis' memory. Every accepted turn must get a reply. Commands that
+//! reduce the backlog must never be rejected.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,7 +49,6 @@ async fn xadd(connection: &mut MultiplexedConnection, fields: &[&str]) -> redis:
     redis::cmd("XADD").arg("{tickfleet:0}:turns").arg("*").arg(fields).query_async(connection).await
 }
 
-/// Waits up to two minutes.
 async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     for _ in 0..2_400 {
         if is().await {
@@ -61,8 +60,8 @@ async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
 }
 
 /// Reads and removes replies until all of these turns have a reply. A tenant's unfinished turns can use at most a
-/// quarter of the memory. If schedulers admit turns faster than workers finish them, further turns are rejected because
-/// the tenant's queue is full.
+/// quarter of the memory. If schedulers admit turns faster than workers finish them, the tenant's queue is full, and
+/// further turns are rejected.
 async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
     let client = Client::connect(url, StoreOptions::default()).await.unwrap();
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("box").unwrap());
@@ -88,7 +87,7 @@ async fn a_backlog_that_fills_the_memory_before_a_scheduler_starts_is_answered_t
     let url = server.url();
     let mut redis = server.connection().await;
     let mut ids = BTreeSet::new();
-    // Submit until Redis itself rejects writes. No producer can do anything worse.
+    // Submit until Redis itself rejects writes, which is the worst that producers can do.
     loop {
         let id = format!("t{}", ids.len());
         if xadd(&mut redis, &["turn", &turn(&id, 4_096)]).await.is_err() {
@@ -100,7 +99,7 @@ async fn a_backlog_that_fills_the_memory_before_a_scheduler_starts_is_answered_t
 
     let scheduler = Process::start("scheduler", dir.path(), &url);
     let worker = Process::start("worker", dir.path(), &url);
-    // The gauge uses the sampled memory, because at full memory the pressure flag could not be written.
+    // The gauge uses the sampled memory. At full memory, the pressure flag could not be written.
     until("the gauge says so", async || scheduler.metrics().contains("tickfleet_redis_pressure 1")).await;
     let said = tickfleet(&["doctor", "--redis-url", &url, "--config", dir.path().to_str().unwrap()]);
     said.says("new work is rejected");
@@ -121,14 +120,14 @@ async fn suspects_wait(server: &RedisServer, dir: &Path) -> (Process, BTreeSet<S
     for id in &ids {
         xadd(&mut redis, &["turn", &turn(id, 1_000)]).await.unwrap();
     }
-    // Make Redis use 90 % of its memory. A large filler is part of it, so that further commands make little difference.
+    // Makes Redis use 90 % of its memory. Most of it is a large filler, so that later commands make little difference.
     let filler = redis::cmd("SETRANGE").arg("filler").arg(32 << 20).arg("x").to_owned();
     let _: u64 = filler.query_async(&mut redis).await.unwrap();
     let max = memory(&mut redis).await / 90 * 100;
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(max).query_async(&mut redis).await.unwrap();
     let scheduler = Process::start("scheduler", dir, &server.url());
     until("they are out", async || key::<u64>(&mut redis, &["XLEN", "ready:normal"]).await >= 256).await;
-    // Write all entries in one transaction, so that they are read together.
+    // One transaction writes all entries, so that they are read together.
     let mut pipe = redis::pipe();
     pipe.atomic();
     for i in 0..20 {
@@ -146,7 +145,6 @@ async fn suspects_wait(server: &RedisServer, dir: &Path) -> (Process, BTreeSet<S
     (scheduler, ids)
 }
 
-/// Makes room in memory, starts a whole fleet, and checks that every turn is answered.
 async fn each_suspect_is_answered(server: &RedisServer, dir: &Path, ids: BTreeSet<String>) {
     let mut redis = server.connection().await;
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).query_async(&mut redis).await.unwrap();
@@ -162,7 +160,8 @@ async fn a_scheduler_that_is_killed_while_it_waits_for_memory_counts_no_crash_ag
     let dir = config();
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
-    // A suspect was marked and handled, and now waits. A crash from now on does not count against it.
+    // A suspect that was marked and handled now waits. If a process crashes from now on, the crash is not counted
+    // against this suspect.
     let never = "tickfleet_redis_commands_total{verb=\"suspect\"} 0";
     until("it was named", async || !scheduler.metrics().lines().any(|line| line == never)).await;
     until("nothing is named", async || key::<u64>(&mut redis, &["HLEN", "suspects"]).await == 0).await;
@@ -178,8 +177,8 @@ async fn a_scheduler_that_stops_while_it_waits_for_memory_is_quick_and_returns_w
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
     scheduler.signal(Signal::SIGTERM);
-    // The entries are returned together. If each of the twenty entries waited for half a second, the return would take
-    // ten seconds and time out.
+    // The entries are returned together. If each of the twenty entries waited half a second, the return would take ten
+    // seconds and time out.
     let returned = scheduler.says("returning undecided inbound entries");
     assert_eq!(returned["entries"], 20);
     assert_eq!(scheduler.stop(), Some(0));

@@ -1,4 +1,4 @@
-//! A worker is killed, under settings that `config check` accepts. Another worker continues its work.
+//! A worker is killed under settings that `config check` accepts. Another worker must continue its work.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// A minute in steps of [`pause`].
+/// One minute in steps of [`pause`].
 const STEPS_MAX: usize = 1_200;
 
 async fn killed_workers_work_comes_back(lease: &'static str, reap_every: Option<&'static str>) {
@@ -41,7 +41,6 @@ async fn killed_workers_work_comes_back(lease: &'static str, reap_every: Option<
     assert_eq!((scheduler.stop(), other.stop()), (Some(0), Some(0)));
 }
 
-/// Waits until a worker holds a slice.
 async fn held(redis: &RedisServer) {
     let mut connection = redis.connection().await;
     for _ in 0..STEPS_MAX {

@@ -1,4 +1,4 @@
-//! Slices of a killed worker do not delay other work: real worker processes, and a real SIGKILL.
+//! Slices of a killed worker must not delay other work. The worker processes and the SIGKILL are real.
 
 use std::fs;
 
@@ -9,14 +9,13 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// The number of slices of the killed worker. Each has one call that takes four seconds.
+/// The killed worker held this number of slices. Each has one call, which takes four seconds.
 const SUSPECTS: usize = 30;
 
 fn ask(url: &str, args: &[&str]) -> Value {
     tickfleet(&[args, &["--redis-url", url, "--json"]].concat()).json()
 }
 
-/// The pending entries of a stream, or the length of a stream, depending on the command.
 async fn count(redis: &RedisServer, command: &[&str]) -> usize {
     let mut connection = redis.connection().await;
     let found: redis::Value =
@@ -59,7 +58,8 @@ async fn an_urgent_call_does_not_wait_for_what_a_killed_worker_held() {
     let reply = ask(&url, &urgent);
     let after = count(&redis, &["XLEN", "{tickfleet:0}:replies:demo:slow"]).await;
     assert_eq!(reply["results"][0]["outcome"], "ok", "{reply}");
-    // The suspects run one after the other, four seconds each. The urgent call overtook all but one or two of them.
+    // The suspects run one after another and take four seconds each. The urgent call overtook all but one or two
+    // suspects.
     assert!(after - before <= 2 && after < SUSPECTS / 2, "{before} and {after} suspects had ended");
     while count(&redis, &["XLEN", "{tickfleet:0}:replies:demo:slow"]).await <= after {
         pause();

@@ -1,4 +1,4 @@
-//! Thirty questions such as "Why did this not run?" or "When can it run?", and the answers of `explain`.
+//! Thirty questions such as "Why did this not run?" and "When can it run?", with the answers that `explain` gives.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::process::Process;
 
-/// A fleet with low limits, so that tests reach them quickly.
+/// The limits are low, so that tests reach them quickly.
 struct LimitedFleet {
     fleet: DevFleet,
     dir: String,
@@ -47,7 +47,6 @@ impl LimitedFleet {
         Self::with("", PERMISSIONS).await
     }
 
-    /// Starts a fleet with additional tools and other permissions.
     async fn with(more_tools: &str, permissions: &str) -> Self {
         let redis = RedisServer::start().await;
         let folder = tempfile::tempdir().unwrap();
@@ -77,13 +76,12 @@ impl LimitedFleet {
         self.fleet.run(&[&["--config", &self.dir], args].concat())
     }
 
-    /// Submits a turn with these calls, and does not wait for it.
+    /// Does not wait for the turn.
     fn submit(&self, tenant: &str, agent: &str, id: &str, turn: &Value) {
         let args = ["--config", &self.dir, "submit", "--tenant", tenant, "--agent", agent, "--turn-id", id, "-"];
         self.fleet.run_with(&args, &turn.to_string()).exits(0);
     }
 
-    /// Runs `explain` until it prints all of `told`.
     fn answers(&self, id: &str, told: &[&str]) {
         let mut said;
         loop {
@@ -91,7 +89,7 @@ impl LimitedFleet {
             if told.iter().all(|told| said.contains(told)) {
                 return;
             }
-            // If the turn has ended, its explanation no longer changes, so repeating would not help.
+            // If the turn has ended, its explanation no longer changes, so repetition would not help.
             assert!(!said.contains("has ended\n") || !said.contains("Audit:"), "{id}: no {told:?} in\n{said}");
         }
     }
@@ -109,24 +107,24 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
     let echo = |value: i64| ("echo", json!({"value": value}));
     let long = ("sleep", json!({"ms": 25_000}));
 
-    // 1 Why does the second call wait, and when can it run? The tick is used up. It ends after at most an hour.
+    // 1 Why does the second call wait, and when can it run? The tick, which lasts an hour, is used up.
     asked.submit("demo", "slow", "tick", &calls(&[echo(1), echo(1)]));
     asked.answers("demo:tick", &["It waits: the agent's tick is used up (1 of 1 calls). The next call is eligible"]);
-    // 2 Why does the turn behind it wait?
+    // 2 Why does the later turn wait?
     asked.submit("demo", "slow", "behind", &calls(&[echo(1)]));
     asked
         .answers("demo:behind", &["It waits: the agent's tick is used up", "after 1 other turn in the throttle queue"]);
-    // 3 Why did it not run? The agent's calls of the day are used up. They reset at midnight.
+    // 3 Why did it not run? The agent's calls of the day are used up until midnight.
     asked.submit("demo", "daily", "day", &calls(&[echo(1)]));
     asked.answers("demo:day", &["has ended"]);
     asked.submit("demo", "daily", "day2", &calls(&[echo(1)]));
     asked.answers("demo:day2", &["the day's calls are used up (on_day_cap: reject)", "It resets at"]);
-    // 4 The calls of all agents of the tenant for the day are used up.
+    // 4 The calls of the day of the whole tenant are used up.
     asked.submit("small", "kelly", "first", &calls(&[echo(1)]));
     asked.answers("small:first", &["has ended"]);
     asked.submit("small", "calm", "second", &calls(&[echo(1)]));
     asked.answers("small:second", &["the day's calls are used up (on_day_cap: reject)", "It resets at"]);
-    // 5 A limit delays the call. Which counter, and until when?
+    // 5 A limit delays the call. Which counter is it, and until when?
     let works = ("fail", json!({"outcomes": ["ok"]}));
     asked.submit("demo", "calm", "limit", &calls(&[works.clone(), works.clone()]));
     asked.answers("demo:limit", &["the limit sleeps is used up", "1 used by demo:calm", "The next call is eligible"]);
@@ -146,7 +144,7 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
 async fn and_of_rules_permission_arguments_tries_and_loops() {
     let asked = LimitedFleet::start().await;
     let echo = |value: i64| ("echo", json!({"value": value}));
-    // 9, 10 Which rule stopped it, and which shadow rule would have stopped it?
+    // 9, 10 Which rule stopped the call, and which shadow rule would have stopped it?
     asked.submit("demo", "kelly", "ruled", &calls(&[echo(501), echo(50)]));
     let rules = [
         "The rule permissions.echo.rules.small stopped call /0",
@@ -154,7 +152,7 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
         "The rule permissions.echo.rules.tiny (shadow) would have stopped call /1: 50 is not tiny",
     ];
     asked.answers("demo:ruled", &rules);
-    // 11, 12, 13 The tool is not granted; the arguments are invalid; the tool does not exist.
+    // 11, 12, 13 A tool that is not granted, invalid arguments, and a tool that does not exist.
     asked.submit(
         "demo",
         "kelly",
@@ -165,7 +163,7 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
     asked.answers("demo:wrong", &wrong);
     // 14 An operator has disabled the tool.
     asked.run(&["tools", "disable", "post"]).exits(0);
-    // Repeat, because workers learn of the change with their next heartbeat.
+    // Workers learn of the change only with their next heartbeat.
     for number in 0.. {
         let id = format!("gone-{number}");
         // The arguments differ each time, so that the loop breaker does not deny the call.
@@ -178,7 +176,7 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
             break;
         }
     }
-    // 15 After which failure is the call retried, and when?
+    // 15 After which failure will the call be retried, and when?
     asked.submit("demo", "kelly", "again", &calls(&[("fail", json!({"outcomes": ["transient", "transient", "ok"]}))]));
     asked.answers("demo:again", &["try 1 of call /0 failed:", "Retried after"]);
     // 16 Until when does the loop breaker deny the call?
@@ -232,7 +230,7 @@ async fn and_of_those_who_ended_or_held_it_up() {
     assert_eq!(scheduler.stop(), Some(0));
 }
 
-/// The trial tool `sleep` as a tool that must not run twice.
+/// The trial tool `sleep`, declared as a tool that must not run twice.
 const SLEEP_ONCE: &str = "  sleep: {description: Waits., effect: once, effect_key: [/ms], input_schema: {type: object, required: [ms], properties: {ms: {type: integer, description: How long in ms.}}}}\n";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -244,19 +242,19 @@ async fn and_of_the_ledger_of_effects() {
     // 23 Why does the call not run, and which call does it wait for? An equal call is running.
     asked.submit("demo", "free", "equal", &calls(&long));
     asked.answers("demo:equal", &["a call of first is running, and its outcome decides about this call"]);
-    // 24 Why did the call not run, and what is its outcome? It got the outcome of the equal call.
+    // 24 Why did the call not run, and what is its outcome? It has the outcome of the equal call.
     asked.run(&["turns", "cancel", "demo:first", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
     let told = ["Call /0 got the outcome of the equal call first/0: it did not run again", "outcome_unknown"];
     asked.answers("demo:equal", &told);
     asked.answers("demo:first", &["Cancelled: ben: no longer wanted", "outcome_unknown"]);
-    // 25 What happens to a later equal call in another turn? It gets the same outcome, because it is unknown whether
-    // the first call took effect.
+    // 25 What happens to an equal call in a later turn? It gets the same outcome, because the first call may have taken
+    // effect.
     asked.submit("demo", "free", "planned_again", &calls(&long));
     asked.answers("demo:planned_again", &told);
 }
 
-/// Large values of `echo` need an approval. After `fail`, the fact `read_untrusted` forbids `echo`. `sleep` requires
-/// that `fail` ran before.
+/// `echo` with a large value needs an approval. `fail` sets the fact `read_untrusted`, which forbids `echo`. `sleep`
+/// requires that `fail` ran earlier.
 const GOVERNED: &str = "permissions:
   echo:
     everyone: true
@@ -287,7 +285,7 @@ async fn and_of_approvals_and_facts() {
     asked.answers("demo:denied", &["waits for an approval"]);
     asked.run(&["approvals", "deny", &approval(), "--by", "ann", "--reason", "not this month"]).exits(0);
     asked.answers("demo:denied", &["ann denied call /0 (apr-", "denied it: not this month. It was not executed."]);
-    // 29 Which earlier call set the fact that stopped this call, when, and what helps?
+    // 29 Which earlier call set the fact that stopped this call, when, and what would help?
     asked.submit("demo", "free", "read", &calls(&[("fail", json!({"outcomes": ["ok"]})), echo(1)]));
     let forbidden = [
         "The condition on facts permissions.echo.facts.forbid.read_untrusted stopped call /1",
@@ -295,7 +293,7 @@ async fn and_of_approvals_and_facts() {
         "Ask a person to look.",
     ];
     asked.answers("demo:read", &forbidden);
-    // 30 Which required fact is missing, and which call sets it?
+    // 30 Which required fact is missing, and which call would set it?
     asked.submit("demo", "calm", "early", &calls(&[("sleep", json!({"ms": 1}))]));
     let missing = [
         "permissions.sleep.facts.require.looked stopped call /0",

@@ -1,4 +1,4 @@
-//! Follows the audit log to files, to standard output and to a collector, while exporters are killed.
+//! Exports the audit log to files, to standard output and to a collector, while exporters are killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ use crate::support::process::{Process, pause};
 
 const LOG: &str = "{tickfleet:0}:audit";
 
-/// An audit log that only the test writes, and the folder of its exports.
+/// Only the test writes to this audit log.
 struct Log {
     redis: RedisServer,
     folder: tempfile::TempDir,
@@ -58,7 +58,6 @@ impl Log {
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut self.redis.connection().await).await.unwrap()
     }
 
-    /// The IDs of all entries in the log.
     async fn ids(&self) -> Vec<String> {
         let found: Vec<(String, BTreeMap<String, String>)> = self.command(&["XRANGE", LOG, "-", "+"]).await;
         found.into_iter().map(|(id, _)| id).collect()
@@ -70,7 +69,7 @@ impl Log {
     }
 }
 
-/// The files of an export, oldest first.
+/// Oldest first.
 fn files(current: &Path) -> Vec<PathBuf> {
     let name = format!("{}.", current.file_name().unwrap().to_str().unwrap());
     let all = current.parent().unwrap().read_dir().unwrap().map(|entry| entry.unwrap().path());
@@ -97,7 +96,7 @@ fn entries(lines: &[String]) -> Vec<String> {
     lines.iter().filter_map(id).collect()
 }
 
-/// Waits until the files have at least `count` entries, and seals that cover at least `count` entries.
+/// Waits until the files have at least `count` entries, and seals for at least `count` entries.
 fn until_whole(path: &Path, count: usize) {
     let sealed = |line: &String| match Line::read(line) {
         Some(Line::Seal(seal)) => serde_json::from_str::<serde_json::Value>(seal.body).unwrap()["count"].as_u64(),
@@ -113,7 +112,7 @@ fn until_whole(path: &Path, count: usize) {
     }
 }
 
-/// Checks the loss of entries that are trimmed while no exporter runs: the files, the log and the metrics report it.
+/// Entries are trimmed while no exporter runs. The files, the log and the metrics must report the loss.
 async fn trimmed_is_told(log: &mut Log, path: &Path, to: &str, bounds: &[&str]) {
     let there = log.written;
     log.write(50).await;
@@ -150,11 +149,10 @@ async fn files_have_every_entry_once_and_verify_whenever_their_writer_was_killed
             pause();
         }
         log.write(150).await;
-        // Kills the exporter at any point of its work.
         exporter.signal(Signal::SIGKILL);
         drop(exporter);
     }
-    // Simulate that the exporter died in the middle of a line.
+    // Simulates that the exporter died in the middle of a line.
     let torn = fs::read(&path).unwrap_or_default();
     fs::write(&path, [&torn[..], br#"{"shard":0,"id":"17"#].concat()).unwrap();
     let exporter = log.follow(&to, &bounds, None);
@@ -173,12 +171,12 @@ async fn files_have_every_entry_once_and_verify_whenever_their_writer_was_killed
     let verify = |parts: &[&str]| tickfleet(&[&["audit", "verify", "--json", "--key", &public], parts].concat());
     let verdict = verify(&named).exits(0).json();
     assert_eq!((&verdict["sealed"], &verdict["unsealed"]), (&ids.len().into(), &0.into()), "{verdict}");
-    // The doctor reports the same result, and detects changed entries.
+    // The doctor reports the same result and detects changed entries.
     let doctor = || tickfleet(&[&["doctor"][..], &with].concat()).stdout;
     let told = doctor();
     assert!(told.contains("are unchanged") && !told.contains("was CHANGED"), "{told}");
-    // After older files were removed, the other files verify only with `--goes-on`. If a file in between is missing,
-    // the verification fails.
+    // After the oldest files were removed, the remaining files verify only with `--goes-on`. If a file between two
+    // others is missing, the verification fails.
     verify(&[&["--goes-on"], &named[2..]].concat()).exits(0);
     verify(&["--goes-on", named[0], named[3]]).exits(1);
 
@@ -221,7 +219,7 @@ async fn what_standard_output_has_twice_after_a_kill_has_one_id() {
         log.write(100).await;
         if round < 2 {
             exporter.signal(Signal::SIGKILL);
-            // Delete the lease of the dead exporter instead of waiting until the lease ends.
+            // The dead exporter's lease is deleted, so that the test does not wait for its end.
             let _: u64 = log.command(&["DEL", "{tickfleet:0}:follower:stdout"]).await;
         } else {
             let last = log.ids().await.pop().unwrap();
@@ -238,7 +236,7 @@ async fn what_standard_output_has_twice_after_a_kill_has_one_id() {
     assert!(matches!(Line::read(&lines(&outs[2..])[0]), Some(Line::Header(_))));
 }
 
-/// A collector of the audit log that rejects some requests and hangs on another.
+/// A collector of the audit log. It rejects some requests, and hangs on another.
 #[derive(Clone, Default)]
 struct Collector {
     taken: Arc<Mutex<Vec<LogRecord>>>,
@@ -277,7 +275,7 @@ impl Collector {
         }
         self.taken.lock().unwrap().extend(records);
         if number == 3 {
-            // The records were accepted, but the sender gets no response.
+            // The collector accepted the records, but the sender gets no response.
             self.asked.notify_one();
             std::future::pending::<()>().await;
         }

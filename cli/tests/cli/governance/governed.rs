@@ -1,4 +1,4 @@
-//! The cache for reads, and the loop breaker.
+//! The read cache and the loop breaker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,14 +11,12 @@ use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::DevFleet;
 
-/// A service that counts its requests.
 #[derive(Clone, Default)]
 struct Service {
     asked: Arc<AtomicUsize>,
 }
 
 impl Service {
-    /// Starts the service on a free port. Returns the base URL.
     async fn start(&self) -> String {
         let quotes = self.clone();
         let failing = self.clone();
@@ -51,7 +49,6 @@ impl Service {
     }
 }
 
-/// A fleet with tools of the service.
 struct GovernedFleet {
     fleet: DevFleet,
     dir: String,
@@ -98,7 +95,6 @@ impl GovernedFleet {
         self.fleet.run(&[&["--config", &self.dir], args].concat())
     }
 
-    /// The result of one call.
     fn call(&self, tenant: &str, agent: &str, call: &Value) -> Value {
         let args = ["--config", &self.dir, "submit", "--tenant", tenant, "--agent", agent, "-", "--wait", "--json"];
         let said = self.fleet.run_with(&args, &call.to_string());
@@ -124,31 +120,29 @@ async fn equal_reads_get_one_answer_for_a_while_and_everything_else_is_decided_e
     assert_eq!((&again["output"], &again["attempts"]), (&first["output"], &json!(0)), "{again}");
     assert_eq!(again["cached"]["call"], first["call"], "{again}");
     assert!(again["cached"]["age_ms"].is_u64(), "{again}");
-    // The result can depend on the user, so the user is part of the cache key. The format of the arguments is not.
+    // The result can depend on the user, so the user is part of the cache key. Spelling of the arguments is not.
     let kim = json!({"id": "kim"});
     let for_kim = asked(r#"{"symbol": "ACME", "day": 1}"#, kim.clone());
     assert_eq!((&for_kim["output"]["number"], &for_kim["cached"]), (&json!(2), &Value::Null), "{for_kim}");
     let for_kim = asked(r#"{"day": 1.0, "symbol": "ACME"}"#, kim);
     assert_eq!(for_kim["output"]["number"], 2, "{for_kim}");
     assert_eq!(asked(r#"{"symbol": "ACME", "day": 1}"#, json!({"id": "ada"}))["output"]["number"], 3);
-    // Other tenants do not share the cache entry. If the tool caches per agent, other agents do not share it either.
+    // Other tenants do not share the cache entry. Other agents share it unless the tool caches per agent.
     let elsewhere = json!({"calls": [{"name": "quote", "arguments": {"symbol": "ACME"}}]});
     assert_eq!(governed.call("other", "kelly", &elsewhere)["output"]["number"], 4);
     let own =
         ["kelly", "fran", "fran"].map(|agent| governed.look(agent, "own_quote", "ACME")["output"]["number"].clone());
     assert_eq!(own, [5, 6, 6].map(Value::from));
-    // Permission and caps are checked for each call, even if its result is cached.
+    // Even if its result is cached, each call must pass permission and caps.
     assert_eq!(governed.look("fran", "quote", "ACME")["outcome"], "denied");
     let capped = ["ok", "daily_cap_reached"].map(|outcome| (governed.look("few", "quote", "ACME"), outcome));
     capped.iter().for_each(|(result, outcome)| assert_eq!(result["outcome"], *outcome, "{result}"));
     assert_eq!(capped[0].0["output"]["number"], 1, "{}", capped[0].0);
     assert_eq!(service.asked(), 6);
-    // Failures are not cached.
     for asked in [7, 8] {
         assert_eq!(governed.look("kelly", "kept", "none")["outcome"], "permanent");
         assert_eq!(service.asked(), asked);
     }
-    // The cache entry expires.
     let number = || governed.look("kelly", "short_quote", "ACME")["output"]["number"].as_u64().unwrap();
     let before = number();
     while number() == before {}
@@ -178,7 +172,6 @@ async fn a_kept_answer_is_told_as_that_to_the_model_the_auditor_and_the_operator
     assert_eq!(service.asked(), 1);
 }
 
-/// The settings in docs/govern/loops.md.
 const LOOPS: &str = include_str!("../../../../docs/snippets/shop-governed/tickfleet.yaml");
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,13 +193,13 @@ async fn an_agent_that_goes_in_circles_is_told_so_and_then_refused_for_a_while()
         assert_eq!((&refused["outcome"], &refused["error"]["details"]["reason"]), (&json!("denied"), &json!("loop")));
     }
     assert_eq!(service.asked(), 5);
-    // The breaker does not affect other agents, other calls, other results and excepted tools.
+    // The breaker does not affect other agents, other calls, other results or excepted tools.
     assert_eq!(governed.look("fran", "same", "ACME")["outcome"], "ok");
     let moving = |symbol: &str| json!({"name": "own_quote", "arguments": {"symbol": symbol}});
     let others = ["1", "2", "3", "4"].into_iter().flat_map(|symbol| [moving(symbol), json!({"name": "list_tools"})]);
     let others = all("kelly", others.collect());
     assert!(others.iter().all(|call| call["outcome"] == "ok" && call["note"].is_null()), "{others:#?}");
-    // A repeated invalid call also gets a note.
+    // A repeated invalid call gets a note too.
     let wrong = all("kelly", vec![json!({"name": "nope"}); 3]);
     assert!(wrong[2]["note"].is_string() && wrong[1]["note"].is_null(), "{wrong:#?}");
     let args = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "again", "--wait"];

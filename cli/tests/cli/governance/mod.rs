@@ -1,4 +1,4 @@
-//! Guards besides caps and permission, operator commands, exports and webhooks, and decisions under another policy.
+//! Further guards in addition to caps and permission, operator commands, exports, webhooks, and what-if decisions.
 
 mod explain;
 mod exports;

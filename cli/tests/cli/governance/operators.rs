@@ -15,8 +15,8 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "500ms")]);
     fleet.run(&["pause"]).exits(0).says("No pauses.");
-    // An unknown name is rejected, nothing is paused, and the error suggests the nearest known name. The names come
-    // from the active configuration, so these commands run with the fleet's configuration.
+    // An unknown name is rejected, and nothing is paused. The error suggests the nearest known name. Names come from
+    // the active configuration, so these commands run with the fleet's configuration.
     let run = |args: &[&str]| CommandOutput::of(fleet.command(args).env("TICKFLEET_CAPS_TICK", "500ms"), "");
     for (verb, name, told) in [
         ("pause", &["demo", "kely"][..], "unknown agent \"kely\". Nearest: kelly"),
@@ -38,7 +38,6 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
         .says("calls of agent kelly of demo are paused");
     fleet.run(&[&["pause", "demo", "kelly"], &WHY[..]].concat()).exits(0).says("was paused already");
     submit(&fleet, "kelly", "waits", "echo").exits(0);
-    // Other agents continue, over several ticks.
     for n in 0..3 {
         let id = format!("other-{n}");
         fleet
@@ -60,7 +59,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     assert_eq!((&story["state"], &story["waits"]["rule"]), (&"lane".into(), &"paused".into()), "{story}");
     assert_eq!(story["waits"]["pause"]["by"], "anna", "{story}");
     fleet.run(&["pause"]).exits(0).says("kelly").says("agreed with Ben");
-    // Also pause the tenant. Either of the two pauses is enough to stop calls.
+    // The tenant is paused too. Either pause is enough to stop calls.
     fleet.run(&[&["pause", "demo"], &WHY[..]].concat()).exits(0).says("calls of tenant demo are paused");
     submit(&fleet, "fran", "waits-too", "echo").exits(0);
     fleet.run(&[&["resume", "demo", "kelly"], &WHY[..]].concat()).exits(0);
@@ -71,7 +70,6 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
         while fleet.run(&["explain", &format!("demo:{id}"), "--json"]).json()["state"] != "done" {}
     }
     fleet.run(&[&["resume", "demo"], &WHY[..]].concat()).exits(0).says("was not paused");
-    // The audit log has the operator and the reason.
     let mut at = redis.connection().await;
     let entries: Vec<redis::Value> =
         redis::cmd("XRANGE").arg("{tickfleet:0}:audit").arg("-").arg("+").query_async(&mut at).await.unwrap();
@@ -98,7 +96,6 @@ async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_
     assert_eq!(count(&["--agent", "kelly", "--tool", "echo"]), 3);
     assert_eq!((count(&["--older-than", "1h"]), count(&["--tenant", "atlas-ux"])), (0, 0));
     fleet.run(&["turns", "list", "--agent", "fran"]).exits(0).says("demo:long").says("running").says("sleep");
-    // Paging finds every turn.
     let mut found = 0;
     let mut from = "0:0".to_owned();
     loop {
@@ -118,7 +115,6 @@ async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_
     assert_eq!(story["results"][0]["error"]["details"]["reason"], "anna: agreed with Ben", "{story}");
     let ids = ["turns", "cancel", "demo:k1", "demo:long", "demo:k0"];
     fleet.run(&[&ids[..], &WHY[..], &["--yes"]].concat()).exits(0).says("3 turns found, 2 cancelled");
-    // The audit log has the operator, the reason, the number and the filter.
     let found = fleet.run(&["audit", "search", "--text", "\"action\":\"CANCEL\"", "--json"]).exits(0).json();
     let meta: Vec<_> = found["entries"].as_array().unwrap().iter().map(|one| &one["audit"]["meta"]).collect();
     assert_eq!(meta.len(), 2, "{found}");

@@ -1,4 +1,4 @@
-//! Delivers approval events by webhook, while senders are killed.
+//! Webhooks deliver approval events while their senders are killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 use crate::support::binary::tickfleet;
 use crate::support::process::{Process, pause};
 
-/// A POST: its ID, its signature and its body.
+/// ID, signature and body.
 type Post = (String, String, Value);
 
-/// A receiver of webhooks that rejects some of them and hangs on others.
+/// Rejects some webhooks, and hangs on others.
 #[derive(Clone, Default)]
 struct Receiver {
     posts: Arc<Mutex<Vec<Post>>>,
@@ -38,7 +38,7 @@ impl Receiver {
         let header = |name: &str| headers[name].to_str().unwrap().to_owned();
         let id: String = header("webhook-id");
         let body: Value = serde_json::from_str(&body).unwrap();
-        // Receivers reject a timestamp that differs from their own clock by more than five minutes.
+        // Receivers reject a timestamp that is more than five minutes off their own clock.
         let off = header("webhook-timestamp").parse::<i64>().unwrap() - wall_ms() / 1_000;
         assert!(off.abs() < 300, "{off} s off");
         let seen = {
@@ -50,12 +50,11 @@ impl Receiver {
             // This event is never accepted.
             ("bad/0", _) => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
             ("late/0", 1) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
-            // This event is accepted, but the sender gets no response.
+            // This event is accepted, but its sender gets no response.
             ("held/0", 1) => {
                 self.held.notify_one();
                 std::future::pending().await
             }
-            // The receiver never responds to this event.
             ("slow/0", _) => std::future::pending().await,
             _ => StatusCode::NO_CONTENT.into_response(),
         }
@@ -76,7 +75,7 @@ fn wall_ms() -> i64 {
     chrono::Utc::now().timestamp_millis()
 }
 
-/// Writes an event as the approval commands do.
+/// In the format of the approval commands.
 async fn tell(redis: &RedisServer, call: &str, event: &str) {
     tell_at(redis, call, event, wall_ms()).await;
 }
@@ -140,11 +139,10 @@ async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one
         (&first["data"]["arguments"]["amount"], &first["data"]["approval"]),
         (&700.into(), &"demo:apr-1".into())
     );
-    // Delivered events are recorded as delivered. Only the event that was never accepted is pending.
+    // Events that were delivered are recorded as delivered. Only the event that is never accepted is pending.
     assert_eq!(pending(&redis).await, 1);
 }
 
-/// The number of events that are not recorded as delivered.
 async fn pending(redis: &RedisServer) -> usize {
     let mut connection = redis.connection().await;
     let record: String =
@@ -174,11 +172,11 @@ async fn what_happens_after_a_clock_was_two_days_ahead_is_told_with_the_time_tha
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
     let place = format!("file:{}", secret.display());
     let with = ["approvals", "notify", "--to", &to, "--secret", &place, "--allow-private", "127.0.0.1"];
-    // Simulate that Redis' clock was ahead and has stepped back, which leaves shard time ahead.
+    // Simulates that Redis' clock was ahead and stepped back, which leaves shard time ahead.
     let mut ahead = redis::cmd("HSET");
     ahead.arg("{tickfleet:0}:meta").arg(&["offset_ms", &ahead_ms.to_string()]);
     ahead.query_async::<u64>(&mut redis.connection().await).await.unwrap();
-    // One event was written before the clock was ahead, and one while it was ahead.
+    // The first event was written before the clock was ahead, and the second while it was ahead.
     tell(&redis, "before/0", "asked").await;
     tell_at(&redis, "since/0", "asked", wall_ms() + ahead_ms).await;
     let teller = Process::start_command(&with, folder.path(), &url, None);

@@ -1,4 +1,4 @@
-//! What-if: evaluates the recorded traffic of a fleet again, under the same policy and under other policies.
+//! What-if evaluates a fleet's recorded traffic again, under the same policy and under other policies.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 
-/// The maximum wait for another process.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SETTINGS: &str = "audit: {admissions: true, premises: true}\ncaps: {tick: 1s, max_calls_per_tick: 3}\n";
@@ -39,7 +38,7 @@ const LIMITS: &str = "limits:
     every: 3s
 ";
 
-/// Writes a configuration with changes. Each change is a file, a text in it, and the new text.
+/// Each change is a file, a text in it, and the new text.
 fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> String {
     let dir = folder.join(name);
     std::fs::create_dir_all(&dir).unwrap();
@@ -61,8 +60,8 @@ fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> Strin
     dir.to_str().unwrap().to_owned()
 }
 
-/// Submits mixed traffic. Some calls pass, rules or permission deny some, people approve some, ticks or a limit delay
-/// some, and a limit rejects some.
+/// Submits mixed traffic. Some calls pass. Rules or permission deny other calls, people approve some, a tick or a limit
+/// delays some, and a limit rejects some.
 fn play(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, calls: &[(&str, Value)], wait: bool| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -102,7 +101,7 @@ fn whatif(policy: &str, export: &str) -> CommandOutput {
     tickfleet(&["whatif", "--policy", policy, "--audit", export, "--json"])
 }
 
-/// Exports the log, and repeats the export until it has `calls` calls.
+/// Repeats the export until it has `calls` calls.
 fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
     let began = Instant::now();
     loop {
@@ -116,7 +115,7 @@ fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
     }
 }
 
-/// The calls whose decision differs, each with the kind and the cause of the difference, sorted.
+/// Each call whose decision differs, with the kind and the cause of the difference. Sorted.
 fn differ(said: &CommandOutput) -> Vec<(String, String, String)> {
     let differences = said.json()["differences"].as_array().cloned().unwrap();
     let text = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
@@ -156,8 +155,8 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
     let other = |name: &str, changes: &[(&str, &str, &str)]| {
         let said = whatif(&configure(folder.path(), name, changes), &export);
         let mut found = differ(&said);
-        // If a call is dispatched at another time, calls that shared its tick are also dispatched at other times. Which
-        // calls shared a tick depends on the speed of the machine.
+        // If one call is dispatched at another time, so are the calls that shared its tick. Which calls shared a tick
+        // depends on the machine's speed.
         found.retain(|(.., by)| by != "max_calls_per_tick");
         (found, said)
     };
@@ -170,8 +169,8 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
     assert_eq!(found, expected(&[("f3/0", "let_go", "limits.three")]), "{}", said.stdout);
     let (found, said) = other("fewer", &[("limits.yaml", "max: 3", "max: 2")]);
     assert_eq!(found, expected(&[("f2/0", "capped", "limits.three")]), "{}", said.stdout);
-    // On some machines, the tick also delayed ben's calls. Then the limit is not decidable. The log names the limit
-    // that delayed a call only if the call was evaluated again while it waited.
+    // On some machines, the tick also delayed ben's calls. Then the effect of the limit is not decidable, because the
+    // log names a limit only if the waiting call was evaluated again.
     let sooner = ["a limit", "limits.two"].map(|by| expected(&[("same/2", "sooner", by)]));
     let delayed = [expected(&["same/2", "same/3"].map(|call| (call, "delayed", "limits.two")))];
     for (name, from, to, decided) in
@@ -182,12 +181,12 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
             || said.json()["summary"]["not_decidable"].to_string().contains("a limit and a cap both delayed");
         assert!(decided.contains(&found) || found.is_empty() && is_undecided(), "{name}: {}", said.stdout);
     }
-    // Turns that were delayed only by the tick are decidable.
+    // Turns that only the tick delayed are decidable.
     let ticks =
         configure(folder.path(), "ticks", &[("tickfleet.yaml", "max_calls_per_tick: 3", "max_calls_per_tick: 30")]);
     let said = whatif(&ticks, &export);
     let found = differ(&said);
-    // If a call is dispatched sooner, the calls behind it and calls that a limit delayed are dispatched sooner too.
+    // If a call is dispatched sooner, so are the calls behind it and the calls that a limit delayed.
     let sooner = found.iter().all(|(_, kind, by)| {
         kind == "sooner" && (by == "max_calls_per_tick" || by.contains("earlier") || by.contains("limit"))
     });
@@ -203,7 +202,6 @@ const PLACES: &str = "limits:
   never: {match: {agents: [archy], tools: [fail]}, per: [agent], max: 9, every: 1d, on_reach: reject}
 ";
 
-/// Writes a configuration with limits on concurrency and a task's budget.
 fn configure_places(folder: &Path, name: &str, limits: &str) -> String {
     let dir = folder.join(name);
     std::fs::create_dir_all(&dir).unwrap();
@@ -226,7 +224,7 @@ fn configure_places(folder: &Path, name: &str, limits: &str) -> String {
     dir.to_str().unwrap().to_owned()
 }
 
-/// Submits three calls that need permits at the same time, and a turn under a task whose budget is too small for it.
+/// Submits three calls that need permits at the same time, and a turn whose task has too small a budget.
 fn play_places(fleet: &DevFleet, config: &str) {
     let submit = |agent: &str, id: &str, more: Value, calls: &[(&str, Value)]| {
         let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
@@ -239,7 +237,7 @@ fn play_places(fleet: &DevFleet, config: &str) {
     let echo = || ("echo", json!({"value": 1}));
     let delegate = ["delegate", "--config", config, "--tenant", "demo", "--to", "archy", "--task-id", "job"];
     fleet.run(&[&delegate[..], &["--budget", "2", "Do"]].concat());
-    // Submit during a pause, so that all three calls become eligible at the same time, even on slow machines.
+    // The pause makes all three calls eligible at the same time, even on slow machines.
     fleet.run(&["pause", "demo", "--config", config, "--reason", "they are to meet", "--by", "ann"]).exits(0);
     for number in 0..3 {
         submit("ben", &format!("b{number}"), json!({}), &[slow()]);
@@ -280,11 +278,11 @@ async fn parts_of_the_slots_places_and_budgets_of_tasks_are_decided_as_they_were
         (differ(&said), said)
     };
     // Two permits were too few for three calls, and eight are enough. But the pause kept the calls in their agent's
-    // throttle queue, as a tick does. If a limit delays calls in addition, the result is not decidable.
+    // throttle queue, as a tick does. If a limit delays calls that already wait there, the result is not decidable.
     let (found, said) = other("more", "25%", "100%");
     let undecided = said.json()["summary"]["not_decidable"].to_string();
     assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}{}", said.stdout, log());
-    // A call that a limit rejects uses none of the task's budget, so the next call can use it.
+    // A call that a limit rejects uses none of the task's budget, which stays available for the next call.
     let (found, said) = other("never", "max: 9", "max: 0");
     let of_task = [("under/1", "capped", "limits.never"), ("under/2", "let_go", "task_budget")];
     assert_eq!(found, expected(&of_task), "{}", said.stdout);
@@ -300,7 +298,6 @@ const FACTS: &str = "permissions:
   sleep: {agents: [sam], facts: {clears: [tainted]}}
 ";
 
-/// Writes a configuration whose calls depend on facts.
 fn configure_facts(folder: &Path, name: &str, permissions: &str) -> String {
     let dir = folder.join(name);
     std::fs::create_dir_all(&dir).unwrap();
@@ -349,8 +346,8 @@ async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_tha
     let by = "permissions.echo.facts.forbid.tainted";
     assert_eq!(other("stays", ", facts: {clears: [tainted]}", ""), expected(&[("t4/0", "denied", by)]));
     assert_eq!(other("none", ", facts: {forbid: [tainted]}", ""), expected(&[("t1/2", "allowed", by)]));
-    // If the fact belongs to the agent, it forbids the calls in all sessions of the agent. Sam's call clears only the
-    // fact of a session.
+    // If the fact belongs to the agent, it forbids the calls in all of the agent's sessions. Sam's call clears only the
+    // fact of one session.
     let of_agent = FACTS
         .replace("{sets: [tainted]}", "{sets: [tainted], of: agent}")
         .replace("{forbid: [tainted]}", "{forbid: [tainted], of: agent}");
@@ -358,8 +355,8 @@ async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_tha
     assert_eq!(found, expected(&[("t2/0", "denied", by), ("t4/0", "denied", by)]));
 }
 
-/// If the worker of a call was lost, the call's entry does not show whether the guards passed it and people approved
-/// it. Such a call counts as not decidable, not as a difference.
+/// If a call's worker was lost, the entry does not show whether guards passed the call and people approved it. So the
+/// result for the call is not decidable, which is not a difference.
 #[test]
 fn how_far_a_call_had_come_whose_holders_were_lost_is_told_as_not_known() {
     let folder = tempfile::tempdir().unwrap();
@@ -384,6 +381,6 @@ fn how_far_a_call_had_come_whose_holders_were_lost_is_told_as_not_known() {
         let is_told = unknown.keys().any(|why| why.starts_with("its worker was lost"));
         assert!(is_told && summary["differences"] == 0, "{outcome}: {summary}");
     }
-    // The entry shows that this call ran, so it had passed the guards. The rule `small` would deny it.
+    // The entry shows that this call ran, so the call had passed the guards. The rule `small` would deny it.
     assert_eq!(told("internal", true)["by_rule"]["permissions.echo.rules.small"], 1);
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::support::binary::DevFleet;
 
-/// A Python service that prints its port when it is ready. Dropping it kills it.
+/// A Python service that prints its port when it is ready. Dropping it kills the process.
 pub struct Service {
     child: Child,
     pub port: String,
@@ -25,7 +25,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Fails only if the process has ended.
+        // Fails only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -37,7 +37,7 @@ fn write(folder: &Path, name: &str, text: &str) {
     fs::write(file, text).unwrap();
 }
 
-/// Creates a certificate authority, and a server certificate from it for 127.0.0.1.
+/// The authority's server certificate is for 127.0.0.1.
 fn certify(folder: &Path, authority: &str) {
     let openssl = |args: &str| {
         let made = Command::new("openssl").args(args.split_whitespace()).current_dir(folder).output().unwrap();
@@ -100,7 +100,7 @@ fn a_service_behind_tls_is_called_where_its_authority_is_trusted_and_only_there(
         (&"ok".into(), &"tls".into())
     );
     let refused = &reply["results"][1];
-    // Nothing was sent, so even a `once` tool was retried, until the attempts were used up.
+    // Nothing was sent. So even a `once` tool was retried until its attempts were used up.
     assert_eq!(refused["outcome"], "transient", "{refused}");
     let message = refused["error"]["message"].as_str().unwrap();
     assert!(message.starts_with("Could not connect to 127.0.0.1") && message.contains("UnknownIssuer"), "{refused}");

@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 use crate::support::binary::{CommandOutput, DevFleet, tickfleet};
 use crate::support::documents::{REPOSITORY, with_binary};
 
-/// Calls that read and change the stock of the warehouse in docs/snippets/shop-mcp.
 const CALLS: [&str; 4] =
     ["--call", r#"warehouse__find_stock {"sku":"MUG-1"}"#, "--call", r#"warehouse__reserve {"sku":"MUG-1"}"#];
 

@@ -1,4 +1,4 @@
-//! Runs the pages of the documentation as they are.
+//! Runs the commands on the pages of the documentation.
 
 mod http_tools;
 mod mcp;

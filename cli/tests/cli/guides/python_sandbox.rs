@@ -1,4 +1,5 @@
-//! Python interpreters in a sandbox: what functions can reach, what they leave behind, and how failures are reported.
+//! Python interpreters in a sandbox: what functions can reach, what they leave behind, and how their failures are
+//! reported.
 
 use std::fs;
 use std::net::TcpListener;
@@ -16,7 +17,6 @@ use crate::support::python::interpreter;
 
 use super::python_tools::{folder, write};
 
-/// The maximum wait. Waits usually take a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const TOOLS: &str = r#"
@@ -61,7 +61,7 @@ def grow() -> int:
 "#;
 const NAMES: [&str; 5] = ["look", "connect", "note", "leave_behind", "grow"];
 
-/// A Python that unprivileged users can run. If the tests run as root, the sandbox uses an unprivileged user.
+/// Unprivileged users must be able to run this Python. If the tests run as root, the sandbox uses such a user.
 fn python() -> PathBuf {
     let mut tell = Command::new(interpreter());
     let found = tell.args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"]).output().unwrap();
@@ -71,11 +71,10 @@ fn python() -> PathBuf {
     if is_open { found } else { "/usr/bin/python3".into() }
 }
 
-/// The dependencies of the package, for this interpreter.
 fn packages(python: &Path) -> PathBuf {
     let packages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-sandbox");
     fs::create_dir_all(&packages).unwrap();
-    // Closing the file releases the lock, even if this process dies.
+    // The lock ends when the file is closed, even if this process dies.
     let lock = fs::File::create(packages.join("lock")).unwrap();
     lock.lock().unwrap();
     let wanted = ["pydantic==2.12.5", "docstring-parser==0.17.0"];
@@ -88,7 +87,7 @@ fn packages(python: &Path) -> PathBuf {
     packages
 }
 
-/// A folder whose fleet runs the tools at a sandbox level, with additional grants. `None` if the machine does not
+/// The fleet of this folder runs the tools at a sandbox level, with additional grants. `None` if the machine does not
 /// support the level.
 #[allow(clippy::print_stderr, reason = "a test says what it skips")]
 fn confined(level: &str, grants: &str) -> Option<tempfile::TempDir> {
@@ -118,14 +117,12 @@ fn confined(level: &str, grants: &str) -> Option<tempfile::TempDir> {
     Some(folder)
 }
 
-/// The results of calls on a fleet, one after the other.
 fn results(fleet: &DevFleet, calls: &[&str]) -> Vec<Value> {
     let mut submit = vec!["submit", "--tenant", "demo", "--agent", "kelly", "--wait", "--json"];
     submit.extend(calls.iter().flat_map(|call| ["--call", *call]));
     fleet.run(&submit).json()["results"].as_array().unwrap().clone()
 }
 
-/// The number of processes whose command line ends with this text.
 fn running(ending: &str) -> usize {
     let listed = Command::new("ps").args(["-eo", "args"]).output().unwrap();
     String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.ends_with(ending)).count()
@@ -191,8 +188,8 @@ fn a_confined_interpreter_that_takes_all_memory_is_ended_and_the_next_call_runs(
     let Some(folder) = confined("basic", "") else { return };
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
     let results = results(&fleet, &["grow {}", "note {\"text\": \"after\"}"]);
-    // Either Python raises an error because it gets no more memory, or the sandbox ends the process. The machine's
-    // memory is never exhausted.
+    // Python raises an error because it gets no more memory, or the sandbox ends the process. In both cases, the
+    // machine's memory is not exhausted.
     assert!(["internal", "outcome_unknown"].contains(&results[0]["outcome"].as_str().unwrap()), "{results:?}");
     assert_eq!(results[1]["outcome"], "ok", "{results:?}");
     assert_eq!(fleet.stop(), Some(0));

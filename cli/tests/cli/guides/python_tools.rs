@@ -1,4 +1,4 @@
-//! Tools in Python: code that changes, and reports about interpreters that crash or hang.
+//! Tools in Python: changes of their code, and reports about interpreters that crash or hang.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::REPOSITORY;
 use crate::support::python::interpreter;
 
-/// The maximum wait. Waits usually take some seconds.
+/// Maximum wait. A wait usually takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A folder with a short path, because paths of sockets must be short.
+/// The path is short, because paths of sockets must be short.
 pub(super) fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -31,7 +31,7 @@ fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
     let folder = folder();
     let source = Path::new(REPOSITORY).join("docs/snippets/shop-python");
     assert!(Command::new("cp").arg("-R").arg(source).arg(folder.path()).status().unwrap().success());
-    // Python considers bytecode current if the source has the same size and the same modification time in seconds.
+    // Python considers bytecode current if the source has the same size and the same modification time (in seconds).
     let tools_file = fs::File::options().append(true).open(folder.path().join("shop-python/tools/shop_tools.py"));
     tools_file.unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let environment = interpreter().ancestors().nth(2).unwrap().to_owned();
@@ -109,7 +109,6 @@ def secretly() -> str:
     return "called"
 "#;
 
-/// Starts a scheduler without Python, and a worker with Python.
 fn processes(folder: &Path, url: &str) -> [Child; 2] {
     let start = |role: &str, interpreter: &str| {
         let mut process = command(&[role, "--config", "conf"]);
@@ -167,10 +166,8 @@ fn every_end_of_a_python_call_is_told_by_its_effect() {
     assert!(!told.contains("KeyError") && !told.contains("s3cret"), "a model sees no stack: {told}");
 }
 
-/// The modules of `python/examples`.
 const EXAMPLES: [&str; 3] = ["currency_tools", "sales_tools", "workspace_tools"];
 
-/// Writes a configuration with this entry for the examples.
 fn examples_conf(folder: &Path, entry: &str) {
     write(folder, "conf/tools.yaml", &format!("python:\n  examples: {{{entry}}}\n"));
     let rows = "permissions:\n  convert: {everyone: true}\n  sales_report_tool: {everyone: true}\n  \
@@ -180,7 +177,6 @@ fn examples_conf(folder: &Path, entry: &str) {
     write(folder, "data/demo/sales.json", sales);
 }
 
-/// Calls each example on a fleet with this configuration.
 fn examples_work(folder: &Path) {
     let fleet = DevFleet::start_in(folder, &["--config", "conf"], &[]);
     let calls = [

@@ -1,4 +1,4 @@
-//! Redis users, TLS and backups as the documentation describes them, with a real Redis.
+//! Configures Redis users, TLS and backups as the documentation describes, with a real Redis.
 
 use std::fs;
 use std::path::Path;
@@ -15,10 +15,9 @@ use crate::support::certificates::certificates;
 use crate::support::documents::{REPOSITORY, blocks};
 use crate::support::process::Process;
 
-/// The maximum wait. On an idle machine, waits take less than a second.
+/// Maximum wait. On an idle machine, each wait takes less than a second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Pages with lines for an ACL file.
 const PAGES: [&str; 2] = ["docs/reference/redis-users.md", "docs/operate/redis-users-and-tls.md"];
 
 /// The users in the documentation, as arguments of `ACL SETUSER`.
@@ -34,7 +33,6 @@ fn users() -> Vec<Vec<String>> {
     users
 }
 
-/// A Redis with exactly these users.
 struct RedisWithUsers {
     redis: RedisServer,
 }
@@ -45,7 +43,7 @@ impl RedisWithUsers {
         let mut connection = redis.connection().await;
         let users = users();
         assert!(users.len() >= 5, "the guide's users: {users:?}");
-        // `default` comes last, because this connection uses it to create the other users.
+        // `default` must be last, because this connection uses it to create the other users.
         let (default, others): (Vec<_>, Vec<_>) = users.into_iter().partition(|user| user[0] == "default");
         for user in others.iter().chain(&default) {
             let () = redis::cmd("ACL").arg("SETUSER").arg(user).query_async(&mut connection).await.unwrap();
@@ -53,7 +51,7 @@ impl RedisWithUsers {
         Self { redis }
     }
 
-    /// The URL for a user. Its password is `<name>-secret`, as in the guide.
+    /// A user's password is `<name>-secret`, as in the guide.
     fn url(&self, user: &str) -> String {
         self.redis.url().replace("redis://", &format!("redis://{user}:{user}-secret@"))
     }
@@ -73,8 +71,8 @@ async fn ask(connection: &mut MultiplexedConnection, command: &str) -> Result<re
     answer.map_err(|error: redis::RedisError| error.code().map_or_else(|| error.to_string(), str::to_owned))
 }
 
-/// Repeats a blocking read until it returns entries, for at most [`PATIENCE`]. If `group_comes`, also waits for the
-/// consumer group to be created.
+/// Repeats a blocking read until it returns entries, for at most [`PATIENCE`]. If `group_comes` is true, a missing
+/// consumer group is not an error, because it is still to be created.
 async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes: bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -92,7 +90,7 @@ async fn read(connection: &mut MultiplexedConnection, command: &str, group_comes
     }
 }
 
-/// Splits a command at blanks. Text between single quotes is one word.
+/// Splits at blanks. Text between single quotes is one word.
 fn words(command: &str) -> Vec<String> {
     let split = |(n, part): (usize, &str)| match n % 2 {
         0 => part.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),
@@ -104,7 +102,6 @@ fn words(command: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
     let redis = RedisWithUsers::start().await;
-    // Without a password, every command is rejected.
     tickfleet(&["doctor", "--redis-url", &redis.redis.url()]).exits(1).prints_error("Authentication required");
     let folder = tempfile::tempdir().unwrap();
     let limits = "limits: {mails: {match: {tools: [echo]}, per: [agent], max: 100, every: 1h}}\n";
@@ -117,7 +114,7 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
     let reply = fleet.run(&[&turn[..], &calls].concat()).exits(1).json();
     let outcomes: Vec<_> = (0..3).map(|n| reply["results"][n]["outcome"].as_str().unwrap().to_owned()).collect();
     assert_eq!(outcomes, ["ok", "ok", "unknown_tool"], "{reply:#}");
-    // More calls than a tick allows, so that throttle queues and timers are used, too.
+    // More calls than a tick allows, so that throttle queues and timers are used too.
     let many: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 12).flatten().collect();
     fleet.run(&[&["submit", "--tenant", "demo", "--agent", "fran", "--wait"], &many[..]].concat()).exits(0);
     fleet
@@ -137,7 +134,6 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
     let by_onlooker = tickfleet(&[&reset[..], &["--redis-url", &redis.url("onlooker")]].concat());
     by_onlooker.exits(1).prints_error("no permissions");
     fleet.run(&reset).exits(0);
-    // An onlooker cannot change anything.
     let cancel = tickfleet(&["cancel", "demo:guarded", "--redis-url", &redis.url("onlooker")]);
     cancel.exits(1).prints_error("no permissions");
     assert_eq!(fleet.stop(), Some(0));
@@ -176,7 +172,7 @@ async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
     ask(&mut chat, turn).await.unwrap();
     let reply = read(&mut chat, "XREAD BLOCK 5000 STREAMS {tickfleet:0}:replies:demo:chat-service 0", false).await;
     assert!(reply.contains("done"), "{reply}");
-    // Commands with which readers confirm replies, and with which producers check the fleet.
+    // Commands with which readers confirm replies, and commands with which producers check the fleet.
     for may in [
         "SET {tickfleet:0}:read:demo:chat-service 1-1 EX 600",
         "XDEL {tickfleet:0}:replies:demo:chat-service 1-1",
@@ -207,7 +203,7 @@ async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
 
     let mut runtime = redis.as_user("archy-runtime").await;
     fleet.run(&["delegate", "--tenant", "demo", "--to", "archy", "Look it up"]).exits(0);
-    // The stream is created with the first task of its agent.
+    // The stream is created with its agent's first task.
     let lease = "XREADGROUP GROUP workers runtime-5 COUNT 1 BLOCK 5000 STREAMS {tickfleet:0}:external:demo:archy >";
     let leased = read(&mut runtime, lease, true).await;
     assert!(leased.contains("Look it up"), "{leased}");
@@ -242,11 +238,10 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
     let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"];
     let mut command = fleet.command(&turn);
     CommandOutput::of(command.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(0).says("ok");
-    // If Redis has its own CA, the CAs for tools (SSL_CERT_FILE) are not used for it.
+    // If Redis has its own CA, the CAs for tools (SSL_CERT_FILE) do not apply to Redis.
     let mut command = fleet.command(&turn);
     command.env("TICKFLEET_REDIS_TLS_CA", &ca).env("SSL_CERT_FILE", "/dev/null");
     CommandOutput::of(&mut command, "").exits(0).says("ok");
-    // A server whose certificate is not trusted is rejected.
     CommandOutput::of(fleet.command(&["doctor"]).env("SSL_CERT_FILE", "/dev/null"), "")
         .exits(3)
         .prints_error("cannot be reached");
@@ -259,7 +254,7 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
         .exits(3)
         .prints_error("not valid for name")
         .prints_error(wrong_name);
-    // A producer's command and a scheduler report the same problem.
+    // A producer's command and a scheduler must report the same problem.
     let submit = tickfleet(&[&turn[..], &["--redis-url", &other_name]].concat());
     submit.exits(3).prints_error("UnknownIssuer").prints_error("TICKFLEET_REDIS_TLS_CA");
     let conf = tempfile::tempdir().unwrap();
@@ -268,7 +263,7 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
         (&[("TICKFLEET_REDIS_TLS_CA", ca.as_str())], "not valid for name", wrong_name),
     ] {
         let scheduler = Process::start_with("scheduler", conf.path(), &other_name, variables);
-        // Repeat the probe: on a machine that stalls, a handshake can take longer than a probe waits.
+        // On a machine that stalls, a handshake can take longer than a probe waits. So the probe is repeated.
         let began = Instant::now();
         let mut ready = scheduler.answer("/readyz");
         while !ready.contains(cause) && began.elapsed() < PATIENCE {
@@ -299,7 +294,7 @@ async fn a_fleet_shows_its_certificate_to_a_server_that_asks_for_one() {
     let secret = file("fleet.key");
     let url = format!("{trusting}&tls_cert={shown}&tls_key={secret}");
 
-    // A client without a certificate, or with a wrong key, is rejected.
+    // A client without a certificate or with a wrong key is rejected.
     let told = tickfleet(&["doctor", "--redis-url", &trusting]).exits(3);
     told.prints_error("?tls_cert=FILE&tls_key=FILE");
     tickfleet(&["doctor", "--redis-url", &format!("{trusting}&tls_cert={shown}&tls_key={key}")]).exits(3);
@@ -332,6 +327,6 @@ async fn a_turn_that_a_backup_holds_is_carried_out_after_it_was_restored() {
     let extra_args = ["--dir", folder.path().to_str().unwrap()].map(String::from).into();
     let restored = RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await;
     let fleet = DevFleet::start(&["--redis-url", &restored.url()]);
-    // The ID is known, so the turn is not submitted again. The reply is the one in the backup.
+    // The ID is already known, so the turn does not run again. The reply comes from the backup.
     fleet.run(&[&turn[..], &["--wait"]].concat()).exits(0).says("kept/0").says("ok");
 }

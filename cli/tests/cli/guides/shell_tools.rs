@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::support::binary::{CommandOutput, DevFleet, command, submit};
 
-/// A tool that needs a container, on a machine whose PATH has no container engine.
+/// This tool needs a container, but the machine's PATH has no container engine.
 const CONTAINER: &str = "tools:
   look:
     description: Looks around.
@@ -24,7 +24,7 @@ fn a_machine_without_the_sandbox_refuses_to_start_or_refuses_the_calls() {
     for (name, text) in [("tools.yaml", CONTAINER), ("permissions.yaml", "permissions:\n  look: {everyone: true}\n")] {
         fs::write(conf.join(name), text).unwrap();
     }
-    // The PATH of the fleet has only its Redis.
+    // The PATH of the fleet has only the fleet's Redis.
     let redis =
         Command::new("sh").args(["-c", "command -v redis-server || command -v valkey-server"]).output().unwrap();
     let redis = String::from_utf8(redis.stdout).unwrap();

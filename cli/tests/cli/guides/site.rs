@@ -1,9 +1,9 @@
-//! Plays the pages of the site. Each command of a `console` block runs as shown, and must print the output that is
-//! shown.
+//! Plays the pages of the site. Each command of a `console` block runs as shown, and must print the output that the
+//! page shows.
 //!
-//! - If a page begins with `<!-- fleet: shop -->`, its fleet has the configuration docs/snippets/shop. The service that
-//!   the tools call is `service.py` of that folder, or the shop's if the folder has none. Without the comment, the
-//!   fleet has the built-in configuration.
+//! - If a page begins with `<!-- fleet: shop -->`, its fleet has the configuration docs/snippets/shop. Its tools call
+//!   `service.py` of that folder, or the shop's `service.py` if the folder has none. Without the comment, the fleet has
+//!   the built-in configuration.
 //! - If a page names FLEET_KEY, it also gets a gateway. FLEET_URL has the gateway's address, and FLEET_KEY has a key
 //!   for all agents of the tenant acme.
 //! - If the page's first command creates a key for seals or pins tools, it runs before the fleet starts. SEAL_KEY then
@@ -31,10 +31,10 @@ use crate::support::documents::{DocumentedCommand, REPOSITORY, agrees, shown, wi
 use crate::support::node::Node;
 use crate::support::python::{installed, interpreter};
 
-/// Maximum time for which a command is repeated until its output is as shown. Some effects take a moment.
+/// How long a command is repeated until its output is as shown. Some effects take a moment.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Commands that change nothing, so that the test can repeat them.
+/// Only commands that change nothing may be repeated.
 const READS: [&str; 13] = [
     "tickfleet explain",
     "tickfleet approvals list",
@@ -111,7 +111,7 @@ pages! {
     knowledge: "docs/build/knowledge.md",
 }
 
-/// Pages whose commands need another program. `typed_tools` plays this page.
+/// The commands of this page need another program. `typed_tools` plays it.
 const PLAYED_ELSEWHERE: [&str; 1] = ["docs/build/tools-rust.md"];
 
 /// For authors: plays the page that `PAGE` names, such as `docs/govern/limits.md`.
@@ -140,17 +140,15 @@ fn every_page_with_commands_is_played() {
     assert_eq!(found, PAGES.iter().chain(&PLAYED_ELSEWHERE).map(|&page| page.to_owned()).collect());
 }
 
-/// A stub of a service or a model, on its own port.
 pub struct Service(Child);
 
 impl Service {
-    /// Starts `service.py` of a snippet folder, or the shop's if the folder has none. Returns the service's address.
+    /// Starts `service.py` of a snippet folder, or the shop's `service.py` if the folder has none. Returns its address.
     pub fn start(snippets: &Path, name: &str) -> (Self, String) {
         let own = snippets.join(name).join("service.py");
         Self::run(&if own.exists() { own } else { snippets.join("shop/service.py") })
     }
 
-    /// Starts a program that prints its address, and returns the address.
     fn run(program: &Path) -> (Self, String) {
         let mut command = Command::new("python3");
         let mut child = command.arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
@@ -163,23 +161,22 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Fails only if the process has ended.
+        // Fails only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The name after `fleet:` in the page's first line.
 fn configuration(text: &str) -> Option<&str> {
     text.lines().next()?.strip_prefix("<!-- fleet: ")?.strip_suffix(" -->")
 }
 
-/// The environment of the programs of a page: see the head of this file.
+/// The environment of a page's programs, as described at the head of this file.
 struct PageEnvironment {
     model: Service,
     /// `None` if tests with Node.js are skipped.
     node: Option<Node>,
-    /// Folders for the PATH, before all others.
+    /// These folders precede all others in the PATH.
     folders: Vec<PathBuf>,
     variables: Vec<(String, String)>,
 }
@@ -213,19 +210,16 @@ impl PageEnvironment {
         Some(Self { model, node, folders, variables })
     }
 
-    /// Returns true if this machine has the program that a command needs.
     fn can_run(&self, command: &str) -> bool {
         !command.starts_with("node ") || self.node.is_some()
     }
 
-    /// The beginning of a shell's command line.
     fn prelude(&self) -> String {
         let folders: String = self.folders.iter().map(|folder| format!("{}:", folder.display())).collect();
         format!("PATH=\"{folders}$PATH\"; ")
     }
 }
 
-/// A folder with copies of all snippets.
 pub fn snippets() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(REPOSITORY).join("docs/snippets");
@@ -234,7 +228,7 @@ pub fn snippets() -> TempDir {
     folder
 }
 
-/// Runs the first command of a page if the command creates a key for seals or pins tools. Returns true if it ran.
+/// Runs the first command of a page if it creates a key for seals or pins tools. Returns true if it ran.
 fn prepared(first: &DocumentedCommand, folder: &Path, variables: &[(&str, &str)]) -> bool {
     if !["audit key --new seal.key", "mcp pin"].iter().any(|verb| first.command.contains(verb)) {
         return false;
@@ -247,8 +241,8 @@ fn prepared(first: &DocumentedCommand, folder: &Path, variables: &[(&str, &str)]
     true
 }
 
-/// The variables of a configuration. Also prepares the tools: installs the package for Python, and creates workspaces
-/// that the users of sandboxed commands can reach.
+/// Returns the variables of a configuration, and prepares its tools: installs the package for Python, and creates
+/// workspaces that the users of sandboxed commands can reach.
 fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
     let read = |file: &str| fs::read_to_string(snippets.join(name).join(file)).unwrap_or_default();
     let pairs = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -265,7 +259,6 @@ fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
     variables
 }
 
-/// Whether this machine lacks the sandbox that a configuration demands.
 fn lacks_sandbox(folder: &Path, name: &str) -> bool {
     let mut shell = Command::new("sh");
     let call = "tickfleet tools try count_words --agent support '{\"text\":\"a b\"}'";
@@ -278,7 +271,7 @@ fn borrowed(variables: &[(String, String)]) -> Vec<(&str, &str)> {
     variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// Waits until a scheduler and a worker run. Before that, `submit` would print a warning that none is running.
+/// Waits until a scheduler and a worker run. Until then, `submit` would print a warning that none is running.
 fn until_ready(fleet: &DevFleet, folder: &Path, variables: &[(&str, &str)]) {
     let began = Instant::now();
     loop {
@@ -345,7 +338,7 @@ async fn play(page: &str) {
         }
         let command = ids.real(&shown.command);
         let run = || {
-            // Join stdout and stderr, in the order in which a terminal shows them.
+            // Join stdout and stderr in the order in which a terminal shows them.
             let mut shell = fleet.shell(&format!("exec 2>&1; {prelude}{command}"));
             shell.envs(given.iter().copied());
             let said = CommandOutput::of(with_binary(&mut shell).current_dir(folder.path()), "");
@@ -368,18 +361,17 @@ async fn play(page: &str) {
     drop((service, gateway, agents.map(|agents| agents.model)));
 }
 
-/// The PATH of this process with a folder before all others.
 #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with a virtual environment in front")]
 fn path_with(folder: &Path) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
 }
 
-/// The IDs that a page shows, each with the corresponding ID of this run.
+/// Each ID on a page, and the corresponding ID of this run.
 #[derive(Default)]
 struct Ids(BTreeMap<String, String>);
 
 impl Ids {
-    /// The IDs in a text that differ from run to run: IDs of approvals, and of turns whose producer gave no ID.
+    /// IDs that differ from run to run: those of approvals, and of turns whose producer set no ID.
     fn found(text: &str) -> Vec<String> {
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
         let varies = |word: &&str| {
@@ -412,7 +404,6 @@ fn ids_of_a_run_replace_those_that_a_page_shows() {
     );
 }
 
-/// The path of every file that a page includes.
 fn included(text: &str) -> Vec<&str> {
     let parts = text.split("{{#include ").skip(1);
     parts.filter_map(|part| part.split("}}").next()).collect()

@@ -1,5 +1,5 @@
-//! Typed tools in a user's own program: the page itself, registration at run time, and results that violate the
-//! declared output of a tool.
+//! Typed tools in a user's own program: the program of the page, registration at run time, and results that violate a
+//! tool's declared output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use crate::support::binary::{CommandOutput, DevFleet, command};
 use crate::support::documents::{REPOSITORY, agrees, blocks, shown, with_binary};
 
-/// The maximum wait. Waits usually take a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAGE: &str = "docs/build/tools-rust.md";
 
@@ -20,15 +19,14 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(REPOSITORY).join(path)).unwrap()
 }
 
-/// The program of the page. It is a member of the workspace and has its own test, so it is built together with the
-/// binary.
+/// The page's program is a member of the workspace. It has a test of its own, so it is built together with the binary.
 fn own_fleet() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_tickfleet")).with_file_name("own-fleet");
     assert!(program.exists(), "{} is not built: cargo build --workspace", program.display());
     program
 }
 
-/// A folder with a short path, because paths of sockets must be short.
+/// The path is short, because paths of sockets must be short.
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
@@ -39,7 +37,6 @@ fn write(folder: &Path, name: &str, text: &str) {
     fs::write(file, text).unwrap();
 }
 
-/// A folder with the program's configuration.
 fn configured() -> tempfile::TempDir {
     let folder = folder();
     let conf = Path::new(REPOSITORY).join("docs/own-fleet/conf");
@@ -51,7 +48,7 @@ fn configured() -> tempfile::TempDir {
 fn the_page_shows_the_manifest_that_is_built() {
     let text = read(PAGE);
     let manifest = blocks(&text, "toml").remove(0).1.join("\n");
-    // The two manifests differ only in the path of the checkout.
+    // The two manifests may differ only in the path of the checkout.
     assert_eq!(manifest.replace("../tickfleet/cli", "../../cli") + "\n", read("docs/own-fleet/Cargo.toml"));
 }
 
@@ -78,7 +75,7 @@ fn every_step_of_the_page_does_what_it_says() {
     assert_eq!(fleet.stop(), Some(0));
 }
 
-/// Calls the tool that is registered at run time until its outcome is `wanted`, because registration takes a moment.
+/// Calls the tool that is registered at run time until the outcome is `wanted`, because registration takes a moment.
 fn trucks(fleet: &DevFleet, wanted: &str) {
     let call = [
         "submit",
@@ -121,7 +118,7 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
     ];
     let quote = [&quote[..], &["--wait", "--json"]].concat();
     assert_eq!(fleet.run(&quote).exits(0).json()["results"][0]["output"]["price_cents"], 690);
-    // Reload a configuration in which the agent keeps one tool and loses the other. The registered tool is still there.
+    // In the reloaded configuration, the agent keeps one tool and loses the other. The registered tool is still there.
     write(folder.path(), "conf/permissions.yaml", "permissions: {count_trucks: {roles: [support]}}\n");
     let denied = || fleet.run(&quote).json()["results"][0]["outcome"] == "denied";
     let began = Instant::now();
@@ -131,8 +128,8 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
     trucks(&fleet, "ok");
     assert_eq!(fleet.stop(), Some(0));
 
-    // If registration is not permitted, the permission row names an unknown tool. If there is no row, the tool is not
-    // registered.
+    // If registration is not permitted, the permission row names an unknown tool. If the row is missing, the tool is
+    // not registered.
     fs::remove_file(folder.path().join("conf/tickfleet.yaml")).unwrap();
     let check = ["config", "check", "--config", "conf"];
     let check = || {
@@ -278,7 +275,7 @@ fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
     let tried = run(&tried).exits(1).json();
     let steps = tried["steps"].as_array().unwrap().iter().map(|step| step["passed"] == true).collect::<Vec<_>>();
     assert_eq!(steps, [true, true, true, true, true, true, false], "{tried}");
-    // A tool with an irreversible effect needs an explicit `--yes`.
+    // An irreversible effect requires an explicit `--yes`.
     run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf"])
         .exits(2)
         .prints_error("pass --yes to run it");

@@ -5,7 +5,6 @@ use tickfleet_testkit::Cluster;
 use crate::support::binary::{CommandOutput, command, reached, tickfleet, until_all_printed, until_printed};
 use crate::support::process::{Process, pause};
 
-/// The number of attempts before a check fails.
 const LOOKS: usize = 2_400;
 
 #[tokio::test]
@@ -47,10 +46,9 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
     let placed = ["3 of 3 nodes agree on the slot owners", "shards on 127.0.0.1:"];
     let few = ["4 shards over 3 primaries: fewer than 4 for each", "cluster"];
     until_all_printed(&[placed, few].concat(), || asked(&["doctor"]));
-    // The counts include every shard.
     until_printed("4 schedulers, 4 workers alive", || asked(&["top", "--once"]));
 
-    // One of three primaries dies and has no replica. The others are still checked.
+    // One of three primaries dies and has no replica. The other primaries are still checked.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     cluster.servers[2].kill9();
     let told = asked(&["doctor"]);

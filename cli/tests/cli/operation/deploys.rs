@@ -1,5 +1,5 @@
-//! Real processes under load. Restarting the processes one after the other loses and retries no turn. Ten times the
-//! load that the fleet can handle does not fill the memory.
+//! Real processes under load. If the processes are restarted one after another, no turn is lost or retried. If the load
+//! is ten times what the fleet can handle, memory does not fill up.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,14 +18,13 @@ use tokio::time::{Instant, sleep};
 use crate::support::process::Process;
 
 const AGENTS: u64 = 20;
-/// The processes, which are restarted in turn.
+/// Restarted in this order.
 const PROCESSES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
-/// A long lease, so that no process loses it on an overloaded machine.
+/// So long that no process loses its lease on an overloaded machine.
 const PATIENT: [(&str, &str); 2] = [("TICKFLEET_WORKER_LEASE", "30s"), ("TICKFLEET_WORKER_DRAIN", "30s")];
 /// Maximum wait for a reply. On an idle machine, replies come within a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A number from the environment, for runs by hand.
 fn chosen(name: &str, usual: u64) -> u64 {
     #[allow(clippy::disallowed_methods, reason = "a knob of this run, documented beside it")]
     std::env::var(name).ok().map_or(usual, |text| text.parse().expect("a number"))
@@ -40,7 +39,6 @@ fn configure(dir: &Path, settings: &str) {
         .unwrap();
 }
 
-/// The turn with this number, whose calls take `ms` each.
 fn turn(number: u64, calls: usize, ms: u64) -> Turn {
     let agent = number % AGENTS;
     let calls = vec![format!(r#"{{"name":"sleep","arguments":{{"ms":{ms}}}}}"#); calls].join(",");
@@ -53,13 +51,13 @@ async fn client(redis: &RedisServer, options: StoreOptions) -> (Client, TenantId
     (client, TenantId::new("demo").unwrap(), InboxName::new("box").unwrap())
 }
 
-/// Replies by turn ID, with the time at which each came, s. The number in an ID is the submit time by Redis' clock.
+/// Replies by turn ID, each with the time at which it came (s). The number in an ID is the submit time by Redis' clock.
 type TimedReplies = BTreeMap<String, (Reply, f64)>;
 
-/// The next reply. While turns are still submitted, returns `None` if no reply comes within half a second.
+/// While turns are still submitted, returns `None` if no reply comes within half a second.
 async fn next(replies: &mut Replies, is_over: &AtomicBool) -> Option<Reply> {
     let was_over = is_over.load(Ordering::Relaxed);
-    // While turns are submitted, all turns so far possibly have replies already, so the wait must be short.
+    // While turns are submitted, all of them may already have a reply. So the wait must be short.
     let patience = if was_over { PATIENCE } else { Duration::from_millis(500) };
     let reply = replies.next(patience).await.unwrap();
     assert!(reply.is_some() || !was_over, "no reply within {PATIENCE:?}, and some are owed");
@@ -84,8 +82,8 @@ async fn every_process_is_restarted_in_turn_and_no_turn_is_lost_tried_again_or_f
     roll(20, 1, Duration::ZERO).await;
 }
 
-/// Prints latencies. `TICKFLEET_DEPLOY_RATE=200 TICKFLEET_DEPLOY_ROUNDS=5 cargo nextest run --workspace -E
-/// 'test(under_full_load)' --run-ignored only --no-capture`, with `TICKFLEET_TEST_BINARY` for another build of the
+/// Prints latencies. Run it with `TICKFLEET_DEPLOY_RATE=200 TICKFLEET_DEPLOY_ROUNDS=5 cargo nextest run --workspace -E
+/// 'test(under_full_load)' --run-ignored only --no-capture`. `TICKFLEET_TEST_BINARY` selects another build of the
 /// processes.
 #[tokio::test]
 #[ignore = "a minute, for its figures"]
@@ -95,8 +93,8 @@ async fn under_full_load_every_process_is_restarted_in_turn_and_no_turn_is_lost_
     roll(rate, rounds, Duration::from_secs(10)).await;
 }
 
-/// Restarts every scheduler and worker with SIGTERM, one after the other, while `rate` turns are submitted each second.
-/// For the time `quiet` before the restarts, turns are submitted without restarts.
+/// Restarts every scheduler and worker with SIGTERM, one after another, while `rate` turns are submitted each second.
+/// First, turns are submitted for the time `quiet` without restarts.
 async fn roll(rate: u64, rounds: u64, quiet: Duration) {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
@@ -117,7 +115,7 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
             client.submit(turn(submitted.load(Ordering::Relaxed), 2, 20)).await.unwrap();
             submitted.fetch_add(1, Ordering::Relaxed);
         }
-        // Set this only after the last submit, because the last turn must also get a reply.
+        // Must not be set earlier, because the last turn must also get a reply.
         is_over.store(true, Ordering::Relaxed);
     };
     let consume = async {
@@ -132,10 +130,10 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
         answered
     };
     let restart = async {
-        // A time without restarts, for comparison.
+        // The time without restarts, for comparison.
         sleep(quiet).await;
         let quiet_s = began.elapsed().as_secs_f64();
-        // The restarts block, so they run outside the async runtime.
+        // Restarts block, so they run outside the async runtime.
         let fleet = tokio::task::spawn_blocking(move || restarted(fleet, rounds, start)).await.unwrap();
         is_rolled.store(true, Ordering::Relaxed);
         (quiet_s, fleet)
@@ -153,7 +151,6 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
     said("every process restarted", &mut of(false).collect::<Vec<_>>());
 }
 
-/// Ends each process with SIGTERM, and then starts a new process in its place.
 fn restarted(
     mut fleet: Vec<(&'static str, Process)>,
     rounds: u64,
@@ -167,7 +164,7 @@ fn restarted(
     fleet
 }
 
-/// Checks the records: no slice has lost its worker, and no call was retried.
+/// No slice has lost its worker, and no call was retried.
 async fn untroubled(redis: &RedisServer) {
     let mut connection = redis.connection().await;
     let keys: Vec<String> = redis::cmd("KEYS").arg("*:done:*").query_async(&mut connection).await.unwrap();
@@ -181,14 +178,14 @@ async fn untroubled(redis: &RedisServer) {
     }
 }
 
-/// Parses the record of a finished turn. Its first line has the header that all records have, and then JSON. The reply
+/// Parses the record of a finished turn. Its first line has the header of all records, followed by JSON. The reply
 /// follows on the next line.
 fn finished(record: &str) -> Value {
     let line = record.lines().next().unwrap();
     serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()
 }
 
-/// For each turn, the time of its reply, s, and its latency by Redis' clock, ms.
+/// For each turn, the time of its reply (s) and its latency by Redis' clock (ms).
 async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f64)> {
     let mut connection = redis.connection().await;
     let mut times = Vec::new();
@@ -201,7 +198,7 @@ async fn latencies(redis: &RedisServer, answered: &TimedReplies) -> Vec<(f64, f6
     times
 }
 
-/// The memory of Redis, then of each process, bytes.
+/// Starts with Redis, followed by each process (bytes).
 async fn memory(redis: &RedisServer, fleet: &[Process]) -> Vec<u64> {
     let mut connection = redis.connection().await;
     let info: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await.unwrap();
@@ -214,14 +211,13 @@ async fn memory(redis: &RedisServer, fleet: &[Process]) -> Vec<u64> {
     std::iter::once(used).chain(fleet.iter().map(resident)).collect()
 }
 
-/// The results of submits.
 #[derive(Debug, Default)]
 struct SubmitCounts {
     accepted: AtomicU64,
     full: AtomicU64,
 }
 
-/// Submits 400 turns of 100 ms each second. This is ten times as many as four slots can finish.
+/// Submits 400 turns of 100 ms each second. Four slots can finish a tenth of them.
 async fn offer(client: &Client, during: Duration, heard: &SubmitCounts, is_over: &AtomicBool) {
     let mut ticks = tokio::time::interval(Duration::from_millis(25));
     let until = Instant::now() + during;
@@ -238,7 +234,7 @@ async fn offer(client: &Client, during: Duration, heard: &SubmitCounts, is_over:
     is_over.store(true, Ordering::Relaxed);
 }
 
-/// Reads replies until every accepted turn has one. Returns the numbers of finished and of rejected turns.
+/// Reads until every accepted turn has a reply. Returns the numbers of finished and rejected turns.
 async fn take(mut replies: Replies, heard: &SubmitCounts, is_over: &AtomicBool) -> (u64, u64) {
     let mut done = 0;
     let mut refused = 0;
@@ -261,7 +257,8 @@ async fn of_far_more_than_a_fleet_can_do_what_was_accepted_finishes() {
     assert!(overloaded.refused > 0, "it was no overload: {overloaded:?}");
 }
 
-/// `TICKFLEET_OVERLOAD_SECONDS=300 cargo nextest run --workspace -E 'test(ten_times)' --run-ignored only --no-capture`
+/// Run it with `TICKFLEET_OVERLOAD_SECONDS=300 cargo nextest run --workspace -E 'test(ten_times)' --run-ignored only
+/// --no-capture`.
 #[tokio::test]
 #[ignore = "five minutes, and memory is judged"]
 async fn under_ten_times_what_a_fleet_can_do_memory_stays_flat_and_what_was_accepted_finishes() {
@@ -280,22 +277,20 @@ async fn under_ten_times_what_a_fleet_can_do_memory_stays_flat_and_what_was_acce
     }
 }
 
-/// The result of an overload.
 #[derive(Debug)]
 struct OverloadResult {
     done: u64,
-    /// Turns rejected at submit or by a reply.
     refused: u64,
-    /// The memory of Redis and of each process every half second, bytes.
+    /// The memory of Redis and of each process (bytes), every half second.
     samples: Vec<Vec<u64>>,
 }
 
-/// Offers ten times the load that four slots can handle, most of which is rejected. Checks that every accepted turn has
-/// a reply.
+/// Submits ten times the load that four slots can handle. Most of it is rejected. Every accepted turn must have a
+/// reply.
 async fn overload(during: Duration) -> OverloadResult {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
-    // Use small bounds: data that is usually kept for hours would grow for hours.
+    // With the usual bounds, data is kept for hours, so memory would grow for hours.
     configure(
         dir.path(),
         "caps: {tick: 1s, max_calls_per_tick: 1000, max_actions_per_day: 100000000}\n\

@@ -1,4 +1,4 @@
-//! Drained workers take no new work. They finish the slices that they hold, and other workers take the other work.
+//! Drained workers take no new work. They finish the slices that they hold. Other workers take the remaining work.
 
 use std::fs;
 use std::time::Duration;
@@ -12,11 +12,10 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use crate::support::binary::{CommandOutput, command};
 use crate::support::process::{Process, pause};
 
-/// Two shards. A worker is one process that serves both.
+/// Two shards. Each worker is one process that serves both.
 const SHARDS: (&str, &str) = ("TICKFLEET_REDIS_SHARDS", "2");
-/// Maximum attempts of a check. They take at least two minutes.
+/// Maximum attempts of a check. In total, they take at least two minutes.
 const LOOKS: usize = 2_400;
-/// The metric that counts the slices that a worker has begun.
 const BEGUN: &str = "tickfleet_schedule_to_start_seconds_count ";
 
 struct DrainFixture {
@@ -56,7 +55,6 @@ impl DrainFixture {
         self.run(&[&args[..], more].concat()).exits(0);
     }
 
-    /// Waits until the worker of a host satisfies `is_so`, and returns it.
     fn until(&self, host: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let mut seen = Value::Null;
         for _ in 0..LOOKS {
@@ -70,15 +68,13 @@ impl DrainFixture {
         panic!("the worker of {host} did not come to be so within two minutes: {seen:#}")
     }
 
-    /// Drains or resumes a worker, and waits until the worker has applied the change.
     fn change(&self, what: &str, host: &str) {
         let name = self.until(host, |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
         self.run(&["workers", what, &name, "--reason", "a new kernel", "--by", "anna"]).exits(0).says(&name);
         self.until(host, |one| one["heard"] == true && one["drained"].is_object() == (what == "drain"));
     }
 
-    /// Waits until the pending read of a drained worker has ended, because the worker still takes slices that this read
-    /// returns.
+    /// Waits until a drained worker's pending read has ended. The worker still takes slices that this read returns.
     async fn asks_no_more() {
         let lease_ms = StoreOptions::default().lease_ms.unsigned_abs();
         // The end of a read gives no signal.
@@ -98,7 +94,6 @@ impl DrainFixture {
     }
 }
 
-/// How many slices a process has begun.
 fn begun(process: &Process) -> u64 {
     let text = process.metrics();
     let line = text.lines().find(|line| line.starts_with(BEGUN)).unwrap();
@@ -123,7 +118,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
         }
     }
     assert_eq!((begun(&quiet), begun(&other)), (1, 4));
-    // With its next heartbeat, the worker offers no more slots than it uses.
+    // With its next heartbeat, the drained worker offers no more slots than it uses.
     let seen = place.until("quiet", |one| one["busy"] == 1 && one["slots"] == 1);
     assert_eq!(seen["drained"]["by"], "anna", "{seen}");
     place.run(&["workers", "list"]).exits(0).says("drains").says("a new kernel");
@@ -131,13 +126,13 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     place.run(&["cancel", "demo", "long"]).exits(0);
     place.until("quiet", |one| one["busy"] == 0);
 
-    // The worker restarts under a new name, and is still drained.
+    // The worker restarts under a new name. It is still drained.
     quiet.signal(Signal::SIGSTOP);
     place.until("quiet", |one| one["alive"] == false);
     quiet.signal(Signal::SIGCONT);
     place.until("quiet", |one| one["alive"] == true && one["heard"] == true && one["drained"].is_object());
     DrainFixture::asks_no_more().await;
-    // If there is no other worker, new work waits, and `explain` shows the reason.
+    // Without another worker, new work waits, and `explain` shows the reason.
     assert_eq!(other.stop(), Some(0));
     place.submit("demo", "waits", "echo", &[]);
     place.explained("demo:waits", "drained by an operator");
@@ -150,7 +145,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
         .prints_error("unknown worker");
     let audit = place.run(&["audit", "search", "--text", "a new kernel", "--json"]).exits(0).stdout;
     assert!(audit.contains("DRAIN_WORKER") && audit.contains("RESUME_WORKER"), "{audit}");
-    // The drain ends when the worker ends, so a new process with the same name takes work.
+    // The drain ends with the worker. A new process with the same name takes work.
     place.change("drain", "quiet");
     assert_eq!(quiet.stop(), Some(0));
     assert_eq!(place.run(&["workers", "list", "--json"]).exits(0).json().as_array().unwrap().len(), 0);
@@ -161,7 +156,7 @@ async fn a_drain_that_redis_has_lost_is_put_back_by_the_worker_that_it_is_about(
     let mut place = DrainFixture::new().await;
     let _quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
-    // Redis loses the drain, because nothing was written to disk.
+    // Nothing was written to disk, so Redis loses the drain.
     place.redis.kill9();
     place.redis.restart().await;
     let is_back = |one: &Value| one["alive"] == true && one["heard"] == true && one["drained"]["by"] == "anna";
@@ -177,8 +172,8 @@ async fn who_resumes_a_worker_while_redis_is_started_anew_is_not_overruled_by_it
     let quiet = place.start("worker", "quiet");
     place.change("drain", "quiet");
     let name = place.until("quiet", |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
-    // Redis keeps the drain over a restart. After the restart, the drain is lifted while the worker is stopped. When
-    // the worker continues, it notices the restart and the end of the drain at the same time.
+    // Redis keeps the drain over a restart. Afterward, the drain is lifted while the worker is stopped. When the worker
+    // continues, it notices the restart and the end of the drain at the same time.
     quiet.signal(Signal::SIGSTOP);
     place.redis.kill9();
     place.redis.restart().await;

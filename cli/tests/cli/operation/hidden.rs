@@ -1,4 +1,4 @@
-//! A fleet's secrets are hidden from other processes of its user.
+//! Other processes of the same user cannot read a fleet's secrets.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use crate::support::binary::DevFleet;
 
 const SECRET: &str = "a-secret-of-the-hidden-fleet";
 
-/// A script that runs `program`. If the suite runs as root, the script drops root's capabilities, because some of them
-/// allow reading everything.
+/// A script that runs `program`. Some of root's capabilities allow reading everything. So if the suite runs as root,
+/// the script drops these capabilities.
 fn without_capabilities(folder: &Path, program: &str) -> PathBuf {
     let script = folder.join(Path::new(program).file_name().unwrap());
     let exec = match nix::unistd::geteuid().is_root() {
@@ -36,7 +36,7 @@ fn no_process_of_a_fleet_shows_its_environment_or_memory_to_others_of_its_user()
     let program = without_capabilities(folder.path(), env!("CARGO_BIN_EXE_tickfleet"));
     let sleep = without_capabilities(folder.path(), "/bin/sleep");
 
-    // Another program shows the secret, which proves that the check works.
+    // Another program shows the secret. This proves that the check works.
     let mut other = Command::new(sleep).arg("600").env("TOKEN", SECRET).stdin(Stdio::null()).spawn().unwrap();
     let seen = shown(&shell);
     other.kill().unwrap();

@@ -4,16 +4,14 @@ use serde_json::{Value, json};
 
 use super::operators::{OperatorFleet, count};
 
-/// A call that fails and is not retried.
 const PERMANENT: &str = r#"fail_once {"outcomes":["permanent"]}"#;
 
-/// The names of the entries of a page.
 fn names(page: &Value, list: &str, name: &str) -> Vec<String> {
     let of = |one: &Value| one[name].as_str().unwrap_or_default().to_owned();
     page[list].as_array().unwrap_or_else(|| panic!("no {list} in {page}")).iter().map(of).collect()
 }
 
-/// Reads a list in pages of at most two. Returns the names.
+/// Reads the list in pages of at most two entries. Returns the names.
 fn pages(served: &OperatorFleet, path: &str, list: &str, name: &str) -> Vec<String> {
     let mut all = Vec::new();
     let mut from = String::new();
@@ -99,7 +97,7 @@ async fn what_failed_alike_is_one_cause_and_all_of_it_is_found_again_and_dropped
         seen["causes"].as_array().unwrap().iter().map(|cause| cause["count"].as_u64().unwrap()).sum::<u64>()
     };
     served.submit("bad-1", PERMANENT);
-    // The first failure has its own millisecond, because a cause has the times of its first and last failure.
+    // The first failure must have its own millisecond, because a cause has the times of its first and last failure.
     served.until("dead/causes?since_s=3600", |seen| failed(seen) == 1);
     for id in ["bad-2", "bad-3"] {
         served.submit(id, PERMANENT);
@@ -152,7 +150,7 @@ async fn a_tool_that_is_disabled_over_http_is_nobodys_and_its_calls_say_why_unti
     ] {
         assert_eq!(served.does(key, "tools/disable", &wrong).status, 400, "{wrong}");
     }
-    // Workers learn of it within a quarter of a lease. Until then, calls run.
+    // Workers learn of the change within a quarter of a lease. Until then, calls run.
     let outcome = |id: &str| {
         served.submit(id, "echo");
         served.until(&format!("explain?id=demo:{id}"), |seen| seen["story"]["state"] == "done")
@@ -204,7 +202,6 @@ async fn rules_and_limits_are_listed_with_what_they_did_and_would_have_done_in_s
     served.run(&["rules", "--mode", "loose"]).exits(2);
     assert_eq!(seen["calls"], 3, "{seen}");
 
-    // The statistics count these calls, and no use of models.
     let stats = served.sees("stats?by=agent");
     let calls = stats["rows"].as_array().unwrap().iter().map(|row| row["calls"].as_u64().unwrap()).sum::<u64>();
     assert_eq!(

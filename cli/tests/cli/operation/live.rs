@@ -1,4 +1,4 @@
-//! Live configuration: the configuration folder of real schedulers and workers changes while they run.
+//! Live configuration: the configuration folder changes while real schedulers and workers run.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +19,6 @@ fn ask(url: &str, args: &[&str]) -> Value {
     tickfleet(&[args, &["--redis-url", url, "--json"]].concat()).json()
 }
 
-/// Waits until `is` returns true. Fails after two minutes or more.
 fn until(is: impl Fn() -> bool) {
     for _ in 0..2_400 {
         if is() {
@@ -30,7 +29,6 @@ fn until(is: impl Fn() -> bool) {
     panic!("it did not come to that within two minutes");
 }
 
-/// The outcome of one call of kelly.
 fn outcome(url: &str, call: &str) -> String {
     let reply = ask(url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", call, "--wait"]);
     reply["results"][0]["outcome"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
@@ -62,7 +60,7 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
     assert!(worker.metrics().contains("tickfleet_config_reloads_total{result=\"rejected\"} 1"));
     assert_eq!(outcome(&url, "echo"), "ok");
 
-    // An incomplete change is rejected: the permission row names a tool that is only declared a moment later.
+    // The permission row names a tool that is declared only a moment later. Such an incomplete change is rejected.
     write(dir, "permissions.yaml", "permissions: {look_up: {everyone: true}}");
     worker.until("configuration not reloaded; the previous one stays in force", |line| {
         line["problems"].as_str().unwrap().contains("look_up")
@@ -76,7 +74,7 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
     assert_eq!(reply["results"][0]["error"]["code"], "not_configured", "{reply}");
     assert_eq!(reply["results"][1]["outcome"], "unknown_tool");
 
-    // The call in flight has continued under the policy with which it began.
+    // The call that was running has continued under the policy with which it began.
     let long = before["turn_id"].as_str().unwrap();
     let story = loop {
         let story = ask(&url, &["explain", &format!("demo:{long}")]);
@@ -104,7 +102,8 @@ async fn a_swapped_config_map_lowers_caps_changes_the_log_level_and_names_what_n
     let dir = tempfile::tempdir().unwrap();
     let url = redis.url();
     let dir = dir.path();
-    // Change the files as the kubelet updates a mounted ConfigMap: they are links through `..data`, which is swapped.
+    // Changes the files as the kubelet updates a mounted ConfigMap: the files are links through `..data`, and `..data`
+    // is replaced.
     let settings = |version: &str, text: &str| {
         fs::create_dir(dir.join(version)).unwrap();
         write(&dir.join(version), "tickfleet.yaml", text);
@@ -148,17 +147,16 @@ async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
     let newer = generation(&second);
     assert!(newer > older);
     first.says(stands_by);
-    // A scheduler that restarts with the old configuration does not make it active.
+    // If a scheduler restarts with the old configuration, it does not activate that configuration.
     assert_eq!(first.stop(), Some(0));
     let first = Process::start("scheduler", old.path(), &url);
     first.says(stands_by);
     assert_eq!(first.count("policy in force"), 0);
 
-    // Roll back: stop the last replica with the newer policy.
     assert_eq!(second.stop(), Some(0));
     let mut last = generation(&first);
     assert!(last > newer);
-    // If a running scheduler's configuration changes back to an earlier one, it also gets a new generation.
+    // If a running scheduler's configuration returns to an earlier state, it also gets a new generation.
     for cap in ["30", "10"] {
         write(old.path(), "tickfleet.yaml", &format!("caps: {{max_actions_per_day: {cap}}}"));
         let line = first.until("policy in force", |line| line["generation"].as_u64().unwrap() > last);
@@ -167,10 +165,10 @@ async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
     assert_eq!(first.stop(), Some(0));
 }
 
-/// A tool with an invalid schema, which workers reject.
+/// Workers reject this tool, because its schema is invalid.
 const NO_SCHEMA: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
     input_schema: {type: object, properties: {name: {type: text}}}\n";
-/// A tool that would call into a private network.
+/// This tool would call into a private network.
 const PRIVATE: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
     input_schema: {type: object}\n    http: {base_url: 'http://10.0.0.1/', method: GET, path: /}\n";
 
@@ -184,7 +182,6 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
     let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
     let in_force = fleet[0].says("policy in force")["policy"].clone();
     assert_eq!(outcome(&url, "echo"), "ok");
-    // Remove a permission row, and declare an invalid tool.
     for (times, broken) in [NO_SCHEMA, PRIVATE].into_iter().enumerate() {
         write(dir, "permissions.yaml", "permissions: {sleep: {everyone: true}}");
         write(dir, "tools.yaml", broken);
@@ -196,7 +193,7 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
                 (0, in_force.clone())
             );
         }
-        // `config check` and the start of any role report the same problem.
+        // `config check` and the start of any role must report the same problem.
         let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
         for command in [&["config", "check"][..], &["scheduler"], &["worker"]] {
             let said = tickfleet(&[command, &config].concat());
@@ -207,7 +204,6 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
     }
     assert_eq!(outcome(&url, "echo"), "ok", "the old rows are in force");
 
-    // A revocation does not need valid files.
     let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
     let why = ["--by", "anna", "--reason", "it posts twice"];
     tickfleet(&[&["tools", "disable", "echo"], &why[..], &config[..]].concat()).exits(0);
@@ -218,14 +214,14 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
     let audit =
         tickfleet(&["audit", "search", "--text", "it posts twice", "--json", "--redis-url", &url]).exits(0).stdout;
     assert!(audit.contains("DISABLE_TOOL") && audit.contains("anna disabled"), "{audit}");
-    // A worker that has just started applies the revocation before its first call.
+    // A worker that has just started must apply the revocation before its first call.
     let [scheduler, worker] = fleet;
     assert_eq!(worker.stop(), Some(0));
     fs::remove_file(dir.join("tools.yaml")).unwrap();
     write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}");
     let worker = Process::start("worker", dir, &url);
     assert_eq!(outcome(&url, "echo"), "denied");
-    // Read-only commands also apply the revocation.
+    // Read-only commands apply the revocation too.
     tickfleet(&[&["tools"], &config[..]].concat()).exits(0).says("none: disabled");
     tickfleet(&[&["tools", "try", "echo", "--agent", "kelly", "{}"], &config[..]].concat()).exits(1).says("denied");
     tickfleet(&["tools", "enable", "echo", "--redis-url", &url]).exits(0);

@@ -16,11 +16,11 @@ use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
 const PATH: &str = "/v1/agents/kelly/mcp";
-/// Maximum attempts of a check. They take at least two minutes.
+/// Maximum attempts of a check. In total, they take at least two minutes.
 const LOOKS: usize = 2_400;
 const HEAD: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
-/// Sends a request in a protocol revision with a handshake.
+/// In a protocol revision that has a handshake.
 fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> HttpResponse {
     ask_for("kelly", gateway, key, method, params)
 }
@@ -30,7 +30,7 @@ fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Val
     gateway.ask_with(key, "POST", &format!("/v1/agents/{agent}/mcp"), &head, &request(method, params))
 }
 
-/// Sends a request in the protocol revision 2026-07-28, as a client that supports tasks.
+/// In the protocol revision 2026-07-28, as a client that supports tasks.
 fn ask_stateless(gateway: &Gateway, key: &str, method: &str, params: Value) -> Value {
     let answer = ask_stateless_for("kelly", gateway, key, method, params);
     assert_eq!(answer.status, 200, "{method}: {answer:?}");
@@ -56,7 +56,7 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!({"name": name, "arguments": arguments})
 }
 
-/// Polls an agent's list of tools until a worker has written it. A worker writes it some time after its start.
+/// Polls an agent's list of tools, because a worker writes the list only some time after the worker's start.
 fn listed(mut ask: impl FnMut() -> Value) -> Value {
     for _ in 0..LOOKS {
         let answer = ask();
@@ -119,7 +119,6 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
     assert_eq!(welcome["result"]["protocolVersion"], "2025-11-25", "{welcome}");
     assert_eq!(welcome["result"]["serverInfo"]["name"], "tickfleet");
 
-    // The list has exactly the tools that the agent is allowed to call.
     let list = listed(|| ask(&gateway, &key, "tools/list", &json!({})).json());
     assert!(names(&list).contains(&"echo") && names(&list).contains(&"post_to_x"), "{list}");
     let frans = listed(|| ask_for("fran", &gateway, &fran, "tools/list", &json!({})).json());
@@ -127,7 +126,7 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
     let echoed = ask(&gateway, &key, "tools/call", &call("echo", &json!({"text": "hi"}))).json()["result"].clone();
     assert_eq!((&echoed["structuredContent"]["text"], &echoed["isError"]), (&json!("hi"), &json!(false)), "{echoed}");
 
-    // An error that a model can act on is a result. An unknown tool is a protocol error.
+    // If a model can act on an error, the error is a result. An unknown tool is a protocol error.
     let invalid = ask(&gateway, &key, "tools/call", &call("sleep", &json!({"ms": "soon"}))).json();
     assert_eq!(invalid["result"]["isError"], true, "{invalid}");
     let post = call("post_to_x", &json!({"content": "not mine to post"}));
@@ -136,7 +135,7 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
     let unknown = ask(&gateway, &key, "tools/call", &call("no_such_tool", &json!({}))).json();
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
 
-    // A call that is sent twice with the same client-generated ID runs once.
+    // A call that is sent twice with the same ID runs once. The client generates the ID.
     let mut mine = call("echo", &json!({"text": "once"}));
     mine["_meta"] = json!({"tickfleet/turn_id": "order-17"});
     for _ in 0..2 {
@@ -144,7 +143,6 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
         assert_eq!(answer["result"]["_meta"]["tickfleet/call"], "order-17/0", "{answer}");
     }
 
-    // Each key is limited to its rights.
     let submits = ask(&gateway, &reader, "tools/call", &call("echo", &json!({"text": "x"}))).json();
     assert!(submits["error"]["message"].as_str().unwrap().contains("may not submit"), "{submits}");
     assert_eq!(ask(&gateway, &fran, "tools/list", &json!({})).status, 403);
@@ -178,7 +176,7 @@ async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
     let begun = ask_stateless(&one, &key, "tools/call", call("sleep", &json!({"ms": 4_000})));
     assert_eq!((&begun["resultType"], &begun["status"]), (&json!("task"), &json!("working")), "{begun}");
     let task = json!({"taskId": begun["taskId"]});
-    // Kill the gateway that accepted the task. Another gateway returns the task's result.
+    // The gateway that accepted the task is killed. Another gateway returns the task's result.
     drop(one);
     let ended = until_ended(&two, &key, &task);
     assert_eq!((&ended["status"], &ended["result"]["isError"]), (&json!("completed"), &json!(false)), "{ended}");
@@ -194,7 +192,7 @@ async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
     ask_stateless(&two, &key, "tasks/cancel", task.clone());
     assert_eq!(until_ended(&two, &key, &task)["status"], "cancelled");
 
-    // The same holds for a turn that is not admitted yet.
+    // The same holds for a turn that no scheduler has admitted yet.
     drop(fleet);
     let turn = json!({"agent": "kelly", "turn_id": "queued", "calls": [{"name": "echo", "arguments": {"text": "x"}}]});
     assert_eq!(two.ask(&key, "POST", "/v1/turns", &turn).status, 202);
@@ -218,7 +216,7 @@ fn until_ended(gateway: &Gateway, key: &str, task: &Value) -> Value {
     panic!("a task does not end: {task}");
 }
 
-/// `tickfleet mcp serve`, with the test as its client.
+/// The test is the client of `tickfleet mcp serve`.
 struct McpServeProcess {
     child: Child,
     input: ChildStdin,
@@ -266,7 +264,7 @@ async fn a_client_on_this_machine_starts_its_server_itself_and_what_it_gives_up_
     let echoed = serve.ask("tools/call", &call("echo", &json!({"text": "hi"})));
     assert_eq!(echoed["result"]["structuredContent"]["text"], "hi", "{echoed}");
 
-    // The client cancels a call. Its turn ends, too.
+    // The client cancels a call. The call's turn ends too.
     let mut long = call("sleep", &json!({"ms": 60_000}));
     long["_meta"] = json!({"tickfleet/turn_id": "long"});
     serve.send(&request("tools/call", &long));
@@ -274,13 +272,12 @@ async fn a_client_on_this_machine_starts_its_server_itself_and_what_it_gives_up_
     serve.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": gave_up}));
     until_cancelled(&redis.url());
 
-    // If the client closes its input, the process ends.
+    // When the client closes the process's input, the process ends.
     let McpServeProcess { mut child, input, output } = serve;
     drop((input, output));
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// An MCP server whose tool returns its arguments.
 const ECHO: &str = r#"
 import json
 import sys

@@ -1,4 +1,4 @@
-//! A fleet in operation, such as gateways, operator commands, live configuration, scaling, traces and alerts.
+//! A fleet in operation: gateways, operator commands, live configuration, scaling, traces and alerts.
 
 mod cluster;
 mod deploys;

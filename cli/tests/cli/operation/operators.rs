@@ -1,4 +1,4 @@
-//! Operator commands through the gateway: which keys can view, act and approve, and the effects on the fleet.
+//! Operator commands through the gateway: which keys may view, act and approve, and how the commands affect the fleet.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::gateway::{Gateway, HttpResponse, add_key};
 use crate::support::binary::{CommandOutput, DevFleet};
 use crate::support::process::pause;
 
-/// Maximum attempts of a check. They take at least two minutes.
+/// Maximum attempts of a check. In total, they take at least two minutes.
 const LOOKS: usize = 2_400;
 
 const PERMISSIONS: &str = "permissions:
@@ -20,7 +20,6 @@ const PERMISSIONS: &str = "permissions:
 ";
 const APPROVERS: &str = "approvers: {ann: {roles: [finance]}}\n";
 
-/// A fleet, a gateway in front of it, and a key for each role.
 pub(super) struct OperatorFleet {
     fleet: DevFleet,
     pub(super) gateway: Gateway,
@@ -34,7 +33,7 @@ pub(super) struct Keys {
     pub(super) operator: String,
     approver: String,
     pub(super) service: String,
-    /// A key that can view and operate, but only in the tenant `acme`.
+    /// May view and operate, but only in the tenant `acme`.
     pub(super) acme: String,
 }
 
@@ -84,7 +83,7 @@ impl OperatorFleet {
         self.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", id, "--call", call]).exits(0);
     }
 
-    /// The response at this path for a key that can view everything.
+    /// The response for a key that may view everything.
     pub(super) fn sees(&self, path: &str) -> Value {
         let seen = self.gateway.get(&self.keys.viewer, &format!("/v1/operate/{path}"));
         assert_eq!(seen.status, 200, "{path}: {seen:?}");
@@ -95,7 +94,6 @@ impl OperatorFleet {
         self.gateway.ask(key, "POST", &format!("/v1/operate/{path}"), body)
     }
 
-    /// Polls a path until the response satisfies `is_so`.
     pub(super) fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let mut seen = Value::Null;
         for _ in 0..LOOKS {
@@ -108,7 +106,7 @@ impl OperatorFleet {
         panic!("{path} did not come to be so within two minutes: {seen}")
     }
 
-    /// Submits a turn of an unknown agent. Returns the ID of its dead letter.
+    /// The agent of the turn is unknown. Returns the ID of the turn's dead letter.
     pub(super) fn refused(&self, id: &str) -> String {
         let body = json!({"agent": "nobody", "turn_id": id, "calls": [{"name": "echo"}]});
         assert_eq!(self.gateway.ask(&self.keys.service, "POST", "/v1/turns", &body).status, 202);
@@ -116,7 +114,7 @@ impl OperatorFleet {
         of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
     }
 
-    /// The new dead letter of a turn that was replayed and rejected again.
+    /// The new dead letter of a turn that was replayed and then rejected again.
     fn refused_again(&self, id: &str, before: &str) -> String {
         let of = |seen: &Value| {
             let mut dead = seen["dead"].as_array()?.iter();
@@ -125,7 +123,6 @@ impl OperatorFleet {
         of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
     }
 
-    /// The approval for which a turn's first call waits.
     pub(super) fn asked(&self, turn: &str) -> Value {
         let call = format!("{turn}/0");
         let of = |seen: &Value| seen["approvals"].as_array()?.iter().find(|one| one["call"] == call.as_str()).cloned();
@@ -137,7 +134,7 @@ pub(super) fn count(seen: &Value, name: &str) -> usize {
     seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}")).len()
 }
 
-/// Every operator command: method, path, body, and whether viewer, operator and approver are allowed to use it.
+/// Every operator command: method, path, body, and whether viewer, operator and approver may use it.
 pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
     const LOOKS: [bool; 3] = [true; 3];
     let path = |path: &str| format!("/v1/operate/{path}");
@@ -165,7 +162,7 @@ pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static
         verbs.push(("POST", path(verb), body, [false, true, false]));
     }
     for verb in ["approve", "deny"] {
-        // These two commands come after `cancel`, so they end in a conflict.
+        // Both commands follow `cancel`, so they end in a conflict.
         verbs.push((
             "POST",
             path(&format!("approvals/{approval}/{verb}")),
@@ -185,7 +182,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     let letter = served.refused("lost");
     let worker = served.sees("workers")["workers"][0]["name"].as_str().unwrap().to_owned();
     let verbs = verbs(&approval, &letter, &worker);
-    // Try the keys without permission first, while nothing has changed yet.
+    // Keys without permission come first, while nothing has changed yet.
     for (method, path, body, roles) in &verbs {
         let keys = [viewer, operator, approver].into_iter().zip(roles).filter(|(_, may)| !**may).map(|(key, _)| key);
         for key in keys.chain([service]) {
@@ -199,7 +196,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     assert_eq!(count(&served.sees("pauses"), "pauses"), 0, "nobody was paused");
     assert_eq!(served.sees(&format!("dead/{letter}"))["name"], "lost", "nothing was replayed or dropped");
     assert_eq!(served.sees("explain?id=demo:held")["story"]["state"], "retry", "the turn waits on");
-    // For a key of another tenant with the same verbs, the tenant `demo` does not exist.
+    // A key of another tenant has permission for the same commands, but the tenant `demo` looks nonexistent to it.
     for (method, path, body, _) in &verbs {
         let there = served.gateway.ask(acme, method, path, body);
         let is_own = there.status == 200 && !there.body.contains("demo");
@@ -213,7 +210,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     assert_eq!(served.sees("workers")["workers"][0]["drained"], Value::Null, "nobody was drained");
     for (method, path, body, roles) in &verbs {
         for (key, may) in [viewer, operator, approver].into_iter().zip(roles) {
-            // The operator's cancel has ended the turn, so there is nothing left to approve.
+            // The operator's cancel has already ended the turn, so there is nothing left to approve.
             let expected: &[u16] = if path.ends_with("approve") || path.ends_with("deny") { &[409] } else { &[200] };
             if *may {
                 let done = served.gateway.ask(key, method, path, body);
@@ -223,7 +220,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     }
     let me = served.gateway.get(approver, "/v1/operate/me").json();
     assert_eq!((&me["approver"], &me["verbs"]), (&json!("ann"), &json!(["view", "approve"])), "{me}");
-    // Operators of all tenants cannot use the API of agents. Invalid queries are rejected.
+    // Operators of all tenants may not use the API of agents. Invalid queries are rejected.
     let body = json!({"agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(served.gateway.ask(operator, "POST", "/v1/turns", &body).code(), "forbidden");
     let wrong = "dead?limit=0 dead?from=x dead?kind=x dead/x stats?by=x stats?days=0 turns?limit=0 turns?from=x \
@@ -250,7 +247,6 @@ async fn the_console_is_served_with_the_program_and_lets_a_browser_load_nothing_
         assert!(page.head.contains(head), "no {head}: {}", page.head);
     }
     assert!(!page.head.contains("set-cookie") && !page.head.contains("unsafe"), "{}", page.head);
-    // The files that the page names exist. Other files do not.
     let named: Vec<&str> =
         page.body.split('"').filter(|word| word.ends_with(".js") || word.ends_with(".css")).collect();
     assert!(named.len() >= 2, "{named:?}");
@@ -261,7 +257,7 @@ async fn the_console_is_served_with_the_program_and_lets_a_browser_load_nothing_
         assert_eq!(gateway.get("", &format!("/console/{file}")).status, 404, "{file}");
     }
     assert_eq!(gateway.get("", "/console").status, 308);
-    // The pages contain no data, and the API returns none without a key.
+    // The pages contain no data. Without a key, the API returns none either.
     assert_eq!(gateway.get("", "/v1/operate/overview").status, 401);
     let seen = gateway.get(key, "/v1/operate/overview");
     assert_eq!(seen.status, 200, "{seen:?}");
@@ -339,7 +335,7 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     let bare = served.sees(&format!("approvals/{}", approval["id"].as_str().unwrap()));
     assert_eq!(bare["tenant"], "demo", "looked for at all tenants");
     let path = format!("approvals/{name}/approve");
-    // An outdated page sends narrowed arguments that differ from the arguments of the approval.
+    // A page that is out of date sends narrowed arguments that are not arguments of the approval.
     let stale = served.does(key, &path, &json!({"reason": "", "narrowed": {"/code": "x"}}));
     assert_eq!((stale.status, stale.code().as_str()), (409, "conflict"), "{stale:?}");
     assert_eq!(served.does(key, &path, &json!({"set": {"/text": "other"}})).status, 400, "nothing may be changed");
@@ -353,12 +349,12 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     let name = format!("demo:{}", served.asked("second")["id"].as_str().unwrap());
     let deny = format!("approvals/{name}/deny");
     assert_eq!(served.does(key, &deny, &json!({"reason": " "})).status, 400, "a denial says why");
-    // If the file is unreadable, or no longer has the approver, the approver cannot decide.
+    // If the file is unreadable or no longer lists the approver, the approver cannot decide.
     let file = Path::new(&served.conf()).join("permissions.yaml");
     for (text, status) in [("permissions: [", 503), (PERMISSIONS, 403)] {
         std::fs::write(&file, text).unwrap();
         assert_eq!(served.does(key, &deny, &json!({"reason": "no"})).status, status, "{text}");
-        // Viewing still works, so that people can find the mistake in the file.
+        // Viewing must still work, so that people can find the mistake in the file.
         assert_eq!(served.sees("explain?id=demo:second")["story"]["waits"]["rule"], "approval", "{text}");
     }
     std::fs::write(&file, [PERMISSIONS, APPROVERS].concat()).unwrap();
@@ -369,7 +365,7 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     drop(served.redis);
 }
 
-/// Checks that each outcome is counted once, even if the statistics are read several times.
+/// Each outcome is counted once, even if the statistics are read several times.
 fn counted(served: &OperatorFleet) {
     let seen = served.sees("stats?by=agent,tool&tenant=demo");
     let mut rows = seen["rows"].as_array().unwrap().iter();
@@ -384,7 +380,7 @@ fn counted(served: &OperatorFleet) {
         .says("kelly,");
 }
 
-/// Checks that a dry run from the command line changes nothing.
+/// A dry run from the command line changes nothing.
 fn looked_at_first(served: &OperatorFleet, bad: &str) {
     let asked = ["dead", "replay", "--cause", "permanent", "--reason", "mended", "--by", "anna"];
     served.run(&asked).exits(0).says("1 would be replayed: add --yes to do it").prints_error(bad);
@@ -424,7 +420,7 @@ async fn what_was_put_aside_is_replayed_once_edited_or_dropped_and_the_log_says_
     let answers = served.does(key, "dead/replay", &ids).json();
     assert_eq!((&answers[0]["answer"], &answers[0]["as"]), (&json!("ok"), &json!("demo:bad.again-0")), "{answers}");
     assert_eq!(answers[1]["answer"], "may_have_run", "nothing runs twice that nobody has asked for: {answers}");
-    // The rejected turn is rejected again, and becomes another dead letter.
+    // The replayed turn is rejected again and becomes another dead letter.
     assert_eq!((&answers[2]["answer"], &answers[2]["as"]), (&json!("ok"), &json!("demo:lost")), "{answers}");
     let again = served.does(key, "dead/replay", &ids).json();
     assert_eq!((&again[0]["answer"], &again[2]["answer"]), (&json!("again"), &json!("gone")), "{again}");
@@ -442,7 +438,7 @@ async fn what_was_put_aside_is_replayed_once_edited_or_dropped_and_the_log_says_
     let perhaps = json!({"ids": [maybe], "reason": "looked it up", "although_it_may_have_run": true});
     assert_eq!(served.does(key, "dead/replay", &perhaps).json()[0]["as"], "demo:maybe.again-0");
 
-    // Calls that failed again are listed again. After they are dropped, they are not listed.
+    // Calls that failed again are listed again until they are dropped.
     served.until("dead", |seen| count(seen, "dead") == 2);
     let dropping = ["dead", "drop", "--tool", "fail_once", "--reason", "of no use", "--by", "anna", "--yes"];
     served.run(&dropping).exits(0).says("2 found, 2 of them dropped");

@@ -1,5 +1,5 @@
-//! Tenants that are set while the fleet runs, with restarts of schedulers, with several shards, and with declarations
-//! that Redis loses or that are damaged.
+//! Tenants that are set while the fleet runs. Schedulers restart, there are several shards, and Redis loses or damages
+//! declarations.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,9 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{CommandOutput, command};
 use crate::support::process::{Process, pause};
 
-/// A long lease, so that processes read their settings at the start and not with a later heartbeat.
+/// So long that processes read their settings at the start, and not with a later heartbeat.
 const LONG_LEASE: &[(&str, &str)] = &[("TICKFLEET_WORKER_LEASE", "40s"), ("TICKFLEET_WORKER_DRAIN", "10s")];
 
-/// A fleet's folder and Redis, and the environment of its processes and clients.
 struct RunTimeFixture {
     redis: RedisServer,
     dir: tempfile::TempDir,
@@ -40,14 +39,13 @@ impl RunTimeFixture {
         run(self.dir.path(), &self.redis.url(), &self.variables, args)
     }
 
-    /// Submits a turn with `calls` calls of kelly.
     fn submit(&self, tenant: &str, calls: usize, more: &[&str]) -> Value {
         let calls = ["--call", "echo"].repeat(calls);
         self.run(&[&["submit", "--tenant", tenant, "--agent", "kelly", "--json"], calls.as_slice(), more].concat())
             .json()
     }
 
-    /// Waits up to a minute for the turn to end. Returns its story.
+    /// Waits up to a minute. Returns the turn's story.
     fn finished(&self, tenant: &str, turn: &Value) -> Value {
         let name = format!("{tenant}:{}", turn["turn_id"].as_str().unwrap_or_else(|| panic!("{turn}")));
         for _ in 0..1_200 {
@@ -73,7 +71,6 @@ fn run(dir: &Path, url: &str, variables: &[(&str, &str)], args: &[&str]) -> Comm
     CommandOutput::of(&mut command, "")
 }
 
-/// The number of calls for each outcome.
 fn outcomes(results: &[Value]) -> Vec<(String, usize)> {
     let mut counts = std::collections::BTreeMap::new();
     for result in results {
@@ -99,7 +96,7 @@ async fn a_scheduler_that_has_just_started_knows_the_tenants_that_were_set_at_ru
     for tenant in ["demo", "guest"] {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
-    // Each tenant has a backlog in a throttle queue, and turns that are not read yet.
+    // Each tenant has a backlog in a throttle queue, and turns that no scheduler has read yet.
     let before: Vec<_> = ["demo", "guest"].map(|tenant| (tenant, place.submit(tenant, 6, &[]))).into();
     assert_eq!(scheduler.stop(), Some(0));
     let later: Vec<_> = ["demo", "guest"].map(|tenant| (tenant, place.submit(tenant, 6, &[]))).into();
@@ -118,9 +115,9 @@ async fn what_is_set_for_a_tenant_counts_for_the_next_turn() {
     let scheduler = place.start("scheduler");
     let worker = place.start("worker");
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
-    // Neither change waits for a heartbeat, which is ten seconds away.
+    // The next heartbeat is ten seconds away, but neither change waits for it.
     place.run(&["tenant", "set", "demo", "--max-actions-per-day", "3"]).exits(0);
-    // The cap counts only calls after it was set.
+    // Only calls after the cap was set are counted.
     let reply = place.submit("demo", 4, &["--wait"]);
     assert_eq!(outcomes(&results(&reply)), counted(&[("daily_cap_reached", 1), ("ok", 3)]), "{reply:#}");
     place.run(&["tenant", "set", "guest", "--max-actions-per-day", "3"]).exits(0);
@@ -171,14 +168,14 @@ async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
     let second = home(1);
     let shards = &[("TICKFLEET_REDIS_SHARDS", "2"), ("TICKFLEET_WORKER_LEASE", "1s"), ("TICKFLEET_WORKER_DRAIN", "5s")];
     let settings = "caps: {tick: 1s, max_calls_per_tick: 100}";
-    // One tenant is configured without a cap, and the other is only known at run time.
+    // One tenant is configured without a cap. The other is only known at run time.
     let place = RunTimeFixture::new(settings, &format!("{{{first}: {{}}}}"), shards).await;
     let fleet = [place.start("scheduler"), place.start("worker")];
     let tenants = [first.as_str(), second.as_str()];
     for tenant in tenants {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
-    // A declaration in another shard than the tenant's shard is ignored.
+    // If a shard other than the tenant's own has a declaration of the tenant, it is ignored.
     place
         .redis(&["HSET", "{tickfleet:1}:tenants", &first, r#"{"plan":"","features":[],"agents":[],"users":[]}"#])
         .await;
@@ -204,7 +201,7 @@ async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
-    // Delete the settings. The first process that notices restores them from its memory.
+    // The settings are lost. The first process that notices the loss restores the settings from its memory.
     place.redis(&["DEL", "{tickfleet:0}:settings", "{tickfleet:0}:parts:settings"]).await;
     let put_back = "run-time tenant was missing from Redis; restoring";
     while scheduler.count(put_back) + worker.count(put_back) == 0 {
@@ -214,8 +211,8 @@ async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
     assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 2), ("ok", 2)]));
     place.run(&["tenant", "show", "other"]).exits(0).says("run time");
 
-    // After all processes have stopped, no process has a valid copy of the broken declaration. No turns of this tenant
-    // are admitted, and the other tenant is not affected.
+    // After all processes have stopped, no process has a valid copy of the broken declaration. So no turns of this
+    // tenant are admitted. The other tenant is not affected.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     place.redis(&["HSET", "{tickfleet:0}:parts:settings", "tenant:demo", "{broken"]).await;
     let fleet = [place.start("scheduler"), place.start("worker")];

@@ -1,4 +1,4 @@
-//! A fleet that follows its load, and the memory that turns and agents use.
+//! Tests that a fleet follows its load, and how much memory turns and agents use.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use tickfleet_testkit::RedisServer;
 use super::scaling;
 use crate::support::process::{Process, pause};
 
-/// A short version of `the_fleet_follows_its_load`, for every run of the tests: 60 times as fast as a cluster.
+/// A short version of `the_fleet_follows_its_load` for every test run. It is 60 times as fast as a cluster.
 #[tokio::test]
 async fn a_fleet_scales_out_and_in_without_losing_a_call_and_not_for_capped_work() {
     let seconds = Duration::from_secs;
@@ -26,8 +26,8 @@ async fn a_fleet_scales_out_and_in_without_losing_a_call_and_not_for_capped_work
     assert!(outcome.told >= loaded - 1 && outcome.left == outcome.told, "{}", outcome.summary());
 }
 
-/// The run of docs/operate/scale-workers.md. `TICKFLEET_SCALING_CSV=docs/operate/scaling/run.csv` writes its samples
-/// there.
+/// The run that docs/operate/scale-workers.md describes. `TICKFLEET_SCALING_CSV=docs/operate/scaling/run.csv` writes
+/// its samples to this file.
 #[tokio::test]
 #[ignore = "takes three minutes and wants a quiet machine"]
 async fn the_fleet_follows_its_load() {
@@ -47,14 +47,14 @@ async fn the_fleet_follows_its_load() {
     }
     let (loaded, capped) = outcome.most_workers();
     assert!((8..=12).contains(&loaded) && capped == 1, "{}", outcome.summary());
-    // The load goes up, down, up and down, which is three changes of direction. If the machine is slow for a moment,
-    // there are two more.
+    // The load goes up, down, up and down, so there are three changes of direction. If the machine is slow for a
+    // moment, there are two more.
     assert!(outcome.turns_of_direction() <= 5, "{}", outcome.summary());
     assert!(outcome.absorbed().iter().all(Option::is_some), "{}", outcome.summary());
     assert_eq!(outcome.left, outcome.told);
 }
 
-/// The table of memory in docs/operate/size-a-fleet.md.
+/// Measures the table of memory in docs/operate/size-a-fleet.md.
 #[tokio::test]
 #[ignore = "measures; it asserts only that nothing costs far more than the document says"]
 async fn turns_and_agents_cost_what_the_document_says() {
@@ -65,14 +65,13 @@ async fn turns_and_agents_cost_what_the_document_says() {
     }
 }
 
-/// The number of agents in a large fleet.
 const AGENTS: usize = 30_000;
-/// The maximum memory of these agents in a process, bytes. About 14 MB were measured. If a process kept the agents'
-/// text, parsed trees or a second copy, it would exceed this.
+/// Maximum memory of these agents in a process (bytes). About 14 MB were measured. A process that kept the agents'
+/// text, parsed trees or a second copy would exceed it.
 const AGENTS_COST_MAX: u64 = 40 << 20;
 
-/// Starts a process with `agents` agents. Waits until its resident memory is at most `enough` bytes, for at most two
-/// minutes, because memory for reading is released soon. Returns the resident memory, bytes.
+/// Starts a process with `agents` agents. Memory for reading is released soon, so waits up to two minutes until the
+/// resident memory is at most `enough`. Returns the resident memory (bytes).
 async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     let redis = RedisServer::start().await;
     let dir = tempfile::tempdir().unwrap();
@@ -98,7 +97,7 @@ async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
     seen()
 }
 
-/// With `TICKFLEET_TEST_BINARY` and `--no-capture`, this test prints the figures of that build.
+/// With `TICKFLEET_TEST_BINARY` and `--no-capture`, this test prints the figures of another build.
 #[tokio::test]
 async fn many_agents_cost_a_process_little_more_than_what_decides_about_them() {
     for role in ["scheduler", "worker"] {

@@ -1,4 +1,4 @@
-//! A cluster and Sentinels that accept only TLS, with a Redis user for each role.
+//! A cluster and Sentinels that accept only TLS. Each role has its own Redis user.
 
 use std::path::Path;
 
@@ -9,7 +9,6 @@ use crate::support::binary::{CommandOutput, DevFleet, command, reached, tickflee
 use crate::support::certificates::certificates;
 use crate::support::process::Process;
 
-/// The number of attempts of a command during a failover.
 const TRIES: usize = 60;
 
 fn files(folder: &Path) -> TlsFiles {
@@ -17,7 +16,7 @@ fn files(folder: &Path) -> TlsFiles {
     TlsFiles { ca: folder.join("ca.pem"), certificate: folder.join("redis.pem"), key: folder.join("redis.key") }
 }
 
-/// Creates the users that `tickfleet acl` prints on each server, as an aclfile would.
+/// On each server, creates the users that `tickfleet acl` prints, as an aclfile would.
 async fn make_users(servers: &[RedisServer]) {
     for (name, _) in Role::WORDS {
         let data = tickfleet(&["acl", "--role", name]).exits(0);
@@ -29,7 +28,6 @@ async fn make_users(servers: &[RedisServer]) {
     }
 }
 
-/// The URL for the user of a role.
 fn url_for(url: &str, role: &str, ca: &Path) -> String {
     let (scheme, place) = url.split_once("://").unwrap();
     format!("{scheme}://{role}:{role}-secret@{place}?tls_ca={}", ca.display())
@@ -58,7 +56,8 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     until_printed("4 schedulers, 4 workers alive", || asked("onlooker", &["top", "--once"]));
     asked("onlooker", &["explain", "demo:over-tls"]).exits(0).says("has ended");
     asked("onlooker", &["limits"]).exits(0);
-    // A node has one second to report its slots, and a process two seconds to send a heartbeat. Both may be late once.
+    // A node has one second to report its slots, and a process has two seconds to send a heartbeat. On a busy machine,
+    // both can be late.
     until_all_printed(&["3 of 3 nodes agree on the slot owners", "0 to fix"], || asked("operator", &["doctor"]));
     asked("operator", &["tenant", "set", "acme", "--plan", "gold"]).exits(0);
     asked("operator", &["cancel", "demo:over-tls"]);
@@ -74,7 +73,8 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
             redis::cmd("ACL").arg("LOG").query_async(&mut server.connection().await).await.unwrap();
         let told = format!("{refused:?}");
         let counts = told.matches("\"username\"").count();
-        // A producer tries to load a script that no scheduler has loaded yet, and continues without it.
+        // A producer tries to load a script that no scheduler has loaded yet. If this is rejected, it continues without
+        // the script.
         let fair = ["onlooker", "client|setinfo", "script|load"].map(|word| told.matches(word).count());
         let fair: usize = fair.into_iter().sum();
         assert!(counts <= fair, "somebody but the onlooker was refused: {told}");
@@ -95,7 +95,6 @@ async fn a_fleet_finds_its_primary_by_sentinels_over_tls_and_the_next_one() {
         ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait", "--redis-url", &url];
     reached(|| tickfleet(&turn)).exits(0).says("list_tools");
     until_printed("according to 3 of 3 sentinels", || tickfleet(&["doctor", "--redis-url", &url]));
-    // Without a trusted root, the connection fails.
     let unknown = tickfleet(&["doctor", "--redis-url", &trio.url()]);
     unknown.exits(3);
 

@@ -5,10 +5,9 @@ use tickfleet_testkit::SentinelSetup;
 use crate::support::binary::{tickfleet, until_printed};
 use crate::support::process::{Process, pause};
 
-/// The number of attempts before a check fails: two minutes at least.
+/// Maximum attempts of a check. In total, they take at least two minutes.
 const LOOKS: usize = 2_400;
 
-/// Waits until `/readyz` returns this status and text.
 fn until_ready_says(process: &Process, status: &str, says: &str) {
     let mut last = String::new();
     for _ in 0..LOOKS {
@@ -21,7 +20,7 @@ fn until_ready_says(process: &Process, status: &str, says: &str) {
     panic!("not {status} with {says:?} within two minutes: {last}");
 }
 
-/// Waits until a metric satisfies `is`: the connections of a process learn of a failover one by one.
+/// Waits until a metric satisfies `is`, because the connections of a process learn of a failover one by one.
 fn until_metric(process: &Process, name: &str, is: impl Fn(f64) -> bool) {
     for _ in 0..LOOKS {
         let metrics = process.metrics();
@@ -47,7 +46,8 @@ async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() 
     let scheduler = Process::start("scheduler", dir.path(), &url);
     until_ready_says(&scheduler, "200", &format!("primary {}", address(&trio, 0)));
     let doctor = ["doctor", "--redis-url", &url];
-    // `doctor` exits with 1 because no worker runs. A Sentinel has one second to respond, and may be late once.
+    // No worker runs, so `doctor` exits with 1. A Sentinel has one second to respond, so it can be late on a busy
+    // machine.
     let agree = format!("{}, according to 3 of 3 sentinels", address(&trio, 0));
     assert!((0..100).any(|_| tickfleet(&doctor).stdout.contains(&agree)), "the sentinels do not agree");
 
@@ -57,7 +57,7 @@ async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() 
     until_metric(&scheduler, "tickfleet_redis_primary_moves_total", |moves| moves >= 1.0);
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing == 0.0);
 
-    // The primary that the Sentinels name does not respond, and no replica is left to promote.
+    // The Sentinels name a primary that does not respond, and no replica is left to promote.
     trio.servers[1].kill9();
     until_ready_says(&scheduler, "503", "cannot find the primary fleet");
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing > 0.0);

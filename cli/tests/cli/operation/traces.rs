@@ -1,4 +1,4 @@
-//! Traces: a fake collector and a fake service, which both receive the producer's trace.
+//! Traces. A fake collector and a fake service both receive the producer's trace.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,6 @@ use crate::support::process::Process;
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-/// Receives spans as a collector does, and calls as a service does.
 #[derive(Clone, Default)]
 struct StandIn {
     spans: Arc<Mutex<Vec<Span>>>,
@@ -29,7 +28,6 @@ struct StandIn {
 }
 
 impl StandIn {
-    /// Starts the server on a free port. Returns the base URL.
     async fn start(&self) -> String {
         let collector = self.clone();
         let service = self.clone();
@@ -62,7 +60,6 @@ impl StandIn {
     }
 }
 
-/// A fake model that calls `look`, and then answers.
 async fn model(body: String) -> String {
     let request: Value = serde_json::from_str(&body).unwrap();
     let has_looked = request["messages"].as_array().unwrap().iter().any(|message| message["role"] == "tool");
@@ -85,7 +82,6 @@ fn configure(dir: &Path, service: &str) {
     std::fs::write(dir.join("permissions.yaml"), "permissions: {look: {everyone: true}}").unwrap();
 }
 
-/// Submits one call of the tool with this trace context. Returns the reply.
 async fn submit(url: &str, traceparent: &str) -> Value {
     let turn = json!({"traceparent": traceparent, "tracestate": "vendor=x", "calls": [{"name": "look"}]});
     let url = url.to_owned();
@@ -114,7 +110,7 @@ async fn the_spans_of_a_turn_and_the_requests_of_its_tools_belong_to_the_produce
     let unsampled = format!("00-{}-{PARENT}-00", "ab".repeat(16));
     submit(&url, &unsampled).await;
     assert!(submit(&url, "00-broken").await.get("traceparent").is_none(), "what is malformed is ignored");
-    // A process flushes its remaining spans when it ends.
+    // When a process ends, it flushes its remaining spans.
     let ended = tokio::task::spawn_blocking(|| fleet.map(Process::stop)).await.unwrap();
     assert_eq!(ended, [Some(0), Some(0)]);
 
@@ -133,12 +129,12 @@ async fn the_spans_of_a_turn_and_the_requests_of_its_tools_belong_to_the_produce
     assert_eq!(stand_in.header(0, "tracestate").as_deref(), Some("vendor=x"));
     assert!(stand_in.services.lock().unwrap().iter().all(|name| name.contains("\"tickfleet\"")));
 
-    // The producer chose not to sample this trace. So no spans of it are exported, and the service receives the same
+    // The producer chose not to sample this trace. So its spans are not exported, and the service receives the same
     // flag.
     assert!(!spans.iter().any(|span| hex(&span.trace_id) == "ab".repeat(16)));
     let sent = stand_in.header(1, "traceparent").unwrap();
     assert!(sent.starts_with(&format!("00-{}-", "ab".repeat(16))) && sent.ends_with("-00"), "{sent}");
-    // A turn without a trace begins one, to which all its spans belong.
+    // A turn without a trace begins a trace. All spans of the turn belong to it.
     let own: Vec<&Span> = spans.iter().filter(|span| hex(&span.trace_id) != TRACE).collect();
     assert_eq!(own.len(), 4, "{own:?}");
     assert!(own.iter().all(|span| span.trace_id == own[0].trace_id));
@@ -201,7 +197,6 @@ async fn the_steps_of_a_task_that_a_model_carries_out_are_spans_of_one_trace() {
     assert_eq!(spans.iter().filter(|span| span.name == "model request").count(), 2);
 }
 
-/// The value of an attribute as text.
 fn attribute(span: &Span, key: &str) -> Option<String> {
     let value = span.attributes.iter().find(|attribute| attribute.key == key)?.value.clone()?;
     Some(match value.value? {

@@ -1,5 +1,3 @@
-//! Runs the binary, and starts `tickfleet dev` as a fleet for tests.
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::Instant;
 
-/// Environment variables of the machine that would change the tests.
+/// Environment variables of the machine that would change the results of tests.
 const FOREIGN: [&str; 13] = [
     "REDIS_URL",
     "MAX_ACTIONS_PER_DAY",
@@ -28,15 +26,12 @@ const FOREIGN: [&str; 13] = [
 
 /// The exit code of a command that cannot reach Redis.
 const AWAY: i32 = 3;
-/// The maximum wait.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The binary with these arguments.
 pub fn command(args: &[&str]) -> Command {
     command_of(Path::new(env!("CARGO_BIN_EXE_tickfleet")), args)
 }
 
-/// Another program with these arguments.
 pub fn command_of(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     for name in FOREIGN {
@@ -46,12 +41,10 @@ pub fn command_of(program: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Runs the binary to its end.
 pub fn tickfleet(args: &[&str]) -> CommandOutput {
     CommandOutput::of(&mut command(args), "")
 }
 
-/// The output and exit code of a run of the binary.
 pub struct CommandOutput {
     pub code: i32,
     pub stdout: String,
@@ -61,7 +54,7 @@ pub struct CommandOutput {
 impl CommandOutput {
     pub fn of(command: &mut Command, stdin: &str) -> Self {
         let mut child = command.spawn().unwrap();
-        // The write fails if the binary does not read stdin and has already ended.
+        // The write fails if the binary has ended without reading stdin.
         let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
         let output = child.wait_with_output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -89,8 +82,8 @@ impl CommandOutput {
     }
 }
 
-/// Repeats a command until it reaches Redis. A command gives each node of a cluster and each Sentinel one second for
-/// connection and response, so a machine that pauses for a second makes it fail.
+/// Repeats a command until it reaches Redis. A command gives each node of a cluster and each Sentinel one second to
+/// connect and respond. So the command fails if the machine pauses for a second.
 pub fn reached(run: impl Fn() -> CommandOutput) -> CommandOutput {
     let began = Instant::now();
     loop {
@@ -101,13 +94,13 @@ pub fn reached(run: impl Fn() -> CommandOutput) -> CommandOutput {
     }
 }
 
-/// Repeats a command until it succeeds and prints this text. Use it for effects of other processes, which give no
+/// Repeats a command until it succeeds and prints this text. For effects of other processes, because these give no
 /// signal.
 pub fn until_printed(text: &str, run: impl Fn() -> CommandOutput) {
     until_all_printed(&[text], run);
 }
 
-/// Repeats a command until it succeeds and prints all of these texts at once.
+/// The command must succeed and print all of these texts at once.
 pub fn until_all_printed(texts: &[&str], run: impl Fn() -> CommandOutput) {
     let began = Instant::now();
     loop {
@@ -123,17 +116,17 @@ pub fn until_all_printed(texts: &[&str], run: impl Fn() -> CommandOutput) {
     }
 }
 
-/// A running `tickfleet dev`. Dropping it kills the process, and the process' private Redis ends too.
+/// Dropping it kills the process, and the process's private Redis ends too.
 pub struct DevFleet {
     child: Child,
-    /// The variables that the process prints for export in another terminal, and the given Redis URL.
+    /// The variables that `dev` prints for export in another terminal, and the given Redis URL.
     exports: Vec<(String, String)>,
-    /// The lines that the process printed at its start.
+    /// The lines that `dev` printed when it started.
     pub welcome: Vec<String>,
 }
 
 impl DevFleet {
-    /// Starts `tickfleet dev`, and waits until it prints that it runs.
+    /// Waits until `dev` prints that it runs.
     pub fn start(args: &[&str]) -> Self {
         Self::start_in(Path::new("."), args, &[])
     }
@@ -143,7 +136,6 @@ impl DevFleet {
         Self::start_in(Path::new("."), args, variables)
     }
 
-    /// Starts `tickfleet dev` in this folder, with more environment variables.
     pub fn start_in(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         Self::start_program(Path::new(env!("CARGO_BIN_EXE_tickfleet")), folder, args, variables)
     }
@@ -161,7 +153,7 @@ impl DevFleet {
         }
     }
 
-    /// Starts the program, and waits until it prints that it runs. If it ends instead, returns the exit code.
+    /// Waits until the program prints that it runs. If the program ends instead, returns its exit code.
     fn try_to_start(
         program: &Path,
         folder: &Path,
@@ -189,19 +181,16 @@ impl DevFleet {
         Err(child.wait().unwrap().code())
     }
 
-    /// Runs `dev` with arguments that `dev` must reject.
     pub fn refused(args: &[&str]) -> CommandOutput {
         CommandOutput::of(command(&[&["dev"], args].concat()).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0"), "")
     }
 
-    /// The binary as a client of this fleet.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = command(args);
         command.envs(self.exports.iter().cloned());
         command
     }
 
-    /// A shell's command line, run as a client of this fleet.
     pub fn shell(&self, line: &str) -> Command {
         let mut shell = Command::new("sh");
         for name in FOREIGN {
@@ -220,7 +209,7 @@ impl DevFleet {
         CommandOutput::of(&mut self.command(args), stdin)
     }
 
-    /// Stops the process with SIGTERM. Returns its exit code.
+    /// Sends SIGTERM. Returns the exit code.
     pub fn stop(mut self) -> Option<i32> {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
         let mut rest = String::new();
@@ -231,7 +220,7 @@ impl DevFleet {
 
 impl Drop for DevFleet {
     fn drop(&mut self) {
-        // Fails only if the process has ended.
+        // Fails only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -239,7 +228,7 @@ impl Drop for DevFleet {
 
 const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 
-/// The arguments of a submit by agent kelly of tenant demo, followed by `more`.
+/// Submits as agent kelly of tenant demo.
 pub fn submit<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&TURN, more].concat()
 }

@@ -1,11 +1,11 @@
-//! Runs the commands in the documentation: their output must be what the documentation shows.
+//! Runs the commands in the documentation. Each must print what the documentation shows.
 
 use std::path::Path;
 use std::process::Command;
 
 pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// A command (`$ …`), with the output that a document shows.
+/// A command (`$ …`), and the output that the document shows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DocumentedCommand {
     pub line: usize,
@@ -13,7 +13,7 @@ pub struct DocumentedCommand {
     pub output: Vec<String>,
 }
 
-/// The fenced blocks of one language, each with the number of its first line.
+/// The fenced blocks in `language`, each with the number of its first line.
 pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     let mut found: Vec<(usize, Vec<&str>)> = Vec::new();
     let mut fenced = false;
@@ -32,7 +32,7 @@ pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     found
 }
 
-/// The commands of a document's `console` blocks, in order.
+/// From the document's `console` blocks, in order.
 pub fn shown(text: &str) -> Vec<DocumentedCommand> {
     let mut found: Vec<DocumentedCommand> = Vec::new();
     for (first, lines) in blocks(text, "console") {
@@ -53,16 +53,16 @@ pub fn shown(text: &str) -> Vec<DocumentedCommand> {
     found
 }
 
-/// Masks the parts of a line that differ from run to run: numbers, digests, and blanks that depend on their length.
+/// Masks what differs from run to run: numbers, digests, and blanks whose number depends on these.
 fn masked(line: &str) -> String {
     let word = |word: &str| {
-        // A consumer: its kind, its host's name, and a unique suffix.
+        // A consumer's name has its kind, its host's name, and a unique suffix.
         if let Some((kind @ ("s" | "w"), host)) = word.split_once('-')
             && let Some((host, _)) = host.split_once('-')
         {
             return format!("{kind}-{host}-#");
         }
-        // A digest, possibly within brackets or before a comma.
+        // A digest, possibly in brackets or followed by a comma.
         let digest = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         if digest.len() >= 12 && digest.chars().all(|c| c.is_ascii_hexdigit()) {
             return word.replace(digest, "#");
@@ -78,7 +78,7 @@ fn masked(line: &str) -> String {
         }
         out
     };
-    // A random ID or a hash: hexadecimal digits after a prefix.
+    // Random IDs and hashes are hexadecimal digits after a prefix.
     let mut plain = line.to_owned();
     for prefix in ["py-", "apr-"] {
         let mut parts = plain.split(prefix);
@@ -100,7 +100,7 @@ fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     lines
 }
 
-/// Returns true if a command printed what the document shows. A line `…` matches any number of lines.
+/// True if a command printed what the document shows. A shown line `…` stands for any number of lines.
 pub fn agrees(shown: &[String], printed: &str) -> bool {
     let printed = comparable(printed.lines());
     let mut rest = printed.as_slice();
@@ -121,7 +121,6 @@ pub fn agrees(shown: &[String], printed: &str) -> bool {
     anything || rest.iter().all(String::is_empty)
 }
 
-/// Puts the binary first in the PATH of a command.
 pub fn with_binary(command: &mut Command) -> &mut Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_tickfleet")).parent().unwrap();
     #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the binary in front")]

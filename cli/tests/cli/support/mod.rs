@@ -1,4 +1,4 @@
-//! Shared by the tests: the binary, processes, a Prometheus, a Python, and the checker of documents.
+//! Code that tests share: the binary, processes, a Prometheus, a Python, and the checker of documents.
 
 pub mod binary;
 pub mod certificates;

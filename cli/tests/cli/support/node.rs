@@ -1,4 +1,4 @@
-//! The package for Node.js, built from the checkout in cargo's target folder.
+//! Builds the package for Node.js from the checkout, in cargo's target folder.
 
 use std::env;
 use std::fs::{self, File};
@@ -9,25 +9,21 @@ use super::documents::REPOSITORY;
 
 /// If this environment variable is `1`, tests that need Node.js pass without running.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_NODE";
-/// The sources of the package.
 const PARTS: [&str; 5] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "src"];
-/// The oldest Node.js version that the package supports.
+/// The oldest version that the package supports.
 const MAJOR_MIN: u32 = 20;
 
-/// A Node.js with the package.
 pub struct Node {
-    /// The folder of the built package.
     pub package: PathBuf,
     runtime: Runtime,
 }
 
-/// Node.js with npm.
 pub struct Runtime {
-    /// The folder to which Node.js was fetched. `None` if the machine's own Node.js is used.
+    /// `None` if the machine's own Node.js is used.
     fetched: Option<PathBuf>,
 }
 
-/// Returns true if tests that need Node.js are skipped. Prints a message in this case.
+/// Prints a message if tests that need Node.js are skipped.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 pub fn is_skipped() -> bool {
     let skipped = env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1");
@@ -38,17 +34,16 @@ pub fn is_skipped() -> bool {
 }
 
 impl Runtime {
-    /// The machine's own Node.js if its major version is at least `major_min`. Otherwise, fetches one into `home`.
+    /// Uses the machine's Node.js if its major version is at least `major_min`. Otherwise, fetches one into `home`.
     pub fn find(home: &Path, major_min: u32) -> Self {
         Self { fetched: (!is_installed(major_min)).then(|| fetch(home, major_min)) }
     }
 
-    /// A command that runs `node`.
     pub fn node(&self) -> Command {
         self.program("node", &["bin/node"])
     }
 
-    /// Installs exactly the packages that the lock file in a folder pins.
+    /// Installs exactly the packages that the lock file in `folder` pins.
     pub fn install(&self, folder: &Path) {
         let mut npm = self.program("npm", &["bin/node", "lib/node_modules/npm/bin/npm-cli.js"]);
         let output = npm.args(["ci", "--no-audit", "--no-fund"]).current_dir(folder).output().unwrap();
@@ -77,7 +72,7 @@ impl Node {
         }
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("typescript");
         fs::create_dir_all(&home).unwrap();
-        // Closing the file releases the lock, even if this process dies.
+        // The lock ends when the file is closed, even if this process dies.
         let lock = File::create(home.join("lock")).unwrap();
         lock.lock().unwrap();
         let node = Self { package: home.join("package"), runtime: Runtime::find(&home, MAJOR_MIN) };
@@ -90,7 +85,6 @@ impl Node {
         Some(node)
     }
 
-    /// A command that runs `node`.
     pub fn command(&self) -> Command {
         self.runtime.node()
     }
@@ -100,7 +94,7 @@ impl Node {
         self.runtime.fetched.as_ref().map(|home| home.join("bin"))
     }
 
-    /// Installs exactly the pinned packages. The package's script `prepare` builds the package.
+    /// Installs exactly the pinned packages. The package's script `prepare` then builds it.
     fn build(&self, from: &Path) {
         fs::create_dir_all(&self.package).unwrap();
         for part in PARTS {
@@ -111,7 +105,7 @@ impl Node {
     }
 }
 
-/// Returns true if the machine has this version of Node.js or a later one, with npm.
+/// True if the machine has at least this version of Node.js, and npm.
 fn is_installed(major_min: u32) -> bool {
     let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
     let version = said("node").map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -119,7 +113,7 @@ fn is_installed(major_min: u32) -> bool {
     major.is_some_and(|major| major >= major_min) && said("npm").is_some()
 }
 
-/// Fetches a pinned Node.js from PyPI.
+/// PyPI has a package with Node.js. Its version is pinned.
 fn fetch(home: &Path, major_min: u32) -> PathBuf {
     let script = Path::new(REPOSITORY).join("tests/data/node.py");
     let output = Command::new("python3").arg("-B").arg(script).arg(home).output().expect("python3");
@@ -128,7 +122,6 @@ fn fetch(home: &Path, major_min: u32) -> PathBuf {
     home.join("node")
 }
 
-/// The contents of a file, or of all files in a folder, with their paths.
 pub fn contents(path: &Path) -> String {
     if !path.is_dir() {
         return format!("{}\n{}", path.display(), fs::read_to_string(path).unwrap());

@@ -1,4 +1,4 @@
-//! The npm packages that tests need, as pinned in tests/node.
+//! The npm packages that tests need. tests/node pins their versions.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,15 +10,13 @@ use super::node::{Runtime, contents, is_skipped};
 /// The oldest Node.js version that MCP's conformance suite supports.
 const MAJOR_MIN: u32 = 22;
 
-/// Packages, with a Node.js to run them.
 pub struct Packages {
     runtime: Runtime,
-    /// The folder whose `node_modules` has the packages.
     pub folder: PathBuf,
 }
 
 impl Packages {
-    /// Installs the packages if needed. `None` if tests that need Node.js are skipped.
+    /// `None` if tests that need Node.js are skipped.
     pub fn unless_skipped() -> Option<Self> {
         if is_skipped() {
             return None;
@@ -26,7 +24,7 @@ impl Packages {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
         let folder = home.join("npm");
         fs::create_dir_all(&folder).unwrap();
-        // Closing the file releases the lock, even if this process dies.
+        // The lock ends when the file is closed, even if this process dies.
         let lock = File::create(home.join("lock")).unwrap();
         lock.lock().unwrap();
         let packages = Self { runtime: Runtime::find(&home, MAJOR_MIN), folder };
@@ -42,7 +40,6 @@ impl Packages {
         Some(packages)
     }
 
-    /// A command that runs `node` in the checkout.
     pub fn node(&self) -> Command {
         let mut node = self.runtime.node();
         node.current_dir(REPOSITORY);

@@ -1,4 +1,4 @@
-//! A role, such as a scheduler or worker, as a process with its log.
+//! Runs a role, such as a scheduler or worker, as a process with a log.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -13,28 +13,24 @@ use serde_json::Value;
 
 use crate::support::binary::{command, command_of};
 
-/// A process with its log.
 pub struct Process {
     child: Child,
     log: tempfile::NamedTempFile,
-    /// The address of the process' probes and metrics.
+    /// The address of the process's probes and metrics.
     health: String,
 }
 
-/// The log message of a gateway that is ready.
 const GATEWAY: &str = "gateway ready";
-/// Maximum attempts to find a log line. They take at least two minutes.
+/// Maximum attempts to find a log line. In total, they take at least two minutes.
 const LOOKS: usize = 2_400;
-/// The longest wait for a response of a process.
 const ANSWER: Duration = Duration::from_secs(60);
 
 impl Process {
-    /// Starts the process, and waits until it logs that it has started.
+    /// Waits until the process logs that it has started.
     pub fn start(role: &str, config: &Path, url: &str) -> Self {
         Self::start_with(role, config, url, &[])
     }
 
-    /// Like [`Process::start`], with these environment variables.
     pub fn start_with(role: &str, config: &Path, url: &str, variables: &[(&str, &str)]) -> Self {
         Self::start_build(chosen_build().as_deref(), role, config, url, variables)
     }
@@ -51,18 +47,17 @@ impl Process {
         Self::spawn(program.map_or_else(|| command(&args), |build| command_of(build, &args)), variables)
     }
 
-    /// Starts another long-running command, which logs `started`. The command's output goes to `out`.
+    /// Starts another command that keeps running. It must log `started`. Its output goes to `out`.
     pub fn start_command(args: &[&str], config: &Path, url: &str, out: Option<File>) -> Self {
         let args = [args, &["--config", config.to_str().unwrap(), "--redis-url", url]].concat();
         Self::spawn_to(command(&args), &[], out.map_or_else(Stdio::null, Stdio::from), "started")
     }
 
-    /// Starts a gateway with these keys. Returns the process and the port of its API.
+    /// `keys` is the key file. Returns the process and the port of its API.
     pub fn start_gateway(keys: &Path, config: &Path, url: &str) -> (Self, u16) {
         Self::start_gateway_with(keys, config, url, &[], &[])
     }
 
-    /// Like [`Process::start_gateway`], with more arguments and environment variables.
     pub fn start_gateway_with(
         keys: &Path,
         config: &Path,
@@ -98,7 +93,7 @@ impl Process {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// The first log line with this message that satisfies `is`. Waits up to two minutes.
+    /// Waits up to two minutes for the first log line with this message that satisfies `is`.
     pub fn until(&self, message: &str, is: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..LOOKS {
             if let Some(line) = self.lines().into_iter().find(|line| line["message"] == message && is(line)) {
@@ -113,12 +108,10 @@ impl Process {
         self.until(message, |_| true)
     }
 
-    /// The whole log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log.path()).unwrap()
     }
 
-    /// The number of log lines with this message.
     pub fn count(&self, message: &str) -> usize {
         self.lines().iter().filter(|line| line["message"] == message).count()
     }
@@ -135,7 +128,6 @@ impl Process {
         panic!("not reloaded {times} times:\n{}", fs::read_to_string(self.log.path()).unwrap());
     }
 
-    /// The process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -147,7 +139,6 @@ impl Process {
         }
     }
 
-    /// The port of the process' probes and metrics.
     pub fn port(&self) -> u16 {
         self.health.rsplit(':').next().unwrap().parse().unwrap()
     }
@@ -156,7 +147,7 @@ impl Process {
         self.answer("/metrics")
     }
 
-    /// The whole response to a GET, head and body.
+    /// GETs a path. Returns the whole response, head and body.
     pub fn answer(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.health).unwrap();
         stream.set_read_timeout(Some(ANSWER)).unwrap();
@@ -180,7 +171,7 @@ pub fn chosen_build() -> Option<PathBuf> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails only if the process has ended.
+        // Fails only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A Prometheus for a test. It scrapes every two seconds, and has the chart's rules.
+//! A Prometheus for a test. It scrapes every two seconds and evaluates the chart's rules.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -14,30 +14,28 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-/// The maximum time for the server to start on a busy machine, and for each of its responses.
+/// The maximum time for the server to start on a busy machine, and the maximum time for each of its responses.
 const START: Duration = Duration::from_secs(120);
 const ANSWER: Duration = Duration::from_secs(60);
-/// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A process to scrape.
 pub struct Target {
     pub job: &'static str,
     pub port: u16,
 }
 
-/// The server. Dropping it kills the process.
+/// Dropping it kills the process.
 pub struct Prometheus {
     child: Child,
     port: u16,
     dir: TempDir,
 }
 
-/// A port of 127.0.0.1 that is free. It is below the range from which the system assigns ports, so no other process
-/// gets it before the test uses it.
+/// A free port of 127.0.0.1. The port is below the range from which the system assigns ports, so no other process gets
+/// it.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Each process starts its search at another port.
+    // Each process starts its search at a different port.
     let first = 10_000 + u16::try_from(std::process::id() * 7 % 20_000).unwrap();
     loop {
         let port = first + NEXT.fetch_add(1, Ordering::SeqCst);
@@ -48,8 +46,8 @@ pub fn free_port() -> u16 {
 }
 
 impl Prometheus {
-    /// Starts Prometheus with the rule files in the folder `rules`, and waits until it responds. All scraped series get
-    /// this label `namespace`.
+    /// Uses the rule files in the folder `rules`, and waits until Prometheus responds. All scraped series get the label
+    /// `namespace`.
     pub async fn start(namespace: &str, targets: &[Target], rules: &Path) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-prometheus-").tempdir().unwrap();
         let configuration = configuration(namespace, targets, &rules.canonicalize().unwrap());
@@ -76,7 +74,7 @@ impl Prometheus {
         server
     }
 
-    /// The result of an instant query, one value for each series.
+    /// Runs an instant query. Returns one value for each series.
     ///
     /// # Panics
     /// If Prometheus rejects the query.
@@ -88,7 +86,6 @@ impl Prometheus {
         answer["data"]["result"].as_array().unwrap().clone()
     }
 
-    /// All rules with their health, from the API.
     pub async fn rules(&self) -> Vec<Value> {
         let answer = self.get("/api/v1/rules").await.unwrap_or_else(|error| panic!("{error}"));
         let answer: Value = serde_json::from_str(&answer).unwrap();
@@ -96,8 +93,6 @@ impl Prometheus {
         groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).cloned().collect()
     }
 
-    /// Waits until `condition` holds.
-    ///
     /// # Panics
     /// If the condition is not true within `patience`.
     pub async fn until(&self, patience: Duration, what: &str, condition: impl AsyncFn(&Self) -> bool) {
@@ -107,12 +102,12 @@ impl Prometheus {
                 let log = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
                 panic!("not within {patience:?}: {what}. Prometheus says:\n{log}");
             }
-            // Prometheus gives no signal when it has scraped or evaluated, so it is polled.
+            // Prometheus gives no signal after a scrape or an evaluation, so this polls.
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// Sends a GET. Returns the body if the status is 200, otherwise the problem.
+    /// Returns the body if the status is 200, otherwise the problem.
     async fn get(&self, path: &str) -> Result<String, String> {
         let asked = timeout(ANSWER, ask(self.port, path)).await;
         let answer = asked.map_err(|_| format!("no answer within {ANSWER:?}"))?.map_err(|error| error.to_string())?;
@@ -123,13 +118,13 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // Fails only if the process has ended.
+        // Fails only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Sends a GET and returns the whole response. Uses HTTP 1.0, in which the end of the connection ends the response.
+/// Returns the whole response. In HTTP 1.0, the end of the connection ends the response.
 async fn ask(port: u16, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: prometheus\r\n\r\n").as_bytes()).await?;

@@ -1,5 +1,3 @@
-//! A Python with the package of the checkout.
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,15 +9,15 @@ fn python(arguments: &[&str]) {
     assert!(output.status.success(), "python3 {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A Python with the package of the checkout and its dependencies. Created once in cargo's target folder.
+/// A Python with the checkout's package and its dependencies. It is created once in cargo's target folder.
 pub fn interpreter() -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
     fs::create_dir_all(&home).unwrap();
-    // Closing the file releases the lock, even if this process dies.
+    // The lock ends when the file is closed, even if this process dies.
     let lock = File::create(home.join("lock")).unwrap();
     lock.lock().unwrap();
     let made = home.join("venv/bin/python");
-    // The environment is recreated if the dependencies of the package have changed.
+    // If the package's dependencies have changed, the environment is created again.
     let wanted = fs::read_to_string(Path::new(REPOSITORY).join("python/pyproject.toml")).unwrap();
     if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
         python(&["-m", "venv", "--clear", &home.join("venv").display().to_string()]);
@@ -32,12 +30,12 @@ pub fn interpreter() -> PathBuf {
     made
 }
 
-/// Installs the packages that a file in tests/data pins into an environment of their own. Returns the folder of its
+/// Installs the packages that the file `name` in tests/data pins into a separate environment. Returns the folder of its
 /// programs.
 pub fn installed(name: &str) -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{name}"));
     fs::create_dir_all(&home).unwrap();
-    // Closing the file releases the lock, even if this process dies.
+    // The lock ends when the file is closed, even if this process dies.
     let lock = File::create(home.join("lock")).unwrap();
     lock.lock().unwrap();
     let pins = format!("{REPOSITORY}/tests/data/{name}.txt");

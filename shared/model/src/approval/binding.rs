@@ -1,4 +1,4 @@
-//! The binding of an approval. If any part of the binding changes, the approval does not apply to the call.
+//! The data to which an approval is bound. If any part changes, the approval does not apply to the call.
 
 use serde_json::value::RawValue;
 
@@ -7,37 +7,29 @@ use crate::digest::hash_of;
 use crate::tool::effect_key::write_canonical;
 use crate::{AgentId, TenantId, ToolSpec, TurnId};
 
-/// Hexadecimal characters of an approval's ID. They are enough for unique IDs within a tenant.
+/// Hexadecimal characters in an approval's ID: enough for unique IDs within a tenant.
 const ID_CHARS: usize = 16;
 
-/// All data to which an approval is bound.
 #[derive(Debug, Clone, Copy)]
 pub struct ApprovalBinding<'a> {
-    /// The tenant.
     pub tenant: &'a TenantId,
-    /// The calling agent.
     pub agent: &'a AgentId,
-    /// The turn.
     pub turn: &'a TurnId,
-    /// The position of the call in the turn, from 0.
+    /// Starts at 0.
     pub position: usize,
-    /// The digest of the turn's content.
     pub digest: &'a str,
-    /// Submission time and deadline of the turn, ms. They distinguish turns with the same ID and content.
+    /// Submission time and deadline of the turn (ms). They distinguish turns with the same ID and content.
     pub times_ms: (i64, i64),
-    /// The tool, in the version that the agent gets.
+    /// In the version that the agent gets.
     pub tool: &'a ToolSpec,
-    /// Further definition of how the tool runs (an address, a command); empty if the specification is complete.
+    /// How the tool runs (an address, a command), as far as the specification does not say. May be empty.
     pub runs: &'a str,
-    /// The arguments, as the tool would receive them.
     pub arguments: &'a RawValue,
-    /// The reasons for which the call needs approval.
     pub asked: &'a [ApprovalReason],
 }
 
 impl ApprovalBinding<'_> {
-    /// The hash of the complete binding, 64 hexadecimal characters. Equal arguments have the same hash, even if they
-    /// are written differently.
+    /// 64 hexadecimal characters. Equal arguments have the same hash even if they are written differently.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut arguments = String::new();
@@ -63,7 +55,6 @@ impl ApprovalBinding<'_> {
         hash_of(fixed.into_iter().chain(asked))
     }
 
-    /// The id of the approval with this hash.
     #[must_use]
     pub fn id(hash: &str) -> String {
         format!("apr-{}", hash.get(..ID_CHARS).unwrap_or(hash))
@@ -104,7 +95,6 @@ mod tests {
         }
     }
 
-    /// The hash of a call in which `change` has changed one part. The other parts have fixed values.
     fn hash(change: impl FnOnce(&mut BindingFixture)) -> String {
         let mut fixture = BindingFixture::default();
         change(&mut fixture);

@@ -10,20 +10,19 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// The approvers that a tool or a rule requires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalDemand {
-    /// Roles of approvers. Each approver needs one of these roles. If empty, every approver may decide.
+    /// Each approver needs one of these roles. If empty, every approver may decide.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub by: BTreeSet<String>,
-    /// Number of approvers that must approve. The same person counts once.
+    /// Number of different people who must approve.
     #[serde(default = "one")]
     pub quorum: u32,
-    /// Time in which approvers may decide and in which an approval is valid, ms. `None` means until the turn's
+    /// Time in which approvers can decide, and in which an approval is valid (ms). `None` means until the turn's
     /// deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
-    /// Arguments that an approver may narrow, by their JSON pointers (RFC 6901).
+    /// JSON pointers (RFC 6901) of the arguments that an approver may narrow.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub narrow: BTreeSet<String>,
 }
@@ -38,27 +37,24 @@ const fn one() -> u32 {
     1
 }
 
-/// One reason for which a call needs approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalReason {
     /// The path of the tool or rule in the configuration (`tools.pay`, `permissions.pay.rules.large`).
     pub place: String,
-    /// The reason in words (`amount 700 exceeds 500`).
+    /// For people (`amount 700 exceeds 500`).
     pub why: String,
-    /// The complete text of the tool's demand or of the rule. If this text changes, an earlier approval does not
-    /// count.
+    /// The complete text of the tool's demand or of the rule. If this text changes, earlier approvals become invalid.
     pub terms: String,
-    /// The approvers that must agree.
     pub demand: ApprovalDemand,
 }
 
-/// Time in which approvers may decide, ms: the shortest time of all reasons.
+/// The shortest time (ms) of all reasons.
 #[must_use]
 pub fn expires_ms(asked: &[ApprovalReason]) -> Option<i64> {
     asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
 }
 
-/// The arguments that an approver may narrow: only arguments for which every reason permits it.
+/// Only the arguments that every reason permits to narrow.
 #[must_use]
 pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());
@@ -66,8 +62,8 @@ pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     all.fold(first, |both, next| both.intersection(&next).cloned().collect())
 }
 
-/// The demands in the form of records: `<quorum>:<role>,<role>` for each demand, separated by `;`. Roles do not
-/// contain these characters.
+/// The format in records: `<quorum>:<role>,<role>` for each demand, separated by `;`. Roles do not contain these
+/// characters.
 #[must_use]
 pub fn demands_text(asked: &[ApprovalReason]) -> String {
     let one = |demand: &ApprovalDemand| {
@@ -78,7 +74,7 @@ pub fn demands_text(asked: &[ApprovalReason]) -> String {
     each.into_iter().collect::<Vec<_>>().join(";")
 }
 
-/// Returns true if a text is a valid name or role of an approver: 1 to 64 of `A-Z a-z 0-9 _ . @ -`.
+/// A name or role has 1 to 64 of `A-Z a-z 0-9 _ . @ -`.
 #[must_use]
 pub fn is_approver_word(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');

@@ -6,44 +6,36 @@ use serde_json::value::RawValue;
 
 use crate::tool::effect_key::{at, canonical};
 
-/// The new values that an approver sets: JSON pointer → value.
+/// The values that an approver sets: JSON pointer → value.
 pub type NarrowedValues = BTreeMap<String, Box<RawValue>>;
 
-/// Why an argument cannot be narrowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NarrowError {
-    /// The arguments of the call are not JSON.
     #[error("the arguments of the call cannot be read")]
     Unreadable,
-    /// The call has no such argument.
     #[error("the call has no argument at '{0}'")]
     Absent(String),
-    /// The argument must not be changed.
     #[error("the argument at '{pointer}' may not be changed; {may}")]
     NotAllowed {
-        /// The argument.
         pointer: String,
-        /// The arguments that may be changed.
         may: String,
     },
-    /// The new value is not narrower than the old one.
     #[error(
         "the argument at '{pointer}' may only become narrower, but {found} is not narrower than {was}: expected a \
          number between 0 and the requested one, or a list or object with fewer members"
     )]
     Wider {
-        /// The argument.
         pointer: String,
-        /// The old value, cut if it is long.
+        /// Cut if long.
         was: String,
-        /// The new value, cut if it is long.
+        /// Cut if long.
         found: String,
     },
 }
 
-/// Replaces arguments by narrower values. A number may become a number between 0 and the old one. A list or object
-/// may become one with only some of its members. The call must have the argument, and it must be permitted to change
-/// it. All other text stays exactly as written.
+/// Replaces arguments with narrower values. A number may become a number between 0 and the old number. A list or object
+/// may lose members. The call must have the argument, and the demand must allow a change of it. All other text stays
+/// exactly as written.
 ///
 /// # Errors
 /// [`NarrowError`] with the value that is invalid.
@@ -60,7 +52,7 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) 
             let found = shown(value.get());
             return Err(NarrowError::Wider { pointer: pointer.clone(), was, found });
         }
-        // `found` is a slice of the text, not a copy, so its address minus the text's address is its offset.
+        // `found` is a slice of the text, not a copy. So its address minus the address of the text is its offset.
         let begins = found.get().as_ptr().addr().wrapping_sub(text.as_ptr().addr());
         let ends = begins.wrapping_add(found.get().len());
         let (Some(before), Some(behind)) = (text.get(..begins), text.get(ends..)) else {
@@ -71,7 +63,7 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &NarrowedValues) 
     Ok(text)
 }
 
-/// Returns true if two JSON values are equal: numbers as exact decimals, objects regardless of member order.
+/// Numbers are compared as exact decimals, objects regardless of member order.
 #[must_use]
 pub fn is_same(one: &RawValue, other: &RawValue) -> bool {
     canonical(one).is_some_and(|one| canonical(other) == Some(one))
@@ -83,7 +75,6 @@ fn not_allowed(pointer: String, may: &BTreeSet<String>) -> NarrowError {
     NarrowError::NotAllowed { pointer, may }
 }
 
-/// The first characters of a value, for messages.
 fn shown(value: &str) -> String {
     const CHARS_MAX: usize = 80;
     let mut shown: String = value.trim().chars().take(CHARS_MAX).collect();
@@ -93,7 +84,7 @@ fn shown(value: &str) -> String {
     shown
 }
 
-/// Returns true if `now` equals `was` or is narrower. Both are JSON.
+/// Both texts are JSON.
 fn is_narrower(was: &str, now: &str) -> bool {
     let was = was.trim();
     let now = now.trim();
@@ -103,7 +94,7 @@ fn is_narrower(was: &str, now: &str) -> bool {
     match (was.as_bytes().first(), now.as_bytes().first()) {
         (Some(b'['), Some(b'[')) => {
             let (Ok(was), Ok(now)) = (list(was), list(now)) else { return false };
-            // The members must be in the same order. Some of them may be left out.
+            // The remaining members must be in the same order.
             let mut left = was.iter();
             now.iter().all(|now| left.any(|was| is_same(was, now)))
         }
@@ -111,7 +102,7 @@ fn is_narrower(was: &str, now: &str) -> bool {
             let (Ok(was), Ok(now)) = (object(was), object(now)) else { return false };
             now.iter().all(|(name, now)| was.get(name).is_some_and(|was| is_same(was, now)))
         }
-        // A string may contain an amount: some callers write amounts as strings so that readers do not round them.
+        // A string may contain an amount, because some callers write amounts as strings to prevent rounding.
         (Some(b'"'), Some(b'"')) => match (serde_json::from_str::<String>(was), serde_json::from_str::<String>(now)) {
             (Ok(was), Ok(now)) => was == now || is_less(&was, &now),
             _ => false,
@@ -128,7 +119,7 @@ fn object(text: &str) -> serde_json::Result<BTreeMap<String, &RawValue>> {
     serde_json::from_str(text)
 }
 
-/// Returns true if `now` is between 0 and `was`. Both must be numbers.
+/// Returns true if both texts are numbers and `now` is between 0 and `was`.
 fn is_less(was: &str, now: &str) -> bool {
     match (WrittenNumber::of(was), WrittenNumber::of(now)) {
         (Some(was), Some(now)) => {
@@ -139,8 +130,8 @@ fn is_less(was: &str, now: &str) -> bool {
     }
 }
 
-/// A number of any length, as written. It has the digits without leading and trailing zeros, and the power of ten of
-/// the first digit. Zero has no digits.
+/// A number of any length: its digits without leading and trailing zeros, and the power of ten of its first digit. Zero
+/// has no digits.
 struct WrittenNumber {
     negative: bool,
     magnitude: i64,
@@ -232,7 +223,7 @@ mod tests {
             (r#""kim""#, r#""eve""#),
             ("[1, 2, 3]", "[3, 1]"),
             ("[1, 2]", "[1, 2, 2]"),
-            // Members must stay equal, because a smaller number may be a different account.
+            // Members must stay equal, because a smaller number could be a different account.
             ("[1002, 1003]", "[17]"),
             (r#"[{"id": 1, "n": 5}]"#, r#"[{"id": 1, "n": 3}]"#),
             (r#"{"account": 88001234, "n": 1}"#, r#"{"account": 12345}"#),

@@ -1,28 +1,26 @@
-//! Knowledge of agents: the documents of a tenant's knowledge base, split into passages, and the memories of an
-//! agent.
+//! A tenant's knowledge base holds documents, which are split into passages. Each agent also has memories.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Hexadecimal characters of the ID of a document or memory.
+/// Hexadecimal characters in the ID of a document or memory.
 const ID_CHARS: usize = 32;
 
-/// A document in a list, without its text.
+/// A list entry without the document's text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
-    /// The ID within the tenant, see [`document_id`].
+    /// Unique within the tenant, see [`document_id`].
     pub id: String,
     /// The document's origin, as search results name it: a path or an address.
     pub source: String,
-    /// The title.
     pub title: String,
-    /// The category; may be empty.
+    /// May be empty.
     #[serde(default)]
     pub category: String,
-    /// The file from which the document was imported. If the file no longer contains the document, the document can
-    /// be pruned.
+    /// The file from which the document was imported. If a later import of the file lacks the document, it can be
+    /// pruned.
     #[serde(default)]
     pub file: String,
     /// The digest of all inputs of the document.
@@ -30,9 +28,8 @@ pub struct Document {
     /// The model that computed the embeddings of its passages; empty without embeddings.
     #[serde(default)]
     pub model: String,
-    /// The number of passages.
     pub passages: usize,
-    /// Time of the import, ms of shard time.
+    /// Time of the import (ms of shard time).
     #[serde(default)]
     pub at_ms: i64,
 }
@@ -40,46 +37,42 @@ pub struct Document {
 /// A part of a document. A search finds and returns whole passages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passage {
-    /// The headings above the passage, outermost first, without the document's title.
+    /// Outermost first, without the document's title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headings: Vec<String>,
-    /// The text.
     pub text: String,
 }
 
-/// The passages of a document, and their embeddings if there are any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Passages {
-    /// The passages in their order.
+    /// In the order of the document.
     pub passages: Vec<Passage>,
     /// One vector for each passage, all of the same length; empty without embeddings.
     pub vectors: Vec<Vec<i8>>,
 }
 
-/// A note of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// The ID, unique within the agent.
+    /// Unique within the agent.
     pub id: String,
-    /// The text.
     pub text: String,
-    /// Words by which a search finds the note.
+    /// A search also matches these words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Time of creation, ms of shard time.
+    /// Time of creation (ms of shard time).
     #[serde(default)]
     pub at_ms: i64,
 }
 
-/// The ID of the document with this origin and title. It is the same at every import. If an origin has several
-/// documents, each one needs its own title. If an origin has only one document, pass an empty title, because the
+/// The ID of the document with this origin and title, which is the same at every import. If an origin has several
+/// documents, each document needs its own title. If an origin has only one document, pass an empty title, because the
 /// document's title may change.
 #[must_use]
 pub fn document_id(source: &str, title: &str) -> String {
     digest(&[source, title])
 }
 
-/// A digest of these parts, in hexadecimal. Different lists of parts have different digests.
+/// A hexadecimal digest. Different lists of parts have different digests.
 #[must_use]
 pub fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();

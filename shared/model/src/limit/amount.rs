@@ -2,15 +2,13 @@
 
 use serde_json::Value;
 
-/// Millionths in one.
 const UNIT: u64 = 1_000_000;
-/// Digits after the decimal point.
 const DIGITS: usize = 6;
-/// The largest amount, in millionths. Up to this number, a double represents integers exactly.
+/// In millionths. Up to this number, a double represents integers exactly.
 pub const AMOUNT_MAX: u64 = 1 << 53;
 
-/// Parses a decimal amount, and returns it in millionths. `None` if the text is not a plain decimal, is negative, has
-/// more than six digits after the decimal point, or is larger than [`AMOUNT_MAX`].
+/// Parses a decimal amount and returns millionths. `None` if the text is not a plain decimal, is negative, has more
+/// than six digits after the decimal point, or is larger than [`AMOUNT_MAX`].
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
@@ -24,12 +22,12 @@ pub fn parse(text: &str) -> Option<u64> {
     (amount <= AMOUNT_MAX).then_some(amount)
 }
 
-/// The amount in an argument, which is a number or a text.
+/// The argument is a number or a text.
 #[must_use]
 pub fn of(value: &Value) -> Option<u64> {
     match value {
-        // Convert the double to the shortest text that parses as the same number. Up to 15 digits, this is the number
-        // as it was written.
+        // The double becomes the shortest text that parses as the same number. Up to 15 digits, this is the text as it
+        // was written.
         Value::Number(number) => match number.as_u64() {
             Some(whole) => parse(&whole.to_string()),
             None => parse(&number.as_f64()?.to_string()),
@@ -39,7 +37,6 @@ pub fn of(value: &Value) -> Option<u64> {
     }
 }
 
-/// Formats an amount as a decimal.
 #[must_use]
 pub fn show(amount: u64) -> String {
     let text = format!("{}.{:06}", amount / UNIT, amount % UNIT);

@@ -1,5 +1,3 @@
-//! The counters that the calls of a turn debit.
-
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
@@ -9,44 +7,37 @@ use crate::digest::short_hash;
 use crate::tool::{KnownTools, ToolTraits, at as value_at, canonical};
 use crate::{AgentId, AgentPolicy, Call, Context, Effect, TaskId, TenantId, limits, policy::TenantPolicy};
 
-/// The caller of a turn.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitCaller<'a> {
-    /// The tenant.
     pub tenant: &'a TenantId,
-    /// The declaration of the tenant.
     pub owner: &'a TenantPolicy,
-    /// The agent.
     pub agent: &'a AgentId,
-    /// The declaration of the agent.
     pub policy: &'a AgentPolicy,
-    /// The context of the turn.
     pub context: &'a Context,
-    /// The turn's task.
     pub task: Option<&'a TaskId>,
     /// True if consecutive reads of the turn run at the same time.
     pub parallel_reads: bool,
 }
 
-/// The debits of a turn's calls from one counter.
+/// What a turn's calls debit from one counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debits {
-    /// Index of the limit in the list.
+    /// Index in the list of limits.
     pub limit: usize,
     /// The key of the counter within the limit: names and hashes, separated by colons.
     pub key: String,
-    /// The amount of each call. `None` if the limit sums an argument that is not a valid amount in this call.
+    /// One amount for each call. `None` if the limit sums an argument and this call's argument is not a valid amount.
     pub amounts: Vec<Option<u64>>,
 }
 
-/// The counters of all limits that any of these calls debits, in the order of the limits.
+/// In the order of the limits.
 #[must_use]
 pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, calls: &[Call]) -> Vec<Debits> {
     // A call counts for the tool that it runs, regardless of the model's spelling.
     let meant: Vec<&str> = calls.iter().map(|call| tools.meant(&call.tool)).collect();
     let mut found: BTreeMap<(usize, String), Vec<Option<u64>>> = BTreeMap::new();
-    // Arguments that are not JSON count as missing. Argument values stay text, so that numbers are compared with all
-    // their digits.
+    // Arguments that are not JSON count as missing. Argument values stay text, so numbers are compared with all their
+    // digits.
     let mut arguments: Vec<Option<Option<&RawValue>>> = vec![None; calls.len()];
     for (number, limit) in limits.iter().enumerate() {
         if limit.bound.is_of_models() || !counts(limit, caller) {
@@ -83,21 +74,20 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, caller: &LimitCaller<'_>, 
     debits.collect()
 }
 
-/// Returns true if the limit counts calls of this caller, regardless of the tool.
 fn counts(limit: &Limit, caller: &LimitCaller<'_>) -> bool {
     matches_caller(&limit.matches, caller) && (caller.task.is_some() || !limit.per.contains(&LimitKey::Task))
 }
 
-/// Either the maximum that a request to a model may use, or the usage of its response.
+/// Either the most that a request to a model can use, or the actual usage from the model's response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spend {
     /// Tokens of the request and the response together.
     pub tokens: u64,
-    /// Cost in millionths of the currency.
+    /// In millionths of the currency.
     pub money: u64,
 }
 
-/// The counters that a request to a model debits, in the order of the limits. Each has one amount.
+/// The counters that a request to a model debits, in the order of the limits. Each [`Debits`] has one amount.
 #[must_use]
 pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Spend) -> Vec<Debits> {
     // A request to a model is not a call, so limits on tools and arguments do not apply to it.
@@ -113,8 +103,8 @@ pub fn model_counters(limits: &[Limit], caller: &LimitCaller<'_>, at_most: Spend
     limits.iter().enumerate().filter_map(of).collect()
 }
 
-/// Calls of a slice that run one after another share one permit. Each call for which `beside` is true may run at the
-/// same time as others, and needs its own permit.
+/// Calls of a slice that run one after another share one permit. If `beside` is true for a call, the call may run at
+/// the same time as others, so it needs a permit of its own.
 fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
     let mut has_place = false;
     for (at, amount) in amounts.iter_mut().enumerate().filter(|(_, amount)| **amount != Some(0)) {
@@ -125,21 +115,20 @@ fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
     }
 }
 
-/// Returns true if the tool may be a `read` tool. A tool that the configuration does not declare may be one of a
-/// worker's own `read` tools.
+/// An undeclared tool counts as `read`, because it may be one of a worker's own `read` tools.
 fn may_read(tools: &KnownTools, tool: &str) -> bool {
     tools.traits(tool).is_none_or(|traits| traits.effect == Effect::Read)
 }
 
 impl LimitMatch {
-    /// Returns true if the limit matches this agent. Calls of the agent may still not match the other lists.
+    /// Checks only the agent. The call must also match the other lists.
     #[must_use]
     pub fn fits_agent(&self, agent: &AgentId, policy: &AgentPolicy) -> bool {
         (self.agents.is_empty() || self.agents.iter().any(|pattern| fits(pattern, agent.as_str())))
             && (self.roles.is_empty() || self.roles.iter().any(|role| policy.roles.contains(role)))
     }
 
-    /// Returns true if the limit matches this tenant. Calls of the tenant may still not match the other lists.
+    /// Checks only the tenant. The call must also match the other lists.
     #[must_use]
     pub fn fits_tenant(&self, owner: &TenantPolicy) -> bool {
         self.plans.is_empty() || self.plans.contains(&owner.plan)
@@ -163,12 +152,10 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
         && (wanted.categories.is_empty() || wanted.categories.contains(&traits.category))
 }
 
-/// The key for a missing value of a user, session, argument or category. All calls without the value share one
-/// counter.
+/// The key if a call has no user, session, argument or category. All these calls share one counter.
 const UNSAID: &str = "-";
 
-/// The key of the counter that a call debits. Values from producers and models are hashed, because they are not names
-/// and may be private.
+/// Values from producers and models are hashed, because they are not names and may be private.
 fn key(
     limit: &Limit,
     caller: &LimitCaller<'_>,
@@ -190,18 +177,17 @@ fn key(
     of_tenant.into_iter().chain(parts).collect::<Vec<_>>().join(":")
 }
 
-/// The key of the counter that all further keys share after a limit has its maximum number of counters.
+/// If a limit already has its maximum number of counters, all further keys share the counter with this key.
 pub const OTHERS: &str = "~";
 
-/// The tenant whose calls debit a counter, from the counter's key; `None` if calls of several tenants debit it.
+/// The tenant is read from the counter's key. `None` if calls of several tenants debit the counter.
 #[must_use]
 pub fn tenant_of(limit: &Limit, counter: &str) -> Option<TenantId> {
     let first = counter.split(':').next().filter(|_| limit.is_of_tenants() && counter != OTHERS)?;
     TenantId::new(first).ok()
 }
 
-/// Returns false if the key of the counter shows that calls of this tenant do not debit it. If `agent` is set, the
-/// same for calls of this agent.
+/// Returns false if the counter's key rules out a debit by calls of this tenant, or of this `agent` if it is set.
 #[must_use]
 pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<&AgentId>) -> bool {
     if !limit.is_of_tenants() || counter == OTHERS {
@@ -216,22 +202,21 @@ pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<
     agent.is_none_or(|agent| parts.next() == Some(agent.as_str()))
 }
 
-/// The tool's part of a key. A model may write any name; a name that no tool can have is hashed.
+/// A model may write any text as a tool's name. Text that no tool can have as its name is hashed.
 fn tool(name: &str) -> String {
     let is_name = name.len() <= limits::NAME_BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
     if is_name { name.to_owned() } else { short_hash("", name) }
 }
 
-/// The key for the first of these members that the context has, or for the context itself if it is a text.
+/// The key for the first member in `names` that the context has. If the context is a text, the key for this text.
 fn context_key(caller: &LimitCaller<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
     let Some(context) = context else { return UNSAID.to_owned() };
     let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));
     one_text(caller, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
 }
 
-/// The key for a value. Equal values share a counter even if they are written differently: `7`, `7.0` and `7e0` are
-/// the same customer.
+/// Equal values share a counter even if they are written differently: `7`, `7.0` and `7e0` are the same customer.
 fn one_text(caller: &LimitCaller<'_>, value: Option<&RawValue>) -> String {
     let text = value.and_then(canonical);
     text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(caller.tenant.as_str(), &text))

@@ -15,51 +15,42 @@ use serde::{Deserialize, Serialize};
 
 use super::{Effect, limits};
 
-/// A limit of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     /// The name in results, logs and metrics.
     pub name: String,
-    /// The calls that it counts.
     pub matches: LimitMatch,
     /// The keys with their own counters; empty means one counter for the whole fleet.
     pub per: BTreeSet<LimitKey>,
-    /// The maximum of one counter.
     pub bound: LimitBound,
-    /// The window of a counter.
     pub every: Every,
-    /// What happens to calls beyond the limit.
     pub on_reach: OnReach,
-    /// Whether the limit is enforced.
     pub mode: LimitMode,
     /// Maximum number of counters in one shard. Keys beyond this number share one counter.
     pub keys_max: u64,
 }
 
-/// The calls that a limit counts: calls that match all of these lists. An empty list matches every call.
+/// The calls that a limit counts. A call must match all of these lists; an empty list matches every call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitMatch {
-    /// Names of tools; `*` stands for any characters.
+    /// `*` stands for any characters.
     pub tools: Vec<String>,
-    /// Effects of tools. A tool that the configuration does not declare is `once`.
+    /// A tool that the configuration does not declare has the effect `once`.
     pub effects: Vec<Effect>,
-    /// Categories of tools. A tool that the configuration does not declare has no category.
+    /// A tool that the configuration does not declare has no category.
     pub categories: Vec<String>,
-    /// Names of agents; `*` stands for any characters.
+    /// `*` stands for any characters.
     pub agents: Vec<String>,
-    /// Roles of agents. An agent matches if it has at least one of them.
+    /// An agent matches if it has at least one of these roles.
     pub roles: Vec<String>,
-    /// Plans of tenants.
     pub plans: Vec<String>,
 }
 
-/// A property of calls. Each of its values has its own counter.
+/// A property of calls. Each value of the property has its own counter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitKey {
-    /// Each tenant.
     Tenant,
-    /// Each agent of a tenant.
     Agent,
     /// Each user of a tenant: `user_id` of the turn's `user_context`, or `id` if `user_id` is missing. If
     /// `user_context` is a text, this text.
@@ -69,7 +60,6 @@ pub enum LimitKey {
     Session,
     /// Each task of a tenant. Calls without a task are not counted.
     Task,
-    /// Each tool.
     Tool,
     /// Each category of tools. All tools that no file declares share one counter.
     Category,
@@ -78,7 +68,7 @@ pub enum LimitKey {
 }
 
 impl LimitKey {
-    /// The keys that the configuration names by one word. An argument is written as `argument:<JSON pointer>`.
+    /// The keys that the configuration writes as one word. An argument is written as `argument:<JSON pointer>`.
     pub const NAMED: [(&'static str, Self); 7] = [
         ("tenant", Self::Tenant),
         ("agent", Self::Agent),
@@ -98,7 +88,7 @@ impl LimitKey {
         }
     }
 
-    /// Returns true if only calls have this property, and requests to models do not.
+    /// Returns true if only calls have this property. Requests to models do not have it.
     #[must_use]
     pub const fn is_of_calls(&self) -> bool {
         match self {
@@ -108,34 +98,32 @@ impl LimitKey {
     }
 }
 
-/// The maximum of one counter, and what it counts.
+/// The maximum of one counter. The variant states what the counter counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitBound {
-    /// Number of calls.
     Calls(u64),
     /// Number of calls that run at the same time. A call holds its permit from its dispatch until the end of its
     /// slice, including retries.
     Concurrent(u64),
     /// Percentage of the slots of the fleet's workers that calls may use at the same time.
     Part(u64),
-    /// Share of these slots. While calls wait, tenants get slots in proportion to their weights.
+    /// Share of the slots of the fleet's workers. While calls wait, tenants get slots in proportion to their weights.
     Share(u64),
-    /// Sum of the values of an argument.
     Sum {
-        /// The argument, by its JSON pointer (RFC 6901).
+        /// JSON pointer (RFC 6901).
         argument: String,
-        /// The maximum sum, in millionths ([`amount`]).
+        /// In millionths ([`amount`]).
         max: u64,
     },
-    /// Tokens of requests to models and of their responses together. Only requests to models debit it.
+    /// Tokens of models, in requests and responses together. Only requests to models debit it.
     Tokens(u64),
     /// Cost of models, in millionths of the currency of their prices. Only requests to models debit it.
     Money(u64),
 }
 
 impl LimitBound {
-    /// The number of the bound: a maximum of calls, tokens or millionths, a percentage of the slots, or a weight.
+    /// The number in the bound: calls, tokens, millionths, a percentage of the slots, or a weight.
     #[must_use]
     pub const fn max(&self) -> u64 {
         match self {
@@ -155,7 +143,6 @@ impl LimitBound {
         if self.is_of_slots() { None } else { Some(self.max()) }
     }
 
-    /// Returns true if the maximum depends on the number of slots of the fleet's workers.
     #[must_use]
     pub const fn is_of_slots(&self) -> bool {
         matches!(self, Self::Part(_) | Self::Share(_))
@@ -167,19 +154,16 @@ impl LimitBound {
         matches!(self, Self::Concurrent(_) | Self::Part(_) | Self::Share(_))
     }
 
-    /// Returns true if only requests to models debit the limit.
     #[must_use]
     pub const fn is_of_models(&self) -> bool {
         matches!(self, Self::Tokens(_) | Self::Money(_))
     }
 
-    /// Returns true if the limit counts millionths ([`amount`]).
     #[must_use]
     pub const fn is_of_amounts(&self) -> bool {
         matches!(self, Self::Sum { .. } | Self::Money(_))
     }
 
-    /// The same kind of bound with the number `max`.
     #[must_use]
     pub fn with_max(&self, max: u64) -> Self {
         match self {
@@ -207,7 +191,7 @@ impl LimitBound {
         }
     }
 
-    /// Describes the input that [`parse_max`](Self::parse_max) expects.
+    /// The expected input of [`parse_max`](Self::parse_max), for error messages.
     #[must_use]
     pub fn max_words(&self) -> String {
         match self {
@@ -224,36 +208,32 @@ impl LimitBound {
     }
 }
 
-/// The maximum weight of a tenant.
 pub const WEIGHT_MAX: u64 = 1_000;
 
-/// Reads a percentage such as `25%`: from 1 to 100.
+/// From 1 to 100; `None` if invalid.
 #[must_use]
 pub fn parse_percent(text: &str) -> Option<u64> {
     let number = text.strip_suffix('%')?.parse().ok()?;
     (1..=100).contains(&number).then_some(number)
 }
 
-/// The window of a counter. At its end, the counter starts again at zero.
+/// The window of a counter. At the end of the window, the counter is reset to zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Every {
-    /// A tick of the fleet.
     Tick,
-    /// A window of this length, ms. The windows of different counters start at different times, so that not all
+    /// Length of a fixed window (ms). The windows of different counters start at different times, so that not all
     /// waiting calls wake at once.
     Period(i64),
-    /// A rolling window of this length, ms. Each amount counts for this length, and for up to an eighth longer.
+    /// Length of a rolling window (ms). Each amount counts for this length and up to an eighth longer.
     Rolling(i64),
-    /// A calendar day in the tenant's time zone. If counters do not belong to a tenant, in the fleet's time zone.
+    /// A calendar day in the tenant's time zone. Counters without a tenant use the fleet's time zone.
     Day,
-    /// The life of a task.
     Task,
     /// No window: a permit is returned when the call that holds it ends.
     Held,
 }
 
-/// What happens to calls beyond a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnReach {
@@ -264,14 +244,13 @@ pub enum OnReach {
     Reject,
 }
 
-/// Whether a limit is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitMode {
     /// Calls beyond the limit wait or are rejected.
     #[default]
     Enforce,
-    /// The limit is not enforced. It counts, and reports calls that would have waited or been rejected.
+    /// The limit lets all calls pass. It counts them, and reports calls that would have waited or been rejected.
     Shadow,
 }
 
@@ -291,8 +270,8 @@ impl Limit {
         if self.is_of_tenants() { max } else { max / shards + u64::from(u64::from(shard) < max % shards) }
     }
 
-    /// The number of permits of one counter in one of `shards`, for this percentage of the workers' slots. At least
-    /// one.
+    /// The number of permits of one counter in one shard, at least one. If the counter belongs to no tenant, the
+    /// permits are divided among the shards.
     #[must_use]
     pub fn places_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
         let places = slots.saturating_mul(percent) / 100;
@@ -300,8 +279,8 @@ impl Limit {
         places.max(1)
     }
 
-    /// The length of a window, ms; `None` if it is not fixed. A task's counter is kept for longer than a task can
-    /// last.
+    /// The length of the window (ms); `None` if the length is not fixed. A task's counter is kept longer than any task
+    /// can last.
     #[must_use]
     pub const fn period_ms(&self, tick_ms: i64) -> Option<i64> {
         match self.every {
@@ -314,7 +293,7 @@ impl Limit {
 }
 
 impl fmt::Display for Limit {
-    /// Writes the limit in a few words: `5 calls per user in 1h`.
+    /// For example, `5 calls per user in 1h`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.bound {
             LimitBound::Calls(1) => write!(f, "1 call")?,
@@ -367,7 +346,7 @@ fn period(ms: i64) -> String {
     whole.map_or_else(|| format!("{ms}ms"), |(unit, length)| format!("{}{unit}", ms / length))
 }
 
-/// Returns true if `name` matches `pattern`, in which `*` stands for any characters.
+/// `*` in `pattern` stands for any characters.
 #[must_use]
 pub fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, more)) = pattern.split_once('*') else { return pattern == name };

@@ -1,5 +1,5 @@
-//! Facts: what has happened in a session. Calls of a tool set and clear facts when they end, and require or forbid
-//! facts when they begin.
+//! Facts record what has happened in a session. Calls require or forbid facts when they begin, and set or clear facts
+//! when they end.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,49 +13,44 @@ use crate::outcome::EffectHappened;
 use crate::tool::canonical_argument;
 use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, TenantId, limits};
 
-/// Time that a fact is kept if the row sets no time, ms.
+/// Time that a fact is kept if the row sets none (ms).
 pub const FACT_KEPT_MS_DEFAULT: i64 = 86_400_000;
-/// Longest time that a fact is kept, ms.
+/// Longest time that a row can keep a fact (ms).
 pub const FACT_KEPT_MS_MAX: i64 = 31 * 86_400_000;
 /// Maximum number of arguments that distinguish facts of one name.
 const ARGUMENTS_MAX: usize = 4;
-/// Hexadecimal characters of the hash of argument values: enough that collisions cannot be found.
+/// Hexadecimal characters in the hash of argument values. The hash is long enough to make collisions infeasible.
 const HASH_CHARS: usize = 32;
 
 /// The name of a fact, and the arguments to which it refers: `read_untrusted`, `quoted_price(/item)`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fact {
-    /// The name.
     pub name: String,
-    /// JSON pointers to arguments. Each combination of their values has its own fact.
+    /// JSON pointers to arguments. Each combination of argument values is a separate fact.
     pub arguments: Vec<String>,
 }
 
 /// A change: calls of a tool set or clear this fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FactChange {
-    /// The fact.
     pub fact: Fact,
-    /// Outcomes of a call after which the change is made.
+    /// The change is made only after these outcomes of a call.
     pub on: BTreeSet<Outcome>,
-    /// Time that the fact is kept after the change, ms.
+    /// Time that the fact is kept after the change (ms).
     pub kept_ms: i64,
 }
 
 /// A condition: calls of a tool require or forbid this fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FactCondition {
-    /// The fact.
     pub fact: Fact,
-    /// Whether the condition is enforced.
     #[serde(skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
-    /// A message that is added to the reason of a denial.
+    /// Added to the reason of a denial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// The scope in which the facts of a row are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FactScope {
@@ -68,13 +63,10 @@ pub enum FactScope {
     Agent,
 }
 
-/// The facts in a row of the permission matrix.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FactRow {
-    /// Facts that a call sets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sets: Vec<FactChange>,
-    /// Facts that a call clears.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clears: Vec<FactChange>,
     /// A call begins only if all of these facts are set.
@@ -83,7 +75,6 @@ pub struct FactRow {
     /// A call begins only if none of these facts is set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forbid: Vec<FactCondition>,
-    /// The scope in which the facts are kept.
     pub of: FactScope,
 }
 
@@ -94,7 +85,7 @@ impl<'de> serde::Deserialize<'de> for FactRow {
     }
 }
 
-/// The scope, within its tenant, in which the facts of a call are kept.
+/// Where, within its tenant, the facts of a call are kept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FactsSession(String);
 
@@ -121,11 +112,9 @@ impl Serialize for Fact {
 }
 
 impl Fact {
-    /// The expected syntax of a fact, for error messages.
     pub const EXPECTED: &'static str =
         "a fact: a name of a-z, 0-9 and `_`, with JSON pointers if it is about arguments, such as quoted_price(/item)";
 
-    /// Reads a fact in the form of the configuration; `None` if the text is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (name, arguments) = match text.split_once('(') {
@@ -138,8 +127,8 @@ impl Fact {
         (is_name && are_pointers).then(|| Self { name: name.to_owned(), arguments })
     }
 
-    /// The key under which a fact is stored: its name, and a hash of the values of its arguments, so that the values
-    /// are not stored. A missing argument counts as null.
+    /// The key under which a fact is stored: the fact's name, and a hash of its argument values, because the values may
+    /// be private. A missing argument counts as null.
     #[must_use]
     pub fn key(&self, arguments: &RawValue) -> String {
         if self.arguments.is_empty() {
@@ -152,33 +141,27 @@ impl Fact {
     }
 }
 
-/// How the end of a call changes a fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Becomes {
-    /// The fact is set.
     Set,
-    /// The fact may be set. This is enough to violate a prohibition, but not enough to meet a requirement.
+    /// The fact may be set. It then violates a prohibition, but does not meet a requirement.
     MaybeSet,
-    /// The fact is no longer set.
     Cleared,
-    /// The fact may have been cleared. This is enough to violate a requirement, but not enough to meet a prohibition.
+    /// The fact may have been cleared. It then violates a requirement, but does not meet a prohibition.
     MaybeCleared,
 }
 
 impl FactRow {
-    /// Returns true if calls of the tool neither require nor change facts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sets.is_empty() && self.clears.is_empty() && self.require.is_empty() && self.forbid.is_empty()
     }
 
-    /// Returns true if calls of the tool may change facts.
     #[must_use]
     pub fn changes(&self) -> bool {
         !self.sets.is_empty() || !self.clears.is_empty()
     }
 
-    /// The scope in which facts of a call of `agent` are kept.
     #[must_use]
     pub fn session(&self, agent: &AgentId, task: Option<&TaskId>, context: &Context) -> FactsSession {
         let named = context.session_id.as_ref().filter(|_| self.of == FactScope::Session);
@@ -191,14 +174,14 @@ impl FactRow {
         })
     }
 
-    /// The changes at the end of a call. A call that did not run changes nothing, unless it has the result of an
-    /// equal call or a cached result. If a call may have taken effect, its changes may have happened too.
+    /// The changes at the end of a call. A call that did not run changes nothing, unless it has the result of an equal
+    /// call or of the read cache. If it is uncertain whether the call took effect, its changes are uncertain too.
     #[must_use]
     pub fn after(&self, result: &CallResult, effect: Effect) -> Vec<(&FactChange, Becomes)> {
         self.after_end(result.outcome, result.ran(), effect)
     }
 
-    /// Like [`Self::after`], for a call of which only these properties are known.
+    /// Like [`Self::after`], if only the outcome and whether the call ran are known.
     #[must_use]
     pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, Becomes)> {
         let may_have = outcome.happened() == EffectHappened::Perhaps
@@ -233,8 +216,8 @@ pub fn session_note(tenant: &TenantId, task: Option<&TaskId>, context: &Context)
     named.map(|session| hash_of([tenant.as_str(), session].into_iter())[..HASH_CHARS].to_owned()).unwrap_or_default()
 }
 
-/// The conversation to which the task belongs, if the task is an exchange of a conversation
-/// (`ses-<session>-<number>`). Facts of one exchange also apply to the next exchange.
+/// If the task is an exchange of a conversation (`ses-<session>-<number>`), the conversation. Facts of one exchange
+/// also apply to the next exchange.
 fn talk_of(task: &TaskId) -> Option<&str> {
     let (session, number) = task.as_str().strip_prefix("ses-")?.rsplit_once('-')?;
     (!session.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(session)

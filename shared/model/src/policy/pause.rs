@@ -4,41 +4,35 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Policy, TenantId, ToolSpec};
 
-/// A tenant or an agent whose calls are stopped.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Paused {
-    /// The tenant.
     pub tenant: TenantId,
-    /// The agent; `None` means all agents of the tenant.
+    /// `None` means all agents of the tenant.
     pub agent: Option<AgentId>,
 }
 
-/// A tool whose calls are stopped.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PausedTool {
-    /// The tenant whose calls of the tool are stopped; `None` means all tenants.
+    /// `None` means the calls of all tenants.
     pub tenant: Option<TenantId>,
-    /// The tool's name or ID.
+    /// Name or ID.
     pub tool: String,
 }
 
-/// Who paused a tenant, agent or tool, why, and since when.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pause {
-    /// The operator's name, as the request states it.
+    /// The operator's name, as stated in the request.
     pub by: String,
-    /// The reason.
     pub reason: String,
-    /// Start of the pause, ms of shard time.
+    /// Start of the pause (ms of shard time).
     pub since_ms: i64,
 }
 
 impl Policy {
-    /// The pause that applies to an agent of a tenant, if any: a pause of the tenant or of the agent.
+    /// The pause of the tenant or of the agent, if any.
     #[must_use]
     pub fn pause(&self, tenant: &TenantId, agent: &AgentId) -> Option<&Pause> {
-        // Usually nothing is paused.
         if self.paused.is_empty() {
             return None;
         }
@@ -46,10 +40,9 @@ impl Policy {
         of(None).or_else(|| of(Some(agent.clone())))
     }
 
-    /// The pause that applies to this tenant's calls of a tool, if any: a pause for all tenants or for this tenant.
+    /// The pause for all tenants or for this tenant, if any.
     #[must_use]
     pub fn tool_pause(&self, tenant: &TenantId, tool: &ToolSpec) -> Option<&Pause> {
-        // Usually no tool is paused.
         if self.tools_paused.is_empty() {
             return None;
         }

@@ -1,27 +1,23 @@
-//! Users: people of a tenant.
-
 use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A user of a tenant. If only the name is set, the user is serialized as a plain name, which older builds can read
-/// too.
+/// If only the name is set, the user is serialized as a plain name, which older builds can also read.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub struct TenantUser {
-    /// The name, unique within the tenant.
+    /// Unique within the tenant.
     pub name: String,
-    /// Roles in the tenant. They are only shown in lists.
+    /// Only shown in lists.
     pub roles: BTreeSet<String>,
     /// Email address. It is personal data, so only callers who may list the tenant's users see it.
     pub email: Option<String>,
-    /// A word such as `active`, `invited` or `away`; `None` if it was not set.
+    /// A word such as `active`, `invited` or `away`. `None` if not set.
     pub status: Option<String>,
 }
 
 impl TenantUser {
-    /// A user with a name and no other data.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }

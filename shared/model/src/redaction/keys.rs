@@ -1,24 +1,24 @@
 //! Recognizes names of secrets. Names are compared by words: `accessToken`, `ACCESS_TOKEN` and `x-access-token` are
-//! the same.
+//! equal.
 
-/// Maximum length of keys that are split into words on the stack.
+/// Keys up to this number of bytes are split into words on the stack.
 const SHORT: usize = 64;
 
-/// A key in the form `_word_word_`, in lower case. A word ends at any character that is not a letter or digit, and
-/// between a lower-case and an upper-case letter. It also ends before the last capital of several capitals
-/// (`APIKey`), and between a letter and a digit.
+/// A key in the form `_word_word_`, in lower case. A word ends at any character that is not a letter or digit, between
+/// a lower-case and an upper-case letter, and between a letter and a digit. Of several capitals, the last one begins
+/// the next word (`APIKey`).
 pub(super) fn words(key: &str) -> String {
     let mut words = String::with_capacity(key.len() + 8);
     split(key.as_bytes(), |byte| words.push(char::from(byte)));
     words
 }
 
-/// Splits `key` into words. For a key of n bytes, pushes at most 2n + 2 bytes.
+/// For a key of n bytes, pushes at most 2n + 2 bytes.
 fn split(key: &[u8], mut push: impl FnMut(u8)) {
     push(b'_');
     let mut boundary = true;
     for (at, byte) in key.iter().enumerate() {
-        // Bytes outside ASCII count as letters. The lists of words contain none.
+        // Bytes outside ASCII count as letters, because the lists of words contain none.
         if byte.is_ascii() && !byte.is_ascii_alphanumeric() {
             if !boundary {
                 push(b'_');
@@ -87,7 +87,6 @@ fn is_secret_key(words: &[u8], extra: &[String]) -> bool {
         || extra.iter().any(|extra| words.windows(extra.len()).any(|window| window == extra.as_bytes()))
 }
 
-/// Words that name a secret at any position in a key.
 fn is_secret_word(word: &[u8]) -> bool {
     matches!(
         word,
@@ -139,7 +138,7 @@ fn is_secret_word(word: &[u8]) -> bool {
     )
 }
 
-/// Pairs of words that name a secret. `key` and `tokens` alone may name other things.
+/// Pairs of words that name a secret. The second word alone may name something else, such as `key` or `tokens`.
 fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     match word {
         b"key" | b"keys" => is_of_secret_key(before),
@@ -161,8 +160,8 @@ fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     }
 }
 
-/// Words that make a following `key` a secret. Words of keys that only identify something are not included: primary,
-/// foreign, sort, cache, object, idempotency, public.
+/// If one of these words precedes `key`, it is a secret. Words for keys that only identify something are not included:
+/// primary, foreign, sort, cache, object, idempotency, public.
 fn is_of_secret_key(before: &[u8]) -> bool {
     matches!(
         before,
@@ -201,14 +200,15 @@ fn is_of_secret_key(before: &[u8]) -> bool {
     )
 }
 
-/// Words that name a secret only if they are the whole key, such as `key` in a query string, `session` in a request,
-/// or `sig` in a signed URL.
+/// Words that name a secret only if they are the whole key: `key` in a query string, `session` in a request, `sig` in a
+/// signed URL.
 fn is_secret_alone(word: &[u8]) -> bool {
     // An email address is not a secret, but it is personal data and must not be logged.
     matches!(word, b"key" | b"session" | b"sid" | b"sig" | b"pins" | b"email" | b"emails")
 }
 
-/// Words next to `token` that make it a count or an address: `token_count`, `max_token`, `token_url`.
+/// If one of these words is next to `token`, the key names a count or an address: `token_count`, `max_token`,
+/// `token_url`.
 fn is_measure(word: &[u8]) -> bool {
     matches!(
         word,
@@ -240,7 +240,7 @@ fn is_measure(word: &[u8]) -> bool {
     )
 }
 
-/// Words next to `pin` that show that it is not a PIN: `pin_message`, `gpio_pin`, `pin_id`.
+/// If one of these words is next to `pin`, the key does not name a PIN: `pin_message`, `gpio_pin`, `pin_id`.
 fn is_pinned(word: &[u8]) -> bool {
     matches!(word, b"message" | b"post" | b"to" | b"top" | b"id" | b"ids" | b"gpio" | b"map" | b"board")
 }

@@ -1,9 +1,8 @@
-//! Secrets in free text: recognized by shape, or as the value of a key.
+//! Finds secrets in free text by their shape, or as the value of a secret key.
 
 use super::{Patch, REDACTED};
 
-/// Kinds of tokens that begin with their own prefix: the prefix, and the minimum number of token characters after the
-/// prefix.
+/// Tokens that begin with a known prefix: the prefix, and the minimum number of token characters after the prefix.
 const PREFIXED: [(&str, usize); 24] = [
     ("sk-", 16),
     ("sk_live_", 8),
@@ -31,7 +30,7 @@ const PREFIXED: [(&str, usize); 24] = [
     ("shpat_", 16),
 ];
 
-/// Redacts `text` into `patch`. `is_secret_key` returns whether a key in `key=value` or `key: value` is secret.
+/// Adds the replacements in `text` to `patch`. `is_secret_key` decides about the key in `key=value` or `key: value`.
 pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &mut Patch<'_>) {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -65,14 +64,13 @@ pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &m
     }
 }
 
-/// The byte may be part of a word.
 const WORD: u8 = 1;
 /// The byte may begin a token at the start of a word.
 const BEGINS: u8 = 2;
-/// The byte may be in the middle or at the start of a secret, at any position in the text.
+/// The byte may belong to a secret that can start anywhere in a word.
 const MARKS: u8 = 4;
 
-/// The classes of each byte. For most bytes, one lookup shows that no secret is there.
+/// Most bytes have no class, so one lookup rules out a secret there.
 static CLASS: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -99,7 +97,7 @@ const fn is_token(byte: u8) -> bool {
     is_word(byte) || byte == b'-'
 }
 
-/// The offset after the token characters that begin at `at`. Stops before the header of a private key.
+/// The offset after the token characters that begin at `at`. Ends early at the header of a private key.
 fn token_end(bytes: &[u8], at: usize) -> usize {
     let rest = bytes.get(at..).unwrap_or_default();
     let run = rest.iter().take_while(|b| is_token(**b)).count();
@@ -107,7 +105,7 @@ fn token_end(bytes: &[u8], at: usize) -> usize {
     at + run.windows(10).position(|ten| ten == b"-----BEGIN").unwrap_or(run.len())
 }
 
-/// The token that begins at `at`, the start of a word; `None` if the word is not a token.
+/// If the word at `at` is a token, its range.
 fn token(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     match rest.first()? {
@@ -144,7 +142,7 @@ fn aws(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     fits.then(|| (at, token_end(bytes, at)))
 }
 
-/// The offset after token characters, which may have single dots between them.
+/// The offset after token characters. Single dots between them are included.
 fn dotted_end(bytes: &[u8], at: usize) -> usize {
     let mut end = token_end(bytes, at);
     while bytes.get(end) == Some(&b'.') && bytes.get(end + 1).is_some_and(|b| is_token(*b)) {
@@ -162,8 +160,8 @@ fn jwt(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (end - at >= 20 && bytes.get(at..end)?.contains(&b'.')).then_some((at, end))
 }
 
-/// The credentials after `Bearer` or `Basic`. A simple word counts as prose, unless the word is long, or the text
-/// consists only of scheme and word.
+/// The credentials after `Bearer` or `Basic`. A simple word counts as prose unless it is long, or unless the whole text
+/// is only the scheme and the word.
 fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let scheme = [&b"bearer"[..], b"basic"]
         .into_iter()
@@ -188,7 +186,7 @@ fn colon(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     telegram(bytes, at).or_else(|| url_password(bytes, at))
 }
 
-/// A Telegram bot token, `123456:AA…`: the number of the bot before the colon, the secret after the colon.
+/// In `123456:AA…`, the number before the colon identifies the bot, and the text after the colon is the secret.
 fn telegram(bytes: &[u8], colon: usize) -> Option<(usize, usize)> {
     let digits = bytes.get(..colon)?.iter().rev().take_while(|b| b.is_ascii_digit()).count();
     let end = token_end(bytes, colon + 1);
@@ -207,7 +205,7 @@ fn url_password(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (password < user_info.len()).then_some((at + 3 + password, at + 3 + user_info.len()))
 }
 
-/// A private key in PEM format, up to the key's end or the end of the text.
+/// A private key in PEM format. If its end is missing, it extends to the end of the text.
 fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     const END: &str = "PRIVATE KEY-----";
     let rest = text.get(at..)?;
@@ -228,7 +226,7 @@ fn pem(text: &str, at: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// The value after the `:` or `=` at `at`, if the key before it is secret.
+/// If the key before the `:` or `=` at `at` is secret, the range of the value.
 fn assigned(text: &str, at: usize, is_secret_key: &dyn Fn(&str) -> bool) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let before = bytes.get(..at)?;
@@ -245,7 +243,7 @@ fn assigned(text: &str, at: usize, is_secret_key: &dyn Fn(&str) -> bool) -> Opti
     (start < end).then_some((start, end))
 }
 
-/// The value that begins at `at`: a quoted text, a list in brackets, or a word.
+/// The value at `at` is a quoted text, a list in brackets, or a word.
 fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     if rest.starts_with(REDACTED.as_bytes()) {
@@ -259,7 +257,7 @@ fn value(bytes: &[u8], at: usize, key: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// The text from `start` to its closing quote. The opening quote had `slashes` backslashes before it.
+/// The text from `start` to its closing quote. `slashes` is the number of backslashes before the opening quote.
 fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usize) {
     let mut at = start;
     let mut run = 0;
@@ -274,8 +272,8 @@ fn quoted(bytes: &[u8], start: usize, quote: u8, slashes: usize) -> (usize, usiz
     (start, bytes.len())
 }
 
-/// The end of an unquoted value. The value of a header extends to the end of the line. Any other value is one word,
-/// or two words if the first one is a scheme (`Bearer x`).
+/// The end of an unquoted value. A header's value extends to the end of the line. Any other value is one word, or two
+/// words if the first is a scheme (`Bearer x`).
 fn word_end(bytes: &[u8], at: usize, key: &str) -> usize {
     let until = |at: usize, ends: &dyn Fn(u8) -> bool| {
         at + bytes.get(at..).unwrap_or_default().iter().take_while(|b| !ends(**b)).count()

@@ -8,7 +8,6 @@ fn redactor() -> Redactor {
     Redactor::new(["iban", "customerRef"])
 }
 
-/// Keys that name secrets.
 const SECRET: &str = "\
     password Password userPassword password2 db_passwd api_key apiKey \
     X-API-Key APIKey apikey OPENAI_API_KEY accessToken access_token token \
@@ -22,7 +21,6 @@ const SECRET: &str = "\
     id_token board_token token_id client_assertion code_verifier X-Amz-Signature sig card_number ssn employee_ssn \
 ";
 
-/// Keys that look like names of secrets but are not secret.
 const PLAIN: &str = "\
     max_tokens maxTokens tokens total_tokens token_count tokenCount tokenizer \
     keywords keys primary_key foreignKey sort_key cache_key object_key \
@@ -93,7 +91,7 @@ fn a_key_that_names_a_secret_once_it_is_redacted_names_one_at_once() {
     let clean = redactor().json(json).into_owned();
     assert_eq!(clean, r#"{"token: [REDACTED]":"[REDACTED]","n":1}"#);
     assert_eq!(redactor().json(&clean), clean);
-    // The text becomes valid JSON only after its secret is removed.
+    // Only after its secret is removed does the text become valid JSON.
     let json =
         r#"{"token: body":"{\"api_key\":\"x9xce_id":2,"province_id":29x9x9\",\"in\&:\"{\\\"otp\\\":123456}\"}"}"#;
     let clean = redactor().json(json).into_owned();
@@ -171,7 +169,7 @@ fn secret() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Returns true if the secret is still visible. The prefix that all secrets of a kind share does not count.
+/// The second half of the secret is enough. All secrets of a kind share their prefix.
 fn leaks(text: &str, secret: &str) -> bool {
     let from = secret.len() / 2;
     text.contains(&secret[from..])

@@ -1,44 +1,38 @@
-//! A circuit breaker: stops calls to a service after several failures in a row. The caller passes the current time,
-//! as the duration since an instant of its choice.
+//! A circuit breaker stops calls to a service after several failures in a row. The caller passes the current time as a
+//! duration since any fixed instant.
 
 use std::time::Duration;
 
-/// The longest pause that a service can ask for. If the service's clock is wrong, calls must not stop forever.
+/// Limits the pause that a service can ask for. A service whose clock is wrong must not stop calls forever.
 pub const OPEN_MAX: Duration = Duration::from_secs(3_600);
 
-/// When a circuit breaker opens, and how long it stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// Number of failures in a row that open the breaker.
     pub failures_max: u32,
-    /// Time that the breaker stays open. Then it lets one trial request through.
+    /// Time that the breaker stays open before it lets one trial request through.
     pub rest: Duration,
 }
 
-/// The circuit breaker of one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Breaker {
     failures: u32,
     until: Option<Duration>,
-    /// True if failures opened the breaker; then one trial request decides after the pause. False if the service
-    /// asked for the pause; then all requests are let through after the pause.
+    /// True if failures opened the breaker: after the pause, one trial request decides. False if the service asked for
+    /// the pause: after the pause, all requests are let through.
     opened_by_failures: bool,
-    /// A trial request is under way.
     trial_in_progress: bool,
 }
 
-/// A permit for one request. Each permit must be returned with one of `record_success`, `record_failure` and
-/// `release`.
+/// Each permit must be returned with `record_success`, `record_failure` or `release`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerPermit {
-    /// True for the trial request of a half-open breaker.
+    /// True if the request is the trial of a half-open breaker.
     pub is_trial: bool,
 }
 
-/// Why no permit is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerRejection {
-    /// The breaker stays open for this duration.
+    /// How long the breaker stays open.
     Open(Duration),
     /// The breaker is half-open, and a trial request is already under way.
     TrialInProgress,
@@ -48,7 +42,7 @@ impl Breaker {
     /// Returns a permit for a request at `now`.
     ///
     /// # Errors
-    /// [`BreakerRejection`], if no request may be sent.
+    /// [`BreakerRejection`] if no request may be sent.
     pub fn acquire(&mut self, now: Duration) -> Result<BreakerPermit, BreakerRejection> {
         let Some(until) = self.until else { return Ok(BreakerPermit { is_trial: false }) };
         let left = until.saturating_sub(now);
@@ -66,13 +60,13 @@ impl Breaker {
         Ok(BreakerPermit { is_trial: true })
     }
 
-    /// Opens the breaker: the service responded, and reported that its rate limit is used up for `rest`.
+    /// Opens the breaker, because the service reported that its rate limit is used up for the duration `rest`.
     pub fn open_for(&mut self, rest: Duration, now: Duration) {
         self.until = self.until.max(Some(now + rest.min(OPEN_MAX)));
     }
 
-    /// Records a response of the service, and resets the failures. A response to a request from before the breaker
-    /// opened does not close the breaker.
+    /// Records a response of the service, and resets the failures. If the breaker opened after the request was sent,
+    /// the response does not close it.
     pub fn record_success(&mut self, permit: BreakerPermit, now: Duration) {
         self.failures = 0;
         if permit.is_trial {
@@ -83,9 +77,9 @@ impl Breaker {
         self.release(permit);
     }
 
-    /// Records a failure that would affect later requests too. `named` is the pause that the service asked for. A
-    /// service that asks for a pause is alive, so such failures do not count. Returns true if the breaker was closed,
-    /// and this failure opens it (or starts a pause).
+    /// Records a failure that would affect later requests too. `named` is the pause that the service asked for, if any.
+    /// Such a service is alive, so failures with a pause are not counted. Returns true if this failure opens the closed
+    /// breaker or starts a pause.
     pub fn record_failure(
         &mut self,
         permit: BreakerPermit,
@@ -105,27 +99,25 @@ impl Breaker {
         !rested && self.is_open(now)
     }
 
-    /// Returns the permit of a request that shows nothing about the service. The request does not count, and the next
-    /// request may become the trial.
+    /// Returns the permit of a request that shows nothing about the service. The request is not counted. If it was the
+    /// trial, the next request becomes the trial.
     pub fn release(&mut self, permit: BreakerPermit) {
         if permit.is_trial {
             self.trial_in_progress = false;
         }
     }
 
-    /// Returns true if the breaker is open or half-open at `now`.
     #[must_use]
     pub fn is_open(&self, now: Duration) -> bool {
         self.opened_by_failures || self.until.is_some_and(|until| until > now)
     }
 
-    /// Number of failures in a row.
     #[must_use]
     pub const fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Returns true if the breaker is in its initial state.
+    /// True in the initial state.
     #[must_use]
     pub fn is_new(&self) -> bool {
         *self == Self::default()

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where the intent record must be stored before a call runs. A later variant is stricter than the earlier ones.
+/// Where the intent record must be stored before a call runs. Each variant is stricter than the one above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
@@ -17,7 +17,6 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// All variants with their words.
     pub const WORDS: [(&str, Self); 3] = [("none", Self::None), ("local", Self::Disk), ("replica", Self::Replica)];
 
     /// The word in configuration, messages and metrics.

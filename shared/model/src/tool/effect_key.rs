@@ -1,5 +1,3 @@
-//! Effect keys: the arguments that decide whether two calls of a tool have the same effect.
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -9,37 +7,36 @@ use serde_json::value::RawValue;
 use crate::TenantId;
 use crate::digest::hash_of;
 
-/// Default time after the end of a call in which equal calls get its result, ms.
+/// Default time after the end of a call in which equal calls get its result (ms).
 pub const EFFECT_WINDOW_MS_DEFAULT: i64 = 86_400_000;
-/// Longest time after the end of a call in which equal calls get its result, ms.
+/// Longest time after the end of a call in which equal calls get its result (ms).
 pub const EFFECT_WINDOW_MS_MAX: i64 = 31 * 86_400_000;
 
-/// The arguments that decide whether two calls of a tool have the same effect, and for how long.
+/// Two calls of a tool have the same effect if these arguments are equal and the second call is within the window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EffectKey {
-    /// The arguments, by their JSON pointers (RFC 6901).
+    /// JSON pointers (RFC 6901).
     pub arguments: Vec<String>,
-    /// Time after the end of a call in which equal calls get its result, ms.
+    /// Time after the end of a call in which equal calls get its result (ms).
     pub window_ms: i64,
 }
 
-/// The effect that a call claimed, as in audit entries.
+/// The idempotency claim of a call, for audit entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EffectNote {
-    /// The hash that equal calls share ([`EffectKey::hash`]).
     pub key: String,
-    /// Time after the end of the call in which equal calls get its result, ms.
+    /// In ms, as in [`EffectKey::window_ms`].
     pub window_ms: i64,
 }
 
 impl EffectKey {
-    /// The pointer of an argument of the key that is missing or null in the call; `None` if all are present.
+    /// The pointer of an argument of the key that is missing or null in the call. `None` if all are present.
     #[must_use]
     pub fn missing(&self, arguments: &RawValue) -> Option<&str> {
         self.arguments.iter().map(String::as_str).find(|pointer| canonical_argument(arguments, pointer).is_none())
     }
 
-    /// A hash that equal calls of a tenant's tool share: 64 hexadecimal characters. It does not reveal the arguments.
+    /// 64 hexadecimal characters that equal calls of a tenant's tool share. The hash does not reveal the arguments.
     ///
     /// Numbers are compared as exact decimals (`1`, `1.0` and `1e0` are equal). Objects are compared regardless of
     /// the order of their members, and texts character by character.
@@ -70,7 +67,7 @@ pub(crate) fn canonical(value: &RawValue) -> Option<String> {
     Some(text)
 }
 
-/// The value at a JSON pointer, as text as it was written, so that numbers keep all their digits.
+/// The value at a JSON pointer, as it was written, so that numbers keep all their digits.
 pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     pointer.split('/').skip(1).try_fold(value, |value, token| {
         let token = token.replace("~1", "/").replace("~0", "~");
@@ -85,8 +82,8 @@ pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue>
     })
 }
 
-/// Writes a value in canonical form: equal values give equal text. `None` if the value is not JSON. The recursion is
-/// bounded, because JSON that is nested too deep was rejected before.
+/// Writes a value in canonical form: equal values give equal text. `None` if the value is not JSON. Input that is
+/// nested too deep was already rejected, so the recursion is bounded.
 pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
     let text = value.get().trim();
     match text.as_bytes().first()? {
@@ -120,8 +117,8 @@ pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
     Some(())
 }
 
-/// Writes a number as its digits without leading and trailing zeros, and a power of ten. If the power does not fit
-/// into 64 bits, the number is written unchanged.
+/// Writes a number as its significant digits and a power of ten. If the power does not fit into 64 bits, the number is
+/// written unchanged.
 fn write_number(text: &str, to: &mut String) {
     let (number, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));
@@ -183,7 +180,7 @@ mod tests {
         assert_eq!(hash(&["/to"], r#"{"amount":1}"#), Err("/to".to_owned()));
         assert_eq!(hash(&["/to"], r#"{"to": null }"#), Err("/to".to_owned()));
         assert_eq!(hash(&["/to/00"], r#"{"to":[1]}"#), Err("/to/00".to_owned()));
-        // If two arguments swap their values, it is a different effect.
+        // Swapping two arguments is a different effect.
         assert_ne!(hash(&["/a", "/b"], r#"{"a":"x","b":"y"}"#), hash(&["/a", "/b"], r#"{"a":"y","b":"x"}"#));
     }
 

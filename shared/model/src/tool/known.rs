@@ -1,11 +1,9 @@
-//! The tools that a configuration knows, for limits.
-
 use std::collections::BTreeMap;
 
 use super::ToolTraits;
 
 /// The tools that a configuration knows, by name, and the spellings that models use. A call counts for the tool that
-/// runs, regardless of the spelling. If limits compared spellings, a call with an unknown spelling would bypass them.
+/// runs, regardless of the spelling. Otherwise a call with an unusual spelling would bypass limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownTools {
     traits: BTreeMap<String, ToolTraits>,
@@ -13,20 +11,20 @@ pub struct KnownTools {
 }
 
 impl KnownTools {
-    /// `traits` are the traits of tools that files declare. `spellings` maps other spellings of a tool's name to the
-    /// name, and includes tools that no file declares.
+    /// `traits` are the traits of the tools that files declare. `spellings` maps other spellings of a tool's name to
+    /// the name, also for tools that no file declares.
     #[must_use]
     pub const fn new(traits: BTreeMap<String, ToolTraits>, spellings: BTreeMap<String, String>) -> Self {
         Self { traits, spellings }
     }
 
-    /// The traits of the tool with this name; `None` if no file declares the tool.
+    /// `None` if no file declares the tool.
     #[must_use]
     pub fn traits(&self, name: &str) -> Option<&ToolTraits> {
         self.traits.get(name)
     }
 
-    /// The name of the tool that a model means by `spelling`; `spelling` itself if the spelling is unknown.
+    /// The tool that a model means by `spelling`. If no tool has this spelling, `spelling` itself.
     #[must_use]
     pub fn meant<'a>(&'a self, spelling: &'a str) -> &'a str {
         if self.traits.contains_key(spelling) {

@@ -1,4 +1,4 @@
-//! Read cache: results of `read` tools that are stored for a limited time for equal calls.
+//! The read cache stores results of `read` tools for a limited time. Equal calls get the stored result.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -7,14 +7,12 @@ use super::effect_key::canonical;
 use crate::digest::hash_of;
 use crate::{AgentId, Context, TenantId};
 
-/// Longest time that a result is cached, ms. An older result counts as out of date.
+/// Longest time that a result is cached (ms).
 pub const CACHE_TTL_MS_MAX: i64 = 86_400_000;
 
-/// Who shares the cached results of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CachePer {
-    /// All agents of a tenant.
     #[default]
     Tenant,
     /// Each agent has its own cache.
@@ -22,44 +20,35 @@ pub enum CachePer {
 }
 
 impl CachePer {
-    /// All variants, with their words.
     pub const WORDS: [(&'static str, Self); 2] = [("tenant", Self::Tenant), ("agent", Self::Agent)];
 }
 
-/// How the results of a `read` tool are cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ReadCache {
-    /// Time that a result is cached, ms.
+    /// In ms.
     pub ttl_ms: i64,
-    /// Who shares the results.
     pub per: CachePer,
 }
 
-/// All inputs on which the result of a read may depend.
+/// All inputs on which the result of a read can depend. A missing input would give a caller the wrong result.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheInputs<'a> {
-    /// The tenant.
     pub tenant: &'a TenantId,
-    /// The calling agent.
     pub agent: &'a AgentId,
-    /// The tool.
     pub tool: &'a str,
-    /// The version of the tool.
     pub version: &'a str,
     /// The digest of the configuration that defines the tool.
     pub configuration: &'a str,
-    /// The arguments.
     pub arguments: &'a RawValue,
-    /// The task, if the tool's results depend on it.
+    /// `None` unless the tool's results depend on the task.
     pub task: Option<&'a str>,
-    /// The context of the turn: its user and session data.
     pub context: &'a Context,
 }
 
 impl ReadCache {
     /// The key of the read in the cache: 64 hexadecimal characters. Reads with equal inputs have equal keys. The key
-    /// does not reveal the inputs. Arguments and context are compared as in [`super::EffectKey::hash`]. `None` if the
-    /// arguments or the context cannot be read.
+    /// does not reveal the inputs. Arguments and context are compared as in [`super::EffectKey::hash`]. If either
+    /// cannot be read, the result is `None`.
     #[must_use]
     pub fn hash(&self, of: &CacheInputs<'_>) -> Option<String> {
         let canonical_or_empty = |value: &Option<Box<RawValue>>| match value {

@@ -8,48 +8,38 @@ use serde_json::value::RawValue;
 
 use super::effect_key::at;
 
-/// Default maximum number of lookups.
 pub const RECONCILE_TRIES_DEFAULT: u32 = 5;
-/// Largest maximum number of lookups that a tool can configure.
+/// Highest `tries` that a tool can configure.
 pub const RECONCILE_TRIES_MAX: u32 = 20;
-/// Default time during which a request may still be in transit, ms.
+/// Default of [`Reconcile::grace_ms`] (ms).
 pub const RECONCILE_GRACE_MS_DEFAULT: i64 = 60_000;
-/// Longest time during which a request may still be in transit, ms.
+/// Longest [`Reconcile::grace_ms`] (ms).
 pub const RECONCILE_GRACE_MS_MAX: i64 = 3_600_000;
 
-/// How the fleet looks up whether a call took effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reconcile {
-    /// The tool that does the lookup. Its effect is `read`.
+    /// A tool with the effect `read`.
     pub tool: String,
-    /// The arguments of the lookup.
     pub arguments: BTreeMap<String, ReconcileArgument>,
-    /// JSON pointer into the lookup's result. The value is true if the call took effect, and false if it did not.
+    /// JSON pointer into the lookup's result. `true` there means that the call took effect, `false` that it did not.
     pub happened: String,
-    /// JSON pointer into the lookup's result to the value that becomes the call's output. `None` means the whole
-    /// result.
+    /// JSON pointer into the lookup's result. The value there becomes the call's output. `None` means the whole result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// Maximum number of lookups.
     pub tries: u32,
-    /// Time during which a request may still be in transit, ms. A result `false` counts only after this time.
+    /// Time during which a request may still be in transit (ms). A result `false` counts only after this time.
     pub grace_ms: i64,
 }
 
-/// An argument of the lookup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum ReconcileArgument {
     /// The call's argument at this JSON pointer; omitted if the call does not have it.
     Of(String),
-    /// The call's idempotency key.
     IdempotencyKey,
-    /// The call's ID, `<turn>/<position>`.
     Call,
-    /// A constant.
     Fixed(Value),
 }
 
-/// The result of a lookup.
 #[derive(Debug, Clone)]
 pub enum ReconcileVerdict {
     /// The call took effect. The value becomes the call's output.
@@ -61,7 +51,6 @@ pub enum ReconcileVerdict {
 }
 
 impl Reconcile {
-    /// The arguments of the lookup, as JSON.
     #[must_use]
     pub fn lookup_arguments(&self, arguments: &RawValue, idempotency_key: &str, call: &str) -> String {
         let given = |argument: &ReconcileArgument| match argument {
@@ -77,7 +66,6 @@ impl Reconcile {
         format!("{{{}}}", members.collect::<Vec<_>>().join(","))
     }
 
-    /// Reads the result of a lookup.
     #[must_use]
     pub fn verdict(&self, answer: &RawValue) -> ReconcileVerdict {
         match at(answer, &self.happened).map(RawValue::get) {

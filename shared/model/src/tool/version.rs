@@ -1,11 +1,11 @@
-//! Several versions of one tool: how versions are named, and which version an agent gets.
+//! A tool can have several versions. This module names versions and selects the version that an agent gets.
 
 use semver::{Version, VersionReq};
 
-/// The selector of the newest version. It is the default for agents without a selector.
+/// Selects the newest version. Agents without a selector use it.
 pub const LATEST: &str = "latest";
 
-/// Splits `search@2` into the tool's name and the version's label. A name without `@` is returned whole.
+/// Splits `search@2` into the tool's name and the version's label. The label is `None` without `@`.
 #[must_use]
 pub fn split(name: &str) -> (&str, Option<&str>) {
     match name.split_once('@') {
@@ -14,7 +14,7 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Parses a version. `2` and `2.1` are accepted too. `None` if invalid.
+/// Also accepts `2` and `2.1`. `None` if invalid.
 #[must_use]
 pub fn parse(text: &str) -> Option<Version> {
     let missing = match text.split(['-', '+']).next().unwrap_or_default().split('.').count() {
@@ -28,14 +28,12 @@ pub fn parse(text: &str) -> Option<Version> {
 /// A selector of versions: `latest`, or a range in Cargo's syntax (`1`, `1.2`, `=1.2.3`, `>=1, <3`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
-    /// Selects the newest of all versions.
     Latest,
-    /// Selects the newest version in the range.
     Range(VersionReq),
 }
 
 impl Selector {
-    /// Parses a selector; `None` if invalid.
+    /// `None` if invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text == LATEST {
@@ -44,7 +42,6 @@ impl Selector {
         VersionReq::parse(text).ok().map(Self::Range)
     }
 
-    /// Returns true if the selector accepts `version`.
     #[must_use]
     pub fn takes(&self, version: &Version) -> bool {
         match self {

@@ -1,5 +1,3 @@
-//! The context that a turn or a task contains in addition to its calls.
-
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -17,7 +15,7 @@ pub struct Context {
     /// The session to which the calls belong. A session may span many turns and tasks. Facts are kept per session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionName>,
-    /// Returned in the reply, so that a producer can match the reply with its request.
+    /// Returned in the reply, so that a producer can match reply and request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     /// W3C trace context of the producer.

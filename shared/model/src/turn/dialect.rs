@@ -1,11 +1,7 @@
-//! The dialects: the formats of incoming calls and of their results.
-
-/// Passes the list of all dialects to the macro `$with`. For each dialect it has the documentation, the variant of
-/// [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` with the dialect's rules, and the word on the
-/// wire.
+/// Passes the list of all dialects to the macro `$with`. Each item has the documentation, the variant of
+/// [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` with the dialect's rules, and the word on the wire.
 ///
-/// The enum, its words and the table of rules are all generated from this list, so that each of them has every
-/// dialect.
+/// The enum, its words and the table of rules are generated from this list, so that none of them can lack a dialect.
 #[macro_export]
 macro_rules! for_each_dialect {
     ($with:ident) => {
@@ -39,7 +35,6 @@ macro_rules! dialects {
         }
 
         impl Dialect {
-            /// All dialects.
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
             /// The word used in messages.
@@ -55,7 +50,7 @@ macro_rules! dialects {
 
 for_each_dialect!(dialects);
 
-/// The default dialect of calls that name none: the first dialect of the list.
+/// Calls that name no dialect use the first dialect of the list.
 impl Default for Dialect {
     fn default() -> Self {
         let [first, ..] = Self::ALL;
@@ -64,7 +59,6 @@ impl Default for Dialect {
 }
 
 impl Dialect {
-    /// The dialect with this word.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dialect| dialect.as_str() == text)

@@ -1,10 +1,9 @@
-//! Inner calls: calls that a tool makes while one of its own calls runs. Each inner call is a turn of one call. Its
-//! ID is derived from the outer call. So the ID is the same for every attempt, and the inner call runs only once.
+//! Inner calls are calls that a tool makes while one of its own calls runs. Each inner call is a turn of one call. Its
+//! ID is derived from the outer call, so it is the same for every attempt, and the inner call runs only once.
 
 use crate::ids::{CallId, TurnId};
 use crate::limits;
 
-/// Separates the outer call from the number of the inner call.
 const MARK: &str = ".call-";
 
 /// The ID of the turn for the inner call `number` (from 1) of the call `outer`: `<turn>.<position>.call-<number>`.
@@ -22,7 +21,7 @@ pub fn inner_turn(outer: &CallId, number: usize) -> Result<TurnId, String> {
     id.map_err(|error| format!("the turn's id leaves no room for those of inner calls: {error}"))
 }
 
-/// If `turn` is the turn of an inner call, the turn of the outer call.
+/// The turn of the outer call, if `turn` is the turn of an inner call.
 #[must_use]
 pub fn outer_turn(turn: &TurnId) -> Option<TurnId> {
     let (outer, number) = turn.as_str().rsplit_once(MARK)?;

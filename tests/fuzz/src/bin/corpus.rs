@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tickfleet_fuzz::{TARGETS, Target, corpus, play};
 
-/// The largest number of inputs from one foreign source.
+/// Maximum inputs from each source of third-party data.
 const AT_MOST: usize = 1_000;
 
 fn main() -> io::Result<()> {
@@ -28,7 +28,7 @@ fn write(target: &Target, data: &Path, out: &Path) -> io::Result<()> {
     fs::write(out.join(format!("{}.dict", target.name)), dictionary(target.words))
 }
 
-/// Returns the words in libFuzzer's dictionary format.
+/// In libFuzzer's dictionary format.
 fn dictionary(words: &[&str]) -> String {
     let mut lines = String::new();
     for word in words {

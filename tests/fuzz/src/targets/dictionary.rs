@@ -1,4 +1,4 @@
-//! Words of each target's grammar. Random mutations of bytes would not produce them.
+//! The words of each target's grammar. Random mutations of bytes would not produce these words.
 
 pub(super) const TURN: [&str; 16] = [
     "\"tenant\":\"acme\"",

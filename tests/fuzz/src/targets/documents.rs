@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use tickfleet_model::limits;
 use tickfleet_tools_knowledge::documents::{FileFormat, read};
 
-/// Maximum characters of a passage. A passage can repeat the end of the previous one, up to 200 characters.
+/// Maximum characters of a passage. A passage may repeat up to 200 characters from the end of the previous passage.
 const PASSAGE_CHARS_MAX: usize = limits::PASSAGE_CHARS + 200;
 
-/// Reads a file in the format that its first byte names. Accepted documents must be within bounds, and no text is lost.
+/// The first byte selects the format of the file. Accepted documents must be within bounds, and no text may be lost.
 pub(super) fn document(bytes: &[u8]) {
     let Some((first, content)) = bytes.split_first() else { return };
     let form = match first {
@@ -35,12 +35,12 @@ pub(super) fn document(bytes: &[u8]) {
     }
 }
 
-/// Asserts that every word of a text is in a passage, except words that are cut.
+/// Every word of the text must be in a passage, except words that were cut.
 fn nothing_is_lost<'a>(content: &[u8], passages: impl Iterator<Item = &'a str>) {
     let text = String::from_utf8_lossy(content);
     let kept: BTreeSet<&str> = passages.flat_map(str::split_whitespace).collect();
     let short = |word: &&str| word.chars().count() < limits::PASSAGE_CHARS / 4;
     let lost = text.split_whitespace().filter(short).find(|word| !kept.contains(word));
-    // If a text has a very long word, a short word next to it can be cut.
+    // If a text has a very long word, a short word next to the long word may be cut.
     assert!(lost.is_none() || text.split_whitespace().any(|word| !short(&word)), "{lost:?} is in no passage");
 }

@@ -15,13 +15,11 @@ use tickfleet_tools::check_schema;
 
 use crate::bounds::text;
 
-/// The file with tool declarations.
 const TOOLS: &str = "tools.yaml";
-/// The files of a configuration.
 const FILES: [&str; 7] =
     ["tickfleet.yaml", "agents.yaml", TOOLS, "permissions.yaml", "tenants.yaml", "mcp.yaml", MCP_LOCK_FILE];
 
-/// A folder with one configuration file at a time. For all other files, the built-in ones are used.
+/// A folder that has one configuration file at a time. The other files are the built-in ones.
 pub(super) struct Folder(TempDir);
 
 thread_local! {
@@ -38,7 +36,8 @@ impl Folder {
         self.0.path()
     }
 
-    /// The folder, and the other sources that the built-in files need. `schema_check` checks the schemas in the files.
+    /// The folder, and the further sources that the built-in files need. `schema_check` checks the schemas in the
+    /// files.
     fn sources(&self, schema_check: SchemaCheck) -> Sources {
         let environment: Environment = [("SET".to_owned(), "from the environment".to_owned())].into();
         Sources {
@@ -51,7 +50,7 @@ impl Folder {
         }
     }
 
-    /// Asserts that written pins are read back unchanged.
+    /// Written pins must be read back unchanged.
     pub(super) fn assert_pins_come_back(&self, pins: &McpPins) {
         let text = pins.to_yaml();
         fs::write(self.path().join(MCP_LOCK_FILE), &text).expect("a file");
@@ -60,7 +59,7 @@ impl Folder {
     }
 }
 
-/// Reads a configuration file. The first byte selects the file, and the rest is its text. Errors name file and line.
+/// The first byte selects the file, and the rest is its text. Errors must name file and line.
 pub(super) fn config(bytes: &[u8]) {
     let Some((by, yaml)) = bytes.split_first() else { return };
     let name = FILES[usize::from(by.wrapping_sub(b'0')) % FILES.len()];
@@ -88,13 +87,13 @@ fn assert_told(errors: &ConfigErrors, name: &str, yaml: &str) {
                 assert!(*line <= lines, "{error}: there are {lines} lines");
                 assert!((*line == 0) == (*column == 0), "{error}");
             }
-            // If this file lacks a name that a built-in file uses, the error's place is in the built-in file.
+            // If a built-in file uses a name that this file lacks, the error is in the built-in file.
             ConfigLocation::BuiltIn { .. } | ConfigLocation::Environment(_) => {}
         }
     }
 }
 
-/// Pinned definitions of MCP tools: accepted pins are the same after they are written and read again.
+/// Accepted pins must be the same after they are written and read again.
 pub(super) fn mcp_lock(bytes: &[u8]) {
     FOLDER.with(|folder| {
         fs::write(folder.path().join(MCP_LOCK_FILE), bytes).expect("a file");
@@ -110,7 +109,7 @@ fn importer_of_tools() -> Importer {
     Importer::default()
 }
 
-/// Imports an OpenAPI document. The imported tools must have valid names, and a configuration must accept them.
+/// Imported tools must have valid names, and a configuration must accept these tools.
 pub(super) fn openapi(bytes: &[u8]) {
     let document = text(bytes);
     let made = IMPORTER.with(|importer| importer.get_or_init(importer_of_tools).import(&document));

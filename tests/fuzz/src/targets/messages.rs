@@ -8,8 +8,8 @@ use tickfleet_protocol::{
 
 use crate::bounds::{assert_calls, assert_json, assert_refusal, head_and_rest, text};
 
-/// Plays a turn. An accepted turn must be within bounds, and the same after it is written and read. A rejected turn
-/// must get a reply.
+/// Plays a turn. An accepted turn must be within bounds, and must be the same after it is written and read. A rejected
+/// turn must get a reply.
 pub(super) fn turn(bytes: &[u8]) {
     let seen = glance(bytes);
     match parse_turn(bytes) {
@@ -32,7 +32,7 @@ fn assert_turn(turn: &Turn) {
     let tools = turn.allowed_tools.as_ref().map_or(0, |tools| tools.len());
     assert!(tools <= limits::ALLOWED_TOOLS_MAX, "{tools} allowed tools");
     let written = write_turn(turn);
-    // Escapes can make the text longer than the original.
+    // Escapes can make the written text longer than the original.
     if written.len() > limits::TURN_BYTES_MAX {
         return;
     }
@@ -40,7 +40,6 @@ fn assert_turn(turn: &Turn) {
     assert_eq!(format!("{back:?}"), format!("{turn:?}"), "what is written is read as it was: {written}");
 }
 
-/// A message about a task.
 pub(super) fn task(bytes: &[u8]) {
     match parse_task_message(bytes) {
         Err(refusal) => assert_refusal(&refusal),
@@ -81,7 +80,7 @@ fn assert_lease(lease: &str) {
 }
 
 /// Plays the calls of one dialect. The first line has the dialect's name, and the list of calls follows. Every call
-/// must get an answer under its own ID.
+/// must get an answer with its own ID.
 pub(super) fn dialect(bytes: &[u8]) {
     let (word, calls) = head_and_rest(bytes);
     let Some(dialect) = Dialect::parse(&text(word)) else { return };
@@ -99,7 +98,7 @@ pub(super) fn dialect(bytes: &[u8]) {
     }
 }
 
-/// Asserts that results of every kind become valid messages in the turn's dialect, one per call.
+/// Results of every kind must become valid messages in the turn's dialect, one per call.
 fn assert_answers(turn: &Turn) {
     let id = TurnId::new("t").unwrap();
     let outcomes = [Outcome::Denied, Outcome::Ok, Outcome::InvalidArguments];

@@ -13,7 +13,6 @@ mod stored;
 use crate::corpus::Source;
 use crate::target::Target;
 
-/// Every target.
 pub static TARGETS: &[Target] = &[
     Target {
         name: "turn",

@@ -1,4 +1,4 @@
-//! Text that a model wrote: plain answers with calls in them, and JSON by itself.
+//! Text that a model wrote: plain answers that contain calls, and JSON alone.
 
 use serde_json::Value;
 use tickfleet_model::limits;
@@ -10,7 +10,8 @@ use crate::bounds::{assert_json, depth, text};
 
 const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
 
-/// Plays a plain answer. No call is invented, no call follows an invalid call, and the error message is short.
+/// Plays a plain answer. No call may be invented, no call may follow an invalid call, and the error message must be
+/// short.
 pub(super) fn answer(bytes: &[u8]) {
     let answer = text(bytes);
     let calls = calls_in(&answer);
@@ -31,7 +32,7 @@ pub(super) fn answer(bytes: &[u8]) {
     }
 }
 
-/// Plays JSON. Other readers must accept all JSON that our reader accepts, and an error must have a position.
+/// Plays JSON. If our reader accepts JSON, other readers must accept it too. An error must have a position.
 pub(super) fn json(bytes: &[u8]) {
     let judged = check(bytes, BOUNDS);
     let Ok(given) = std::str::from_utf8(bytes) else {

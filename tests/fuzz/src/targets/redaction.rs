@@ -6,14 +6,14 @@ use tickfleet_protocol::json::{Bounds, check};
 
 use crate::bounds::{assert_json, text};
 
-/// A secret without a known shape: only its key marks it as a secret.
+/// This secret has no known shape. Only its key shows that it is a secret.
 const VALUE: &str = "Tr0ub4dor9canary";
-/// A secret that is recognized by its shape.
+/// This secret is recognized by its shape.
 const SHAPED: &str = "ghp_canary0canary1canary2canary3canary4";
 
 const BOUNDS: Bounds = Bounds { bytes_max: 1 << 20, depth_max: 48 };
 
-/// Redacts a text. Redacting twice must give the same as once. JSON must stay JSON. A secret next to any input must be
+/// Redacts a text. A second redaction must change nothing. JSON must stay JSON. A secret next to any input must be
 /// removed.
 pub(super) fn redaction(bytes: &[u8]) {
     let redactor = Redactor::new(["iban"]);

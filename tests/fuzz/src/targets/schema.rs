@@ -1,4 +1,4 @@
-//! Schemas by authors of tools, and arguments by models.
+//! Schemas of tools' authors, and arguments of models.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use tickfleet_tools::{ArgumentCheck, ValueCheck, check_schema};
 
 use crate::bounds::{head_and_rest, text};
 
-/// Plays a schema (the first line) and a value. If the schema compiles, it must check the value without a panic, and
-/// with the same result each time.
+/// Plays a schema (the first line) and a value. If the schema compiles, each check of the value must have the same
+/// result, without a panic.
 pub(super) fn schema(bytes: &[u8]) {
     let (schema, value) = head_and_rest(bytes);
     let Ok(schema) = serde_json::from_slice::<Value>(schema) else { return };
@@ -37,8 +37,8 @@ fn assert_judges(check: &ValueCheck, schema: &Value, value: &str) {
         Ok(raw) if !schema.to_string().contains("\"integer\"") => {
             assert_eq!(raw.get(), value.trim(), "a value is handed on as it was written");
         }
-        // If the schema declares integers, whole numbers are written as integers. Nothing else is changed, so a second
-        // check changes nothing.
+        // If the schema declares integers, the check writes whole numbers as integers and changes nothing else. So a
+        // second check changes nothing.
         Ok(raw) => assert_eq!(check.check(raw.get()).ok().as_ref().map(|again| again.get()), Some(raw.get())),
         Err(error) => {
             assert!(!error.problems.is_empty());
@@ -51,7 +51,7 @@ fn assert_judges(check: &ValueCheck, schema: &Value, value: &str) {
     }
 }
 
-/// Whether a text is JSON within the bounds of arguments.
+/// True if the text is JSON within the bounds of arguments.
 fn readable(value: &str) -> bool {
     let bounds =
         tickfleet_protocol::json::Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
@@ -73,7 +73,7 @@ fn assert_arguments(check: &ArgumentCheck, schema: &Value, value: &str) {
     }
 }
 
-/// Asserts the definition of a tool with this schema, in every dialect.
+/// The definition of a tool with this schema must be valid in every dialect.
 fn assert_definitions(schema: &Value) {
     let tool = tool(schema.clone());
     for dialect in Dialect::ALL {

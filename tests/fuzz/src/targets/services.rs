@@ -1,4 +1,4 @@
-//! Web services and MCP servers: their answers, and the requests that a model's arguments produce.
+//! The answers of web services and MCP servers, and the requests that result from a model's arguments.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -20,7 +20,6 @@ use tokio::runtime::{Builder, Runtime};
 use super::files::Folder;
 use crate::bounds::{SECRET, assert_message, assert_outcome, head_and_rest, text};
 
-/// Tools with declarations of every kind.
 struct Tools {
     runtime: Runtime,
     declared: Vec<HttpTool>,
@@ -59,7 +58,6 @@ impl Tools {
         }
     }
 
-    /// Returns the tool that a byte selects.
     fn chosen(&self, by: u8) -> &HttpTool {
         &self.declared[usize::from(by) % self.declared.len()]
     }
@@ -67,7 +65,7 @@ impl Tools {
 
 const SERVER: &str = "servers:\n  files:\n    url: https://mcp.example.com/mcp\n    prefix: fs_\n";
 
-/// Declarations that read answers and make requests in different ways.
+/// These tools read answers and make requests in different ways.
 fn declared() -> Vec<HttpTool> {
     let schema = json!({"type": "object", "required": ["id"], "properties":
         {"id": {}, "q": {}, "tag": {}, "note": {}, "whole": {}}});
@@ -100,8 +98,8 @@ fn declared() -> Vec<HttpTool> {
     .collect()
 }
 
-/// Parses an answer. The first line has a byte that selects the tool, and the status. Headers, an empty line and the
-/// body follow.
+/// Parses an answer. Its first line has a byte that selects the tool, and the status. Then come headers, an empty line
+/// and the body.
 fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
     let (first, mut rest) = head_and_rest(bytes);
     let (by, status) = first.split_first()?;
@@ -117,7 +115,7 @@ fn answer(bytes: &[u8]) -> Option<(u8, reqwest::Response)> {
     Some((*by, answer.body(Bytes::copy_from_slice(rest)).ok()?.into()))
 }
 
-/// Plays the answer of a service. The outcome must be within bounds and contain no secret of the request.
+/// Plays a service's answer. The outcome must be within bounds and must not contain a secret of the request.
 pub(super) fn http_answer(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((by, answer)) = answer(bytes) else { return };
@@ -126,8 +124,8 @@ pub(super) fn http_answer(bytes: &[u8]) {
     });
 }
 
-/// Plays the answer of a token service. The result must be a token that is a valid header value, or a short error
-/// without a secret.
+/// Plays a token service's answer. The result must be a token that is a valid header value, or a short error without a
+/// secret.
 pub(super) fn token(bytes: &[u8]) {
     with_tools(|tools| {
         let Some((_, answer)) = answer(bytes) else { return };
@@ -144,12 +142,11 @@ pub(super) fn token(bytes: &[u8]) {
     });
 }
 
-/// Makes a request from a model's arguments. It must go to the declared address, add no second header, and have a JSON
-/// body.
+/// Makes a request from a model's arguments. The request must go to the declared address, must have no second header,
+/// and must have a JSON body.
 pub(super) fn http_request(bytes: &[u8]) {
     let Some((by, arguments)) = bytes.split_first() else { return };
     with_tools(|tools| {
-        // Invalid arguments never reach a request.
         let Ok(arguments) = tools.arguments.check(&text(arguments)) else { return };
         let made = http::request(tools.chosen(*by), &tools.context, arguments.get(), &tools.secrets);
         let sent = match made {

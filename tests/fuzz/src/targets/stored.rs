@@ -1,4 +1,4 @@
-//! Records and entries that an operator has possibly changed by hand, and the short values of the whole system.
+//! Records and entries that an operator may have changed by hand, and short values of the whole system.
 
 use tickfleet_config::{RedisUrl, units};
 use tickfleet_core::turn::Slice;
@@ -44,7 +44,7 @@ fn field(line: &[u8]) -> (std::sync::Arc<str>, bytes::Bytes) {
     (text(name).into(), value.to_vec().into())
 }
 
-/// Tests a short value: parsing its written form must give the same value.
+/// If a short value parses, its written form must parse to the same value.
 pub(super) fn words(bytes: &[u8]) {
     let word = text(bytes);
     macro_rules! ids {
@@ -78,7 +78,7 @@ pub(super) fn words(bytes: &[u8]) {
         let _ = selector.takes(&version);
         assert_eq!(version::parse(&version.to_string()), Some(version));
     }
-    // Looking up an unknown zone compares it with every zone, which is too slow for every word.
+    // An unknown zone is compared with every zone. This is too slow for every word.
     if let Some(Ok(zone)) = word.contains('/').then(|| day::zone(&word)) {
         let (begin, end) = day::day_bounds(1_700_000_000_000, zone);
         assert!(begin <= 1_700_000_000_000 && end > 1_700_000_000_000);
@@ -86,7 +86,7 @@ pub(super) fn words(bytes: &[u8]) {
     let _ = (Guard::parse(word.split(',')), entry_ms(&word));
 }
 
-/// Asserts that the password of a URL such as `scheme://user:password@host` is not shown.
+/// The password in a URL such as `scheme://user:password@host` must not be shown.
 fn assert_password_is_masked(url: &RedisUrl, word: &str) {
     let Some((_, rest)) = word.split_once("://") else { return };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

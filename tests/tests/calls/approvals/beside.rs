@@ -1,5 +1,5 @@
-//! Consents together with facts and equal calls. If facts deny a call, or the call waits for an equal call, its consent
-//! stays unused. Also tests reads that run in parallel to a call that needs approval.
+//! Consents together with facts and equal calls. If facts deny a call or the call waits for an equal call, its consent
+//! stays unused. Also tests reads that run at the same time as a call that needs approval.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,14 +22,12 @@ fn read(name: &str) -> TypedTool {
     TypedTool::new(name, "Reads.", Effect::Read, |_, _: Value| async { Ok::<_, ToolError>(json!("read")) })
 }
 
-/// Returns how many calls were counted as approved.
 fn agreed(fleet: &Fleet) -> u64 {
     let text = fleet.metrics.render();
     let series = "tickfleet_approvals_total{event=\"approved\"} ";
     text.lines().find_map(|line| line.strip_prefix(series)?.parse().ok()).unwrap_or(0)
 }
 
-/// Denies payments after a mail was read.
 fn not_after_a_mail(policy: &mut Policy) {
     people(policy);
     let matrix = &mut policy.permissions.matrix;
@@ -45,7 +43,6 @@ async fn a_call_that_facts_deny_leaves_its_consent_unused_and_people_are_not_ask
     let mut fleet = Fleet::start(Plan { tools, policy: not_after_a_mail, ..plan }).await;
     fleet.submit(&[pay(700)]).await;
     let id = asked(&fleet).await.id;
-    // While the approval waits, its agent reads a mail.
     fleet.submit(&[("mail", json!({}))]).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
     approve(&fleet, "ann", &id).await;
@@ -54,14 +51,14 @@ async fn a_call_that_facts_deny_leaves_its_consent_unused_and_people_are_not_ask
     assert_eq!((outcomes(&reply), bank.paid()), (vec!["denied"], 0), "{reply}");
     assert_eq!(result["error"]["details"]["reason"], "fact_forbidden", "{reply}");
     assert_eq!(state(&fleet, &id).await, "approved", "it was used up by a call that did not run");
-    // From now on no approval is requested, because facts deny the call first.
+    // From now on, no approval is requested, because facts deny the call first.
     fleet.submit(&[pay(700)]).await;
     assert_eq!(outcomes(&fleet.reply().await), ["denied"]);
     assert!(Client::over(vec![fleet.store.clone()]).approvals(&acme(), 10).await.unwrap().is_empty());
     fleet.stop().await;
 }
 
-/// A plan with payments that need approval, at most one per recipient. A payment waits at the gate. A payment of 1 then
+/// Payments need approval, and at most one per recipient is made. Each payment waits at the gate. A payment of 1 then
 /// fails.
 fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semaphore>) -> Plan {
     let paid = Arc::clone(paid);
@@ -89,7 +86,7 @@ async fn waits_for_an_equal(fleet: &mut Fleet) -> (String, String) {
     let agreed = asked(fleet).await.id;
     approve(fleet, "ann", &agreed).await;
     while state(fleet, &agreed).await != "used" {
-        // The call uses its consent when it gets its claim. No event reports the claim, so this polls; the test ends
+        // The call uses its consent when it gets its claim. No event reports the claim, so this polls. The test ends
         // after a minute.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -106,7 +103,6 @@ async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_b
     let paid = Arc::default();
     let gate = Arc::new(Semaphore::new(0));
     let mut fleet = Fleet::start(pays_once(of(1, &["finance"]), &paid, &gate)).await;
-    // An approver changes the decision.
     let (second, id) = waits_for_an_equal(&mut fleet).await;
     let denied = VerdictInput { agrees: false, ..VerdictInput::yes("bob") }.about(&fleet, &id).await.unwrap();
     assert_eq!(denied.state, "denied");
@@ -119,7 +115,7 @@ async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_b
     gate.add_permits(1);
     assert_eq!(outcomes(&fleet.reply().await), ["permanent"]);
     assert_eq!(agreed(&fleet), 1, "a consent that was not taken is counted");
-    // The approver does not change the decision, so the second payment uses the consent.
+    // No approver changes the decision, so the second payment uses the consent.
     let (second, id) = waits_for_an_equal(&mut fleet).await;
     gate.add_permits(2);
     let one = fleet.reply().await;
@@ -151,7 +147,6 @@ async fn a_consent_expires_while_its_call_waits_for_an_equal_one() {
     fleet.stop().await;
 }
 
-/// A payment requires a quote of its amount.
 fn after_a_quote(policy: &mut Policy) {
     large_payments_ask(policy);
     let matrix = &mut policy.permissions.matrix;
@@ -181,7 +176,7 @@ async fn facts_go_by_the_arguments_that_people_have_given_a_call() {
         assert_eq!(state(&fleet, &id).await, if is_used { "used" } else { "approved" });
         assert_eq!(agreed(&fleet), u64::from(is_used));
     }
-    // The payment used up the quote of 600, but not the quote of 700.
+    // The payment used up the quote of 600. The quote of 700 is still there.
     fleet.submit(&[pay(700)]).await;
     let id = asked(&fleet).await.id;
     approve(&fleet, "ann", &id).await;

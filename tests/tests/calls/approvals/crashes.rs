@@ -1,4 +1,4 @@
-//! Consents together with another tool, another rule, a crash or a restart: a consent counts only for its own call.
+//! Consents after a change of tool or rule, a crash or a restart. A consent is valid only for its own call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,6 @@ use tickfleet_tests::killable::KillableProcess;
 
 use super::{Bank, VerdictInput, approve, asked, asked_but, large_payments_ask, pay, state};
 
-/// A worker on the fleet's Redis, with another plan and policy.
 fn another_worker(fleet: &Fleet, plan: Plan, name: &str) -> KillableProcess {
     let active = plan.active();
     KillableProcess::worker_on(&fleet.url_of("worker"), Arc::new(plan), &active, &fleet.metrics, name)
@@ -56,8 +55,8 @@ async fn a_consent_to_another_tool_or_under_another_rule_does_not_count_and_is_a
     fleet.stop().await;
 }
 
-/// Returns turn and approval of a waiting call. The fleet has no worker left, and the call is leased once it is
-/// approved.
+/// Returns the turn and the approval of a call that waits. The fleet has no worker any more, so the call is leased only
+/// after it is approved.
 async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
     let first = KillableProcess::start(fleet, "first");
     let turn = fleet.submit(&[pay(700)]).await;
@@ -66,14 +65,14 @@ async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
     (turn, asked)
 }
 
-/// Leases the one slice under the name of a worker that then does nothing more.
+/// Leases the only slice under the name of a worker that then does nothing.
 async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     let role = Role::Worker { worker: "ghost".into(), slots: Slots { busy: 0, all: 1 } };
     let lease_ms = fleet.plan().store.lease_ms;
     let beat = Beat { consumer: ConsumerId::new("ghost").unwrap(), role, lease_ms, policy: String::new() };
     fleet.store.decide(beat).await.unwrap();
     let queue = keys::ready(Priority::Normal);
-    // A scheduler dispatches the slice.
+    // A scheduler must dispatch the slice first.
     let take = TakeRequest {
         consumer: "ghost".into(),
         queues: vec![queue.clone()],
@@ -84,7 +83,7 @@ async fn leased_by_a_ghost(fleet: &Fleet) -> Slice {
     Slice::read(queue, taken.entry, &taken.fields).unwrap()
 }
 
-/// Begins the first call of a slice with this consent, like a worker that dies afterwards.
+/// Begins the first call of a slice with this consent, like a worker that dies afterward.
 async fn begins(fleet: &Fleet, slice: &Slice, id: &str) {
     let key = approval::key(&slice.name.tenant, id);
     let asked = fleet.store.record_of::<approval::Approval>(&key).await.unwrap().unwrap().value;
@@ -142,7 +141,7 @@ async fn a_call_that_was_begun_and_lost_names_its_consent_whoever_ends_it() {
         VerdictInput { set: &[("/amount", "400")], ..VerdictInput::yes("ann") }.about(&fleet, &asked.id).await.unwrap();
         let slice = leased_by_a_ghost(&fleet).await;
         begins(&fleet, &slice, &asked.id).await;
-        // With a worker, the slice is redelivered. Without one, the turn is canceled, and a scheduler ends it.
+        // If there is a worker, the slice is redelivered. Otherwise, the turn is canceled, and a scheduler ends it.
         if has_worker {
             let stricter: fn(&mut Policy) = |policy| policy.permissions.matrix.clear();
             let other = another_worker(&fleet, Plan { policy: stricter, ..bank.ruled() }, "other");
@@ -157,7 +156,7 @@ async fn a_call_that_was_begun_and_lost_names_its_consent_whoever_ends_it() {
     }
 }
 
-/// Checks that the call ends as unknown, and that its result and audit entry name the consent.
+/// The call must end as unknown. Its result and its audit entry must name the consent.
 async fn check(fleet: &mut Fleet, asked: &Approval, turn: &str) {
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["outcome_unknown"], "{reply}");

@@ -1,4 +1,4 @@
-//! Approvals: calls that need people's consent, for any reason, and with any event while they wait.
+//! Approvals: calls that need people's consent for any reason, and any event while these calls wait.
 
 mod beside;
 mod crashes;
@@ -30,7 +30,7 @@ struct Payment {
     amount: u32,
 }
 
-/// Counts payments outside the fleet.
+/// Payments are counted outside the fleet.
 #[derive(Clone, Default)]
 struct Bank(Arc<AtomicUsize>);
 
@@ -43,12 +43,11 @@ impl Bank {
         })
     }
 
-    /// A fleet in which every payment needs consent.
     fn gated(&self, demand: ApprovalDemand) -> Plan {
         Plan { tools: vec![self.pay().approval(demand)], policy: people, ..Plan::default() }
     }
 
-    /// A fleet in which payments of more than 500 need consent.
+    /// Payments of more than 500 need consent.
     fn ruled(&self) -> Plan {
         Plan { tools: vec![self.pay()], policy: large_payments_ask, ..Plan::default() }
     }
@@ -58,8 +57,8 @@ impl Bank {
     }
 }
 
-/// Approvers: Ann and Bob have the role `finance`, Bob also has `legal`, and Eve has no role. One approver has the same
-/// name as the agent `kelly`.
+/// Approvers: Ann and Bob have the role `finance`. Bob also has the role `legal`. Eve has no role. One approver has the
+/// name of the agent `kelly`.
 fn people(policy: &mut Policy) {
     let approver = |name: &str, roles: &[&str]| (name.to_owned(), roles.iter().map(ToString::to_string).collect());
     let all = [
@@ -97,17 +96,15 @@ fn pay(amount: u32) -> (&'static str, Value) {
     ("pay", json!({"to": "kim", "amount": amount}))
 }
 
-/// Waits for an approval that waits for a decision, and returns it.
 async fn asked(fleet: &Fleet) -> Approval {
     asked_but(fleet, "").await
 }
 
-/// Like [`asked`], but ignores the approval `id`.
 async fn asked_but(fleet: &Fleet, id: &str) -> Approval {
     let client = Client::over(vec![fleet.store.clone()]);
     let began = Instant::now();
     loop {
-        // If Redis does not respond in time, repeat the request.
+        // If Redis does not respond in time, the request is repeated.
         let found = client.approvals(&acme(), 10).await.unwrap_or_default();
         if let Some(found) = found.into_iter().find(|found| found.id != id) {
             return found;
@@ -117,7 +114,7 @@ async fn asked_but(fleet: &Fleet, id: &str) -> Approval {
             "nobody is asked, or no longer; Redis holds:\n{}",
             fleet.everything().await
         );
-        // Redis does not announce it, so this polls.
+        // Redis does not announce approvals, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -127,7 +124,6 @@ async fn state(fleet: &Fleet, id: &str) -> String {
     client.approval(&acme(), id).await.unwrap().map_or_else(|| "unknown".into(), |found| found.state)
 }
 
-/// A decision about a call.
 struct VerdictInput<'a> {
     by: &'a str,
     agrees: bool,
@@ -171,8 +167,8 @@ async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees(
         (&*format!("{turn}/1"), "kelly", "pay")
     );
     assert_eq!(asked.arguments.get(), r#"{"to":"kim","amount":700}"#);
-    // The approval is found by its ID alone, even among more tenants than one request reads. It is found only if its
-    // own tenant is among them.
+    // The approval is found by its ID alone, even among more tenants than one request reads. But the approval's own
+    // tenant must be among these tenants.
     let client = Client::over(vec![fleet.store.clone()]);
     let mut tenants: Vec<TenantId> = (0..1_100).map(|it| TenantId::new(format!("t{it}")).unwrap()).collect();
     assert!(client.approval_of_any(&tenants, &asked.id).await.unwrap().is_none());
@@ -182,7 +178,7 @@ async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees(
         (asked.asked_by[0].place.as_str(), asked.needs[0].in_words().as_str()),
         ("tools.pay.approval", "1 of finance")
     );
-    // The only slot is free while the approval waits, so the agent's other turns continue.
+    // The only slot is free while the approval waits, so other turns of the agent continue.
     let other = fleet.submit(&[("echo", json!({"value": 1}))]).await;
     assert_eq!(fleet.reply().await["turn_id"], other);
     let counted = approve(&fleet, "ann", &asked.id).await;
@@ -208,7 +204,7 @@ async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees(
     fleet.stop().await;
 }
 
-/// Returns the tenant's stream of approvals: event and approval of each entry.
+/// The tenant's stream of approvals: each entry's event and approval.
 async fn events(fleet: &Fleet) -> Vec<Vec<String>> {
     let found: Vec<(String, Vec<String>)> = fleet.ask("XRANGE", "approvals:acme", &["-", "+"]).await;
     let field =
@@ -283,7 +279,7 @@ async fn of_two_who_decide_at_once_both_are_told_the_same() {
         let (yes, no) = (VerdictInput::yes("ann"), VerdictInput { agrees: false, ..VerdictInput::yes("bob") });
         let (yes, no) = tokio::join!(yes.about(&fleet, &id), no.about(&fleet, &id));
         let outcome = fleet.reply().await["results"][0]["outcome"].clone();
-        // A denial counts until the call has begun. After that, the denial is rejected.
+        // A denial applies if it comes before the call begins. A later denial is rejected.
         assert_eq!(no.is_ok(), outcome == "approval_refused", "{yes:?} {no:?} {outcome}");
         assert!(yes.is_ok() || no.is_ok());
         assert_eq!(bank.paid(), paid + usize::from(outcome == "ok"));
@@ -372,7 +368,6 @@ async fn a_turn_that_asks_for_it_is_told_that_it_waits_and_its_reply_comes_once(
     fleet.stop().await;
 }
 
-/// Adds this many waiting approvals for calls of this agent.
 async fn many_wait(fleet: &Fleet, agent: &str, count: u64) {
     let far = (fleet.store.now_ms().await.unwrap() + 3_600_000).to_string();
     let ids = (0..count).map(|number| format!("apr-{agent}-{number}"));
@@ -403,7 +398,7 @@ async fn approvals_that_wait_are_bounded_for_each_tenant_and_each_agent() {
         let of_agent = fleet.store.keys().key(format_args!("asked:acme:{agent}"));
         let _: u32 = fleet.ask("DEL", "asked:acme", &[&of_agent]).await;
     }
-    // Approvals of another agent and expired approvals do not count for this agent.
+    // Approvals of another agent and expired approvals are not counted for this agent.
     many_wait(&fleet, "fran", of_agent).await;
     let over = ["0", "apr-over-1", "0", "apr-over-2"];
     let _: u32 = fleet.ask("ZADD", "asked:acme", &over).await;
@@ -411,7 +406,7 @@ async fn approvals_that_wait_are_bounded_for_each_tenant_and_each_agent() {
     let began = Instant::now();
     while fleet.ask::<u64>("ZCARD", "asked:acme", &[]).await != of_agent + 1 {
         assert!(began.elapsed() < PATIENCE, "nobody is asked");
-        // Redis does not announce it, so this polls.
+        // Redis does not announce approvals, so this polls.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let _: u32 = fleet.ask("DEL", "asked:acme", &[]).await;

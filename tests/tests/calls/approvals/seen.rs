@@ -1,4 +1,4 @@
-//! The arguments that approvers see: complete and exact. Lists and notices have a short form.
+//! Approvers see complete and exact arguments. Lists and notices have a short form.
 
 use serde_json::json;
 use tickfleet_client::Client;
@@ -8,7 +8,7 @@ use tickfleet_tests::inspect::outcomes;
 
 use super::{Bank, VerdictInput, acme, approve, asked, of, pay};
 
-/// Returns this field of each entry in the stream for observers.
+/// The value of this field in each entry of the stream for observers.
 async fn notices(fleet: &Fleet, name: &str) -> Vec<String> {
     let found: Vec<(String, Vec<String>)> = fleet.ask("XRANGE", "approvals:acme", &["-", "+"]).await;
     let field = |fields: &[String]| fields.iter().skip_while(|field| *field != name).nth(1).cloned();
@@ -21,7 +21,7 @@ async fn whoever_decides_sees_the_arguments_to_the_last_character_and_lists_say_
     let mut fleet = Fleet::start(bank.gated(of(2, &[]))).await;
     let client = Client::over(vec![fleet.store.clone()]);
     let secret = "correct-horse-battery";
-    // The important part is in the middle, which a short form leaves out, and looks like a secret.
+    // The important part looks like a secret, and is in the middle, which a short form leaves out.
     let to = format!("{}, or rather eve with password={secret}, {}", "kim ".repeat(1_500), "kim ".repeat(1_500));
     let written = format!(r#"{{"to": "{to}",  "amount": 7e2}}"#);
     let call = json!([{"id": "c1", "type": "function", "function": {"name": "pay", "arguments": written}}]);
@@ -39,7 +39,7 @@ async fn whoever_decides_sees_the_arguments_to_the_last_character_and_lists_say_
     }
     let reply = fleet.reply().await;
     assert_eq!((outcomes(&reply), &reply["results"][0]["output"]["to"]), (vec!["ok"], &json!(to)));
-    // Observers have seen no secret, and the record no longer contains one.
+    // Observers have seen no secret, and the record does not contain one any more.
     let told = notices(&fleet, "arguments").await;
     assert!(
         told.iter().all(|told| !told.contains(secret) && told.len() <= limits::APPROVAL_SHORT_BYTES_MAX),
@@ -72,7 +72,7 @@ async fn nobody_is_asked_about_arguments_that_are_too_long_to_be_shown_whole() {
     let said = format!("may have {most} bytes at most; these have {}", most + 1);
     assert!(error["message"].as_str().unwrap().contains(&said), "{reply}");
     assert_eq!(fleet.ask::<u32>("ZCARD", "asked", &[]).await, 0, "nobody was asked");
-    // With one byte less, it is shown, and then denied.
+    // One byte less fits. So the arguments are shown, and then the call is denied.
     fleet.submit(&[call(most, 700)]).await;
     let shown = asked(&fleet).await;
     let seen = Client::over(vec![fleet.store.clone()]).approval(&acme(), &shown.id).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! A fleet of several shards on a Redis Cluster, under load, and a primary that is killed.
+//! A fleet of several shards on a Redis Cluster, under load. A primary is killed.
 
 mod moving;
 mod parted;
@@ -26,7 +26,6 @@ use tickfleet_tools::{CallContext, TypedTool};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// Shards of the fleet.
 const SHARDS: u32 = 4;
 /// Maximum time in which a cluster on a busy machine detects a dead node (1.5 s) and elects the next primary.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(30);
@@ -42,10 +41,9 @@ struct Ran {
     attempt: u32,
 }
 
-/// The number of runs of each call.
 type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// A tool `act` (once) that counts each run.
+/// A `once` tool that counts each run.
 fn act(runs: &Runs) -> TypedTool {
     let runs = runs.clone();
     TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: Mark| {
@@ -57,12 +55,10 @@ fn act(runs: &Runs) -> TypedTool {
     })
 }
 
-/// All tenants.
 fn everybody() -> impl Iterator<Item = TenantId> {
     (0..64).map(|i| TenantId::new(format!("t{i}")).unwrap())
 }
 
-/// One tenant of each shard.
 fn tenants() -> Vec<TenantId> {
     (0..SHARDS).map(|shard| everybody().find(|tenant| shard_of(tenant, SHARDS) == shard).unwrap()).collect()
 }
@@ -72,7 +68,8 @@ fn options() -> StoreOptions {
     StoreOptions { shards: SHARDS, lease_ms: 6_000, ..StoreOptions::default() }
 }
 
-/// Repeats a request until it succeeds. Each node has one second to respond, which is too short on a stalled machine.
+/// Each node has one second to respond, which is too short on a stalled machine. So requests are repeated until they
+/// succeed.
 async fn in_the_end<T, E: std::fmt::Display>(ask: impl AsyncFn() -> Result<T, E>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -124,22 +121,21 @@ impl Fleet {
         Self { cluster, runs, client, metrics, parts }
     }
 
-    /// Submits `count` turns `<prefix>0…` of a tenant. Repeats each submit until it is accepted.
+    /// Submits turns `<prefix>0…` of a tenant, each repeatedly until it is accepted.
     async fn submit(&self, tenant: &TenantId, prefix: &str, count: usize) {
         for i in 0..count {
             submit(&self.client, tenant, &format!("{prefix}{i}")).await;
         }
     }
 
-    /// Waits until this many turns of a tenant have a reply. Checks that each has exactly one, and that its call
-    /// succeeded.
+    /// Waits until `count` turns of a tenant have a reply. Each must have exactly one, and its call must succeed.
     async fn until_replied(&self, tenant: &TenantId, count: usize) {
         let said = self.until_ended(tenant, count).await;
         assert!(said.iter().all(|outcome| outcome == "ok"), "{tenant}: {said:?}");
     }
 
-    /// Waits until this many turns of a tenant have a reply. Checks that each has exactly one. Returns the outcomes of
-    /// their calls.
+    /// Waits until `count` turns of a tenant have a reply. Each must have exactly one. Returns the outcomes of the
+    /// calls.
     async fn until_ended(&self, tenant: &TenantId, count: usize) -> Vec<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -152,12 +148,12 @@ impl Fleet {
                 return said.map(str::to_owned).collect();
             }
             assert!(Instant::now() < deadline, "{tenant}: {} of {count} turns have a reply", replies.len());
-            // The inbox is polled as a whole; the deadline above bounds this.
+            // The inbox is polled as a whole; the deadline above bounds the wait.
             sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// Returns all replies of a tenant, by turn, or `None` while its slot moves.
+    /// The key is the turn's ID. `None` while the tenant's slot moves.
     async fn replies(&self, tenant: &TenantId) -> Option<BTreeMap<String, Vec<Value>>> {
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let store = self.client.store(tenant);
@@ -173,7 +169,6 @@ impl Fleet {
         Some(replies)
     }
 
-    /// Returns the run ID of the shard's Redis, and the number of its restart epochs.
     async fn epoch(&self, tenant: &TenantId) -> (String, u64) {
         let store = self.client.store(tenant);
         let command = redis::cmd("HGET").arg(store.keys().key("meta")).arg("state").to_owned();
@@ -185,7 +180,6 @@ impl Fleet {
         self.cluster.slot(self.client.store(tenant).keys().prefix()).await
     }
 
-    /// Returns the value of a metric of the schedulers and workers.
     fn metric(&self, name: &str) -> u64 {
         let text = self.metrics.render();
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
@@ -206,7 +200,7 @@ impl Fleet {
     }
 }
 
-/// Returns the run ID of a shard's Redis, and the number of its restart epochs, from the field `state` of `meta`.
+/// The run ID of a shard's Redis and the number of restart epochs, from the field `state` of `meta`.
 pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
     let mut words = state.split(' ').skip(1);
     let run = words.next().unwrap().to_owned();
@@ -215,7 +209,7 @@ pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
     (run, epoch >> 32)
 }
 
-/// Submits a turn of one call until it is accepted. A repeated ID is accepted only once.
+/// Repeats the submit until it is accepted. An ID is accepted only once.
 async fn submit(client: &Client, tenant: &TenantId, id: &str) {
     let calls = json!([{"id": "c", "name": "act", "arguments": {"mark": format!("{tenant}/{id}")}}]);
     let turn = json!({"tenant": tenant, "agent": "kelly", "reply_to": "box", "turn_id": id, "calls": calls});
@@ -227,7 +221,7 @@ async fn submit(client: &Client, tenant: &TenantId, id: &str) {
             Err(SubmitError::Store(error)) if Instant::now() < deadline => drop(error),
             Err(error) => panic!("{id}: {error}"),
         }
-        // Retry while there is no primary, or the slot moves; the deadline above bounds this.
+        // Retries while there is no primary or the slot moves; the deadline above bounds this.
         sleep(Duration::from_millis(50)).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The slot of a loaded shard moves to another primary, key by key. No decision must be made while a server has only a
-//! part of the shard's keys.
+//! The slot of a loaded shard moves to another primary, key by key. While a server has only a part of the shard's keys,
+//! no decision may be made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,12 @@ use tokio::time::{Instant, sleep};
 
 use super::{Fleet, SHARDS, everybody, options, plenty, submit, tenants};
 
-/// The cap of an agent's calls in a day.
 const CAP: usize = 10;
-/// A tick that is longer than the test.
+/// Longer than the test.
 const LONG_TICK_MS: i64 = 600_000;
 
 impl Fleet {
-    /// Submits this many turns `during0…`, spread over the time of a move.
+    /// Submits `count` turns `during0…`, spread over the time of a move.
     fn load(&self, tenant: &TenantId, count: usize) -> JoinHandle<()> {
         let client = self.client.clone();
         let tenant = tenant.clone();
@@ -41,8 +40,7 @@ impl Fleet {
     }
 }
 
-/// Moves the slot of a loaded shard in random order, with waits in between, so that turns arrive in every state of the
-/// move.
+/// Moves the slot's keys in random order, with pauses, so that turns arrive in every state of the move.
 async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
     let cluster = &fleet.cluster;
     let mut order = StdRng::seed_from_u64(14);
@@ -55,7 +53,7 @@ async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
         keys.shuffle(&mut order);
         for part in keys.chunks(keys.len().div_ceil(10)) {
             cluster.move_keys(part, from, to).await;
-            // Time for turns to arrive in this state of the move.
+            // Turns must arrive in this state of the move.
             sleep(Duration::from_millis(50)).await;
         }
     }
@@ -64,7 +62,7 @@ async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_caps_hold() {
-    // The test takes less than one day of the agent, so the cap alone limits admissions, wherever the counters are.
+    // The test takes less than one day of the agent. So wherever the counters are, only the cap limits admissions.
     let caps = DefaultCaps { max_actions_per_day: u32::try_from(CAP).unwrap(), ..plenty() };
     let fleet = Fleet::start(caps).await;
     let tenant = tenants()[0].clone();
@@ -76,7 +74,7 @@ async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_cap
     fleet.until_replied(&tenant, 4).await;
     let before = fleet.epoch(&tenant).await;
 
-    // Turns arrive all the time, three times as many as the cap allows.
+    // Turns arrive throughout the move. There are three times as many as the cap allows.
     let load = fleet.load(&tenant, 30);
     move_under_load(&fleet, slot, from, to).await;
     let moved = Instant::now();
@@ -87,7 +85,7 @@ async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_cap
     let ran = said.iter().filter(|outcome| *outcome == "ok").count();
     assert_eq!(ran, CAP, "the cap holds, and is used up: {said:?}");
     assert!(said.iter().all(|outcome| matches!(outcome.as_str(), "ok" | "daily_cap_reached" | "capped")), "{said:?}");
-    // Other shards were not delayed.
+    // Other shards must not be delayed.
     fleet.submit(&other, "others", 3).await;
     fleet.until_replied(&other, 3).await;
     fleet.each_ran_once(CAP + 3);
@@ -126,7 +124,6 @@ async fn a_loaded_slot_that_moves_as_a_whole_loses_nothing_and_caps_hold() {
     fleet.stop().await;
 }
 
-/// An agent whose window is longer than the test.
 struct LongWindow<'a> {
     fleet: &'a Fleet,
     tenant: TenantId,
@@ -134,7 +131,7 @@ struct LongWindow<'a> {
 }
 
 impl<'a> LongWindow<'a> {
-    /// Selects the tenant of the first shard whose window began last.
+    /// Of the first shard's tenants, uses the one whose window began last.
     async fn find(fleet: &'a Fleet) -> Self {
         let now_ms = fleet.client.store(&tenants()[0]).now_ms().await.unwrap();
         let since = |tenant: &TenantId| {
@@ -152,7 +149,7 @@ impl<'a> LongWindow<'a> {
         command.query_async(&mut store.connection().get().await.unwrap()).await.unwrap()
     }
 
-    /// The counter of the agent's calls in a tick.
+    /// Counts the agent's calls in a tick.
     fn counter(&self) -> CounterKey {
         CounterKey::new(limits::TICK, format!("{}:kelly", self.tenant))
     }
@@ -165,7 +162,6 @@ impl<'a> LongWindow<'a> {
         state
     }
 
-    /// Returns the number of turns that wait for the counter.
     async fn waiting(&self) -> usize {
         self.ask("ZCARD", &keys::throttle_queue(&self.counter()).to_string(), &[]).await
     }
@@ -180,12 +176,11 @@ impl<'a> LongWindow<'a> {
                 return replied;
             }
             assert!(Instant::now() < deadline, "{replied} replied and {waiting} wait, of {}", self.submitted);
-            // Poll while turns are admitted and run; the deadline bounds this.
+            // Turns are admitted and run meanwhile, so this polls; the deadline bounds it.
             sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// Moves the shard's clock to the agent's next window.
     async fn let_it_end(&self) {
         let state: String = self.ask("HGET", "meta", &["state"]).await;
         let (offset_ms, others) = state.split_once(' ').unwrap();
@@ -211,7 +206,7 @@ async fn a_window_that_a_move_falls_into_admits_no_more_and_counts_on_and_so_doe
     let load = fleet.load(&tenant, 30);
     move_under_load(&fleet, slot, from, to).await;
     load.await.unwrap();
-    // One more turn arrives after the move. Rule 8 has closed the window, even if it had room left.
+    // One more turn arrives after the move. Rule 8 has closed the window, even if the window still had room.
     fleet.submit(&tenant, "after", 1).await;
     window.submitted = 4 + 30 + 1;
     let admitted = window.settled().await;
@@ -237,7 +232,7 @@ async fn a_window_that_a_move_falls_into_admits_no_more_and_counts_on_and_so_doe
 
 #[tokio::test]
 async fn a_script_that_followed_ask_would_forget_what_was_used() {
-    // Do deliberately what a library that follows `ASK` redirections by itself would do.
+    // Does on purpose what a library would do that follows `ASK` redirections by itself.
     let cluster = Cluster::start(3, 0).await;
     let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
     store.ensure_groups().await.unwrap();
@@ -265,7 +260,7 @@ async fn a_script_that_followed_ask_would_forget_what_was_used() {
     assert_eq!(followed, (1,), "ten were used up, and the script that followed counts from nothing");
 }
 
-/// Returns the error code with which a server reported that a key is on another server.
+/// The error code if a server reported that a key is on another server.
 fn sent_away(error: &StoreError) -> Option<&str> {
     if let StoreError::Verb { source, .. } = error { source.code() } else { None }
 }
@@ -287,7 +282,8 @@ async fn what_is_on_its_way_is_not_told_as_missing() {
     cluster.move_keys(&keys, from, to).await;
     assert_eq!(sent_away(&watch.poll().await.unwrap_err()), Some("ASK"));
     cluster.end_move(slot, from, to).await;
-    // The watch's own connection gets the error from the old primary, and connects to the new one.
+    // The watch has its own connection. The connection gets an error from the old primary, and then reconnects to the
+    // new primary.
     assert_eq!(sent_away(&watch.poll().await.unwrap_err()), Some("MOVED"));
     assert_eq!(watch.poll().await.unwrap().policy_generation, generation);
 }

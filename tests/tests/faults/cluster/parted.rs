@@ -1,4 +1,4 @@
-//! A primary that is cut off from all other nodes, but not from the fleet and its producers.
+//! A primary is cut off from all other nodes. The fleet and its producers can still reach it.
 
 use tickfleet_testkit::Network;
 
@@ -19,8 +19,7 @@ async fn a_primary_that_clients_alone_reach_gives_way_and_what_must_be_durable_r
     let key = fleet.client.store(tenant).keys().key("nobody");
 
     fleet.cluster.network().isolate(&[holder], fleet.cluster.servers.len());
-    // Either of the two primaries accepts them. If turns are lost with the old primary, the producer submits them
-    // again.
+    // Either primary may accept these turns. If turns are lost with the old primary, the producer submits them again.
     fleet.submit(tenant, "during", 5).await;
     assert_eq!(fleet.cluster.another_holder(slot, holder).await, fleet.cluster.partner(holder));
     fleet.cluster.refuses(holder, &key, "CLUSTERDOWN").await;
@@ -30,8 +29,8 @@ async fn a_primary_that_clients_alone_reach_gives_way_and_what_must_be_durable_r
 
     let said = fleet.until_ended(tenant, 8).await;
     let ok = said.iter().filter(|outcome| *outcome == "ok").count();
-    // Until the old primary follows the new one, no replica confirms, so some calls have used up their attempts without
-    // running.
+    // No replica confirms until the old primary follows the new primary. So some calls have used up their attempts
+    // without running.
     assert!(
         said.iter().all(|outcome| ["ok", "transient"].contains(&outcome.as_str())),
         "{:#?}",

@@ -1,4 +1,4 @@
-//! Each shard finds the primary of its slot: from redirections, and by asking again.
+//! Each shard finds the primary of its slot, both from redirections and by requesting the cluster's slots again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ async fn a_waiting_reader_hears_that_its_slot_has_moved() {
         let answer = reader.seam().take(&waits).await;
         (answer.map(|entries| entries.len()).map_err(|error| error.to_string()), asked.elapsed())
     });
-    // Time for the reader to wait before its streams move.
+    // The reader must be waiting when its streams move.
     sleep(Duration::from_millis(300)).await;
     cluster.begin_to_move(slot, from, to).await;
     let keys = cluster.keys_in(slot, from).await;
@@ -42,11 +42,11 @@ async fn a_waiting_reader_hears_that_its_slot_has_moved() {
     assert!(answer.is_err() && waited < Duration::from_secs(15), "{answer:?} after {waited:?}");
     assert!(!answer.unwrap_err().contains("gone"), "what moves is not lost");
 
-    // The reader no longer waits at the old primary.
+    // The reader must no longer wait at the old primary.
     let deadline = Instant::now() + RECOVERS_WITHIN;
     while store.seam().take(&TakeRequest { wait_ms: 50, ..take.clone() }).await.is_err() {
         assert!(Instant::now() < deadline, "the reader does not find the next holder");
-        // While the nodes disagree; the deadline bounds this.
+        // The nodes do not agree yet; the deadline bounds the wait.
         sleep(Duration::from_millis(50)).await;
     }
     store.ensure_groups().await.unwrap();
@@ -87,7 +87,7 @@ async fn hosts_that_are_announced_are_used_and_a_node_without_an_address_is_the_
                 break;
             }
             assert!(Instant::now() < deadline, "{endpoint}: {told}");
-            // The nodes exchange the announced names; the deadline bounds this.
+            // The nodes exchange the announced names; the deadline bounds the wait.
             sleep(Duration::from_millis(100)).await;
         }
     }

@@ -1,4 +1,4 @@
-//! All processes die at each step of a payment that needs approval: the consent is neither lost nor used twice.
+//! All processes die at each step of a payment that needs approval. The consent must be neither lost nor used twice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,14 +14,12 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// The result of a run.
 #[derive(Debug)]
 struct ApprovalRun {
-    /// Commits about the turn.
+    /// The number of commits about the turn.
     commits: usize,
     result: Value,
     paid: usize,
-    /// Approvals that were given.
     given: usize,
     killed: bool,
 }
@@ -35,7 +33,7 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     pay.requires_approval()
 }
 
-/// Ann approves whatever waits, until the task is aborted. Counts her approvals in `given`.
+/// Until aborted, ann approves whatever waits. `given` counts her approvals.
 async fn agrees(store: Store, given: Arc<AtomicUsize>) {
     let client = Client::over(vec![store]);
     let acme = TenantId::new("acme").unwrap();
@@ -56,12 +54,12 @@ async fn agrees(store: Store, given: Arc<AtomicUsize>) {
             let said = client.decide_approval(&acme, &waiting.id, &verdict).await;
             given.fetch_add(usize::from(said.is_ok()), Ordering::SeqCst);
         }
-        // Redis does not announce it, so this polls; the caller aborts the task.
+        // Redis does not announce approvals, so this polls. The caller aborts the task.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Runs the turn. After this many commits, all processes except Ann die, and others start.
+/// Runs the turn. After `kill_after` commits, all processes except ann die, and new processes start.
 async fn play(kill_after: usize) -> ApprovalRun {
     let paid = Arc::new(AtomicUsize::new(0));
     let given = Arc::new(AtomicUsize::new(0));
@@ -91,7 +89,7 @@ async fn a_payment_that_ann_agrees_to_once_is_made_once_at_most_wherever_everyth
         let played = play(kill_after).await;
         let outcome = played.result["outcome"].as_str().unwrap_or_default();
         assert!(played.paid <= 1, "killed after {kill_after}: paid twice: {played:?}");
-        // She is asked once, because her decision is not lost.
+        // Ann's decision is not lost, so she is asked only once.
         assert_eq!(played.given, 1, "killed after {kill_after}: {played:?}");
         assert!(["ok", "outcome_unknown"].contains(&outcome), "killed after {kill_after}: {played:?}");
         assert!(outcome != "ok" || played.paid == 1, "killed after {kill_after}: told wrongly: {played:?}");

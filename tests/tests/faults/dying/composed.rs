@@ -1,5 +1,5 @@
-//! All processes die at each step of a call that calls others: their successors reach the same end, and `once` calls do
-//! not run twice.
+//! All processes die at each step of a call that calls other tools. New processes must reach the same end, and `once`
+//! calls must not run twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// Must not run twice; its ledger is outside the fleet.
+/// Must not run twice. Its ledger is outside the fleet.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Value| {
@@ -22,7 +22,7 @@ fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// Posts, calls another tool that itself calls one, and posts again.
+/// Posts, calls another tool that itself makes a call, and posts again.
 fn announce() -> TypedTool {
     TypedTool::new("announce", "Announces.", Effect::Idempotent, |context: CallContext, _: Value| async move {
         let first = context.call("post", json!({})).await?;
@@ -39,19 +39,18 @@ fn greet() -> TypedTool {
     })
 }
 
-/// The result of a run.
 #[derive(Debug)]
 struct ComposedRun {
-    /// Commits about the turn.
+    /// The number of commits about the turn.
     commits: usize,
     reply: Value,
     posts: usize,
-    /// Turns with an audit entry, and the number of entries of each.
+    /// The number of audit entries of each turn.
     audits: BTreeMap<String, usize>,
     killed: bool,
 }
 
-/// Runs the turn. After this many commits, all processes die, and others start.
+/// Runs the turn. After `kill_after` commits, all processes die, and new processes start.
 async fn play(kill_after: usize) -> ComposedRun {
     let posts = Arc::new(AtomicUsize::new(0));
     let plan = Plan {
@@ -90,7 +89,7 @@ async fn a_call_that_calls_others_comes_to_the_same_end_wherever_everything_dies
         let ok = told.iter().filter(|outcome| *outcome == "ok").count();
         let honest = told.iter().all(|outcome| ["ok", "outcome_unknown"].contains(&outcome.as_str()));
         assert!(honest, "killed after {kill_after}: {played:?}");
-        // A post that is reported as done was made once; one that is reported as unknown, at most once.
+        // A post that is reported as done was made once. A post that is reported as unknown was made at most once.
         assert!(
             (ok..=2).contains(&played.posts),
             "killed after {kill_after}, told wrongly or posted twice: {played:?}"
@@ -99,6 +98,6 @@ async fn a_call_that_calls_others_comes_to_the_same_end_wherever_everything_dies
         assert!(played.audits.values().all(|entries| *entries == 1), "killed after {kill_after}: {played:?}");
         unknown += 2 - ok;
     }
-    // Calls that began without a recorded end occur at a few steps only.
+    // At a few steps only, a call has begun and its end is not recorded.
     assert!(unknown <= steps.div_ceil(3), "unknown {unknown} times in {steps} steps");
 }

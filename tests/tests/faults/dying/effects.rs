@@ -1,5 +1,5 @@
-//! All processes die at each step of two turns with the same payment: it is made at most once, and both results are
-//! correct.
+//! All processes die at each step of two turns with the same payment. The payment must be made at most once, and both
+//! results must be correct.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, _: Value| {
         let number = paid.fetch_add(1, Ordering::SeqCst) + 1;
         async move {
-            // Long enough for the other turn, and for a kill, to meet the running payment.
+            // While the payment runs, the other turn or a kill must be able to meet it.
             tokio::time::sleep(Duration::from_millis(30)).await;
             Ok::<_, ToolError>(json!({"number": number}))
         }
@@ -26,17 +26,16 @@ fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
     pay.effect_key(&["/to"], Duration::from_secs(3_600))
 }
 
-/// The result of a run.
 #[derive(Debug)]
 struct EffectRun {
-    /// Commits about the turns.
+    /// The number of commits about the turns.
     commits: usize,
     results: Vec<Value>,
     paid: usize,
     killed: bool,
 }
 
-/// Runs both turns. After this many commits, all processes die, and others start.
+/// Runs both turns. After `kill_after` commits, all processes die, and new processes start.
 async fn play(kill_after: usize) -> EffectRun {
     let paid = Arc::new(AtomicUsize::new(0));
     let plan = Plan {
@@ -68,7 +67,7 @@ async fn two_turns_make_the_same_payment_once_at_most_wherever_everything_dies()
         let played = play(kill_after).await;
         let outcomes: Vec<&str> = played.results.iter().filter_map(|result| result["outcome"].as_str()).collect();
         assert!(played.paid <= 1, "killed after {kill_after}: paid twice: {played:?}");
-        // Both turns get the same outcome: the payment was made, or it is unknown.
+        // Both turns get the same outcome: the payment was made, or it is unknown whether it was made.
         assert_eq!(outcomes[0], outcomes[1], "killed after {kill_after}: {played:?}");
         assert!(["ok", "outcome_unknown"].contains(&outcomes[0]), "killed after {kill_after}: {played:?}");
         assert!(outcomes[0] != "ok" || played.paid == 1, "killed after {kill_after}: told wrongly: {played:?}");

@@ -1,4 +1,4 @@
-//! All processes die after a number of commits about a turn or task, and others start. Start at [`play`].
+//! All processes die after a number of commits about a turn or task, and new processes start. Start at [`play`].
 
 mod approvals;
 mod composed;
@@ -12,23 +12,22 @@ use serde_json::Value;
 use tickfleet_tests::fleet::Fleet;
 use tickfleet_tests::killable::KillableProcess;
 
-/// The result of a run.
 #[derive(Debug)]
 struct DyingRun {
-    /// Commits about the turns and tasks.
+    /// The number of commits about the turns and tasks.
     commits: usize,
     replies: Vec<Value>,
     killed: bool,
 }
 
-/// True if a line of MONITOR is a commit about turns and tasks of the tenant, as a process sends it. Heartbeats, which
-/// come at any time, do not count.
+/// True if a line of MONITOR is a commit about turns or tasks of the tenant, as a process sends it. Heartbeats can come
+/// at any time, so they are not included.
 fn is_commit(line: &str) -> bool {
     ["] \"FCALL\" ", "] \"EVALSHA\" "].iter().any(|command| line.contains(command)) && line.contains(":acme:")
 }
 
-/// Runs what `submit` submits, in a fleet without schedulers and workers of its own, until there are this many replies.
-/// After `kill_after` commits, all processes die, and others start.
+/// Runs the work that `submit` submits until there are `replies` replies. The fleet has no schedulers and workers of
+/// its own. After `kill_after` commits, all processes die, and new processes start.
 async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl AsyncFnOnce(&Fleet)) -> DyingRun {
     let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
     let mut commits_made = monitor.into_on_message::<String>().filter(|line| future::ready(is_commit(line)));
@@ -54,18 +53,18 @@ async fn play(fleet: &mut Fleet, replies: usize, kill_after: usize, submit: impl
     DyingRun { commits, replies: received, killed: second.is_some() }
 }
 
-/// The worker's lease. If all processes die, the test waits for its end.
+/// If all processes die, the test must wait for the end of this lease.
 fn lease_ms(kill_after: usize) -> i64 {
     if kill_after == usize::MAX { 10_000 } else { 1_500 }
 }
 
-/// The number of steps at which all processes die, unless `TICKFLEET_STEPS` sets another one.
+/// At how many steps all processes die. `TICKFLEET_STEPS` sets another number.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside it")]
 fn steps(usual: usize) -> usize {
     std::env::var("TICKFLEET_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(usual)
 }
 
-/// The steps, evenly spread from the first commit to the last.
+/// Spread evenly from the first commit to the last.
 fn places(commits: usize, steps: usize) -> impl Iterator<Item = usize> {
     (1..=commits).step_by((commits / steps).max(1))
 }

@@ -1,4 +1,4 @@
-//! All processes die at each step of a task of two agents, and new processes reach the same end. The task is an
+//! All processes die at each step of a task of two agents. New processes must reach the same end. The task is an
 //! exchange of a session, one agent sends the other a message, and a budget limits the agents' use of the model.
 
 use std::collections::BTreeMap;
@@ -21,9 +21,8 @@ use tickfleet_tools::{ToolError, TypedTool};
 
 use super::{lease_ms, places, steps};
 
-/// The number of requests to the model if no process dies: two for each agent.
+/// If no process dies, each of the two agents sends two requests to the model.
 const ASKED: usize = 4;
-/// The first exchange of session `news`.
 const TASK: &str = "ses-news-1";
 const ANSWER: &str = "Kelly has seen to it.";
 const MESSAGE: &str = "Be kind to our readers.";
@@ -50,7 +49,7 @@ struct Posted {
     posted: String,
 }
 
-/// A tool that must not run twice. Its ledger is outside the fleet.
+/// Must not run twice. Its ledger is outside the fleet.
 fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     let count = Arc::clone(count);
     TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
@@ -63,7 +62,7 @@ fn post(count: &Arc<AtomicUsize>) -> TypedTool {
 }
 
 /// atlas sends kelly a message, delegates a post to her, waits for her, and reports. Each of kelly's requests must
-/// contain the message once; otherwise `confused` counts it.
+/// contain the message exactly once. `confused` counts the other requests.
 async fn model(confused: &Arc<AtomicUsize>) -> ScriptedModel {
     let confused = Arc::clone(confused);
     ScriptedModel::start(move |asked: &ModelRequest| {
@@ -117,7 +116,6 @@ fn plan(model: &ScriptedModel, posts: &Arc<AtomicUsize>, lease_ms: i64) -> Plan 
     }
 }
 
-/// The result of a run.
 #[derive(Debug)]
 struct TaskRun {
     /// The number of commits about the task.
@@ -125,16 +123,15 @@ struct TaskRun {
     reply: Value,
     posts: usize,
     asked: usize,
-    /// Requests in which the message was missing or was there twice.
+    /// The number of requests in which the message was missing or occurred twice.
     confused: usize,
-    /// Responses of the model that the budget counted.
+    /// The number of responses that the model budget counted.
     counted: u64,
-    /// The agent's answer in the session.
     said: Option<String>,
     killed: bool,
 }
 
-/// Runs the task. After this many commits, all processes die, and new processes start.
+/// After this number of commits, all processes die, and new processes start.
 async fn play(kill_after: usize) -> TaskRun {
     let posts = Arc::new(AtomicUsize::new(0));
     let confused = Arc::new(AtomicUsize::new(0));
@@ -181,6 +178,6 @@ async fn a_task_of_two_agents_comes_to_the_same_end_wherever_everything_dies() {
             unknown.insert(kill_after, played);
         }
     }
-    // A post that began but was not sent is reported as unknown, at a few steps only.
+    // At a few steps only: the post has begun but is not sent, so its outcome is unknown.
     assert!(unknown.len() <= 2, "it was not posted at all: {unknown:?}");
 }

@@ -1,15 +1,16 @@
-//! A primary that is cut off from most Sentinels and from its replica continues to accept writes. The tests check which
+//! A primary is cut off from most Sentinels and from its replica, and continues to accept writes. The tests check which
 //! clients leave this primary, and which calls do not run on it.
 
 use tickfleet_testkit::Network;
 
 use super::*;
 
-/// The network number of the initial primary. `FIRST_SENTINEL` is the number of the first Sentinel in all URLs.
+/// `PRIMARY` is the network number of the initial primary. `FIRST_SENTINEL` is the number of the Sentinel that all URLs
+/// name first.
 const PRIMARY: usize = 0;
 const FIRST_SENTINEL: usize = 2;
 
-/// Starts a setup whose network can be cut; `None` if servers cannot connect from their own addresses on this system.
+/// Starts a setup whose network can be cut. `None` if servers on this system cannot connect from their own addresses.
 async fn apart(extra_args: &[&str]) -> Option<SentinelSetup> {
     if Network::is_possible().await {
         return Some(SentinelSetup::start_apart(1, extra_args).await);
@@ -19,15 +20,15 @@ async fn apart(extra_args: &[&str]) -> Option<SentinelSetup> {
 }
 
 impl Fleet {
-    /// Cuts the primary and the first Sentinel off from the others, and waits until the other Sentinels have promoted
-    /// the replica. The fleet and its producers still reach all servers that they know.
+    /// Cuts the primary and the first Sentinel off from the other servers. Waits until the other Sentinels have
+    /// promoted the replica. The fleet and its producers still reach all servers that they know.
     async fn cut_off(&self) {
         self.trio.replicated(PRIMARY, 1).await;
         self.trio.network().isolate(&[PRIMARY, FIRST_SENTINEL], self.trio.on_network());
         assert_eq!(self.trio.another_primary(PRIMARY).await, 1);
     }
 
-    /// Joins the network, and waits until the old primary follows the new one, and the producer uses the new one.
+    /// Restores the network. Waits until the old primary follows the new primary and the producer uses the new primary.
     async fn join(&self) {
         self.trio.network().join();
         self.trio.replicated(1, 1).await;
@@ -40,8 +41,7 @@ impl Fleet {
     }
 }
 
-/// Checks that each turn with this prefix has one reply, with one of these outcomes. Returns the number of `ok`
-/// outcomes.
+/// Each turn with this prefix must have one reply, with one of these outcomes. Returns the number of `ok` outcomes.
 fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) -> usize {
     let mut good = 0;
     for (turn, replies) in replies.iter().filter(|(turn, _)| turn.starts_with(prefix)) {
@@ -56,15 +56,15 @@ fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) ->
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_that_is_cut_off_with_the_old_primary_keeps_nobody_there_who_reaches_another() {
     let Some(trio) = apart(&[]).await else { return };
-    // The client knows one Sentinel on each side of the cut. The first one in the URL names the old primary, and the
-    // second names the new primary.
+    // The client knows one Sentinel on each side of the cut. The first Sentinel in the URL names the old primary, and
+    // the second names the new primary.
     let url = trio.url_by(0..2);
     let fleet = Fleet::start_on(trio, url, Durability::None).await;
     fleet.submit("before").await;
     fleet.until_replied(PRIMARY, TURNS).await;
 
     fleet.cut_off().await;
-    // The old primary also reports that it is the primary.
+    // The old primary also claims to be the primary.
     let first = Store::open(&fleet.trio.url_by(0..1), 0, Arc::new(StoreOptions::default())).unwrap();
     first.now_ms().await.unwrap();
     assert!(first.connection().primary().unwrap().unwrap().ends_with(fleet.trio.port(PRIMARY)));
@@ -117,12 +117,12 @@ async fn a_primary_that_wants_a_replica_takes_nothing_while_it_is_cut_off() {
     let deadline = Instant::now() + RECOVERS_WITHIN;
     let store = &fleet.client.stores()[0];
     let refused = loop {
-        // The old primary rejects any script that can write.
+        // Eventually, the old primary rejects any script that can write.
         match store.ensure_groups().await {
             Err(error) => break error.to_string(),
             Ok(_) => assert!(Instant::now() < deadline, "the old primary goes on taking writes"),
         }
-        // Redis checks the lag every second; the deadline bounds this.
+        // Redis checks the lag every second; the deadline bounds the wait.
         sleep(Duration::from_millis(50)).await;
     };
     assert!(refused.contains("NOREPLICAS"), "{refused}");

@@ -1,4 +1,4 @@
-//! Budgets and use of models, compared with the answers that the model itself has counted.
+//! Budgets and usage of models, compared with the answers that the model itself counted.
 
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::{Limit, Policy, TenantId};
@@ -7,9 +7,9 @@ use tickfleet_tests::killable::KillableProcess;
 
 use super::*;
 
-/// The tokens that the scripted model reports for each answer.
+/// The scripted model reports this number for each answer.
 const TOKENS_PER_ANSWER: u64 = 110;
-/// The tokens of a day in the test with killed workers: about half of what the tasks need.
+/// The tokens per day in the test with killed workers: about half of what the tasks need.
 const TOKENS_MAX: u64 = 6_000;
 const TASKS: usize = 100;
 
@@ -36,7 +36,6 @@ async fn of_today(fleet: &Fleet) -> tickfleet_store::DayUsage {
     fleet.store.usage(&TenantId::new("acme").unwrap(), &[day_ms]).await.unwrap().remove(0)
 }
 
-/// Returns the value of a limit's counter.
 async fn counted(fleet: &Fleet, limit: &str) -> u64 {
     let found: Option<Vec<u8>> = fleet.ask("HGET", &format!("counters:{limit}"), &["acme"]).await;
     found.map_or(0, |packed| f64::from_le_bytes(packed[..8].try_into().unwrap()) as u64)
@@ -46,7 +45,7 @@ async fn counted(fleet: &Fleet, limit: &str) -> u64 {
 async fn what_answers_have_used_is_counted_once_for_tenant_and_agent_whatever_becomes_of_them() {
     let model = ScriptedModel::start(|asked: &ModelRequest| match (asked.system.as_str(), asked.answers()) {
         ("You are atlas.", 0) => ModelReply::call("echo", json!({"text": "hi"})),
-        // The model is called again, and that call costs too.
+        // The model is called again, and the second call also uses tokens.
         ("You are kelly.", _) => ModelReply::words("  "),
         _ => ModelReply::words("Done."),
     })
@@ -105,7 +104,8 @@ async fn a_task_whose_budget_is_used_up_ends_and_says_which_and_calls_debit_noth
 async fn a_task_waits_for_its_budget_without_a_slot_and_goes_on_when_another_gives_some_back() {
     let model =
         ScriptedModel::start(|_: &ModelRequest| ModelReply::Slow(Duration::from_millis(300), "Done.".into())).await;
-    // One request may use some 2,000 tokens, and uses 110: one or two requests run at a time, all within one day.
+    // A request may use some 2,000 tokens, but uses 110. So one or two requests run at a time, and all run within one
+    // day.
     let policy = |policy: &mut Policy| {
         with(policy, vec![Limit { on_reach: OnReach::Wait, ..tokens(4_000, Every::Day) }]);
     };
@@ -136,14 +136,14 @@ async fn in_its_shadow_mode_a_budget_counts_and_lets_pass() {
     fleet.stop().await;
 }
 
-/// The model counts its answers, including those to workers that were dead by then.
+/// The model also counts answers to workers that were already dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workers_that_are_killed_do_not_let_a_budget_be_exceeded() {
     let model =
         ScriptedModel::start(|_: &ModelRequest| ModelReply::Slow(Duration::from_millis(40), "Done.".into())).await;
     let policy = |policy: &mut Policy| with(policy, vec![tokens(TOKENS_MAX, Every::Day)]);
     let mut plan = Plan { policy, workers: 0, slots: 4, standard_tools: false, ..plan(&model, vec![]) };
-    // A request may use only little more than it does.
+    // A request may use only slightly more than it does use.
     for handler in plan.handlers.values_mut() {
         let TaskHandlerDef::Llm(def) = handler else { continue };
         def.tokens_max = 100;
@@ -156,10 +156,9 @@ async fn workers_that_are_killed_do_not_let_a_budget_be_exceeded() {
     for n in 0..6 {
         let doomed = KillableProcess::start(&fleet, &format!("doomed-{n}"));
         let before = model.asked();
-        // The worker is killed while it works, after three more requests.
         let sent = async {
             while model.asked() < before + 3 {
-                // The model only counts requests, so this polls.
+                // The model only counts requests and gives no signal, so this polls.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };

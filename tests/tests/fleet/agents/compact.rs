@@ -2,12 +2,13 @@
 
 use super::*;
 
-/// The number of tool results before the model answers.
+/// The number of tool results until the model answers.
 const ROUNDS: usize = 10;
 const KEEPER: &str = "You keep the notes of an agent";
 const NOTES: &str = "Notes on your earlier steps";
 
-/// An agent that makes one call per answer. Each result has 1,900 bytes, and a request at most 6,000 of them.
+/// An agent that makes one call per answer. Each result has 1,900 bytes, and a request has at most 6,000 bytes of
+/// results.
 fn forgetful(model: &ScriptedModel) -> Plan {
     let find = TypedTool::new("find", "Finds.", Effect::Read, |_, args: Value| async move {
         Ok::<_, ToolError>(json!({"n": args["n"], "text": "x".repeat(1_850)}))
@@ -22,7 +23,7 @@ fn forgetful(model: &ScriptedModel) -> Plan {
     plan
 }
 
-/// Returns the requests to the agent's own model, with or without notes.
+/// Only requests to the agent's own model. They may or may not have notes.
 fn requests(model: &ScriptedModel) -> Vec<ModelRequest> {
     model.seen().into_iter().filter(|asked| !asked.system.starts_with(KEEPER)).collect()
 }
@@ -55,17 +56,17 @@ async fn old_steps_are_told_as_notes_and_are_written_down_and_paid_for_once() {
     let seen = requests(&model);
     let kept = model.asked() - seen.len();
     assert_eq!(output["usage"]["input_tokens"], json!(100 * model.asked()), "summaries are counted: {reply}");
-    // Four results do not fit: one stays, and three are summarized. This happens again after every three more results.
+    // Four results do not fit, so one stays and three are summarized. The same happens after every three more results.
     assert_eq!(kept, 3, "{kept} summaries");
     let results = |asked: &ModelRequest| asked.messages.iter().filter(|message| message["role"] == "tool").count();
     assert!(seen.iter().all(|asked| results(asked) <= 3), "{:?}", seen.iter().map(results).collect::<Vec<_>>());
     let last = seen.last().unwrap();
     assert!(says(last, NOTES) && says(last, "notes number 3") && !says(last, "notes number 2"), "{last:?}");
-    // The summarizing model reads the former notes, and the steps since then.
+    // The model that summarizes reads the former notes and the steps since then.
     let keepers: Vec<ModelRequest> =
         model.seen().into_iter().filter(|asked| asked.system.starts_with(KEEPER)).collect();
     assert!(says(&keepers[1], "notes number 1") && says(&keepers[1], "Find all.") && keepers[1].tools.is_empty());
-    // Operators see the summaries.
+    // Operators can see the summaries.
     let name = tickfleet_store::TurnName::parse("acme:job-1").unwrap();
     let story = tickfleet_client::tasks::task_details(&fleet.store, &name).await.unwrap().unwrap();
     let told = story.rounds.iter().flat_map(|round| &round.notes).filter(|note| note.contains("summarized")).count();

@@ -1,5 +1,5 @@
-//! A task waits for work that ends and expires before the task reads the result: records and IDs are kept only for a
-//! moment, and the one slot is busy meanwhile. Nothing is done twice, and the results are true.
+//! A task waits for work whose record expires before the task reads the result. Records and IDs are kept only for a
+//! moment, and the only slot is busy meanwhile. Nothing may be done twice, and the results must be true.
 
 use tickfleet_store::StoreOptions;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +14,7 @@ fn forgetful(plan: Plan) -> Plan {
     Plan { slots: 1, store, ..plan }
 }
 
-/// Keeps the slot busy as soon as it is free: the post may only return once this turn is queued.
+/// Submits a turn that takes the slot as soon as it is free. Only when this turn is queued may the post return.
 async fn keep_busy(fleet: &Fleet, may_end: &CancellationToken) {
     let calls = json!([{"name": "sleep", "arguments": {"ms": SLEEP_MS}}]);
     let turn = json!({"turn_id": "busy", "tenant": "acme", "agent": "atlas", "priority": "urgent", "calls": calls});
@@ -23,7 +23,7 @@ async fn keep_busy(fleet: &Fleet, may_end: &CancellationToken) {
     may_end.cancel();
 }
 
-/// A tool that posts, and returns once another turn is queued.
+/// Posts, and returns when another turn is queued.
 fn slow_post(posts: &Arc<AtomicUsize>, may_end: &CancellationToken) -> TypedTool {
     let posts = Arc::clone(posts);
     let may_end = may_end.clone();
@@ -40,7 +40,7 @@ fn slow_post(posts: &Arc<AtomicUsize>, may_end: &CancellationToken) -> TypedTool
 
 async fn posted(posts: &AtomicUsize) {
     while posts.load(Ordering::SeqCst) == 0 {
-        // The tool does not report that it runs, so this polls; the test ends after a minute.
+        // The tool does not report that it runs, so this polls. The test ends after a minute.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -86,7 +86,7 @@ async fn a_task_that_was_waited_for_and_is_forgotten_is_not_given_out_again() {
         replies.push(fleet.reply().await);
     }
     assert_eq!(posts.load(Ordering::SeqCst), 1, "{replies:?}");
-    // kelly's own answer goes to the same inbox, once.
+    // kelly's own answer goes to the same inbox, at most once.
     assert!(replies.len() <= 2, "{replies:?}");
     fleet.stop().await;
 }

@@ -9,13 +9,11 @@ use tickfleet_tests::fleet::PATIENCE;
 
 use super::*;
 
-/// Concurrent tasks.
 const TASKS: usize = 1_000;
-/// The calls of `count` that may run at the same time.
+/// The calls of the tool `count` that may run at the same time.
 const PLACES: u64 = 5;
-/// Answers of the long task before its last one.
+/// Number of the long task's answers before its last answer.
 const ROUNDS: usize = 200;
-/// Bytes of each of its results.
 const RESULT_BYTES: usize = 65_000;
 
 fn limited(policy: &mut Policy) {
@@ -56,13 +54,13 @@ async fn a_thousand_tasks_share_few_slots_keep_the_limits_and_all_end() {
         let most = Arc::clone(&most);
         async move {
             most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            // Calls must take a while to overlap.
+            // Calls overlap only if they take a while.
             tokio::time::sleep(Duration::from_millis(5)).await;
             running.fetch_sub(1, Ordering::SeqCst);
             Ok::<_, ToolError>(Posted { number: 1 })
         }
     });
-    // No worker dies here; the lease is long enough that a stalled machine does not look like a death.
+    // No worker dies here. The lease is so long that a stalled machine does not look like a dead worker.
     let store = StoreOptions { lease_ms: 10_000, ..StoreOptions::default() };
     let plan = Plan { workers: 2, slots: 8, policy: limited, store, ..plan(&model, vec![count]) };
     let mut fleet = Fleet::start(plan).await;
@@ -101,8 +99,8 @@ async fn a_task_of_two_hundred_answers_stays_within_its_bounds() {
     // Two hundred rounds take a minute or two on a busy machine.
     let reply = fleet.try_reply(2 * PATIENCE).await.expect("the task's reply");
     assert_eq!(result(&reply)["output"]["iterations"], ROUNDS + 1, "{reply}");
-    // Each result is cut to 2,000 bytes. A request has at most 20,000 bytes of them, besides what it keeps of old
-    // results.
+    // Each result is cut to 2,000 bytes. A request has at most 20,000 bytes of them, in addition to what it keeps of
+    // old results.
     let bytes: usize = fleet
         .store
         .steps(&tickfleet_store::TurnName::parse("acme:long").unwrap(), 0)

@@ -1,4 +1,4 @@
-//! A real provider, configured by environment variables. Its key is only used on request:
+//! Environment variables configure a real provider. Its key is only used on request:
 //!
 //! `OPENAI_API_KEY=… OPENAI_MODEL=gpt-4.1-mini cargo nextest run -p tickfleet-tests --run-ignored only -E 'test(agents::real)'`
 
@@ -25,7 +25,7 @@ const VARIABLES: [&str; 10] = [
 async fn a_real_model_calls_a_tool_and_answers_with_what_came_back() {
     let given = VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect();
     let nobody = ScriptedModel::start(|_: &ModelRequest| ModelReply::Status(500, 0)).await;
-    // A word that no model guesses.
+    // No model can guess this word.
     let find = TypedTool::new("find_word", "Returns the word of the day.", Effect::Read, |_, _: Value| async {
         Ok::<_, ToolError>(json!({"word": "xylobromine"}))
     });

@@ -1,4 +1,4 @@
-//! Work under a task ends with the task, unless the task succeeds.
+//! When a task ends, work under it ends too, unless the task succeeds.
 
 use tickfleet_model::TaskId;
 use tickfleet_store::{TurnName, TurnView};
@@ -6,7 +6,6 @@ use tickfleet_tests::runtime::LeasedTask;
 
 use super::*;
 
-/// A tool that never returns.
 fn hang() -> TypedTool {
     #[derive(Deserialize, JsonSchema)]
     struct Nothing {}
@@ -19,7 +18,7 @@ async fn fleet() -> Fleet {
     Fleet::start(Plan { tools: plan.tools.into_iter().chain([hang()]).collect(), slots: 8, ..plan }).await
 }
 
-/// archy's task `job` has a child of link. Under the child are a task of emma and a turn, which never end.
+/// archy's task `job` has a child task of link. The child has a task of emma and a turn, which both never end.
 async fn family(fleet: &Fleet, job: Value) -> LeasedTask {
     fleet.delegate("archy", job).await;
     let leased = fleet.lease_task("archy", "r1").await;
@@ -50,7 +49,7 @@ async fn a_task_that_is_cancelled_by_message_ends_the_tasks_below_it() {
     family(&fleet, json!({"task_id": "job"})).await;
     fleet.say(json!({"op": "cancel", "task_id": "job", "reason": "wrong customer"})).await;
     both_are_cancelled(&mut fleet, "wrong customer").await;
-    // Its runtime does not know about the cancel yet, and submits another turn.
+    // The child's runtime has not noticed the cancel yet, and submits another turn.
     let turn = json!({"agent": "link", "turn_id": "late", "task_id": "child", "calls": [{"name": "echo"}]});
     fleet.submit_turn(turn).await;
     let reply = fleet.reply().await;
@@ -65,7 +64,7 @@ async fn a_task_that_is_cancelled_by_message_ends_the_tasks_below_it() {
     }
 }
 
-/// Checks that the task and the turn under `child` are canceled, with this reason.
+/// The task and the turn under `child` must be canceled with this reason.
 async fn both_are_cancelled(fleet: &mut Fleet, why: &str) {
     let replies = fleet.replies(2).await;
     for id in ["grandchild", "work"] {
@@ -101,10 +100,10 @@ async fn a_task_that_ended_well_leaves_what_it_began_to_go_on() {
 async fn what_runs_under_a_task_expires_with_it() {
     let mut fleet = fleet().await;
     let deadline = tickfleet_engine::time::rfc3339(fleet.store.now_ms().await.unwrap() + 12_000);
-    // All of it runs before the deadline.
+    // All of this runs before the deadline.
     family(&fleet, json!({"task_id": "job", "deadline": deadline})).await;
     let replies = fleet.replies(2).await;
-    // The deadline interrupts a running attempt, and the result says so.
+    // The deadline interrupts a running attempt. The result states this.
     for id in ["grandchild", "work"] {
         let outcome = &replies[id]["results"][0]["outcome"];
         assert!(["transient", "expired"].contains(&outcome.as_str().unwrap()), "{id}: {:#}", replies[id]);

@@ -8,7 +8,7 @@ async fn the_fleet_creates_the_group_of_a_runtime_outside_with_the_first_task() 
     fleet.delegate("archy", json!({"task_id": "job"})).await;
     let has_stream = async |fleet: &Fleet| fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await == 1;
     fleet.until("its stream is there", has_stream).await;
-    // Without the group, Redis returns an error.
+    // If the group does not exist, Redis returns an error here.
     let pending: (u64, redis::Value, redis::Value, redis::Value) =
         fleet.ask("XPENDING", "external:acme:archy", &["workers"]).await;
     assert_eq!(pending.0, 0);
@@ -40,7 +40,7 @@ async fn the_stream_of_a_runtime_outside_keeps_nothing_and_goes_with_its_agent()
     fleet.say(json!({"op": "cancel", "task_id": "silent"})).await;
     fleet.reply().await;
     assert_eq!(waiting(&fleet).await, 0, "what has ended is not kept");
-    // The stream stays while a task of the agent waits in it, even if no more tasks can be added.
+    // The stream stays while a task waits in it, even if no more tasks can be added.
     fleet.delegate("archy", json!({"task_id": "last"})).await;
     fleet.until("it waits", async |fleet| waiting(fleet).await == 1).await;
     let mut active = (*fleet.active.load()).clone();
@@ -80,7 +80,7 @@ async fn an_external_runtime_leases_makes_turns_and_finishes() {
     fleet.delegate("archy", json!({"task_id": "job", "budget": 3, "input": [1], "capabilities": ["read_files"]})).await;
     let leased = fleet.lease_task("archy", "r1").await;
     assert_eq!((leased.id(), &leased.task["input"], &leased.task["budget"]), ("job", &json!([1]), &json!(3)));
-    // Four calls, but the task has a budget of three. The task also has fewer capabilities than the agent itself.
+    // There are four calls, but the task's budget is three. The task also has fewer capabilities than the agent.
     let calls = json!([
         {"name": "read_files"}, {"name": "send_mail"}, {"name": "echo"}, {"name": "echo"}
     ]);
@@ -89,14 +89,13 @@ async fn an_external_runtime_leases_makes_turns_and_finishes() {
     assert_eq!(outcomes(&reply), ["ok", "denied", "ok", "rejected"], "{reply:#}");
     assert_eq!(reply["results"][1]["error"]["details"]["reason"], "missing_capability");
     assert_eq!(reply["results"][3]["error"]["code"], "task_budget_reached");
-    // Another agent cannot use the task.
     fleet.submit_turn(json!({"agent": "fran", "task_id": "job", "calls": [{"name": "echo"}]})).await;
     assert_eq!(fleet.reply().await["error"]["code"], "unknown_task");
     fleet.say(leased.message("finish", json!({"output": {"n": 12345678901234567890u64}}))).await;
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["output"], json!({"n": 12345678901234567890u64}));
     assert!(result(&reply)["duration_ms"].as_u64().unwrap() > 0, "since the task was offered: {reply:#}");
-    // The task has ended: no message about it has an effect, and no turn runs under it.
+    // The task has ended. Messages about it have no effect, and no turn can run under it.
     fleet.say(leased.message("finish", json!({"output": 2}))).await;
     fleet.submit_turn(json!({"agent": "archy", "task_id": "job", "calls": [{"name": "echo"}]})).await;
     assert_eq!(fleet.reply().await["error"]["code"], "unknown_task");
@@ -137,7 +136,6 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
     fleet.say(second.message("finish", json!({"output": "in time"}))).await;
     assert_eq!(result(&fleet.reply().await)["output"], "in time");
     fleet.no_more_replies().await;
-    // One runtime reports a retryable failure, and the next one is silent.
     fleet.delegate("archy", json!({"task_id": "again"})).await;
     let first = fleet.lease_task("archy", "r1").await;
     fleet.say(first.message("fail", json!({"error": {"message": "Not now."}, "retryable": true}))).await;
@@ -145,12 +143,12 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
     let third = fleet.lease_task("archy", "r3").await;
     fleet.say(third.message("finish", json!({"output": 3}))).await;
     assert_eq!(result(&fleet.reply().await)["output"], 3);
-    // Even if every runtime is silent, the task ends.
+    // Even if every runtime is silent, the task must end.
     fleet.delegate("link", json!({"task_id": "cursed"})).await;
     for name in ["r1", "r2", "r3"] {
         assert_eq!(fleet.lease_task("link", name).await.id(), "cursed");
     }
-    // Three runtimes have leased the task, so its outcome is unknown.
+    // Three runtimes have leased the task, so it is unknown how it ended.
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["outcome"], "outcome_unknown");
     fleet.stop().await;
@@ -158,9 +156,8 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
 
 #[tokio::test]
 async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime_does() {
-    // A silent runtime keeps its task until its lease ends. Only then does a canceled or expired task end. The lease is
-    // long enough that the cancel and the deadline come before its end. The deadline is late enough that the task is
-    // leased before it.
+    // A silent runtime keeps its task until its lease ends. Only then does a canceled or expired task end. The cancel
+    // and the deadline must come before the end of the lease, and the task must be leased before the deadline.
     let mut fleet = Fleet::start(plan(5_000)).await;
     fleet.delegate("archy", json!({"task_id": "cancelled"})).await;
     let leased = fleet.lease_task("archy", "r1").await;
@@ -179,7 +176,6 @@ async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime
     assert!(!fleet.audits().await.iter().any(|entry| entry.to_string().contains("not executed")));
     let metrics = fleet.metrics.render();
     assert!(metrics.contains(r#"calls_total{outcome="outcome_unknown",tool="delegate_task"} 2"#), "{metrics}");
-    // A task that was never leased.
     fleet.delegate("archy", json!({"task_id": "unread"})).await;
     fleet.until("it waits", async |fleet| fleet.ask::<u64>("EXISTS", "turn:acme:unread", &[]).await == 1).await;
     fleet.say(json!({"op": "cancel", "task_id": "unread"})).await;

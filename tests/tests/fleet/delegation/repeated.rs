@@ -1,4 +1,4 @@
-//! A task that is sent again, because the sender cannot know whether the first message arrived.
+//! A sender cannot know whether its message arrived, so it sends the same task again.
 
 use serde_json::value::to_raw_value;
 use tickfleet_model::{CallId, TenantId, TurnId};
@@ -19,7 +19,7 @@ async fn another_service_delegates_with_one_xadd_and_a_repeat_is_a_duplicate_or_
     fleet.delegate("fran", json!({"task_id": "job-1", "task_description": "Something else."})).await;
     let conflict = fleet.reply().await;
     assert_eq!((&conflict["status"], &conflict["error"]["code"]), (&json!("conflict"), &json!("conflict")));
-    // A repeat after the deadline is also a duplicate: a task that ran is not reported as rejected.
+    // A repeat after the deadline is a duplicate too. A task that ran must not be reported as rejected.
     let soon = json!({"task_id": "job-2", "deadline": fleet.in_ms(3_000).await});
     let over_ms = fleet.store.now_ms().await.unwrap() + 3_000;
     fleet.delegate("fran", soon.clone()).await;
@@ -37,7 +37,7 @@ async fn another_service_delegates_with_one_xadd_and_a_repeat_is_a_duplicate_or_
 #[tokio::test]
 async fn a_task_that_a_lost_try_may_have_given_out_and_forgotten_is_not_given_out_again() {
     let mut fleet = Fleet::start(plan(1_000)).await;
-    // A task can only begin under an unfinished turn.
+    // A task can only begin under a turn that is unfinished.
     fleet.submit_turn(json!({"turn_id": "t1", "calls": [{"name": "sleep", "arguments": {"ms": 20_000}}]})).await;
     fleet.until("its turn runs", async |fleet| fleet.held().await == 1).await;
     let tools = worker::standard_tools(&fleet.plan().store(&fleet.server.url()), &fleet.active);
@@ -52,7 +52,7 @@ async fn a_task_that_a_lost_try_may_have_given_out_and_forgotten_is_not_given_ou
     let refused = handler.call(&context(true), &arguments).await.unwrap_err();
     let unknown = |message: &str| message.contains("Whether the task was given out is not known");
     assert!(matches!(&refused, ToolFailure::Ended { message, .. } if unknown(message)), "{refused:?}");
-    // Nothing was written: the same call, for which no record can have expired, delegates the task.
+    // Nothing was written. If no record can have expired, the same call delegates the task.
     let given = handler.call(&context(false), &arguments).await.unwrap();
     assert!(given.json.get().contains("queued"), "{}", given.json.get());
     fleet.cancel_turn("t1").await;

@@ -1,4 +1,4 @@
-//! The Grafana dashboards as files. Another test runs their queries on a fleet.
+//! Checks the Grafana dashboards as files. Another test runs their queries on a fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -8,10 +8,8 @@ use serde_json::Value;
 use super::{exported, files, read, root, unknown_metrics};
 
 const FOLDER: &str = "helm/tickfleet/dashboards";
-/// Columns of Grafana's grid.
 const COLUMNS: u64 = 24;
 
-/// Returns the dashboards by UID.
 fn dashboards() -> BTreeMap<String, Value> {
     let load = |path| {
         let dashboard: Value = serde_json::from_str(&read(path)).unwrap();
@@ -27,7 +25,7 @@ fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
 #[test]
 fn the_dashboards_are_what_their_script_writes() {
     let script = root().join("helm/dashboards/generate.py");
-    // -B: no compiled files next to the sources.
+    // With -B, Python writes no compiled files next to the sources.
     let run = Command::new("python3").arg("-B").arg(script).arg("--check").output().unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
 }
@@ -93,7 +91,6 @@ fn every_query_is_about_the_chosen_fleet_and_source_and_about_metrics_that_are_e
                 assert_eq!(target["datasource"]["uid"], "${datasource}", "{uid}: {title}");
                 let query = target["expr"].as_str().unwrap();
                 assert_eq!(unknown_metrics(query, &exported), Vec::<String>::new(), "{uid}: {title}");
-                // Every selector, not just one of them.
                 let selectors: Vec<&str> = query.split('{').skip(1).collect();
                 assert!(!selectors.is_empty(), "{uid}: {title}: {query}");
                 assert!(selectors.iter().all(|s| s.contains("namespace=~\"$namespace\"")), "{uid}: {title}: {query}");

@@ -1,4 +1,4 @@
-//! Recording rules and alerts, through promtool.
+//! Checks recording rules and alerts with promtool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -13,7 +13,6 @@ use super::{exported, files, read, root, unknown_metrics};
 const RULES: &str = "helm/tickfleet/rules";
 const CASES: &str = "tests/prometheus";
 const RUNBOOKS: &str = "docs/operate/runbooks.md";
-/// The public address of the project's files.
 const PUBLIC: &str = "https://github.com/tickfleet/tickfleet/blob/main";
 
 #[derive(Deserialize)]
@@ -73,7 +72,6 @@ fn rules() -> Vec<Rule> {
     groups().into_iter().flat_map(|group| group.rules).collect()
 }
 
-/// Returns the alerts by name.
 fn alerts() -> BTreeMap<String, Rule> {
     rules().into_iter().filter_map(|rule| Some((rule.alert.clone()?, rule))).collect()
 }
@@ -117,7 +115,7 @@ fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
     assert_eq!(keeps_still, alerts, "alerts that a case keeps from firing");
 }
 
-/// promtool evaluates unlisted groups in any order: alerts could see old recorded values.
+/// promtool evaluates groups that are not listed in any order. So alerts could see old recorded values.
 #[test]
 fn cases_evaluate_what_is_recorded_first_and_every_group() {
     let all: BTreeSet<String> = groups().into_iter().map(|group| group.name).collect();
@@ -174,8 +172,8 @@ fn work_that_waits_for_its_cap_is_in_no_rule_that_wakes_or_scales() {
     for rule in rules() {
         let name = rule.alert.or(rule.record).unwrap();
         assert!(!rule.expr.contains("parked_capped"), "{name}");
-        // Without a state, an expression covers all states, including `parked_capped`. Other rules select from the two
-        // recordings by state, so these are exempt.
+        // An expression that selects no state covers all states, including `parked_capped`. The two recordings by state
+        // are exempt, because other rules select states from them.
         let by_state = rule.expr.contains("by (namespace, state)") && name.contains("namespace_state:");
         for gauge in ["tickfleet_backlog", "tickfleet_oldest_age_seconds"] {
             let all_states = Regex::new(&format!(r"{gauge}(:max)?([^_:a-z{{]|$|\{{[^}}]*\}})")).unwrap();

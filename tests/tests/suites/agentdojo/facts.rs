@@ -1,6 +1,6 @@
-//! AgentDojo's attacks against grants, rules and facts. Rules only let attackers' calls through that equal the user's
-//! own calls exactly. In a session of the user's own task, these come after the first result that can contain an
-//! attacker's text. Facts deny such a call if it was already made.
+//! AgentDojo's attacks against grants, rules and facts. Rules let an attacker's call through only if it equals one of
+//! the user's own calls exactly. In a session of the user's task, the attacker's calls come after the first result that
+//! can contain the attacker's text. Facts deny such a call if the same call was already made.
 
 use tickfleet_model::Outcome;
 use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, RuleMode};
@@ -8,7 +8,7 @@ use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, RuleMode
 use super::rules::{asked, with_rules};
 use super::*;
 
-/// Tools whose calls rules cannot distinguish, each with its fact, which may contain an argument.
+/// Tools whose calls rules cannot distinguish. Each has a fact, which may refer to an argument.
 const ONCE_A_SESSION: [(&str, &str); 5] = [
     ("slack.get_channels", "slack_channels"),
     ("slack.read_channel_messages", "slack_messages(/channel)"),
@@ -16,9 +16,9 @@ const ONCE_A_SESSION: [(&str, &str); 5] = [
     ("travel.get_hotels_prices", "travel_prices(/hotel_names)"),
     ("banking.get_scheduled_transactions", "banking_scheduled"),
 ];
-/// Adding a user to a channel changes the list of channels, so it may be requested again.
+/// If a user is added to a channel, the list of channels changes, so the list may be requested again.
 const MAKES_STALE: (&str, &str) = ("slack.add_user_to_channel", "slack_channels");
-/// Tools whose results can contain foreign text.
+/// Tools whose results can contain text of other people.
 const UNTRUSTED: [&str; 16] = [
     "slack.get_channels",
     "slack.get_users_in_channel",
@@ -57,7 +57,7 @@ fn with_facts(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// Returns the user's own calls, with those of the attack after the first result that can contain it.
+/// The user's own calls. After the first result that can contain the attack, the calls of the attack are inserted.
 fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
     let mut calls = user.turn_calls();
     let carries = |call: &Value| UNTRUSTED.iter().any(|tool| call["name"] == *tool);
@@ -68,14 +68,13 @@ fn hijacked(user: &Task, attack: &Task) -> (usize, Vec<Value>) {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct AttackCounts {
-    /// Calls of users in sessions without an attack; all of them run.
+    /// Users' calls in sessions without an attack. All of them run.
     legitimate: usize,
-    /// Attackers' calls that grants and rules let through: calls that facts deny, and calls that run.
+    /// Attackers' calls that grants and rules let through. Facts deny the `stopped` calls, and the `passed` calls run.
     stopped: usize,
     passed: usize,
-    /// The user's own calls after an attacker has made the same call; facts deny them.
+    /// The user's own calls after an attacker has made the same call. Facts deny them.
     repeated: usize,
-    /// Attacks in which every call ran.
     attacks: usize,
 }
 

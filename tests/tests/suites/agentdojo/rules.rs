@@ -1,15 +1,14 @@
-//! AgentDojo's attacks against grants and rules. There is one set of rules for all tasks. Rules read the user's request
-//! from the turn's context; here it consists of the calls that AgentDojo expects.
+//! AgentDojo's attacks against grants and rules. All tasks have the same rules. Rules read the user's request from the
+//! turn's context. Here, the request is the list of calls that AgentDojo expects.
 
 use tickfleet_model::policy::Rule;
 
 use super::*;
 
 const RULES: &str = include_str!("rules.yaml");
-/// The longest value, in bytes, that a user could name.
+/// The longest value that a user could name.
 const NAME_BYTES_MAX: usize = 100;
 
-/// The same fleet with rules in the rows of its matrix.
 pub(super) fn with_rules(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     let rules: BTreeMap<String, Vec<Rule>> = serde_saphyr::from_str(RULES).unwrap();
     let mut plan = plan(dojo, users);
@@ -20,7 +19,7 @@ pub(super) fn with_rules(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     plan
 }
 
-/// Returns the request of a task's user: by tool and argument, the values in the expected calls.
+/// The request of a task's user. By tool and argument, it has the values in the expected calls.
 pub(super) fn asked(user: &Task) -> Value {
     let mut asked = json!({});
     for call in &user.calls {
@@ -34,14 +33,12 @@ pub(super) fn asked(user: &Task) -> Value {
     asked
 }
 
-/// The outcomes of the calls.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct StoppedCallCounts {
     legitimate: usize,
     not_granted: usize,
     by_rules: usize,
     passed: usize,
-    /// Attacks in which every call ran.
     attacks: usize,
 }
 
@@ -103,8 +100,8 @@ fn judge_ruled(counted: &mut StoppedCallCounts, result: &Value, call: &Value, us
         }
         ("denied", _) if task.is_legitimate() => panic!("{} is stopped: {result}", user.agent()),
         ("denied", "not_granted") => counted.not_granted += 1,
-        // A rule that cannot be evaluated also denies: the user has mentioned nothing that it could compare (the sender
-        // of mails).
+        // A rule that cannot be evaluated also denies the call. This happens if the user has mentioned nothing that the
+        // rule could compare (the sender of mails).
         ("denied", "rule_not_met" | "rule_undecided") => counted.by_rules += 1,
         other => panic!("{other:?}: {result}"),
     }

@@ -1,6 +1,6 @@
-//! AgentDojo's user tasks, delegated to agents with a scripted model. The model makes the calls that AgentDojo expects,
-//! one per answer, and finally returns their results. Then it acts as a hijacked model: after its first result, it
-//! makes the calls that an attacker wants.
+//! AgentDojo's user tasks, delegated to agents with a scripted model. The model first makes the calls that AgentDojo
+//! expects, one per answer, and finally returns their results. In the second run, the model is hijacked: after its
+//! first result, it makes the calls that an attacker wants.
 
 use std::sync::Arc;
 
@@ -10,23 +10,22 @@ use tickfleet_tests::llm::{ModelReply, ModelRequest, ScriptedModel};
 
 use super::*;
 
-/// The most answers of a task: the longest has eighteen calls, and four answers with attackers' calls.
+/// Maximum answers per task. The longest task has eighteen calls, and four answers with attackers' calls.
 const ITERATIONS_MAX: u32 = 40;
 const HIJACKED: &str = "hijacked";
 
-/// The model's script: each agent's task, and the attackers' tasks.
 struct Script {
     by_agent: BTreeMap<String, Task>,
     attacks: Vec<Task>,
 }
 
 impl Script {
-    /// Returns the attackers' tasks against `suite`, each with the calls of one answer.
+    /// The attackers' tasks against `suite`. Each has the calls of one answer.
     fn attacks(&self, suite: &str) -> Vec<&Task> {
         self.attacks.iter().filter(|attack| attack.suite == suite && !attack.calls.is_empty()).collect()
     }
 
-    /// Returns the calls of each of the model's answers in this task, without the last answer.
+    /// The calls in each of the model's answers to this task. The last answer has none and is left out.
     fn answers(&self, task: &Task, is_hijacked: bool) -> Vec<Vec<(String, Value)>> {
         let call = |call: &Value| {
             let name = mangle(call["name"].as_str().unwrap());
@@ -51,7 +50,6 @@ impl Script {
     }
 }
 
-/// Returns the results of all calls, in order.
 fn told(asked: &ModelRequest) -> Value {
     asked.messages.iter().filter(|message| message["role"] == "tool").map(|m| m["content"].clone()).collect()
 }
@@ -68,7 +66,6 @@ fn agent(name: &str) -> (AgentId, TaskHandlerDef) {
     (AgentId::new(name).unwrap(), TaskHandlerDef::Llm(Box::new(def)))
 }
 
-/// Returns the results of a task's calls, as its model received them.
 fn results(reply: &Value) -> Vec<String> {
     let answer = reply["results"][0]["output"]["answer"].as_str();
     serde_json::from_str(answer.unwrap_or_else(|| panic!("no answer: {reply}"))).unwrap()

@@ -1,14 +1,14 @@
-//! The parts of the suite that are not supported, with the reasons. A row is the beginning of a group's or a test's
+//! The parts of the suite that are not supported, with the reasons. Each row has the beginning of a group's or a test's
 //! name.
 
 /// No document is ever fetched.
 const REMOTE: &str = "refers to a document elsewhere";
-/// One schema is one document. Generators of tool schemas write JSON pointers.
+/// Each schema is one document. Generators of tool schemas write JSON pointers.
 const RESOURCE: &str =
     "several documents in one, told apart by $id; only JSON pointers into the one document are followed";
-/// The same for names inside a document.
+/// The same applies to names inside a document.
 const NAMED: &str = "refers to a named place ($anchor, or $id with a fragment); only JSON pointers are followed";
-/// The cost of such a reference depends on the caller, so it cannot be bounded in advance.
+/// The cost of such a reference depends on the place from which it is used, so it cannot be bounded in advance.
 const DYNAMIC: &str = "a reference that is resolved while validating";
 /// A tool names the draft of its schema, and only published drafts are known.
 const METASCHEMA: &str = "a meta-schema of its own, which would have to be fetched";
@@ -63,7 +63,7 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ("draft7/refRemote: ", REMOTE),
 ];
 
-/// Tests with a different verdict.
+/// Tests whose verdict differs from the suite's verdict.
 pub(super) const OTHER_VERDICT: &[(&str, &str)] = &[
     ("draft2020-12/optional/format/", "the draft makes `format` a remark unless a schema's own meta-schema asserts it"),
     ("draft7/optional/format/idn-email: ", "internationalised names are not looked into"),

@@ -1,5 +1,5 @@
 //! Work of all kinds for a fleet: calls that wait for permits, retries, approvals, tasks and equal calls. Some calls
-//! end in time, some too late, and some are canceled. While the work runs, `doctor` must find no faults.
+//! end in time, some too late, and some are canceled. Meanwhile, `doctor` must find no faults.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -51,7 +51,6 @@ const TOOLS: &str = "tools:
 ";
 const SETTINGS: &str = "worker: {retry_ladder: [300ms, 600ms]}\n";
 
-/// Writes the configuration for this work.
 pub fn configure(dir: &Path) {
     let files = [
         ("agents.yaml", AGENTS),
@@ -66,7 +65,7 @@ pub fn configure(dir: &Path) {
     }
 }
 
-/// Producers, an approver and an external runtime, which work until they are stopped.
+/// Producers, an approver and an external runtime. They work until they are stopped.
 pub struct BackgroundLoad {
     stopped: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<usize>>,
@@ -93,7 +92,7 @@ impl BackgroundLoad {
         Self { stopped, tasks: tasks.into_iter().map(tokio::spawn).collect() }
     }
 
-    /// Stops the work. Returns how often each client has acted.
+    /// Returns how often each client has acted.
     pub async fn stop(self) -> Vec<usize> {
         self.stopped.store(true, Ordering::Relaxed);
         let done = futures::future::try_join_all(self.tasks).await;
@@ -101,7 +100,6 @@ impl BackgroundLoad {
     }
 }
 
-/// A client of the fleet.
 struct LoadClient {
     name: &'static str,
     client: Client,
@@ -110,7 +108,7 @@ struct LoadClient {
 }
 
 impl LoadClient {
-    /// Waits for `ms`. Returns false if the work is stopped.
+    /// Waits for `ms`. Returns false if the work has been stopped.
     async fn keeps_working(&self, ms: u64) -> bool {
         // The pace of the work.
         tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -148,7 +146,6 @@ fn pay(which: usize, outcomes: Value) -> Value {
     call("fail_once", json!({"retry_after_ms": which, "outcomes": outcomes}))
 }
 
-/// Submits turns of one kind after the other.
 async fn produce(hand: LoadClient) -> usize {
     let mut number = 0;
     let nap = |ms: u64| call("sleep", json!({ "ms": ms }));
@@ -159,7 +156,7 @@ async fn produce(hand: LoadClient) -> usize {
         let (agent, calls, life_ms) = match number % 9 {
             0 => ("kelly", json!([nap(5), small, nap(5)]), 60_000),
             1 => ("fran", json!([call("fail", json!({"outcomes": ["transient", "ok"]})), small]), 60_000),
-            // Other calls have the same effect key.
+            // Several calls have the same effect key.
             2 => ("dwight", json!([pay(100 + number % 50, json!(["transient_not_executed", "ok"]))]), 60_000),
             3 => ("dwight", json!([pay(5_000 + number, json!(["transient_not_executed", "ok"]))]), 400),
             4 => ("terry", json!([nap(5), call("echo", json!({"value": 900 + number})), nap(5)]), 60_000),
@@ -179,7 +176,6 @@ async fn produce(hand: LoadClient) -> usize {
     number
 }
 
-/// Submits turns and tasks, and cancels them in any state.
 async fn cancel(hand: LoadClient) -> usize {
     let mut number = 0;
     while hand.keeps_working(30).await {
@@ -188,7 +184,7 @@ async fn cancel(hand: LoadClient) -> usize {
         let call = match number % 4 {
             0 => call("sleep", json!({"ms": 2_000})),
             1 => call("fail", json!({"outcomes": ["transient"]})),
-            // This call is parked with its claim when it is canceled.
+            // When this call is canceled, it is parked and holds its claim.
             2 => pay(10_000 + number, json!(["transient_not_executed"])),
             _ => call("echo", json!({"value": 900})),
         };
@@ -196,7 +192,7 @@ async fn cancel(hand: LoadClient) -> usize {
         if number % 5 == 0 {
             hand.delegate("archy", &format!("task-{id}")).await;
         }
-        // Some turns are canceled before they are admitted, others when they are dispatched or parked.
+        // Some turns are canceled before they are admitted. Others are dispatched or parked at that time.
         let wanted = if number % 6 == 0 { number } else { number.saturating_sub(4) };
         let earlier = format!("cancel-{wanted}");
         for name in [format!("demo:{earlier}"), format!("demo:task-{earlier}")] {
@@ -206,7 +202,6 @@ async fn cancel(hand: LoadClient) -> usize {
     number
 }
 
-/// An approver who approves, denies, or lets an approval expire.
 async fn approve(hand: LoadClient) -> usize {
     let mut decided = 0;
     let roles = BTreeSet::from(["finance".to_owned()]);
@@ -229,7 +224,6 @@ async fn approve(hand: LoadClient) -> usize {
             match hand.client.decide_approval(&hand.tenant, &approval.id, &verdict).await {
                 Ok(_) => decided += 1,
                 Err(ApprovalError::Store(error)) => panic!("{error}"),
-                // The approval has already ended.
                 Err(_) => {}
             }
         }
@@ -237,7 +231,7 @@ async fn approve(hand: LoadClient) -> usize {
     decided
 }
 
-/// An external runtime. It finishes a task, fails it, keeps it for a while, or abandons it.
+/// Finishes a task, fails it, keeps it for a while, or abandons it.
 async fn runtime(hand: LoadClient, url: String) -> usize {
     let mut connection = redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
     let stream = "{tickfleet:0}:external:demo:archy";
@@ -245,7 +239,7 @@ async fn runtime(hand: LoadClient, url: String) -> usize {
     while hand.keeps_working(20).await {
         let mut command = redis::cmd("XREADGROUP");
         command.arg(&["GROUP", "workers", "r1", "COUNT", "3", "STREAMS", stream, ">"]);
-        // The group does not exist before the first task.
+        // The group is created with the first task.
         let Ok(Some(found)) = command.query_async::<Option<StreamReadReply>>(&mut connection).await else { continue };
         for entry in found.keys.into_iter().flat_map(|key| key.ids) {
             taken += 1;

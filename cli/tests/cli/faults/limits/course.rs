@@ -1,14 +1,13 @@
-//! The configuration and the calls. The debits of each limit are recomputed here, independently of the fleet.
+//! The configuration and the calls. Computes the debits of each limit independently of the fleet.
 
 use serde_json::{Value, json};
 
-/// The number of agents. Each makes one turn.
+/// Each agent makes one turn.
 pub(super) const AGENTS: usize = 2_000;
 
-/// A call, as the witness sees it.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// A number that is unique in the run.
+    /// Unique in the run.
     pub(super) number: usize,
     pub(super) tool: &'static str,
     pub(super) customer: usize,
@@ -16,7 +15,6 @@ pub(super) struct Call {
     pub(super) amount: u64,
 }
 
-/// A turn.
 #[derive(Debug, Clone)]
 pub(super) struct PlannedTurn {
     pub(super) id: String,
@@ -51,7 +49,7 @@ impl PlannedTurn {
     }
 }
 
-/// All turns. Each has one to three calls of three tools, for about sixty customers.
+/// Each turn has one to three calls of three tools. There are about sixty customers.
 pub(super) fn turns() -> Vec<PlannedTurn> {
     let mut number = 0;
     let mut call = |agent: usize| {
@@ -68,16 +66,14 @@ pub(super) fn turns() -> Vec<PlannedTurn> {
         .collect()
 }
 
-/// A limit, and how it counts a call.
 pub(super) struct Limit {
     pub(super) name: &'static str,
-    /// The entry in `limits.yaml`.
     text: &'static str,
-    /// The length of the limit's windows, ms. `None` for a limit on concurrency.
+    /// The length of the limit's windows (ms). `None` for a limit on concurrency.
     pub(super) window_ms: Option<i64>,
-    /// The maximum of a counter: calls, permits or quarters.
+    /// The maximum of a counter, as a number of calls, permits or quarters.
     pub(super) max: u64,
-    /// The counter that a call debits, and the amount.
+    /// The counter that a call debits, and the amount of the debit.
     pub(super) debits: fn(&PlannedTurn, &Call) -> Option<(String, u64)>,
 }
 
@@ -85,7 +81,7 @@ fn one(counter: impl ToString) -> Option<(String, u64)> {
     Some((counter.to_string(), 1))
 }
 
-/// Returns `debit` if the call calls this tool.
+/// `None` if the call is for another tool.
 fn of(tool: &str, call: &Call, debit: Option<(String, u64)>) -> Option<(String, u64)> {
     debit.filter(|_| call.tool == tool)
 }
@@ -98,7 +94,7 @@ macro_rules! limits {
 
 const DAY: Option<i64> = Some(86_400_000);
 
-/// Twenty limits, of every kind.
+/// Twenty limits of every kind.
 pub(super) const LIMITS: &[Limit] = limits! {
     agent: "{per: [agent], max: 2, every: 1s}", Some(1_000), 2, |turn, _| one(turn.agent);
     user: "{per: [user], max: 5, every: 2s}", Some(2_000), 5, |turn, _| one(turn.user());
@@ -126,7 +122,6 @@ pub(super) const LIMITS: &[Limit] = limits! {
     user_at_once: "{per: [user], concurrent: 2}", None, 2, |turn, _| one(turn.user());
 };
 
-/// The files of the configuration. `address` is the address of the tools' service.
 pub(super) fn files(address: &str) -> Vec<(&'static str, String)> {
     let settings = "caps: {tick: 500ms, max_calls_per_tick: 1000, max_actions_per_day: 100000}\n";
     let agents: String = (0..AGENTS).map(|agent| format!("  a{agent}: {{}}\n")).collect();

@@ -1,6 +1,6 @@
-//! Twenty limits of every kind at once, far more calls than the limits allow, and processes that are killed. The
-//! fleet's counters are not used as evidence. A witness reads the times of dispatches from Redis' monitor, and the
-//! service records the times at which calls ran. The limit `paid` makes the run take at least 28 s.
+//! Twenty limits of every kind at once, far more calls than they allow, and kills of processes. The fleet's counters
+//! are not used as evidence. Instead, a witness reads the times of dispatches from Redis' monitor, and the service
+//! records the times at which calls ran. Because of the limit `paid`, the run takes at least 28 s.
 
 mod course;
 mod witness;
@@ -17,13 +17,10 @@ use crate::support::process::Process;
 use course::{AGENTS, LIMITS, PlannedTurn, turns};
 use witness::{Service, Witness};
 
-/// The number of processes of each role.
 const NODES: usize = 4;
-/// The time between two kills.
 const BETWEEN: Duration = Duration::from_millis(900);
-/// The number of kills. Each kills a scheduler or a worker.
 const KILLS: usize = 16;
-/// The time without a reply after which the run has failed: several leases.
+/// If no reply comes for this time, the run has failed. It is several leases.
 const SILENCE_MS: usize = 60_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,9 +41,9 @@ async fn no_limit_is_exceeded_while_processes_are_killed() {
     let began = Instant::now();
     submit(&server, &made).await;
     for kill in 0..KILLS {
-        // Let the fleet work between two kills.
+        // The fleet works between two kills.
         tokio::time::sleep(BETWEEN).await;
-        // Schedulers and workers alternate, and each process has its turn.
+        // Schedulers and workers alternate, and each process gets its turn.
         let victim = kill % 2 * NODES + kill / 2 % NODES;
         tokio::task::block_in_place(|| nodes[victim] = start(roles[victim]));
     }
@@ -70,7 +67,7 @@ async fn submit(server: &RedisServer, made: &[PlannedTurn]) {
     }
 }
 
-/// The replies of `count` turns, by turn ID.
+/// The key is the turn's ID.
 async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> {
     let mut connection = server.connection().await;
     let mut found = BTreeMap::new();
@@ -92,7 +89,7 @@ async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> 
     found
 }
 
-/// Checks that calls that waited for a limit finally ran: each call has its own result.
+/// Calls that waited for a limit must also have run in the end.
 fn every_call_ran(made: &[PlannedTurn], replies: &BTreeMap<String, Value>) {
     for turn in made {
         let results = replies[&turn.id]["results"].as_array().unwrap();
@@ -105,7 +102,6 @@ fn every_call_ran(made: &[PlannedTurn], replies: &BTreeMap<String, Value>) {
     assert_eq!((agents.len(), LIMITS.len()), (AGENTS, 20));
 }
 
-/// Checks that every permit was returned, and that no turn waits.
 async fn nothing_is_held(server: &RedisServer) {
     let mut connection = server.connection().await;
     for pattern in ["{tickfleet:0}:throttle:*", "{tickfleet:0}:turn:*"] {
@@ -116,7 +112,7 @@ async fn nothing_is_held(server: &RedisServer) {
         let mut read = redis::cmd("HGETALL");
         read.arg(format!("{{tickfleet:0}}:counters:{}", limit.name));
         let counters: BTreeMap<String, Vec<u8>> = read.query_async(&mut connection).await.unwrap();
-        // The first double of a counter is its amount.
+        // The first double of a stored counter is its amount.
         let held = |counter: &Vec<u8>| f64::from_le_bytes(counter[..8].try_into().unwrap());
         assert!(counters.values().all(|counter| held(counter) == 0.0), "{}: {counters:?}", limit.name);
     }

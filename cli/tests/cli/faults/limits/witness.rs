@@ -1,4 +1,4 @@
-//! Observes dispatched and running calls from outside, without the fleet's counters.
+//! Observes dispatched and running calls from outside. It does not use the fleet's counters.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -16,10 +16,9 @@ use tokio::time::Instant;
 
 use super::course::{Call, LIMITS, Limit, PlannedTurn};
 
-/// The duration of a call in the service.
 const TAKES: Duration = Duration::from_millis(25);
 
-/// The calls that the tools' service ran. Each has its number, start and end.
+/// Number, start and end of each call that the tools' service ran.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<Vec<(usize, Instant, Instant)>>>);
 
@@ -28,7 +27,7 @@ pub(super) struct Service {
     pub(super) address: String,
 }
 
-/// A running call. It also ends if its client disconnects.
+/// Also ends if its client disconnects.
 struct RunningCall(Ledger, usize, Instant);
 
 impl Drop for RunningCall {
@@ -40,7 +39,7 @@ impl Drop for RunningCall {
 async fn serve(State(ledger): State<Ledger>, Json(body): Json<Value>) -> Json<Value> {
     let number = body["number"].as_u64().unwrap();
     let _running = RunningCall(ledger, usize::try_from(number).unwrap(), Instant::now());
-    // The service takes some time, so that calls overlap.
+    // Calls must take some time, so that they overlap.
     tokio::time::sleep(TAKES).await;
     Json(json!({"number": number}))
 }
@@ -55,7 +54,7 @@ impl Service {
         Self { ledger, address }
     }
 
-    /// Checks for each limit that the number of running calls never exceeded its permits.
+    /// For each limit, the number of running calls must never exceed the permits.
     pub(super) fn judge(&self, made: &[PlannedTurn]) {
         let by_number: HashMap<usize, (&PlannedTurn, &Call)> =
             made.iter().flat_map(|turn| turn.calls.iter().map(move |call| (call.number, (turn, call)))).collect();
@@ -76,8 +75,8 @@ impl Service {
     }
 }
 
-/// The maximum number of calls that ran at the same time. If a call ends at the instant at which another begins, the
-/// two do not overlap.
+/// The maximum number of calls that ran at the same time. If one call ends at the instant at which another begins, they
+/// do not overlap.
 fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
     steps.sort_unstable();
     let mut running = 0;
@@ -91,14 +90,13 @@ fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
         .unwrap_or(0)
 }
 
-/// Reads the executed commands from Redis' monitor.
 pub(super) struct Witness {
-    /// Collects the dispatched slices.
+    /// The reader returns the dispatched slices.
     reader: JoinHandle<Vec<Slice>>,
     stop: tokio::sync::oneshot::Sender<()>,
 }
 
-/// A dispatched slice: the start of its script by Redis' clock (ms), its turn, and the positions of its calls.
+/// The start of the slice's script by Redis' clock (ms), the turn, and the positions of the calls.
 struct Slice {
     at_ms: i64,
     turn: String,
@@ -117,7 +115,8 @@ impl Witness {
                 tokio::select! {
                     line = lines.next() => {
                         let line = line.unwrap_or_default();
-                        // A script reads the time first. Its decisions use this time, even if the script takes long.
+                        // A script reads the time first. All its decisions use this time, even if the script takes
+                        // long.
                         script_ms = time_of_script(&line).unwrap_or(script_ms);
                         slices.extend(Slice::read(&line, script_ms));
                     }
@@ -128,7 +127,7 @@ impl Witness {
         Self { reader, stop }
     }
 
-    /// Checks that no counter was debited beyond its maximum in any of its windows.
+    /// No counter may be debited beyond its maximum in any of its windows.
     pub(super) async fn judge(self, made: &[PlannedTurn]) {
         self.stop.send(()).unwrap();
         let slices = self.reader.await.unwrap();
@@ -137,7 +136,7 @@ impl Witness {
         let mut out: Vec<(i64, &PlannedTurn, &Call)> = Vec::new();
         for slice in &slices {
             let turn = by_id[slice.turn.as_str()];
-            // A call that was already dispatched earlier does not count again.
+            // If a call was dispatched earlier, it is not counted again.
             let fresh = turn.calls[slice.calls.clone()].iter().filter(|call| seen.insert(call.number));
             out.extend(fresh.map(|call| (slice.at_ms, turn, call)));
         }
@@ -146,8 +145,8 @@ impl Witness {
     }
 }
 
-/// Checks one limit. All windows of a counter have the same length. The offset at which they begin differs between
-/// counters.
+/// Checks one limit. All windows of its counters have the same length, but each counter's windows begin at a different
+/// offset.
 fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     let Some(window_ms) = limit.window_ms else { return };
     let mut counters: BTreeMap<String, Vec<(i64, u64)>> = BTreeMap::new();
@@ -161,8 +160,8 @@ fn judge(limit: &Limit, out: &[(i64, &PlannedTurn, &Call)]) {
     assert!(fullest.0 <= limit.max, "{}: {fullest:?}", limit.name);
 }
 
-/// The debits of the fullest window. The witness does not know the real offset of the windows, so it returns the lowest
-/// result of all offsets.
+/// The debits of the fullest window. The witness does not know where the windows begin, so it tries every offset and
+/// returns the lowest result.
 fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
     let offsets: BTreeSet<i64> = debits.iter().map(|(at_ms, _)| at_ms.rem_euclid(window_ms)).collect();
     let fullest = |offset: &i64| {
@@ -176,8 +175,8 @@ fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
 }
 
 impl Slice {
-    /// Parses a line of the monitor from a script that began at `at_ms`: `<s.µs> [<db> lua] "XADD" "<key>" "*"
-    /// "<field>" "<value>"…`.
+    /// Parses a line of the monitor: `<s.µs> [<db> lua] "XADD" "<key>" "*" "<field>" "<value>"…`. The line's script
+    /// began at `at_ms`.
     fn read(line: &str, at_ms: i64) -> Option<Self> {
         let (_, command) = line.split_once("] \"XADD\" \"")?;
         let (key, fields) = command.split_once("\" \"*\" ")?;
@@ -186,9 +185,9 @@ impl Slice {
         }
         let words = words(fields);
         let value = |name: &str| words.chunks(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
-        // Redis escapes quotes and backslashes as JSON does.
+        // Redis escapes quotes and backslashes in the same way as JSON.
         let record: String = serde_json::from_str(&format!("\"{}\"", value("r")?)).unwrap();
-        // The schema number comes first.
+        // The schema number precedes the JSON.
         let record: Value = serde_json::from_str(record.trim_start_matches(|c: char| c.is_ascii_digit())).unwrap();
         let first = record["p"].as_u64().map_or(0, |first| usize::try_from(first).unwrap());
         let calls = words.chunks(2).filter(|pair| pair[0] == "c").count();
@@ -197,13 +196,13 @@ impl Slice {
     }
 }
 
-/// The start of a script, ms, if this is the line in which the script reads the time.
+/// If a script reads the time in this line, the start of the script (ms).
 fn time_of_script(line: &str) -> Option<i64> {
     let time = line.strip_suffix("lua] \"TIME\"")?.split(' ').next()?;
     Some((time.parse::<f64>().ok()? * 1_000.0) as i64)
 }
 
-/// The quoted words of a line. Escapes are kept.
+/// Escapes are kept.
 fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut begun = None;

@@ -1,4 +1,4 @@
-//! A gateway that starts while Redis is away, and its request log.
+//! A gateway that starts while Redis is unavailable, and the gateway's request log.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -6,7 +6,6 @@ use tickfleet_testkit::RedisServer;
 use super::{Gateway, LOOKS, add_key, pause};
 use crate::support::binary::DevFleet;
 
-/// The ID of a dead letter in a list.
 const LETTER: &str = "letter-0-1764130000000-0";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
@@ -40,7 +39,6 @@ async fn a_gateway_starts_and_stays_while_redis_is_away_and_takes_requests_once_
     assert_eq!(gateway.stop(), Some(0));
 }
 
-/// The path and body of a request to this route that needs Redis.
 fn request(path: &str) -> (String, Value) {
     let reason = "the test asks";
     let body = match path.rsplit('/').next().unwrap() {
@@ -89,7 +87,7 @@ async fn every_route_says_when_to_try_again_once_redis_has_gone() {
     let document = gateway.get("", "/v1/openapi.json").json();
     redis.kill9();
     let mut wrong = Vec::new();
-    // `me` needs no Redis. The stream of operator events stays open, and reports that the fleet is away.
+    // `me` needs no Redis. The stream of operator events stays open and reports that the fleet is unavailable.
     let asks_redis = |route: &str| !["/v1/operate/me", "/v1/operate/events"].contains(&route);
     for (route, methods) in document["paths"].as_object().unwrap().iter().filter(|(route, _)| asks_redis(route)) {
         for method in methods.as_object().unwrap().keys() {

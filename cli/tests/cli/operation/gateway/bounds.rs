@@ -1,4 +1,4 @@
-//! Temporary rejections with a retry time: callers over their rate, and full queues.
+//! Callers over their rate and full queues get temporary rejections with a retry time.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -7,10 +7,9 @@ use super::{Gateway, HttpResponse, LOOKS, add_key, echo, received};
 use crate::support::binary::DevFleet;
 use crate::support::process::{Process, pause};
 
-/// The log message about a caller over its rate.
 const OVER: &str = "request rate limit exceeded; rejecting the caller's requests";
 
-/// The value of the Retry-After header, s.
+/// In seconds.
 fn retry_after(answer: &HttpResponse) -> u64 {
     let value = answer.head.lines().find_map(|line| line.strip_prefix("retry-after: "));
     value.unwrap_or_else(|| panic!("no Retry-After: {answer:?}")).trim().parse().unwrap()
@@ -29,7 +28,7 @@ async fn a_key_over_its_rate_is_told_when_to_come_again_and_costs_no_other_one()
     let (process, port) = Process::start_gateway(&keys, &conf, &redis.url());
     let gateway = Gateway::at(&format!("127.0.0.1:{port}"));
 
-    // Send requests to paths of every kind, enough at once to exceed the rate even on slow machines.
+    // Requests to paths of every kind. There are so many at once that they exceed the rate even on slow machines.
     let paths = ["/v1/turns/none", "/v1/tasks/none/events", "/v1/agents/kelly/tools", "/v1/operate/me"];
     let sent: Vec<_> = (0..60).map(|n| gateway.send(&bounded, "GET", paths[n % paths.len()], "", "")).collect();
     let answers: Vec<HttpResponse> = sent.into_iter().map(received).collect();
@@ -43,7 +42,7 @@ async fn a_key_over_its_rate_is_told_when_to_come_again_and_costs_no_other_one()
     assert_eq!(gateway.ask("", "GET", "/v1/openapi.json", &Value::Null).status, 200);
     let counted = format!("tickfleet_gateway_refused_total{{reason=\"rate\"}} {}", over.len());
     assert!(process.metrics().lines().any(|line| line == counted), "{counted}\n{}", process.metrics());
-    // The gateway logs one line per minute, with the name of the key.
+    // The gateway logs one line per minute. The line has the name of the key.
     assert_eq!(process.says(OVER)["caller"], "the key \"bounded\"");
     assert!(process.count(OVER) <= 3 && !process.log().contains(&bounded), "{}", process.log());
     for looks in 0.. {
@@ -64,7 +63,7 @@ async fn who_tries_keys_is_not_looked_at_beyond_a_bound_and_holds_up_nobody_who_
     let gateway = Gateway::start_with(&redis.url(), &keys, &["--wrong-keys", "1", "--wrong-keys-burst", "5"]);
     assert_eq!(gateway.get(&known, "/v1/turns/none").status, 404);
 
-    // Send requests to paths of every kind, enough at once to exceed the rate even on slow machines.
+    // Requests to paths of every kind. There are so many at once that they exceed the rate even on slow machines.
     let paths = ["/v1/turns/none", "/v1/operate/me", "/v1/agents/kelly/mcp", "/v1/tasks/none/events"];
     let sent: Vec<_> =
         (0..80).map(|n| gateway.send(&format!("tfk_wrong-{n}"), "GET", paths[n % paths.len()], "", "")).collect();
@@ -96,7 +95,7 @@ async fn a_queue_that_is_full_is_a_429_and_the_same_request_is_taken_once_it_is_
     let config = ["--config", conf.to_str().unwrap()];
     let gateway = Gateway::start_with(&redis.url(), &keys, &config);
 
-    // Without a scheduler, submitted turns wait.
+    // There is no scheduler, so submitted turns wait.
     let submit =
         |id: &str| gateway.ask_with(&key, "POST", "/v1/turns", &format!("idempotency-key: {id}\r\n"), &echo("hi"));
     for id in ["a", "b", "c"] {
@@ -105,7 +104,7 @@ async fn a_queue_that_is_full_is_a_429_and_the_same_request_is_taken_once_it_is_
     let full = submit("d");
     assert_eq!((full.status, full.code().as_str(), retry_after(&full)), (429, "queue_full", 1), "{full:?}");
     assert_eq!(submit("a").json()["duplicate"], true, "what was taken in is never refused");
-    // The message for a model says that nothing ran.
+    // The message for the model says that nothing ran.
     let head = "content-type: application/json\r\naccept: application/json, text/event-stream\r\nmcp-protocol-version: 2025-11-25\r\n";
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": {"text": "hi"}}});
     let told = gateway.ask_with(&key, "POST", "/v1/agents/kelly/mcp", head, &call).json();
@@ -113,8 +112,7 @@ async fn a_queue_that_is_full_is_a_429_and_the_same_request_is_taken_once_it_is_
     assert!(told["result"]["isError"] == true && words.contains("Nothing ran. Retry"), "{told}");
 
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
-    // Wait until these turns have ended. While they are unfinished, another bound of the tenant could reject the next
-    // turn.
+    // Wait until these turns have ended. Until then, another bound of the tenant could reject the next turn.
     for id in ["a", "b", "c"] {
         assert_eq!(gateway.get(&key, &format!("/v1/turns/{id}?wait=60")).status, 200, "{id}");
     }

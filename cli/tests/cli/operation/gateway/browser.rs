@@ -1,4 +1,4 @@
-//! The console in a real browser: an operator's work, and a check of every view with axe.
+//! Runs the console in a real browser: performs an operator's tasks, and checks every view with axe.
 
 use std::env;
 

@@ -1,5 +1,4 @@
-//! Conversations over HTTP with an agent that a fake model runs: through the API, and through front ends that use
-//! AG-UI.
+//! Conversations over HTTP, through the API and through AG-UI front ends. A fake model runs the agent.
 
 use std::path::Path;
 
@@ -15,14 +14,12 @@ use crate::support::packages::Packages;
 
 const CHAT: &str = "/v1/agents/atlas/chat";
 
-/// One of the agent's tools needs an approval.
 const PERMISSIONS: &str = "permissions:
   echo: {everyone: true}
   sleep: {everyone: true, rules: [{name: ask, require: 'false', otherwise: ask}]}
 approvers: {ann: {roles: [finance]}}
 ";
 
-/// A fleet with an agent that a fake model runs.
 struct ConversationFleet {
     _fleet: DevFleet,
     folder: TempDir,
@@ -41,7 +38,7 @@ impl ConversationFleet {
         Self { _fleet: fleet, folder, redis }
     }
 
-    /// Starts a gateway. Returns the gateway and a key for all agents of the tenant.
+    /// The returned key is for all agents of the tenant.
     fn gateway(&self) -> (Gateway, String) {
         let keys = self.folder.path().join("keys.yaml");
         let name = format!("key-{}", std::fs::read_to_string(&keys).map_or(0, |text| text.lines().count()));
@@ -51,7 +48,7 @@ impl ConversationFleet {
     }
 }
 
-/// Sends a message. Returns the IDs of the conversation and of its task, and the events of the task.
+/// Returns the IDs of the conversation and of its task, and the events of the task.
 fn say(gateway: &Gateway, key: &str, session: Option<&str>, message: &str) -> (String, String, Events) {
     let said = json!({"message": message, "session_id": session}).to_string();
     let mut events = Events::of(gateway.send(key, "POST", CHAT, "", &said));
@@ -78,7 +75,7 @@ async fn a_conversation_goes_on_over_http_with_a_call_in_between_over_any_gatewa
         (again.as_str(), &events.until("answer")["answer"]),
         (&*session, &json!("You said \"hello\" after 1 others."))
     );
-    // If the connection breaks, the client gets the remaining events from the task, and the answer from the
+    // If the connection breaks, the client gets the remaining events from the task, and gets the answer from the
     // conversation.
     let (_, task, events) = say(&one, &key, Some(&session), "are you there?");
     drop(events);
@@ -128,11 +125,11 @@ async fn a_front_end_that_speaks_ag_ui_talks_with_an_agent_by_the_protocols_own_
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success() && said.contains("all runs ended as they should"), "{said}");
-    // The API returns the messages that were sent over AG-UI.
+    // The API also returns messages that were sent over AG-UI.
     let thread = said.lines().find_map(|line| line.strip_prefix("all runs ended as they should: ")).unwrap();
     let history = gateway.get(&key, &format!("{CHAT}/{thread}")).json();
     assert_eq!(history.as_array().unwrap().len(), 3, "{history}");
-    // Run the guide's program. It imports the client from its own folder.
+    // The guide's program imports the client from its own folder.
     let program = packages.folder.join("ask.mjs");
     std::fs::copy(Path::new(REPOSITORY).join("docs/snippets/ag-ui/ask.mjs"), &program).unwrap();
     let mut node = packages.node();

@@ -1,4 +1,4 @@
-//! Tests the HTTP API with schemathesis, which reads its OpenAPI document and sends valid and invalid requests.
+//! Tests the HTTP API with schemathesis, which reads the API's OpenAPI document and sends valid and invalid requests.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::{Gateway, add_key};
 use crate::support::binary::DevFleet;
 use crate::support::python::installed;
 
-/// Checks for server errors, and for a status, content type or body that the document does not declare.
+/// There must be no server error, and no status, content type or body that the document does not declare.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
 const VERBS: [&str; 6] = ["submit", "read", "cancel", "view", "operate", "approve"];
 
@@ -36,7 +36,7 @@ async fn no_request_that_the_document_allows_or_forbids_is_answered_with_what_it
     let mut fuzzer = Command::new(installed("schemathesis").join("schemathesis"));
     fuzzer.args(["run", &format!("http://{}/v1/openapi.json", gateway.address), "--checks", CHECKS, "--no-color"]);
     fuzzer.args(["--header", &format!("Authorization: Bearer {key}"), "--exclude-path-regex", "events|chat$|ag-ui"]);
-    // With one worker: several parse Python at the same time, which its parser does not support.
+    // Uses one worker. Several would parse Python at the same time, which the parser does not support.
     fuzzer.args(["--seed", "1", "--max-examples", "5", "--phases", "coverage,fuzzing"]);
     let output = fuzzer.current_dir(folder.path()).output().unwrap();
     let said = [output.stdout, output.stderr].concat();

@@ -1,4 +1,4 @@
-//! IDs that callers choose: a caller only sees its own work under an ID, in its current state.
+//! IDs that callers choose. Under an ID, a caller sees only its own work, in its current state.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -6,7 +6,6 @@ use tickfleet_testkit::RedisServer;
 use super::{Gateway, add_key, echo, noting_agents, received};
 use crate::support::binary::DevFleet;
 
-/// A turn with this id.
 fn named(id: &str, turn: Value) -> Value {
     let mut turn = turn;
     turn["turn_id"] = json!(id);
@@ -25,7 +24,7 @@ async fn a_turn_that_was_refused_and_is_mended_is_told_by_what_becomes_of_it_now
     let refused = gateway.ask(&key, "POST", "/v1/turns?wait=60", &unknown);
     assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
 
-    // No scheduler is running. The rejection of the earlier turn does not apply to this one.
+    // No scheduler is running. The rejection of the earlier turn does not apply to this turn.
     drop(fleet);
     let mended = gateway.ask(&key, "POST", "/v1/turns?wait=1", &named("order", echo("hi")));
     assert_eq!((mended.status, mended.json()["state"].clone()), (202, json!("accepted")), "{mended:?}");
@@ -64,7 +63,7 @@ async fn a_task_with_the_id_of_another_is_a_conflict_and_hears_nothing_of_that_o
     let gateway = Gateway::start(&redis.url(), &keys);
     let task = |agent: &str, what: &str| json!({"target_agent": agent, "task_id": "job", "task_description": what});
     assert_eq!(gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &task("petra", "rest")).status, 200);
-    // The same ID for a task of another agent, and for other work of the same agent.
+    // The ID is reused for a task of another agent, and for other work of the same agent.
     for (key, agent, what) in [(&atlas, "atlas", "rest"), (&petra, "petra", "work")] {
         for wait in ["", "?wait=1"] {
             let answer = gateway.ask(key, "POST", &format!("/v1/tasks{wait}"), &task(agent, what));
@@ -74,12 +73,12 @@ async fn a_task_with_the_id_of_another_is_a_conflict_and_hears_nothing_of_that_o
     let again = gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &task("petra", "rest"));
     assert_eq!((again.status, again.json()["task_id"].clone()), (200, json!("job")), "{again:?}");
 
-    // A task under a parent that has ended is rejected, but it is not a conflict.
+    // If the parent has ended, its child task is rejected, but this is not a conflict.
     let child =
         json!({"target_agent": "petra", "task_id": "child", "task_description": "rest", "parent_task_id": "job"});
     let [first, second] = [0, 1].map(|_| gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &child));
     assert_eq!((first.status, second.status), (404, 404), "{first:?} {second:?}");
-    // An ID that the fleet has generated for a task of another agent.
+    // The fleet generated this ID for a task of another agent.
     let unnamed = json!({"target_agent": "petra", "task_description": "rest"});
     let made = gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &unnamed);
     let taken = json!({"target_agent": "atlas", "task_id": made.json()["task_id"], "task_description": "rest"});

@@ -1,5 +1,5 @@
-//! A call over MCP that waits for an approval. The call's task reports the wait. A client that can show a page is asked
-//! to show the approvals page. No response of the client decides the approval.
+//! A call over MCP that waits for an approval. The call's task reports the wait. If the client can show a page, it is
+//! asked to show the approvals page. The client's responses do not decide the approval.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -13,7 +13,7 @@ const PERMISSIONS: &str = "permissions:
 approvers: {ann: {roles: [finance]}}
 ";
 
-/// Sends a request of protocol version 2026-07-28, as a client that supports tasks and has the capabilities `can`.
+/// Uses protocol version 2026-07-28. The client supports tasks and has the capabilities `can`.
 fn ask(gateway: &Gateway, key: &str, can: &Value, method: &str, mut params: Value) -> Value {
     let named = params["name"].as_str().or(params["taskId"].as_str()).unwrap_or_default();
     let head = format!(
@@ -30,7 +30,6 @@ fn ask(gateway: &Gateway, key: &str, can: &Value, method: &str, mut params: Valu
     answer["result"].clone()
 }
 
-/// Polls a task until it satisfies `is`.
 fn until(gateway: &Gateway, key: &str, can: &Value, task: &Value, is: impl Fn(&Value) -> bool) -> Value {
     let mut told = Value::Null;
     for _ in 0..LOOKS {
@@ -43,7 +42,6 @@ fn until(gateway: &Gateway, key: &str, can: &Value, task: &Value, is: impl Fn(&V
     panic!("a task never came to be as it should: {told}");
 }
 
-/// Checks that responses of a client are accepted, and that the call still waits.
 fn decides_nothing(gateway: &Gateway, key: &str, can: &Value, question: &str) {
     for answer in [
         json!({"action": "accept"}),
@@ -68,7 +66,7 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     let config = ["--config", conf.to_str().unwrap()];
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
     let keys = folder.path().join("keys.yaml");
-    // The caller's key is even allowed to approve, but these responses do not decide the approval.
+    // The caller's key may even approve, but these responses do not decide the approval.
     let verbs = ["--verb", "submit", "--verb", "read", "--verb", "view", "--verb", "approve", "--approver", "ann"];
     let key = add_key(&keys, &[&["--id", "ann-phone", "--tenant", "demo"][..], &verbs].concat());
     let public = [config[0], config[1], "--public-url", "https://fleet.example.com"];
@@ -80,7 +78,7 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     let begun = ask(&gateway, &key, &plain, "tools/call", call);
     assert_eq!((&begun["resultType"], &begun["taskId"]), (&json!("task"), &json!("pays")), "{begun}");
     let task = json!({"taskId": "pays"});
-    // A client that cannot show a page gets a message.
+    // If the client cannot show a page, it gets a message.
     let waits = |told: &Value| told["statusMessage"].as_str().unwrap_or_default().starts_with("waits for an approval");
     let told = until(&gateway, &key, &plain, &task, waits);
     let words = told["statusMessage"].as_str().unwrap();
@@ -90,7 +88,7 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     {
         assert!(words.contains(said), "{said}: {words}");
     }
-    // A client that can show a page is asked to show it.
+    // If the client can show a page, it is asked to show the page.
     let told = until(&gateway, &key, &shows, &task, |told| told["status"] == "input_required");
     let (name, asked) = told["inputRequests"].as_object().unwrap().iter().next().unwrap();
     assert_eq!((&asked["method"], &asked["params"]["mode"]), (&json!("elicitation/create"), &json!("url")), "{told}");

@@ -1,9 +1,9 @@
-//! Tests the MCP server of a gateway with the protocol's own conformance suite, at two revisions.
+//! Runs MCP's own conformance suite on the MCP server of a gateway, in two revisions.
 
 use crate::support::documents::REPOSITORY;
 use crate::support::packages::Packages;
 
-/// Fails if the suite reports an unknown problem, or if a known problem is gone.
+/// Fails if the suite reports an unknown problem, or if it no longer reports a known problem.
 fn is_as_known(options: &[&str], known: &str) {
     let Some(packages) = Packages::unless_skipped() else { return };
     let mut node = packages.node();

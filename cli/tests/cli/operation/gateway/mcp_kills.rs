@@ -1,5 +1,5 @@
-//! Kills gateways repeatedly in the middle of tasks, while MCP clients continue. No task must be lost, and no task must
-//! run twice. `TICKFLEET_MCP_KILLS=1000` sets the number of kills.
+//! Kills gateways repeatedly in the middle of tasks, while MCP clients continue. No task may be lost or run twice.
+//! `TICKFLEET_MCP_KILLS=1000` sets the number of kills.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -17,25 +17,23 @@ use super::{Gateway, add_key};
 use crate::support::binary::{DevFleet, tickfleet};
 use crate::support::process::pause;
 
-/// The number of clients. Each has one task in progress.
+/// Each client has one task in progress.
 const CLIENTS: usize = 6;
-/// The duration of a task, ms. It is longer than the gateway waits for a result before it returns a task.
+/// Duration of a task (ms). It is longer than the gateway waits for a result before the gateway returns a task.
 const TASK_MS: u64 = 4_000;
 
-/// State that the clients share.
 struct McpLoad {
     key: String,
-    /// The current addresses of the two gateways.
     addresses: Mutex<[String; 2]>,
     over: AtomicBool,
-    /// The number of requests. `broken` counts the requests without a complete response.
+    /// `asked` counts all requests, and `broken` those without a complete response.
     asked: AtomicUsize,
     broken: AtomicUsize,
     ended: Mutex<BTreeSet<String>>,
 }
 
 impl McpLoad {
-    /// Sends a request to one of the gateways. `None` if the gateway was killed during the request.
+    /// `None` if the gateway was killed during the request.
     fn try_ask(&self, which: usize, method: &str, params: &Value) -> Option<Value> {
         let address = self.addresses.lock().unwrap()[which % 2].clone();
         let name = params["name"].as_str().or(params["taskId"].as_str()).unwrap().to_owned();
@@ -52,11 +50,11 @@ impl McpLoad {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let (_, body) = answer.split_once("\r\n\r\n")?;
-        // A truncated response does not count.
+        // A truncated response is not a response.
         serde_json::from_str(body).ok()
     }
 
-    /// Sends a request to the gateways in turn, until one responds.
+    /// Sends a request to the gateways alternately until one responds.
     fn ask(&self, first: usize, method: &str, params: &Value) -> Value {
         for which in first.. {
             self.asked.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +68,6 @@ impl McpLoad {
         unreachable!("numbers do not end")
     }
 
-    /// Runs a client: one task after the other.
     fn client(&self, client: usize) {
         for number in 0.. {
             if self.over.load(Ordering::Relaxed) {
@@ -98,19 +95,19 @@ fn with_meta(mut params: Value) -> Value {
     params
 }
 
-/// The parameters of a call with a client-generated ID, so that the client can send the call again.
+/// The client generates the ID of the call, so that it can send the call again.
 fn sleeping(turn: &str) -> Value {
     let call = json!({"name": "sleep", "arguments": {"ms": TASK_MS}, "_meta": {"tickfleet/turn_id": turn}});
     with_meta(call)
 }
 
-/// Kills the gateways alternately. Each kill waits until the other gateway is running again.
+/// Kills the gateways alternately. Each kill waits until the other gateway runs again.
 fn kill_gateways(front: &McpLoad, gateways: &mut [Gateway; 2], kills: usize, url: &str, keys: &Path) {
-    // Start at 0, so that the first kill comes while all clients wait for their first results.
+    // Starts at 0, so that the first kill comes while all clients wait for their first results.
     let mut since = 0;
     for kill in 0..kills {
         let which = kill % 2;
-        // Wait for more requests, so that some kills hit gateways that wait for results, and others hit gateways whose
+        // Wait for more requests. So some kills hit gateways that wait for results, and others hit gateways whose
         // clients poll their tasks.
         while front.asked.load(Ordering::Relaxed) < since + CLIENTS {
             pause();

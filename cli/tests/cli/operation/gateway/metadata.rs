@@ -1,4 +1,4 @@
-//! The metadata of RFC 9728, which names the issuer of tokens. MCP's authorization begins with it.
+//! The metadata of RFC 9728 names the issuer of tokens. MCP's authorization begins with this metadata.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -9,7 +9,6 @@ use super::{Gateway, HttpResponse, add_key};
 const RULES: &str = "- {name: services, claims: {azp: shop}, tenant: demo, agents: ['*'], verbs: [read]}\n";
 const METADATA: &str = "/.well-known/oauth-protected-resource";
 
-/// The challenge of a 401 response.
 fn challenge(answer: &HttpResponse) -> String {
     assert_eq!(answer.status, 401, "{answer:?}");
     let found = answer.head.lines().find_map(|line| line.strip_prefix("www-authenticate: "));
@@ -28,7 +27,7 @@ async fn a_client_without_a_token_is_told_where_one_is_to_be_had() {
     let public = ["--public-url", "https://fleet.example.com"];
     let gateway = Gateway::start_with(&redis.url(), &keys, &[&tokens[..], &public].concat());
 
-    // An MCP client sends a request without a token, gets the address of the metadata, and finds the issuer there.
+    // If an MCP client sends a request without a token, it gets the address of the metadata, which names the issuer.
     let mcp = "/v1/agents/kelly/mcp";
     let said = challenge(&gateway.ask("", "POST", mcp, &json!({})));
     assert_eq!(
@@ -40,7 +39,7 @@ async fn a_client_without_a_token_is_told_where_one_is_to_be_had() {
     let expected = json!({"resource": format!("https://fleet.example.com{mcp}"), "resource_name": "Tickfleet",
         "authorization_servers": [provider.url], "bearer_methods_supported": ["header"]});
     assert_eq!(told.json(), expected);
-    // All other paths belong to one resource.
+    // All other paths belong to the same resource.
     let said = challenge(&gateway.get("wrong", "/v1/turns/none"));
     assert!(said.ends_with(&format!("resource_metadata=\"https://fleet.example.com{METADATA}\"")), "{said}");
     assert_eq!(gateway.get("", METADATA).json()["resource"], "https://fleet.example.com");
@@ -48,7 +47,7 @@ async fn a_client_without_a_token_is_told_where_one_is_to_be_had() {
         assert_eq!(gateway.get("", &format!("{METADATA}{path}")).status, 404, "{path}");
     }
 
-    // Without a public URL, or if the gateway accepts no tokens, there is no metadata.
+    // There is no metadata without a public URL, and none if the gateway accepts no tokens.
     for more in [&tokens[..], &public] {
         let gateway = Gateway::start_with(&redis.url(), &keys, more);
         assert_eq!(challenge(&gateway.ask("", "POST", mcp, &Value::Null)), "bearer");

@@ -1,4 +1,4 @@
-//! Metrics and probes of a gateway, also while Redis is away.
+//! Metrics and probes of a gateway, also while Redis is unavailable.
 
 use serde_json::Value;
 use tickfleet_testkit::RedisServer;
@@ -6,7 +6,6 @@ use tickfleet_testkit::RedisServer;
 use super::{Gateway, LOOKS, add_key, echo};
 use crate::support::process::{Process, pause};
 
-/// Waits until a scrape has this line.
 fn until(process: &Process, line: &str) {
     let mut last = String::new();
     for _ in 0..LOOKS {
@@ -39,7 +38,6 @@ async fn a_gateway_counts_what_it_is_asked_and_says_that_redis_is_away() {
     assert_eq!(gateway.get(&key, "/v1/nothing").status, 404);
     let waits = gateway.send(&key, "GET", "/v1/turns/waits?wait=60", "", "");
     until(&process, "tickfleet_gateway_waiting 1");
-    // The client goes away before the response.
     drop(waits);
     for line in [
         "tickfleet_gateway_requests_total{request=\"reply_wait\",status=\"gone\"} 1",
@@ -65,7 +63,7 @@ async fn a_gateway_counts_what_it_is_asked_and_says_that_redis_is_away() {
     until(&process, "tickfleet_gateway_requests_total{request=\"submit\",status=\"5xx\"} 1");
     until(&process, "tickfleet_gateway_refused_total{reason=\"unavailable\"} 1");
     until(&process, "tickfleet_redis_up 0");
-    // The gateway still responds. It must not be restarted, because the fault is not its own.
+    // The gateway still responds, and must not be restarted, because the fault is not its own.
     assert!(
         process.answer("/readyz").starts_with("HTTP/1.1 503") && process.answer("/livez").starts_with("HTTP/1.1 200")
     );

@@ -1,5 +1,5 @@
-//! `tickfleet gateway` as a process. Through a gateway, services without access to Redis can do everything that
-//! producers can do, within the rights of their key.
+//! `tickfleet gateway` as a process. Services without access to Redis use it to do what producers do, within the rights
+//! of their key.
 
 mod away;
 mod bounds;
@@ -32,26 +32,23 @@ use tickfleet_testkit::RedisServer;
 use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
-/// Maximum wait for a response.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Maximum attempts of a check. They take at least two minutes.
+/// Maximum attempts of a check. In total, they take at least two minutes.
 const LOOKS: usize = 2_400;
 
 /// Headers of the response to a request without a valid key.
 const REFUSAL: [&str; 4] =
     ["www-authenticate: bearer", "nosniff", "cache-control: no-store", "default-src 'none'; frame-ancestors 'none'"];
 
-/// A gateway and its key file.
 pub struct Gateway {
     /// `None` if the gateway is not a child of this test.
     child: Option<Child>,
     address: String,
     keys: PathBuf,
-    /// The gateway's log since it was ready.
+    /// The gateway's log, from the time when it was ready.
     log: Arc<Mutex<Vec<Value>>>,
 }
 
-/// A response.
 #[derive(Debug)]
 pub(super) struct HttpResponse {
     pub(super) status: u16,
@@ -64,7 +61,6 @@ impl HttpResponse {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
 
-    /// The code of an error.
     pub(super) fn code(&self) -> String {
         self.json()["error"]["code"].as_str().unwrap().to_owned()
     }
@@ -75,7 +71,6 @@ impl Gateway {
         Self::start_with(url, keys, &[])
     }
 
-    /// Starts with additional arguments.
     pub(super) fn start_with(url: &str, keys: &Path, more: &[&str]) -> Self {
         let args = ["gateway", "--address", "127.0.0.1:0", "--keys", keys.to_str().unwrap()];
         let mut command = command(&[&args, more].concat());
@@ -86,7 +81,7 @@ impl Gateway {
             let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
             (line["message"] == "gateway ready").then(|| line["address"].as_str().unwrap().to_owned())
         });
-        // Keep reading the log: if nobody reads its pipe, the process ends.
+        // If nobody reads the pipe of the log, the process ends.
         let log: Arc<Mutex<Vec<Value>>> = Arc::default();
         let kept = Arc::clone(&log);
         drop(std::thread::spawn(move || {
@@ -97,12 +92,10 @@ impl Gateway {
         Self { child: Some(child), address: address.unwrap(), keys: keys.to_owned(), log }
     }
 
-    /// A gateway that was started elsewhere.
     pub(super) fn at(address: &str) -> Self {
         Self { child: None, address: address.to_owned(), keys: PathBuf::new(), log: Arc::default() }
     }
 
-    /// The base URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -141,7 +134,6 @@ impl Gateway {
         self.ask(key, "GET", path, &Value::Null)
     }
 
-    /// Creates a key, waits until the gateway accepts it, and returns it.
     pub fn key(&self, arguments: &[&str]) -> String {
         let key = add_key(&self.keys, arguments);
         for _ in 0..LOOKS {
@@ -163,14 +155,13 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // Fails only if the process has ended.
+            // Fails only if the process has already ended.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Checks the status of a response, and parts of its headers.
 fn says(answer: &HttpResponse, status: u16, heads: &[&str]) {
     assert_eq!(answer.status, status, "{answer:?}");
     for head in heads {
@@ -186,7 +177,7 @@ fn received(mut stream: TcpStream) -> HttpResponse {
     HttpResponse { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
-/// Creates a key and appends its row to a file, as the command's help describes. Returns the key.
+/// Creates a key, and appends its row to a file as the command's help describes. Returns the key.
 pub fn add_key(file: &Path, arguments: &[&str]) -> String {
     let made = tickfleet(&[&["gateway", "key"], arguments].concat()).exits(0);
     let mut rows = std::fs::read_to_string(file).unwrap_or_default();
@@ -195,12 +186,9 @@ pub fn add_key(file: &Path, arguments: &[&str]) -> String {
     made.stderr.split_whitespace().find(|word| word.starts_with("tfk_")).unwrap().to_owned()
 }
 
-/// A stream of server-sent events.
 pub(super) struct Events {
     lines: std::io::Lines<BufReader<TcpStream>>,
-    /// The names of the events read so far.
     pub(super) names: Vec<String>,
-    /// The ID of the last event.
     pub(super) id: String,
 }
 
@@ -209,13 +197,12 @@ impl Events {
         Self { lines: BufReader::new(stream).lines(), names: Vec::new(), id: String::new() }
     }
 
-    /// Reads the status line, which must be 200.
     pub(super) fn opened(&mut self) {
         let status = self.lines.next().unwrap().unwrap();
         assert!(status.contains(" 200 "), "{status}");
     }
 
-    /// The next event with its name. `None` at the end of the stream.
+    /// Returns `None` at the end of the stream.
     pub(super) fn next(&mut self) -> Option<(String, Value)> {
         let mut name = String::new();
         let mut data = None;
@@ -237,7 +224,6 @@ impl Events {
         None
     }
 
-    /// The next event with this name. Skips other events.
     pub(super) fn until(&mut self, wanted: &str) -> Value {
         while let Some((name, data)) = self.next() {
             if name == wanted {
@@ -268,7 +254,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let answer = one.ask(&key, "POST", "/v1/turns?wait=60", &echo("hi"));
     assert_eq!((answer.status, &answer.json()["results"][0]["output"]["text"]), (200, &json!("hi")), "{answer:?}");
 
-    // A turn that is sent twice, through two gateways, runs once. Both gateways return its result.
+    // A turn that is sent through two gateways runs once. Both gateways return its result.
     let head = "idempotency-key: order-17\r\n";
     let accepted = one.ask_with(&key, "POST", "/v1/turns", head, &echo("once"));
     assert_eq!((accepted.status, accepted.json()["duplicate"].clone()), (202, json!(false)), "{accepted:?}");
@@ -278,7 +264,6 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     assert_eq!((conflict.status, conflict.code().as_str()), (409, "conflict"));
     assert_eq!(two.get(&key, "/v1/turns/order-17?wait=60").status, 200);
 
-    // A running turn ends when it is canceled.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &resting("long", 60_000)).status, 202);
     let waits = two.send(&key, "GET", "/v1/turns/long?wait=60", "", "");
     let reason = json!({"reason": "the user left"});
@@ -287,7 +272,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let ended = received(waits);
     assert_eq!((ended.status, ended.json()["results"][0]["outcome"].clone()), (200, json!("cancelled")), "{ended:?}");
 
-    // A rejection at admission is returned to the waiting client, and to later requests.
+    // A rejection at admission is returned to the waiting client and to later requests.
     let late = json!({"agent": "nobody", "turn_id": "refused", "calls": [{"name": "echo"}]});
     let refused = one.ask(&key, "POST", "/v1/turns?wait=60", &late);
     assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
@@ -303,7 +288,8 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     let tools = one.get(&key, "/v1/agents/kelly/tools?format=anthropic");
     assert!(tools.json().as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{tools:?}");
 
-    // A gateway that stops ends the wait. The client is told that the turn is in progress, and asks the other gateway.
+    // If a gateway stops, it ends the wait and reports that the turn is in progress. The client then asks the other
+    // gateway.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &resting("later", 60_000)).status, 202);
     let waits = one.send(&key, "GET", "/v1/turns/later?wait=60", "", "");
     until_waiting(&one, &key);
@@ -318,15 +304,15 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     drop(fleet);
 }
 
-/// Waits until the gateway has accepted the previous request. Connections are accepted in order, so if the gateway
-/// responds to later requests, it has accepted the earlier one.
+/// Waits until the gateway has accepted the previous request. The gateway accepts connections in order. So if it
+/// responds to later requests, it has accepted the previous one.
 fn until_waiting(gateway: &Gateway, key: &str) {
     for _ in 0..3 {
         assert_eq!(gateway.get(key, "/v1/turns/later").status, 202);
     }
 }
 
-/// Checks that a request which names a tenant needs a key of that tenant.
+/// A request that names a tenant needs a key of that tenant.
 fn answers_about_the_tenant_that_is_named(gateway: &Gateway, demo: &str, other: &str) {
     for (key, status) in [(demo, 200), (other, 403)] {
         let named = gateway.ask_with(key, "GET", "/v1/turns/mine", "tickfleet-tenant: demo\r\n", &Value::Null);
@@ -351,7 +337,7 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns?wait=60", &mine).status, 200);
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns", &resting("runs", 60_000)).status, 202);
 
-    // A key cannot submit work of other agents and tenants. For the key, the IDs of such work do not exist.
+    // A key cannot submit work of other agents and tenants. IDs of such work look nonexistent to this key.
     for (key, what) in [(&fran, "another agent's"), (&acme, "another tenant's")] {
         for id in ["mine", "runs", "unheard-of"] {
             assert_eq!(gateway.get(key, &format!("/v1/turns/{id}")).status, 404, "{what} {id}");
@@ -367,7 +353,6 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     let other = json!({"tenant": "demo", "agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(gateway.ask(&acme, "POST", "/v1/turns", &other).code(), "forbidden");
     answers_about_the_tenant_that_is_named(&gateway, &all, &acme);
-    // A read-only key cannot submit or cancel on any path.
     for (path, body) in [
         ("/v1/turns", echo("hi")),
         ("/v1/tasks", json!({"target_agent": "kelly", "task_description": "x"})),
@@ -378,7 +363,6 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
         assert_eq!(gateway.ask(&reader, "POST", path, &body).code(), "forbidden", "{path}");
     }
     assert_eq!(gateway.get(&reader, "/v1/turns/mine").status, 200);
-    // No key, a wrong key, and a key whose row was removed.
     let none = gateway.get("", "/v1/turns/mine");
     says(&none, 401, &REFUSAL);
     assert_eq!(gateway.get("tfk_wrong", "/v1/turns/mine").status, 401);
@@ -397,7 +381,6 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     assert_eq!(gateway.get(&key, "/v1/turns/mine").status, 200);
 }
 
-/// A configuration of two agents with the typed handler `note`.
 fn noting_agents(folder: &Path) -> PathBuf {
     let conf = folder.join("conf");
     std::fs::create_dir(&conf).unwrap();
@@ -409,7 +392,6 @@ fn noting_agents(folder: &Path) -> PathBuf {
     conf
 }
 
-/// The tasks that a key sees, in pages of one.
 fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut from = String::new();
@@ -446,7 +428,7 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
             || events.body.contains("event: answer"),
         "{events:?}"
     );
-    // Tasks that a key is not allowed to see do not count in its pages.
+    // The pages of a key skip tasks that it must not see.
     let all = add_key(&keys, &["--id", "everybody", "--tenant", "demo"]);
     let gateway = Gateway::start(&redis.url(), &keys);
     for id in ["of-petra", "of-petra-2"] {
@@ -462,8 +444,8 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
     let late = received(gateway.send(&key, "GET", "/v1/tasks/job/events", "last-event-id: x\r\n", ""));
     assert_eq!(late.status, 400);
     assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
-    // A queued task that reuses the ID of another agent's task gives no access to the other task. This also holds while
-    // no scheduler is running to reject the queued task.
+    // A queued task that reuses the ID of another agent's task gives no access to that agent's task. This also holds if
+    // no scheduler runs, so that nothing rejects the queued task.
     drop(fleet);
     let task = json!({"tenant": "demo", "target_agent": "atlas", "task_id": "of-petra", "task_description": "rest"});
     let mut message = redis::cmd("XADD");

@@ -1,4 +1,4 @@
-//! The events of a turn: the reasons why it waits, the results of its calls, and finally its reply.
+//! The events of a turn: why it waits, the results of its calls, and finally its reply.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -7,7 +7,6 @@ use tickfleet_testkit::RedisServer;
 use super::{Events, Gateway, add_key, received};
 use crate::support::binary::DevFleet;
 
-/// A configuration with an agent that has one call per tick, and with a tool that needs approvals.
 fn configured() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let conf = folder.path().join("conf");
@@ -39,8 +38,8 @@ fn follow(gateway: &Gateway, key: &str, id: &str) -> Events {
     Events::of(gateway.send(key, "GET", &format!("/v1/turns/{id}/events"), "", ""))
 }
 
-/// Submits tasks and turns while no scheduler runs, some with client-generated IDs and some without. Follows their
-/// events through another gateway. Returns the event streams, each with its expected last event.
+/// Submits tasks and turns while no scheduler runs. For some of them, the client generates the ID. Follows their events
+/// through another gateway. Returns each event stream with its expected last event.
 fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events, &'static str)> {
     let sent = |path: &str, body: Value| {
         let answer = one.ask(all, "POST", path, &body);
@@ -60,7 +59,7 @@ fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events
         (sent("/v1/tasks", task("kelly")), "failed"),
         (sent("/v1/turns", unnamed), "reply"),
     ];
-    // The key of one agent receives only the events of its own work, and receives them immediately.
+    // The key of one agent receives only the events of this agent's work, and receives them immediately.
     let asked = |path: &str| two.send(fran, "GET", path, "", "");
     let followed = Events::of(asked(&of_fran));
     for path in [&all_of_them[1].0, "/v1/tasks/never/events", "/v1/tasks/k1-0/events", "/v1/turns/t1-0/events"] {
@@ -76,7 +75,7 @@ fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events
     streams
 }
 
-/// Checks that each stream ends with its last event, after a scheduler has decided.
+/// Each stream must end with its last event after a scheduler has decided.
 fn all_end(streams: Vec<(Events, &str)>) {
     for (mut events, end) in streams {
         events.until(end);
@@ -96,13 +95,13 @@ async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_ma
     let operator = add_key(&keys, &["--id", "anna", "--tenant", "demo", "--role", "operator"]);
     let [one, two] = [0, 1].map(|_| Gateway::start_with(&redis.url(), &keys, &config));
 
-    // No scheduler is running, so the turn is queued.
+    // No scheduler is running, so the turn stays queued.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("kelly", "first", &["echo", "echo"])).status, 202);
     let mut here = follow(&one, &key, "first");
     let mut there = follow(&two, &key, "first");
     here.until("queued");
     there.until("queued");
-    // For a key that is not allowed to see the turn, the turn does not exist.
+    // If a key may not see the turn, the turn looks nonexistent to it.
     assert_eq!(received(one.send(&fran, "GET", "/v1/turns/first/events", "", "")).status, 404);
     let taken_in = taken_in(&one, &two, [&key, &fran]);
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
@@ -117,19 +116,20 @@ async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_ma
         assert!(events.next().is_none(), "nothing comes after the reply");
         assert_eq!(events.id, "2");
     }
-    // A client that reconnects after the first result gets the remaining events.
+    // If a client reconnects after the first result, it gets the remaining events.
     let mut again = Events::of(one.send(&key, "GET", "/v1/turns/first/events", "last-event-id: 1\r\n", ""));
     assert_eq!(again.until("result")["call"], "first/1");
     again.until("reply");
     assert_eq!(again.names, ["result", "reply"]);
 
-    // The agent's cap makes the second call wait for the next tick, and the third call for the tick after it.
+    // Because of the agent's cap, the second call waits for the next tick, and the third call waits for the tick after
+    // that.
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("slow", "capped", &["echo", "echo", "echo"])).status, 202);
     let mut events = follow(&two, &key, "capped");
     let waits = events.until("waiting");
     assert_eq!((&waits["for"], &waits["limit"]), (&json!("limit"), &json!("calls per tick")), "{waits}");
     assert!(waits["until_ms"].is_i64() && events.names.contains(&"result".to_owned()), "{waits}");
-    // Requests for turns of other agents and for unknown turns get 404.
+    // For turns of other agents and for unknown turns, the status is 404.
     for (key, id) in [(&fran, "capped"), (&fran, "first"), (&key, "never")] {
         assert_eq!(received(two.send(key, "GET", &format!("/v1/turns/{id}/events"), "", "")).status, 404, "{id}");
     }
@@ -165,12 +165,12 @@ async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_th
     assert_eq!((&waits["for"], &waits["call"], &waits["tool"]), (&json!("approval"), &json!("asks/0"), &json!("fail")));
     assert_eq!((&waits["needs"], waits["until_ms"].is_i64()), (&json!("any approver"), true), "{waits}");
     here.until("waiting");
-    // When a key is removed, its event stream ends, even if the turn is still running.
+    // When a key is removed, its event stream ends, even if the turn still runs.
     let mut heard = follow(&two, &lost, "asks");
     heard.until("waiting");
     std::fs::write(&keys, without).unwrap();
     assert!(heard.next().is_none());
-    // The stream ends when its gateway stops. The client can continue it at another gateway.
+    // The stream ends when its gateway stops. The client can continue the stream at another gateway.
     assert_eq!(one.stop(), Some(0));
     assert!(here.next().is_none());
     let approval = format!("/v1/operate/approvals/demo:{}/deny", waits["approval"].as_str().unwrap());
@@ -193,14 +193,14 @@ async fn a_stream_outlives_a_redis_that_is_away_and_says_what_it_finds_when_that
     let [mut events, mut hurt] = ["lost", "hurt"].map(|id| follow(&gateway, &key, id));
     events.until("queued");
     hurt.until("queued");
-    // A damaged key affects only its own turn, and the stream reports it.
+    // A damaged key affects only its own turn. The stream reports the damage.
     let set = redis::cmd("SET").arg("{tickfleet:0}:turn:demo:hurt").arg("x").to_owned();
     let () = set.query_async(&mut redis.connection().await).await.unwrap();
     assert!(hurt.until("damaged")["message"].as_str().unwrap().contains("cannot be read"));
     assert!(hurt.next().is_none() && hurt.names == ["queued", "damaged"], "{:?}", hurt.names);
     redis.kill9();
     assert!(events.until("away")["message"].as_str().unwrap().contains("cannot reach Redis"));
-    // Redis comes back empty, and the stream reports that the turn is gone.
+    // After the restart, Redis is empty, and the stream reports that the turn is gone.
     redis.restart().await;
     events.until("gone");
     assert!(events.next().is_none() && events.names == ["queued", "away", "gone"], "{:?}", events.names);

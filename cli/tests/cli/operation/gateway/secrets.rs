@@ -1,5 +1,5 @@
-//! Keys and tokens stay secret: none of them is in a gateway's log, metrics or responses, whatever the request and the
-//! log level.
+//! Keys and tokens stay secret. Whatever the request and the log level, a gateway's log, metrics and responses do not
+//! contain them.
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
@@ -13,7 +13,6 @@ const RULES: &str = "
 - {name: slow, claims: {azp: slow}, tenant: demo, agents: ['*'], verbs: [read], rate: {per_second: 1, burst: 2}}
 ";
 
-/// Sends each kind of request once. Returns the responses.
 fn asked(gateway: &Gateway, secret: &str) -> String {
     let task = json!({"target_agent": "kelly", "task_description": "x"});
     let asked: [(&str, &str, Value); 14] = [
@@ -40,7 +39,6 @@ fn asked(gateway: &Gateway, secret: &str) -> String {
     for (method, params) in [("tools/list", json!({})), ("tools/call", json!({"name": 7})), ("none", json!({}))] {
         told += &mcp(gateway, secret, "kelly", method, &params).body;
     }
-    // The secret in an invalid header.
     let odd =
         received(gateway.send("none", "GET", "/v1/turns/none", &format!("authorization: Basic {secret}\r\n"), ""));
     told + &odd.head + &odd.body
@@ -72,7 +70,7 @@ async fn no_key_and_no_token_is_in_what_a_gateway_logs_counts_or_answers() {
     let secrets = [service, bounded, operator, good, slow, nobody, late, forged, wrong, cut];
     let told: String = secrets.iter().map(|secret| asked(&gateway, secret)).collect();
     let metrics = process.metrics();
-    // Each secret was checked, and rejected for its own reason.
+    // Each secret was checked, and was rejected for a reason of its own.
     for reason in ["key", "forbidden", "rate"] {
         let none = format!("tickfleet_gateway_refused_total{{reason=\"{reason}\"}} 0");
         assert!(!metrics.contains(&none), "nothing was refused for {reason}");
@@ -81,7 +79,7 @@ async fn no_key_and_no_token_is_in_what_a_gateway_logs_counts_or_answers() {
     let log = process.log();
     assert!(log.contains("\"level\":\"TRACE\"") || log.contains("\"level\":\"DEBUG\""), "it says all it can");
     for secret in &secrets {
-        // The signed part of a token and the signature are secret, too.
+        // The signed part and the signature of a token are secret too.
         let parts = secret.split('.').filter(|part| part.len() > 20);
         for part in parts.chain([secret.as_str()]) {
             for (what, text) in [("log", &log), ("metrics", &metrics), ("answers", &told)] {
@@ -91,7 +89,6 @@ async fn no_key_and_no_token_is_in_what_a_gateway_logs_counts_or_answers() {
     }
 }
 
-/// Waits until the gateway has read the provider's keys.
 fn until_known(gateway: &Gateway, token: &str) {
     for looks in 0.. {
         if gateway.get(token, "/v1/turns/none").status == 404 {

@@ -1,5 +1,4 @@
-//! The gateway over TLS, with a certificate that changes while it runs, and with clients that never begin the
-//! handshake.
+//! The gateway over TLS. Its certificate changes while it runs, and some clients never begin the handshake.
 
 use std::fs;
 use std::net::TcpStream;
@@ -13,7 +12,6 @@ use crate::support::binary::{DevFleet, tickfleet};
 use crate::support::certificates::certificates;
 use crate::support::process::pause;
 
-/// Sends one request over a new connection that trusts one root.
 async fn ask(gateway: &Gateway, folder: &Path, key: &str) -> reqwest::Result<u16> {
     let root = Certificate::from_pem(&fs::read(folder.join("ca.pem")).unwrap())?;
     let client = reqwest::Client::builder().tls_certs_only([root]).build()?;
@@ -43,7 +41,7 @@ async fn a_gateway_speaks_tls_and_takes_a_new_certificate_over() {
     put(&old);
     let args = ["--tls-cert", served[0].to_str().unwrap(), "--tls-key", served[1].to_str().unwrap()];
     let gateway = Gateway::start_with(&redis.url(), &keys, &args);
-    // Clients that connect and send nothing do not delay others.
+    // Clients that connect and send nothing must not delay other clients.
     let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&gateway.address).unwrap()).collect();
     assert_eq!(ask(&gateway, &old, &key).await.unwrap(), 404);
     let told = ask(&gateway, &new, &key).await.unwrap_err();
@@ -56,7 +54,7 @@ async fn a_gateway_speaks_tls_and_takes_a_new_certificate_over() {
         pause();
     }
     assert!(ask(&gateway, &old, &key).await.is_err(), "the old certificate is out of force");
-    // If the new certificate is unreadable, the previous one stays in force.
+    // If the new certificate is unreadable, the previous certificate stays in force.
     fs::write(&served[0], "no certificate").unwrap();
     drop(silent);
     assert_eq!(ask(&gateway, &new, &key).await.unwrap(), 404);

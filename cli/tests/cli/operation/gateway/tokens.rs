@@ -1,5 +1,5 @@
 //! Tokens of an identity provider at a running gateway. Services, MCP clients and operators authenticate with tokens
-//! according to the gateway's rules, even while the provider is unavailable.
+//! according to the gateway's rules. This must work even while the provider is unavailable.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,7 +25,6 @@ const RULES: &str = "
 - {name: services, claims: {azp: shop}, tenant_claim: tenant, agents_claim: agents, verbs: [submit, read, cancel]}
 ";
 
-/// An identity provider: its signing key and its server.
 pub(super) struct Provider {
     key: RsaKeyPair,
     pub(super) url: String,
@@ -39,7 +38,7 @@ impl Provider {
         let made = std::process::Command::new("openssl").args(arguments).arg(&file).output().unwrap();
         assert!(made.status.success(), "{made:?}");
         let made = std::fs::read(&file).unwrap();
-        // As DER, some versions of OpenSSL write the bare key, and others write PKCS #8.
+        // Some versions of OpenSSL write the bare key as DER, and others write PKCS #8.
         let key = RsaKeyPair::from_der(&made).or_else(|_| RsaKeyPair::from_pkcs8(&made)).unwrap();
         let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(key.public());
         let n = coded(&n);
@@ -55,7 +54,6 @@ impl Provider {
         Self { key, url, serving }
     }
 
-    /// A token with these claims in addition to the usual ones.
     #[allow(clippy::disallowed_methods, reason = "a token ends by the clock on the wall")]
     pub(super) fn token(&self, email: &str, claims: &Value) -> String {
         let ends = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(900);
@@ -73,7 +71,6 @@ pub(super) fn coded(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// A fleet, a gateway that accepts a provider's tokens, and the provider.
 struct TokenFleet {
     fleet: DevFleet,
     gateway: Gateway,
@@ -142,7 +139,7 @@ async fn a_token_opens_what_a_rule_about_its_claims_says_over_http_over_mcp_and_
     ]
     .map(|(email, claims)| provider.token(email, &claims));
 
-    // A service can use its own agents only, over HTTP and over MCP.
+    // A service can use only its own agents, over HTTP and over MCP.
     let turn = |agent: &str| json!({"agent": agent, "turn_id": "t1", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]});
     let answer = gateway.ask(&shop, "POST", "/v1/turns?wait=60", &turn("kelly"));
     assert_eq!((answer.status, &answer.json()["results"][0]["output"]["text"]), (200, &json!("hi")), "{answer:?}");
@@ -153,7 +150,7 @@ async fn a_token_opens_what_a_rule_about_its_claims_says_over_http_over_mcp_and_
     assert_eq!(called.json()["result"]["structuredContent"]["text"], "over MCP", "{called:?}");
     assert_eq!(mcp(&gateway, &shop, "fran", "tools/list", &json!({})).status, 403);
 
-    // Invalid tokens are rejected. Unit tests cover the rules themselves.
+    // Invalid tokens are rejected. Unit tests cover the rules for validity.
     let late = provider.token("otto@example.com", &json!({"groups": ["operate"], "exp": 1_700_000_000}));
     let other = provider.token("otto@example.com", &json!({"groups": ["operate"], "aud": "mail"}));
     let forged = format!("{}.{}", shop.rsplit_once('.').unwrap().0, coded(&[7; 256]));
@@ -176,7 +173,7 @@ async fn a_token_opens_what_a_rule_about_its_claims_says_over_http_over_mcp_and_
     operated(&gateway, &shop, [&viewer, &operator, &approver]);
 }
 
-/// Checks that each operator command needs its role, and that actions are recorded under the name in the token.
+/// Each operator command needs its role, and the record of an action has the name in the token.
 fn operated(gateway: &Gateway, service: &str, [viewer, operator, approver]: [&String; 3]) {
     for (method, path, body, roles) in &verbs("demo:0", "call-0-1-0", "worker-1") {
         for (token, may) in [viewer, operator, approver].into_iter().zip(roles) {
@@ -199,7 +196,7 @@ fn operated(gateway: &Gateway, service: &str, [viewer, operator, approver]: [&St
     assert_eq!(decided.status, 200, "{decided:?}");
 }
 
-/// Waits for an approval request, and returns its ID.
+/// Returns the approval's ID.
 fn asked(gateway: &Gateway, token: &str) -> String {
     for _ in 0..LOOKS {
         let seen = gateway.get(token, "/v1/operate/approvals").json();

@@ -1,4 +1,4 @@
-//! A fleet of real processes: schedulers that report the backlog, and workers that start and stop.
+//! A fleet of real processes. Its schedulers report the backlog, and its workers start and stop.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The agents. `crowd` has the highest possible cap (200 calls per second), and `capped` has ten calls per tick.
+/// `crowd` has the highest possible cap (200 calls per second). `capped` has ten calls per tick.
 const AGENTS: &str = "agents:\n  crowd: {calls_per_tick: 1000, max_actions_per_day: 1000000}\n  capped: {calls_per_tick: 10, max_actions_per_day: 1000000}\n";
 const PERMISSIONS: &str = "permissions:\n  sleep: {everyone: true}\n";
 /// Settings that differ from the defaults.
@@ -21,16 +21,14 @@ const SETTINGS: [(&str, &str); 3] = [
     ("TICKFLEET_QUEUES_TENANT_TURNS_MAX", "100000"),
     ("TICKFLEET_LOG_LEVEL", "warn"),
 ];
-/// The maximum time for a process to end after SIGTERM: its drain time and a margin.
+/// Maximum time for a process to end after SIGTERM: its drain time and a margin.
 const DRAIN_MAX: Duration = Duration::from_secs(40);
 
-/// A process of the fleet.
 struct Node {
     child: Child,
     metrics: SocketAddr,
 }
 
-/// Real `tickfleet scheduler` and `tickfleet worker` processes on one Redis.
 pub struct Processes {
     url: String,
     slots: u32,
@@ -38,14 +36,14 @@ pub struct Processes {
     schedulers: Vec<Node>,
     workers: Vec<Node>,
     leaving: Vec<(Instant, Node)>,
-    /// The number of workers that received SIGTERM. `left` counts the ones that then exited with code 0.
+    /// `told` counts the workers that received SIGTERM, and `left` those that then exited with code 0.
     pub told: u32,
     pub left: u32,
 }
 
 impl Processes {
-    /// Starts two schedulers and no worker, with a configuration in `folder`: the tenants `demo`, and `t1` to
-    /// `t<tenants>`.
+    /// Starts two schedulers and no worker. Writes a configuration with the tenants `demo` and `t1` to `t<tenants>` to
+    /// `folder`.
     pub fn start(url: &str, slots: u32, folder: &Path, tenants: usize) -> Self {
         let more: String = (1..=tenants).map(|n| format!("  t{n}: {{}}\n")).collect();
         let files = [
@@ -85,12 +83,12 @@ impl Processes {
         Node { child: command.spawn().unwrap(), metrics }
     }
 
-    /// The number of workers that are not stopping.
+    /// Workers that are not stopping.
     pub fn workers(&self) -> u32 {
         u32::try_from(self.workers.len()).unwrap()
     }
 
-    /// Starts workers, or sends SIGTERM to the oldest ones, until `wanted` workers are running.
+    /// Starts workers, or sends SIGTERM to the oldest workers, until `wanted` workers run.
     pub fn scale(&mut self, wanted: u32) {
         while self.workers() < wanted {
             let node = self.spawn("worker");
@@ -104,7 +102,7 @@ impl Processes {
         }
     }
 
-    /// Collects the workers that have stopped. Checks that each exited with code 0, and that no other process has
+    /// Collects the workers that have stopped, each of which must have exited with code 0. No other process may have
     /// ended.
     pub fn collect(&mut self) {
         let mut waiting = Vec::new();
@@ -124,7 +122,6 @@ impl Processes {
         }
     }
 
-    /// Returns true if no worker is stopping.
     pub fn all_gone(&self) -> bool {
         self.leaving.is_empty()
     }
@@ -133,8 +130,8 @@ impl Processes {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// The values of the query `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))` for `ready`
-    /// and `running`. `suspect` is left out, because no worker dies here. `None` while no scheduler reports the
+    /// The values that the query `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))` has for
+    /// `ready` and `running`. No worker dies here, so there is no `suspect`. `None` while no scheduler reports the
     /// backlog.
     pub fn backlog(&self) -> Option<(f64, f64)> {
         let texts: Vec<String> = self.schedulers.iter().filter_map(|node| scrape(node.metrics)).collect();
@@ -145,7 +142,7 @@ impl Processes {
         Some((max("ready")?, max("running")?))
     }
 
-    /// A counter, summed over all schedulers.
+    /// Sum over all schedulers.
     pub fn counter(&self, series: &str) -> f64 {
         self.schedulers.iter().filter_map(|node| value(&scrape(node.metrics)?, series)).sum()
     }
@@ -156,7 +153,7 @@ impl Drop for Processes {
         for node in
             self.schedulers.iter_mut().chain(&mut self.workers).chain(self.leaving.iter_mut().map(|(_, node)| node))
         {
-            // Fails only if the process has ended.
+            // Fails only if the process has already ended.
             let _ = node.child.kill();
             let _ = node.child.wait();
         }
@@ -171,7 +168,7 @@ fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
-/// The metrics of a process, as Prometheus reads them. `None` if the process does not respond (yet).
+/// `None` if the process does not respond (yet).
 fn scrape(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
@@ -181,7 +178,6 @@ fn scrape(address: SocketAddr) -> Option<String> {
     Some(text)
 }
 
-/// The value of a series in a scrape.
 fn value(text: &str, series: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.trim().parse().ok())
 }

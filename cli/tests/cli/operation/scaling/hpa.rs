@@ -1,38 +1,36 @@
 //! The documented algorithm of a Kubernetes HorizontalPodAutoscaler with one external metric of type AverageValue: the
-//! ratio with its tolerance, the stabilization window, and the policies. The functions are pure: time is an argument.
+//! ratio and its tolerance, the stabilization window, and the policies. Time is an argument.
 
 use std::collections::VecDeque;
 
-/// The configuration of a HorizontalPodAutoscaler.
 #[derive(Debug, Clone, Copy)]
 pub struct Hpa {
     pub replicas_min: u32,
     pub replicas_max: u32,
-    /// The target of the metric for one pod: the pod's slots, times the target utilization.
+    /// The target of the metric per pod: the pod's slots times the target utilization.
     pub per_pod: f64,
-    /// If the ratio differs from 1 by at most this, the number of pods does not change. The default is 0.1.
+    /// If the ratio differs from 1 by at most this value, the number of pods does not change. Kubernetes' default is
+    /// 0.1.
     pub tolerance: f64,
-    /// Scale-up: at most this percentage or this number of pods (`up_pods`) in a period, whichever is more.
+    /// Limits a scale-up in one period to this percentage or to `up_pods` pods, whichever is more.
     pub up_percent: u32,
     pub up_pods: u32,
     pub up_period_ms: u64,
-    /// Scale-down: the highest recommendation in this window applies.
+    /// A scale-down goes to the highest recommendation in this window.
     pub down_window_ms: u64,
-    /// Scale-down: at most this percentage in a period.
+    /// Limits a scale-down in one period to this percentage.
     pub down_percent: u32,
     pub down_period_ms: u64,
 }
 
-/// The state that is kept between decisions.
 #[derive(Debug, Default)]
 pub struct Memory {
     recommended: VecDeque<(u64, u32)>,
-    /// The time and the amount of each change.
     changed: VecDeque<(u64, i64)>,
 }
 
 impl Hpa {
-    /// The number of pods that the metric alone recommends.
+    /// Considers only the metric.
     pub fn recommend(&self, current: u32, metric: f64) -> u32 {
         let ratio = metric / (self.per_pod * f64::from(current.max(1)));
         if current > 0 && (ratio - 1.0).abs() <= self.tolerance {
@@ -41,7 +39,6 @@ impl Hpa {
         (metric / self.per_pod).ceil() as u32
     }
 
-    /// The number of pods that there should be now.
     pub fn decide(&self, memory: &mut Memory, now_ms: u64, current: u32, metric: f64) -> u32 {
         let bounded = |count: u32| count.clamp(self.replicas_min, self.replicas_max);
         let recommended = bounded(self.recommend(current, metric));
@@ -50,7 +47,7 @@ impl Hpa {
             memory.recommended.pop_front();
         }
         let highest = memory.recommended.iter().map(|(_, count)| *count).max().unwrap_or(recommended);
-        // Scale up immediately, but down only to the highest recommendation in the window.
+        // Scales up at once. Scales down only to the highest recommendation in the window.
         let stable = if recommended > current { recommended } else { highest.min(current) };
         let limited = if stable > current {
             let start = self.at_the_start(memory, now_ms, self.up_period_ms, current, 1);
@@ -68,7 +65,7 @@ impl Hpa {
         decided
     }
 
-    /// The number of pods at the beginning of the policy's period, considering only changes in this direction.
+    /// The number of pods at the start of the policy's period, if only changes in `direction` are undone.
     fn at_the_start(&self, memory: &mut Memory, now_ms: u64, period_ms: u64, current: u32, direction: i64) -> u32 {
         let longest = self.up_period_ms.max(self.down_period_ms);
         while memory.changed.front().is_some_and(|(at, _)| at + longest < now_ms) {

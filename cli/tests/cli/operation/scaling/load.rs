@@ -1,4 +1,4 @@
-//! A producer whose rate steps up and down. It checks that every turn gets exactly one reply.
+//! A producer whose rate steps up and down. Every turn must get exactly one reply.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,20 +7,18 @@ use tokio::time::Instant;
 
 use redis::aio::MultiplexedConnection;
 
-/// Maximum number of reply entries that are read at once.
 const REPLIES_MAX: usize = 2_000;
 
-/// Submits turns of one `sleep` call, and reads the replies.
+/// Each turn has one call of `sleep`.
 pub struct Producer {
     redis: MultiplexedConnection,
     sent: HashMap<String, Instant>,
     last_reply: String,
     owed: f64,
     random: u64,
-    /// The numbers of submitted and of answered turns.
     pub submitted: u64,
     pub answered: u64,
-    /// The times from submit to reply, for turns that got their reply since this list was last taken.
+    /// The times from submit to reply, for replies since this list was last taken.
     pub took: Vec<Duration>,
 }
 
@@ -31,7 +29,7 @@ impl Producer {
             sent: HashMap::new(),
             last_reply: "0".into(),
             owed: 0.0,
-            // A fixed odd number, so that every run has the same turns.
+            // Any fixed odd number. It makes the turns of every run equal.
             random: 0x9E37_79B9_7F4A_7C15,
             submitted: 0,
             answered: 0,
@@ -39,7 +37,7 @@ impl Producer {
         }
     }
 
-    /// Submits the turns that are due after the time `passed` at this rate.
+    /// Submits the turns that become due in the time `passed` at this rate.
     pub async fn submit(&mut self, turns_per_s: f64, passed: Duration) {
         self.owed += turns_per_s * passed.as_secs_f64();
         let due = self.owed.floor();
@@ -52,7 +50,7 @@ impl Producer {
         self.send(&pipe).await;
     }
 
-    /// Submits `turns` turns of the capped agent at once, with `calls` calls each.
+    /// The turns are those of the capped agent, and have `calls` calls each.
     pub async fn submit_capped(&mut self, turns: u64, calls: usize) {
         let mut pipe = redis::pipe();
         for _ in 0..turns {
@@ -61,7 +59,7 @@ impl Producer {
         self.send(&pipe).await;
     }
 
-    /// Submits `turns` turns of `agent` at once, with one short call each.
+    /// Each turn has one short call.
     pub async fn submit_many(&mut self, agent: &str, turns: u64) {
         let mut pipe = redis::pipe();
         for _ in 0..turns {
@@ -70,18 +68,18 @@ impl Producer {
         self.send(&pipe).await;
     }
 
-    /// Submits a turn of one short call for each of the tenants `t1`, `t2`…
+    /// One turn with one short call for each of the tenants `t1`, `t2`…
     pub async fn submit_for_tenants(&mut self, tenants: usize) {
         let mut pipe = redis::pipe();
         for n in 1..=tenants {
             self.add(&mut pipe, &format!("t{n}"), "crowd", 1, 1);
         }
         self.send(&pipe).await;
-        // Forget these turns: their replies go to the tenants' own inboxes, which are not read.
+        // Replies to these turns go to the tenants' own inboxes, which nobody reads. So these turns are not tracked.
         self.sent.retain(|id, _| !id.starts_with("crowd-t"));
     }
 
-    /// A pseudorandom duration from 100 to 300 ms.
+    /// From 100 to 300 ms.
     fn next_ms(&mut self) -> u64 {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         100 + (self.random >> 33) % 201
@@ -106,12 +104,11 @@ impl Producer {
         }
     }
 
-    /// The number of turns that are not answered yet.
     pub fn open(&self) -> usize {
         self.sent.len()
     }
 
-    /// Reads the new replies. Each must be the only reply to a submitted turn, with the outcome `ok`.
+    /// Reads new replies. Each must be the only reply to a submitted turn, and its outcome must be `ok`.
     pub async fn listen(&mut self) {
         let mut command = redis::cmd("XRANGE");
         command.arg("{tickfleet:0}:replies:demo:box").arg(format!("({}", self.last_reply)).arg("+");

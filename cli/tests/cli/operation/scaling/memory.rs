@@ -10,12 +10,10 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use super::fleet::Processes;
 use super::load::Producer;
 
-/// The number of measured turns of each kind.
 const TURNS: u64 = 5_000;
-/// The number of tenants. Each has one agent that makes one call.
+/// Each tenant has one agent, which makes one call.
 const TENANTS: usize = 2_000;
 
-/// A row of the table: a description, and the bytes of one item.
 pub type Cost = (&'static str, i64);
 
 async fn used(redis: &mut MultiplexedConnection) -> i64 {
@@ -23,7 +21,7 @@ async fn used(redis: &mut MultiplexedConnection) -> i64 {
     info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
 }
 
-/// Waits until the inbound stream is empty and at most `open` turns have no reply. Returns the memory in use, bytes.
+/// Waits until the inbound stream is empty and at most `open` turns have no reply. Returns the used memory (bytes).
 async fn settled(redis: &mut MultiplexedConnection, producer: &mut Producer, open: u64) -> i64 {
     let began = Instant::now();
     loop {
@@ -33,7 +31,7 @@ async fn settled(redis: &mut MultiplexedConnection, producer: &mut Producer, ope
             return used(redis).await;
         }
         assert!(began.elapsed() < Duration::from_secs(120), "{inbound} inbound, {} open", producer.open());
-        // Redis gives no signal when a stream is empty; bounded above.
+        // Redis gives no signal for an empty stream; bounded above.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -44,7 +42,6 @@ async fn bytes_of(redis: &mut MultiplexedConnection, key: &str) -> i64 {
     usage.query_async::<Option<i64>>(redis).await.unwrap().unwrap_or_else(|| panic!("there is no key {key}"))
 }
 
-/// Measures turns that wait, turns that have ended, and agents.
 pub async fn measure() -> Vec<Cost> {
     let server = RedisServer::start_with(RedisOptions::default()).await;
     let folder = tempfile::tempdir().unwrap();
@@ -53,7 +50,7 @@ pub async fn measure() -> Vec<Cost> {
     let turns = i64::try_from(TURNS).unwrap();
     let mut costs = Vec::new();
 
-    // No scheduler is running yet, so the turns wait in the inbound stream.
+    // No scheduler runs yet, so the turns wait in the inbound stream.
     let empty = used(&mut redis).await;
     producer.submit_many("crowd", TURNS).await;
     costs.push(("a turn that waits for a scheduler", (used(&mut redis).await - empty) / turns));

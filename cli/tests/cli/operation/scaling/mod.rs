@@ -1,7 +1,6 @@
-//! Scales a fleet of real processes as a HorizontalPodAutoscaler would, with its documented algorithm and the fleet's
-//! metric.
+//! Scales a fleet of real processes by the fleet's metric, with the documented algorithm of a HorizontalPodAutoscaler.
 //!
-//! Time runs faster than in a cluster: the chart's periods are divided by [`Course::speed`].
+//! Time runs faster than in a cluster: [`Course::speed`] divides the chart's periods.
 
 mod fleet;
 mod hpa;
@@ -18,26 +17,24 @@ use hpa::{Hpa, Memory};
 use load::Producer;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
-/// The slots of a worker, and their target utilization: the chart's `targetSlotsPercent`.
+/// The slots of a worker, and the utilization that the chart's `targetSlotsPercent` aims at.
 const SLOTS: u32 = 4;
 const TARGET: f64 = 0.8;
-/// The period at which turns are submitted and replies are read.
+/// Turns are submitted and replies are read at this interval.
 const STEP: Duration = Duration::from_millis(50);
-/// A load counts as absorbed if the backlog of ready work is at most this: as much as two workers run at once.
+/// A load is absorbed if the backlog of ready work is at most this number, which is what two workers run at once.
 const ABSORBED: f64 = 2.0 * SLOTS as f64;
 
-/// A load, and the speed at which an autoscaler follows it.
 pub struct Course {
-    /// How many times faster than a cluster the run is.
+    /// The run is this number of times faster than a cluster.
     pub speed: u64,
-    /// The duration of each step, and its turns per second.
+    /// Each step has a duration and a number of turns per second.
     pub steps: Vec<(Duration, f64)>,
-    /// The last part of the run has only capped work: its duration, and its number of turns. Each turn has 30 calls,
-    /// under a cap of ten calls per tick.
+    /// The duration and the number of turns of the last part, which has only capped work. Each turn has 30 calls, and
+    /// the cap is ten calls per tick.
     pub capped: (Duration, u64),
 }
 
-/// A measurement, taken once a period.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     at: Duration,
@@ -45,12 +42,11 @@ struct Sample {
     ready: f64,
     running: f64,
     workers: u32,
-    /// Turns without a reply, including capped turns.
+    /// Includes capped turns.
     open: usize,
     p95_ms: u64,
 }
 
-/// The result of a run.
 pub struct Outcome {
     samples: Vec<Sample>,
     steps: Vec<(Duration, f64)>,
@@ -60,7 +56,6 @@ pub struct Outcome {
     pub left: u32,
 }
 
-/// The chart's autoscaler, `speed` times as fast.
 fn autoscaler(speed: u64) -> Hpa {
     Hpa {
         replicas_min: 1,
@@ -76,7 +71,6 @@ fn autoscaler(speed: u64) -> Hpa {
     }
 }
 
-/// The state of a run.
 struct ScalingRun {
     fleet: Processes,
     producer: Producer,
@@ -88,7 +82,7 @@ struct ScalingRun {
 }
 
 impl ScalingRun {
-    /// Runs for `length` at this load, scaling once a period.
+    /// Runs for `length` at this load. Scales once a period.
     async fn live(&mut self, length: Duration, load: f64) {
         let began = Instant::now();
         let mut last = began;
@@ -107,7 +101,7 @@ impl ScalingRun {
         }
     }
 
-    /// Runs one period of the autoscaler. If no scheduler reports the backlog, the number of workers does not change.
+    /// Runs one period of the autoscaler. If no scheduler reports the backlog, the number of workers stays unchanged.
     fn sync(&mut self, load: f64) {
         let Some((ready, running)) = self.fleet.backlog() else { return };
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap();
@@ -129,7 +123,7 @@ impl ScalingRun {
     }
 }
 
-/// Runs a course, and waits until every turn has a reply.
+/// Returns when every turn has a reply.
 pub async fn run(course: &Course) -> Outcome {
     let redis = RedisServer::start_with(RedisOptions::default()).await;
     let folder = tempfile::tempdir().unwrap();
@@ -153,7 +147,6 @@ pub async fn run(course: &Course) -> Outcome {
     for (length, load) in &course.steps {
         run.live(*length, *load).await;
     }
-    // The load ends, and the fleet scales down to its minimum.
     let quiet = Instant::now();
     while run.producer.open() > 0 || run.fleet.workers() > 1 || !run.fleet.all_gone() {
         assert!(
@@ -191,7 +184,7 @@ impl ScalingRun {
 }
 
 impl Outcome {
-    /// How often the number of workers changed its direction (growing or shrinking) under load.
+    /// How often the number of workers changed from growing to shrinking, or back, under load.
     pub fn turns_of_direction(&self) -> usize {
         let counts: Vec<u32> = self.loaded().map(|sample| sample.workers).collect();
         let signs: Vec<i64> =
@@ -203,14 +196,13 @@ impl Outcome {
         self.samples.iter().take_while(|sample| sample.at < self.capped_from)
     }
 
-    /// The maximum number of workers under load, and with only capped work.
     pub fn most_workers(&self) -> (u32, u32) {
         let most = |samples: &mut dyn Iterator<Item = &Sample>| samples.map(|sample| sample.workers).max().unwrap_or(0);
         (most(&mut self.loaded()), most(&mut self.samples.iter().filter(|sample| sample.at >= self.capped_from)))
     }
 
-    /// For each step up, the time until the load was absorbed (see `ABSORBED`) for three consecutive periods. `None` if
-    /// the load was never absorbed.
+    /// For each step up, the time until the load stayed absorbed (see `ABSORBED`) for three periods in a row. `None` if
+    /// this never happened.
     pub fn absorbed(&self) -> Vec<Option<Duration>> {
         let mut absorbed = Vec::new();
         let mut begin = Duration::ZERO;
@@ -226,7 +218,6 @@ impl Outcome {
         absorbed
     }
 
-    /// The samples as CSV.
     pub fn csv(&self) -> String {
         let mut text = "t_s,load_per_s,ready,running,target,workers,open,p95_ms\n".to_owned();
         for s in &self.samples {
@@ -246,7 +237,6 @@ impl Outcome {
         text
     }
 
-    /// A summary of a few lines.
     pub fn summary(&self) -> String {
         let (loaded, capped) = self.most_workers();
         format!(

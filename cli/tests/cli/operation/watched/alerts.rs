@@ -1,6 +1,6 @@
-//! Evaluates the alerts with the metrics of a real fleet while a tool hangs, workers are killed and Redis is
-//! unavailable. The test scrapes after it has seen an expected state, and records each scrape as one minute after the
-//! last one. So a slow machine takes longer, but gets the same result.
+//! Evaluates the alerts on metrics of a real fleet while a tool hangs, workers are killed and Redis is unavailable.
+//! Each scrape is taken when an expected state is reached, and is recorded as one minute after the previous scrape. So
+//! a slow machine takes longer, but gets the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +18,8 @@ const KILLED: &str = "workers are killed";
 const AWAY: &str = "Redis is away";
 const BACK: &str = "Redis is back";
 
-/// The alerts that must fire, the phase in which each begins, and the reason. No other alert must fire, and no alert
-/// must fire earlier.
+/// Each alert that must fire, the phase in which it must begin, and the reason. Other alerts must not fire, and no
+/// alert may fire earlier.
 const FIRES: [(&str, &str, &str); 10] = [
     (HANGS, "TickfleetToolFailing", "calls time out, and so do their retries"),
     (HANGS, "TickfleetOutcomeUnknown", "some of them must not run twice"),
@@ -36,19 +36,18 @@ const FIRES: [(&str, &str, &str); 10] = [
 /// Alerts that must have ended when a phase begins.
 const ENDED: [(&str, &str); 2] = [(BACK, "TickfleetRedisDown"), (AWAY, "TickfleetNoWorker")];
 
-/// Alerts about slow starts of ready work. They are allowed to fire only on a slow machine.
+/// Alerts about slow starts of ready work. They may fire only on a slow machine.
 const OF_THE_MACHINE: [&str; 2] = ["TickfleetStartSlowFastBurn", "TickfleetStartSlowSlowBurn"];
-/// If the share of late starts is at most this, neither alert is allowed to fire. It is a little less than the 6 % of
-/// the rule, because Prometheus extrapolates.
+/// Up to this share of late starts, neither alert may fire. Prometheus extrapolates, so the share is slightly lower
+/// than the 6 % of the rule.
 const LATE_MAX: f64 = 0.05;
-/// The minimum number of starts for a share. It is less than the hundred of the rules, because Prometheus extrapolates.
+/// Minimum number of starts for a share. Prometheus extrapolates, so the number is lower than the 100 of the rules.
 const STARTS_MIN: f64 = 50.0;
-/// The window of the rule that requires 14 %, in minutes. The window of the other rule is longer than the history.
+/// The window, in minutes, of the rule that requires 14 %. The other rule's window is longer than the history.
 const WINDOW: usize = 60;
 
-/// The number of slow calls: one for each slot.
 const SLOW: f64 = 2.0;
-/// The maximum number of kills. Three are needed, and more if a kill comes before a slice has begun.
+/// Three kills are needed, and more if a kill comes before a slice has begun.
 const KILLS_MAX: usize = 12;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,7 +66,6 @@ async fn what_a_fleet_says_of_itself_fires_the_right_alerts() {
     annotations_are_filled_in(&verdict.said);
 }
 
-/// Compares the fired alerts of each phase with the expected ones.
 fn judge(verdict: &AlertResult, slow_machine: bool) {
     let mut may: BTreeSet<&str> = OF_THE_MACHINE.into_iter().filter(|_| slow_machine).collect();
     for (phase, fired) in &verdict.fired {
@@ -84,7 +82,7 @@ fn judge(verdict: &AlertResult, slow_machine: bool) {
     }
 }
 
-/// Checks the annotations that people would read: every template is filled in, and none failed.
+/// In the annotations that people would read, every template must be filled in without an error.
 fn annotations_are_filled_in(said: &str) {
     assert!(said.contains("Annotations:{description=\"No scheduler and no worker reaches Redis."), "{said}");
     for wrong in ["{{", "<no value>", "<error"] {
@@ -92,12 +90,11 @@ fn annotations_are_filled_in(said: &str) {
     }
 }
 
-/// The numbers of started slices and of late starts, minute by minute.
 #[derive(Default)]
 struct Starts {
-    /// The last counts of each worker: all starts, and starts within a second.
+    /// The last counts of each worker: all starts, and starts within one second.
     last: BTreeMap<usize, (f64, f64)>,
-    /// All and late starts since the beginning, by minute.
+    /// Each minute has the number of all starts and of late starts since the beginning.
     minutes: Vec<(f64, f64)>,
 }
 
@@ -108,7 +105,7 @@ impl Starts {
             let of = |series: &str| page.as_ref()?.get(series).copied();
             let Some(count) = of("tickfleet_schedule_to_start_seconds_count") else { continue };
             let soon = of("tickfleet_schedule_to_start_seconds_bucket{le=\"1\"}").unwrap();
-            // If a new process has replaced the worker's process, its counts begin at zero.
+            // If the worker's process was replaced, its counts begin at zero.
             let (old_count, old_soon) =
                 self.last.get(&place).filter(|(old, _)| *old <= count).copied().unwrap_or_default();
             (all, late) = (all + count - old_count, late + (count - soon) - (old_count - old_soon));
@@ -117,14 +114,14 @@ impl Starts {
         self.minutes.push((all, late));
     }
 
-    /// The largest share of late starts, in the hour before any minute, or since the beginning.
+    /// The largest share of late starts in any hour, or since the beginning.
     fn late(&self) -> f64 {
         let minutes = &self.minutes;
         let shares = (1..minutes.len()).flat_map(|now| {
             [0, now.saturating_sub(WINDOW)].map(|then| {
                 let all = minutes[now].0 - minutes[then].0;
                 let late = minutes[now].1 - minutes[then].1;
-                // As in the alerts, a share of only a few starts does not count.
+                // Like the alerts, ignore a share of only a few starts.
                 if all < STARTS_MIN { 0.0 } else { late / all }
             })
         });
@@ -132,7 +129,6 @@ impl Starts {
     }
 }
 
-/// The fleet, the faults that it goes through, and the record of its metrics.
 struct AlertScenario {
     fleet: Fleet,
     history: History,
@@ -143,14 +139,13 @@ struct AlertScenario {
 
 impl AlertScenario {
     async fn begin() -> Self {
-        // Each worker has one slot. So one slow call per worker occupies all slots, and each call dies with its worker.
+        // Each worker has one slot. So one slow call per worker occupies all slots, and dies with its worker.
         let fleet = Fleet::start(1).await;
         let history = History::new();
         let starts = Starts::default();
         Self { fleet, history, starts, rounds: 0, began: Instant::now() }
     }
 
-    /// Prints the time and an event, for `--nocapture`.
     fn note(&self, what: &str) {
         eprintln!("{:5.1} s: {what}", self.began.elapsed().as_secs_f64());
     }
@@ -160,7 +155,6 @@ impl AlertScenario {
         self.history.phase(name);
     }
 
-    /// Waits until a scrape satisfies `is`.
     async fn until(&self, what: &str, is: impl Fn(&Scrape) -> bool) -> Scrape {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -174,7 +168,7 @@ impl AlertScenario {
         }
     }
 
-    /// Waits until a scrape satisfies `is`, and adds it to the history as the next minute.
+    /// Waits until a scrape satisfies `is`. Adds this scrape to the history as the next minute.
     async fn minute(&mut self, what: &str, is: impl Fn(&Scrape) -> bool) -> Scrape {
         let scrape = self.until(what, is).await;
         self.history.add(&self.fleet, &scrape);
@@ -182,7 +176,6 @@ impl AlertScenario {
         scrape
     }
 
-    /// Adds minutes in which agents work and all work gets done.
     async fn minutes_of_work(&mut self, minutes: u64) {
         for _ in 0..minutes {
             self.submit(&work(self.rounds)).await;
@@ -195,7 +188,7 @@ impl AlertScenario {
         enqueue(&mut self.fleet.redis.connection().await, turns).await.unwrap();
     }
 
-    /// Half an hour without faults: longer than the delay of any alert that could fire by mistake.
+    /// Half an hour without faults. This is longer than the delay of any alert that could fire by mistake.
     async fn all_is_well(&mut self) {
         self.until("the fleet runs", Scrape::is_calm).await;
         self.phase(WELL);
@@ -210,7 +203,7 @@ impl AlertScenario {
         }
     }
 
-    /// Submits one call for each slot every other minute. The call occupies its slot until it times out, and its retry
+    /// Every other minute, submits one call for each slot. The call occupies its slot until it times out, and its retry
     /// times out too.
     async fn a_tool_hangs(&mut self) {
         self.phase(HANGS);
@@ -227,7 +220,7 @@ impl AlertScenario {
         }
     }
 
-    /// Submits a call of ten minutes for each slot, and other calls that wait for the slots.
+    /// For each slot, submits a call of ten minutes. Further calls wait for the slots.
     async fn slow_calls_hold_all_slots(&mut self) {
         self.phase(FULL);
         self.submit(&["petra", "terry"].map(|agent| turn(agent, &[("sleep", json!({"ms": 600_000}))]))).await;
@@ -240,7 +233,7 @@ impl AlertScenario {
         }
     }
 
-    /// Kills both workers while they run the slow calls, repeatedly, until the slow calls are quarantined.
+    /// Kills both workers while they run the slow calls, until the slow calls are quarantined.
     async fn workers_are_killed(&mut self) {
         self.phase(KILLED);
         let quarantined = |s: &Scrape| s.sum("tickfleet_quarantined_total", &[]);
@@ -256,7 +249,7 @@ impl AlertScenario {
             }
             self.fleet.start_who_is_down();
             if quarantined(&seen) == SLOW {
-                // Long enough for the alert about deaths to fire, and then to end.
+                // Long enough for the alert about deaths to fire and to end.
                 return self.minutes_of_work(15).await;
             }
             let waiting = |s: &Scrape| s.backlog("ready") + s.backlog("suspect");

@@ -1,4 +1,4 @@
-//! The monitored fleet: processes that can be killed, the work of its agents, and scrapes of it.
+//! The monitored fleet: processes that can be killed, the work of its agents, and scrapes of its metrics.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,30 +13,29 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use crate::support::process::Process;
 use crate::support::prometheus::Target;
 
-/// A member of the fleet. It keeps its name when its process is killed and replaced.
+/// Keeps its name when its process is killed and replaced.
 pub struct Member {
     pub job: &'static str,
     pub instance: String,
     process: Option<Process>,
 }
 
-/// A Redis, two schedulers and two workers.
 pub struct Fleet {
-    // Dropped first, because the members depend on Redis.
+    // Must be dropped first, because the members depend on Redis.
     pub members: Vec<Member>,
     pub redis: RedisServer,
     slots: usize,
-    /// The folder with the files of a test. Without files, the built-in configuration applies.
+    /// The folder with a test's files. Without files, the built-in configuration applies.
     folder: TempDir,
 }
 
 impl Fleet {
-    /// Starts the fleet, with `slots` slots a worker, and waits until all processes run.
+    /// Each worker has `slots` slots. Waits until all processes run.
     pub async fn start(slots: usize) -> Self {
         Self::under(&[], slots).await
     }
 
-    /// Like [`Self::start`], with these configuration files (name and text).
+    /// Like [`Self::start`], with configuration files (name and text).
     pub async fn under(files: &[(&str, &str)], slots: usize) -> Self {
         let options = RedisOptions { appendonly: true, maxmemory: Some(256 * 1024 * 1024), ..RedisOptions::default() };
         let redis = RedisServer::start_with(options).await;
@@ -51,14 +50,14 @@ impl Fleet {
         fleet
     }
 
-    /// Starts a process for every member that has no process, and waits until all processes run.
+    /// Starts the missing processes, and waits until all processes run.
     pub fn start_who_is_down(&mut self) {
         let folder = self.folder.path();
         let url = self.redis.url();
         let slots = self.slots.to_string();
         let variables = [
             ("TICKFLEET_WORKER_SLOTS", slots.as_str()),
-            // Longer than a busy machine pauses, so that only killed workers count as dead.
+            // Longer than a busy machine pauses, so only killed workers count as dead.
             ("TICKFLEET_WORKER_LEASE", "10s"),
             ("TICKFLEET_WORKER_TOOL_TIMEOUT", "1s"),
             ("TICKFLEET_WORKER_RETRY_LADDER", "200ms"),
@@ -66,7 +65,7 @@ impl Fleet {
             ("TICKFLEET_CAPS_MAX_ACTIONS_PER_DAY", "100000"),
             ("TICKFLEET_LOG_LEVEL", "info"),
             ("TICKFLEET_PERMISSION_TRIAL_TOOLS", "true"),
-            // The test also runs on machines without support for a tool's sandbox.
+            // The test must also run on machines that do not support a tool's sandbox.
             ("TICKFLEET_WORKER_WITHOUT_SANDBOX", "refuse_calls"),
         ];
         for member in self.members.iter_mut().filter(|member| member.process.is_none()) {
@@ -74,32 +73,30 @@ impl Fleet {
         }
     }
 
-    /// Starts a long-running command with the fleet's configuration.
+    /// The command must be one that keeps running.
     pub fn command(&self, args: &[&str]) -> Process {
         Process::start_command(args, self.folder.path(), &self.redis.url(), None)
     }
 
-    /// Starts a gateway of the same fleet without keys, with its key file in `place`. Returns the process and its port.
+    /// Starts a gateway for the same fleet. Its key file in `place` has no keys. Returns the process and its port.
     pub fn gateway(&self, place: &Path) -> (Process, u16) {
         let keys = place.join("keys.yaml");
         std::fs::write(&keys, "[]\n").unwrap();
         Process::start_gateway(&keys, self.folder.path(), &self.redis.url())
     }
 
-    /// Kills all workers while they hold slices.
+    /// The workers must hold slices at this time.
     pub fn kill_workers(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.job == "worker") {
             member.process = None;
         }
     }
 
-    /// The targets to scrape.
     pub fn targets(&self) -> Vec<Target> {
         let running = |member: &Member| Some(Target { job: member.job, port: member.process.as_ref()?.port() });
         self.members.iter().filter_map(running).collect()
     }
 
-    /// Scrapes all running processes.
     pub fn scrape(&self) -> Scrape {
         let page = |member: &Member| member.process.as_ref().map(|process| samples(&process.metrics()));
         #[allow(clippy::disallowed_methods, reason = "the moment of a scrape, to tell ages from times by")]
@@ -108,7 +105,6 @@ impl Fleet {
     }
 }
 
-/// The samples of a response of `/metrics`, by series.
 fn samples(answer: &str) -> BTreeMap<String, f64> {
     let (head, page) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
@@ -119,16 +115,15 @@ fn samples(answer: &str) -> BTreeMap<String, f64> {
     page.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect()
 }
 
-/// The metrics of the processes at one moment.
 pub struct Scrape {
     /// Seconds since the epoch.
     pub at: f64,
-    /// The samples of each member by series. `None` if the member has no process.
+    /// One page per member. `None` if the member has no process.
     pub pages: Vec<Option<BTreeMap<String, f64>>>,
 }
 
 impl Scrape {
-    /// The values of a metric in all series that have these labels (as `name="value"`).
+    /// The values of a metric in all series with these labels (as `name="value"`).
     pub fn values<'a>(&'a self, metric: &'a str, labels: &'a [&'a str]) -> impl Iterator<Item = f64> + 'a {
         let series = self.pages.iter().flatten().flatten();
         let chosen = series.filter(move |(series, _)| {
@@ -142,12 +137,12 @@ impl Scrape {
         self.values(metric, labels).sum()
     }
 
-    /// The maximum number of items in this state, over all schedulers.
+    /// The maximum over all schedulers.
     pub fn backlog(&self, state: &str) -> f64 {
         self.values("tickfleet_backlog", &[&format!("state=\"{state}\"")]).fold(0.0, f64::max)
     }
 
-    /// Returns true if every running process reached Redis during the scrape, and reports all its metrics.
+    /// Returns true if every running process reached Redis during the scrape and reported all its metrics.
     pub fn is_whole(&self) -> bool {
         let running = self.pages.iter().flatten().count();
         let schedulers = self.pages.iter().take(2).flatten().count();
@@ -159,7 +154,7 @@ impl Scrape {
     }
 
     /// Returns true if no work runs, all waiting work waits for a cap or a retry, and no throttle queue was late in the
-    /// last half minute. In this state, the metrics do not depend on the speed of the machine.
+    /// last half minute. In this state, the metrics do not depend on the machine's speed.
     pub fn is_calm(&self) -> bool {
         let looping = |name| self.values("tickfleet_loop_progress_timestamp_seconds", &[name]).count();
         let loops = looping("loop=\"tick\"") >= 1 && looping("loop=\"lease\"") == 2;
@@ -168,7 +163,6 @@ impl Scrape {
         self.is_whole() && loops && idle && punctual
     }
 
-    /// All nonzero samples of some metrics, for a message.
     pub fn summary(&self) -> String {
         let told =
             Regex::new("^tickfleet_(backlog|oldest_age|slots|redis_up|reaped|quarantined|epoch|tick_lag|calls_)")
@@ -197,8 +191,8 @@ pub fn echo() -> (&'static str, Value) {
     ("echo", json!({"text": "hello"}))
 }
 
-/// A round of the agents' work. It has calls that succeed, are retried, are denied, are invalid or name unknown tools,
-/// and more calls than caps allow.
+/// One round of the agents' work. Some calls succeed, are retried, are denied, are invalid, or name unknown tools.
+/// There are more calls than the caps allow.
 pub fn work(round: u64) -> Vec<Value> {
     let mut turns = vec![
         turn("atlas", &[echo()]),
@@ -209,11 +203,11 @@ pub fn work(round: u64) -> Vec<Value> {
         turn("archy", &[("no_such_tool", json!({}))]),
     ];
     if round.is_multiple_of(10) {
-        // The service refuses the call, which does not count as a failure of the tool.
+        // The service refuses the call. This is not counted as a failure of the tool.
         turns.push(turn("donna", &[("fail", json!({"outcomes": ["permanent"]}))]));
     }
     if round.is_multiple_of(3) {
-        // More than ten a second, so some wait in the agent's throttle queue.
+        // More than ten a second, so that some calls wait in the agent's throttle queue.
         turns.push(turn("binky", &vec![echo(); 12]));
         // A rejected turn becomes a dead letter. One dead letter in three minutes is not enough for an alert.
         turns.push(turn("nobody", &[echo()]));

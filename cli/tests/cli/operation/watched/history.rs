@@ -1,4 +1,4 @@
-//! Converts scrapes to the history that Prometheus would have if they were taken at the declared times. Evaluates the
+//! Converts scrapes to the history that Prometheus would have if the scrapes were taken one minute apart. Evaluates the
 //! chart's rules over this history with `promtool test rules`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,31 +11,27 @@ use serde_json::{Value, json};
 use super::fleet::{Fleet, Scrape};
 use super::{NAMESPACE, chart};
 
-/// Seconds between two scrapes.
 const MINUTE_S: u32 = 60;
-/// The metric with the start time of a process.
 const BEGAN: &str = "process_start_time_seconds";
-/// A fake alert that fires in every phase, which proves that promtool evaluated the phase.
+/// An alert that fires in every phase. It proves that promtool evaluated the phase.
 const ASKED: &str = "Asked";
 
-/// Scrapes at intervals of a minute, grouped into phases.
+/// Scrapes one minute apart, grouped into phases.
 pub struct History {
-    /// The metrics that the rules use.
     asked_for: BTreeSet<String>,
-    /// The values of each series, one a minute.
+    /// Each series has one value per minute.
     series: BTreeMap<String, Vec<Option<f64>>>,
-    /// The start time of each process in declared time, by the member and the start time that the process reports.
+    /// The start time of each process on the history's clock. The key is the member and the start time that the process
+    /// reports.
     began: BTreeMap<String, f64>,
     minutes: u32,
-    /// The phases, each with its first minute.
     phases: Vec<(&'static str, u32)>,
 }
 
-/// The result of the rules.
 pub struct AlertResult {
-    /// The alerts that fired in each phase, in the order of the phases.
+    /// The alerts that fired in each phase, in order.
     pub fired: Vec<(&'static str, BTreeSet<String>)>,
-    /// The output of promtool, with the labels and annotations of the alerts that fire at the end of each phase.
+    /// The output of promtool. It has the labels and annotations of the alerts that fire at the end of each phase.
     pub said: String,
 }
 
@@ -48,12 +44,12 @@ impl History {
         Self { asked_for, series: BTreeMap::new(), began: BTreeMap::new(), minutes: 0, phases: Vec::new() }
     }
 
-    /// Begins a phase. Later scrapes belong to it.
+    /// Later scrapes belong to this phase.
     pub fn phase(&mut self, name: &'static str) {
         self.phases.push((name, self.minutes));
     }
 
-    /// Adds a scrape as one minute after the previous scrape, with the labels that Prometheus adds.
+    /// Records the scrape as one minute after the previous one, with the labels that Prometheus adds.
     pub fn add(&mut self, fleet: &Fleet, scrape: &Scrape) {
         for (member, page) in fleet.members.iter().zip(&scrape.pages) {
             let added = format!("instance=\"{}\",job=\"{}\",namespace=\"{NAMESPACE}\"", member.instance, member.job);
@@ -63,11 +59,11 @@ impl History {
                 if !self.asked_for.contains(name) {
                     continue;
                 }
-                // Shift timestamps, so that they have the same age at the declared time as they had at the scrape.
+                // Shift each timestamp, so that its age in the history is its age at the scrape.
                 let is_time = name.ends_with("_timestamp_seconds");
                 let stated = value - scrape.at + f64::from(self.minutes * MINUTE_S);
                 let value = match name {
-                    // The start time is fixed at the first scrape, so that a process grows older by a minute with each
+                    // Keep the start time from the first scrape, so that the process gets one minute older with each
                     // scrape.
                     BEGAN => *self.began.entry(format!("{} {value}", member.instance)).or_insert(stated),
                     _ if is_time => stated,
@@ -87,7 +83,7 @@ impl History {
         values.push(Some(value));
     }
 
-    /// The series in promtool's notation. A series that is absent from a scrape after it was present is stale.
+    /// In promtool's notation. If a series was present and is absent from a later scrape, it becomes stale.
     fn input(&self) -> Vec<Value> {
         let notation = |values: &Vec<Option<f64>>| {
             let mut words = Vec::new();
@@ -106,14 +102,13 @@ impl History {
         self.series.iter().map(|(series, values)| json!({"series": series, "values": notation(values)})).collect()
     }
 
-    /// The phases, each with its first and last minute.
     fn spans(&self) -> Vec<(&'static str, u32, u32)> {
         let ends = self.phases.iter().skip(1).map(|(_, first)| *first).chain([self.minutes]);
         self.phases.iter().zip(ends).map(|((name, first), end)| (*name, *first, end - 1)).collect()
     }
 
-    /// Runs promtool with the chart's own rules. Each test expects that nothing fires, so promtool's complaints list
-    /// what fires.
+    /// Runs promtool with the chart's own rules. Each test expects that nothing fires, so promtool's error messages
+    /// list the alerts that fire.
     pub fn verdict(&self) -> AlertResult {
         let rules = rule_files();
         let names = |pattern: &str| {
@@ -126,8 +121,8 @@ impl History {
             names(r"(?m)^ +- name: (\S+)$").into_iter().partition(|group| group.ends_with(".recording"));
         let groups = [recorded, alerting].concat();
         let fired = |(phase, first, last): &(&str, u32, u32)| {
-            // The range is half a minute longer than from the first minute to the last, because it depends on the
-            // version of Prometheus whether a range includes its ends.
+            // Prometheus versions differ in whether a range includes its ends. So the range is half a minute longer
+            // than the phase.
             let span = (last - first) * MINUTE_S + MINUTE_S / 2;
             let firing = format!("group by (alertname) (last_over_time(ALERTS{{alertstate=\"firing\"}}[{span}s]))");
             let asked = format!("label_replace(vector(1), \"alertname\", \"{ASKED}\", \"\", \"\")");
@@ -165,18 +160,17 @@ impl History {
     }
 }
 
-/// The chart's rules: the path and text of each file.
 fn rule_files() -> Vec<(String, String)> {
     let files = chart("rules").canonicalize().unwrap().read_dir().unwrap().map(|file| file.unwrap().path());
     files.map(|path| (path.to_str().unwrap().to_owned(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The output of `promtool test rules` for these cases. They fail on purpose, because the output of a failed case lists
-/// the alerts.
+/// The output of `promtool test rules` for these cases. The cases fail on purpose, because only a failed case lists its
+/// alerts.
 fn promtool(cases: &Value) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cases.yaml");
-    // JSON is YAML.
+    // The file is JSON, which is valid YAML.
     std::fs::write(&file, cases.to_string()).unwrap();
     let run = match Command::new("promtool").args(["test", "rules"]).arg(&file).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {

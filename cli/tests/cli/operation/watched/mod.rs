@@ -1,5 +1,5 @@
-//! Monitoring of a fleet: a real Prometheus finds data for every panel. When a tool hangs, workers are killed and Redis
-//! is away, the right alerts fire, and no others.
+//! Monitoring of a fleet. A real Prometheus must find data for every panel. When a tool hangs, workers are killed or
+//! Redis is unavailable, the right alerts must fire, and no others.
 
 mod alerts;
 mod fleet;
@@ -9,14 +9,11 @@ mod panels;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The maximum wait. On a quiet machine, the longest wait takes half a minute.
+/// On a quiet machine, the longest wait takes half a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The label `namespace` of all scraped series.
 const NAMESPACE: &str = "watched";
 
-/// A folder of the chart.
 fn chart(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../helm/tickfleet").join(folder)
 }

@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes a real fleet. Prometheus accepts the rules, and the query of every panel of every
-//! dashboard finds data.
+//! A real Prometheus scrapes a real fleet. It must accept the rules, and the query of every panel of every dashboard
+//! must find data.
 
 use std::path::Path;
 
@@ -21,30 +21,29 @@ const EMPTY_WHEN_WELL: [(&str, &str); 3] = [
     ("Firing alerts", "none does"),
 ];
 
-/// Limits that the agents' work reaches. One makes turns wait, one rejects calls, and one only counts. The limits allow
-/// most of the work, so that only a small part waits or is rejected.
+/// Limits that the agents' work reaches. One makes turns wait, one rejects calls, and one only counts. Most of the work
+/// is within the limits, so only a small part waits or is rejected.
 const LIMITS: &str = "limits: {
   echoes: {match: {agents: [kelly]}, max: 15, every: 10s},
   guesses: {match: {agents: [archy]}, per: [tool], max: 10, every: 10s, on_reach: reject},
   all: {per: [tenant], max: 10, every: 10s, mode: shadow},
 }";
 
-/// A tool that needs a sandbox, in addition to the built-in tools. Workers check the sandbox support of their machine.
+/// Adds a tool that needs a sandbox to the built-in tools. It makes workers check the sandbox support of their machine.
 const TOOLS: &str = concat!(
     include_str!("../../../../../config/tools.yaml"),
     "\n  count:\n    description: Counts.\n    effect: read\n    shell: {level: basic, command: [wc]}\n\
      \x20   input_schema: {type: object, additionalProperties: false}\n"
 );
 
-/// Settings: a tool's circuit breaker opens after three failures in a row, and the audit log is sealed with this key
-/// file.
+/// A tool's circuit breaker opens after three failures in a row. The audit log is sealed with the key in this file.
 fn settings(key: &Path) -> String {
     let key = key.display();
     format!("worker: {{breaker_failures: 3, breaker_rest: 2s}}\nseal: {{key: 'file:{key}', every: 100ms}}\n")
 }
 
 /// The permission rows of the sample configuration, and trial tools for everyone. One rule denies short calls of
-/// `sleep`, and a shadow rule would deny kelly's calls of `echo`.
+/// `sleep`. One shadow rule would deny kelly's calls of `echo`.
 const PERMISSIONS: &str = concat!(
     include_str!("../../../../../config/permissions.yaml"),
     "\n  echo: {everyone: true, rules: [{require: agent.name != 'kelly', mode: shadow}]}\n\
@@ -52,7 +51,6 @@ const PERMISSIONS: &str = concat!(
      \x20 fail: {everyone: true}\n  fail_once: {everyone: true}\n"
 );
 
-/// A query of a panel.
 struct Query {
     dashboard: String,
     panel: String,
@@ -92,7 +90,7 @@ async fn a_real_prometheus_finds_every_panels_data() {
     callers.abort();
 }
 
-/// Sends requests to a gateway until it is aborted: one that succeeds, and one without a key.
+/// Until aborted, alternates between a request that succeeds and a request without a key.
 async fn callers(port: u16) {
     loop {
         for path in ["/v1/openapi.json", "/v1/tasks"] {
@@ -101,25 +99,25 @@ async fn callers(port: u16) {
             stream.write_all(request.as_bytes()).await.unwrap();
             stream.read_to_end(&mut Vec::new()).await.unwrap();
         }
-        // The same pace as the agents.
+        // The pace of the callers, which is the same as the agents' pace.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }
 
-/// Submits the agents' work until it is aborted.
+/// Until aborted, submits the agents' work.
 async fn agents(redis: String) {
     let mut connection = tickfleet_testkit::connect(&redis).await.unwrap();
     for round in 0.. {
         let nap = turn("atlas", &[("sleep", json!({"ms": 1}))]);
-        // This tool always fails, so its breaker opens, probes with one call, and opens again.
+        // This tool always fails. So its breaker opens, admits one trial call, and opens again.
         let away = turn("dwight", &[("fail_once", json!({"outcomes": ["transient_not_executed"]}))]);
         enqueue(&mut connection, &[work(round), vec![nap, away]].concat()).await.unwrap();
-        // The pace of the agents, which half a core can handle.
+        // The pace of the agents. Half a core can handle it.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }
 
-/// Every query of every dashboard, with all namespaces and jobs selected.
+/// With all namespaces and jobs selected.
 fn queries() -> Vec<Query> {
     let mut found = Vec::new();
     for file in chart("dashboards").read_dir().unwrap().map(|file| file.unwrap().path()) {
@@ -156,10 +154,10 @@ async fn every_panel_finds_its_data(prometheus: &Prometheus) {
         }
         let told = |query: &&Query| format!("\n{}: {}: {}", query.dashboard, query.panel, query.text);
         assert!(Instant::now() < deadline, "these find nothing:{}", empty.iter().map(told).collect::<String>());
-        // Rates need two scrapes, and some kinds of work take a tick, so the queries are repeated.
+        // Rates need two scrapes, and some work takes a tick, so the queries are repeated.
         tokio::time::sleep(PAUSE).await;
     }
-    // A panel that is allowed to be empty must still query an existing metric.
+    // A panel that may be empty must still query an existing metric.
     let metric = Regex::new(r"\btickfleet_[a-z_]+").unwrap();
     for query in queries.iter().filter(|query| query.may_be_empty()) {
         for name in metric.find_iter(&query.text).map(|name| name.as_str()) {
