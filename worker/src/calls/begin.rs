@@ -33,8 +33,8 @@ use crate::tools::{CallContext, ToolSecrets, Toolbox};
 
 /// How long a begin waits before the next attempt while the store has just restarted.
 pub(super) const RESTART_WAIT: Duration = Duration::from_millis(500);
-/// The end of an equal call wakes the calls that wait for it. If that wake-up is lost, the waiting calls check again
-/// after this time.
+/// The end of an equal call wakes at most 64 calls that wait for it, and none if a scheduler ended its turn. The others
+/// check again after this time.
 const RECHECK_AFTER: Duration = Duration::from_secs(5);
 
 /// The result of earlier attempts of a call, if this attempt does not begin the call.

@@ -110,9 +110,7 @@ pub enum ClaimResult {
         result: String,
     },
     /// An equal call is under way.
-    Waits {
-        by: Claimant,
-    },
+    Waits { by: Claimant },
     /// The equal call is over, but did not end its claim. If the result shows that the call certainly had no effect,
     /// the caller claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
     Abandoned {
@@ -148,6 +146,7 @@ impl ClaimEffect {
     ) -> Result<ClaimResult, Undecided> {
         let key = self.effect.key();
         let stored = view.record::<Claim>(&key)?;
+        let mut waiters = BTreeSet::new();
         if let Some(claim) = in_force(stored.as_ref(), context.now_ms) {
             if claim.by == self.by {
                 if let ClaimState::Ended { result } = &claim.state {
@@ -162,13 +161,18 @@ impl ClaimEffect {
                 return Ok(found);
             }
             guard_gone(transaction, view, &self.effect.tenant, &claim.by)?;
+            // Turns that wait for the abandoned claim now wait for this one.
+            if let ClaimState::Open { waiters: inherited } = &claim.state {
+                waiters.clone_from(inherited);
+                waiters.remove(&self.by.call.turn);
+            }
         }
         if !mutant!("claim_guards_its_record") {
             guard_unchanged(transaction, &key, stored.as_ref());
         }
         let lives_ms = (deadline_ms - context.now_ms).max(0) + self.window_ms;
-        let state = ClaimState::Open { waiters: BTreeSet::new() };
-        let claim = Claim { by: self.by.clone(), until_ms: context.now_ms + lives_ms, state };
+        let claim =
+            Claim { by: self.by.clone(), until_ms: context.now_ms + lives_ms, state: ClaimState::Open { waiters } };
         transaction.put_for(&key, &claim, lives_ms);
         Ok(ClaimResult::Ours)
     }

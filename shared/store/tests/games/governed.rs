@@ -150,7 +150,12 @@ impl Process {
     ) -> Result<Parked, ProcessEnded> {
         let own = slice.turn.clone();
         let is_own = matches!(&reason, WaitReason::Fact { turn } if *turn == slice.name.turn);
-        let most_ms = if is_own { 500 } else { 2 * DEADLINE_MS };
+        let most_ms = match &reason {
+            WaitReason::Fact { .. } if is_own => 500,
+            // A scheduler that ends a canceled turn does not know its claim, so it wakes no waiting call.
+            WaitReason::EqualCall { .. } => 5_000,
+            _ => 2 * DEADLINE_MS,
+        };
         let tenant = tenant();
         let ask = match &reason {
             WaitReason::Approval { approval } => Some(governed.ask(approval.clone())),

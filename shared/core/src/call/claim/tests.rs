@@ -64,6 +64,23 @@ fn a_call_that_did_nothing_leaves_the_effect_to_the_next() {
     assert_eq!(claim(&mut store, &claim_of("b")), ClaimResult::Ours);
 }
 
+/// A scheduler ends a canceled turn without knowing its claim. The next equal call takes the claim over.
+#[test]
+fn who_takes_over_a_claim_wakes_those_who_waited_for_the_earlier_one() {
+    let mut store = MiniStore::default();
+    store.put(&name("a").record(), &turn());
+    claim(&mut store, &claim_of("a"));
+    wait(&mut store, "b");
+    wait(&mut store, "c");
+    store.records.remove(&name("a").record());
+    let void = ClaimEffect { nothing: Some(claimant("a")), ..claim_of("c") };
+    store.put(&name("c").record(), &turn());
+    assert_eq!(claim(&mut store, &void), ClaimResult::Ours);
+    assert!(store.woken.is_empty());
+    assert_eq!(end(&mut store, "c", EffectEnd::Ended("1".into())), EndClaimResult::Done);
+    assert_eq!(store.woken, ["turn:acme:b".to_owned()].into());
+}
+
 /// A turn ended without a report of its call, and a new turn receives the same ID with the same content. It is unknown
 /// whether the old call took effect, so the new call does not own the claim.
 #[test]
