@@ -27,6 +27,15 @@ macro_rules! outcomes {
                     $(Self::$variant => $word,)+
                 }
             }
+
+            /// The outcome with this word.
+            #[must_use]
+            pub fn parse(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
         }
     };
 }

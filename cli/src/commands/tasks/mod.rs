@@ -86,7 +86,7 @@ enum StateArg {
 
 fn outcome(text: &str) -> Result<Outcome, String> {
     let words = || Outcome::ALL.map(Outcome::as_str);
-    let known = Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == text);
+    let known = Outcome::parse(text);
     known.ok_or_else(|| format!("expected one of {}", words().join(", ")))
 }
 

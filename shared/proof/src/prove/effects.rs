@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use tickfleet_model::Outcome;
+use tickfleet_model::outcome::EffectHappened;
+
 use super::Claim;
 use super::entry::CallEntry;
 
-/// Outcomes after which the call possibly took effect.
-const MAY_HAVE_HAPPENED: [&str; 3] = ["ok", "outcome_unknown", "internal"];
 /// Maximum time at the end of a claim's window that is not checked (ms). An entry's time is later than the time of its
 /// claim, so the last tenth of the window, up to this maximum, is not checked.
 const NOT_JUDGED_MS_MAX: i64 = 60_000;
@@ -31,9 +32,8 @@ impl Effects {
             self.repeated += 1;
             return;
         }
-        let Some(effect) = call.effect.as_ref().filter(|_| MAY_HAVE_HAPPENED.contains(&call.outcome.as_str())) else {
-            return;
-        };
+        let happened = Outcome::parse(&call.outcome).is_some_and(|outcome| outcome.happened() != EffectHappened::No);
+        let Some(effect) = call.effect.as_ref().filter(|_| happened) else { return };
         let key = format!("{}:{}:{}", call.tenant, call.tool, effect.key);
         self.ran.entry(key).or_default().push(EffectRun {
             call: call.call.clone(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::DateTime;
 use serde_json::value::RawValue;
 use tickfleet_model::outcome::Premises;
-use tickfleet_model::{AdmissionNote, PlacesNote, WaitNote};
+use tickfleet_model::{AdmissionNote, Outcome, PlacesNote, WaitNote};
 use tickfleet_protocol::AuditEntry;
 use tickfleet_protocol::audit::entry::{AuditMeta, CALL_ACTION};
 
@@ -274,23 +274,33 @@ fn fate(meta: &AuditMeta<'_>, premises: Option<&Premises>) -> RecordedFate {
     let reason = detail("reason");
     let rule = detail("rule");
     let is_told_by_others = premises.is_some_and(|known| known.session.is_some() && !known.ran);
-    match (&*meta.outcome, reason.as_str()) {
+    let Some(outcome) = Outcome::parse(&meta.outcome) else { return RecordedFate::NotReached };
+    match (outcome, reason.as_str()) {
         // The worker that began the call died, or the turn was lost too often. The log does not show whether people had
         // approved the call.
-        ("outcome_unknown" | "internal", _) if is_told_by_others && meta.approval.is_none() => RecordedFate::NotReached,
-        ("daily_cap_reached" | "rejected" | "expired" | "cancelled", _) => RecordedFate::NotReached,
+        (Outcome::OutcomeUnknown | Outcome::Internal, _) if is_told_by_others && meta.approval.is_none() => {
+            RecordedFate::NotReached
+        }
+        (Outcome::DailyCapReached | Outcome::Rejected | Outcome::Expired | Outcome::Cancelled, _) => {
+            RecordedFate::NotReached
+        }
         // A limit could not count the call.
-        ("invalid_arguments", _) if !detail("limit").is_empty() => RecordedFate::NotReached,
-        ("denied", "loop" | "fact_missing" | "fact_forbidden" | "fact_deadlock" | "facts_full") => {
+        (Outcome::InvalidArguments, _) if !detail("limit").is_empty() => RecordedFate::NotReached,
+        (Outcome::Denied, "loop" | "fact_missing" | "fact_forbidden" | "fact_deadlock" | "facts_full") => {
             RecordedFate::Stopped { reason, rule }
         }
-        ("approval_refused", "denied" | "expired" | "narrowed" | "too_many_waiting" | "not_asked") => {
+        (Outcome::ApprovalRefused, "denied" | "expired" | "narrowed" | "too_many_waiting" | "not_asked") => {
             RecordedFate::Asked
         }
-        (outcome @ ("unknown_tool" | "denied" | "invalid_arguments" | "approval_refused"), _) => {
-            RecordedFate::Ended { outcome: outcome.to_owned(), reason, rule }
+        (Outcome::UnknownTool | Outcome::Denied | Outcome::InvalidArguments | Outcome::ApprovalRefused, _) => {
+            RecordedFate::Ended { outcome: outcome.as_str().to_owned(), reason, rule }
         }
-        _ if meta.approval.is_some() => RecordedFate::Asked,
-        _ => RecordedFate::Passed,
+        (Outcome::Ok | Outcome::Permanent | Outcome::Transient | Outcome::OutcomeUnknown | Outcome::Internal, _) => {
+            if meta.approval.is_some() {
+                RecordedFate::Asked
+            } else {
+                RecordedFate::Passed
+            }
+        }
     }
 }

@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_damaged_or_foreign_text_is_no_entry() {
-        for text in ["", "{", "[]", r#"{"action":7}"#, r#"{"meta":{"duration_ms":"soon"}}"#] {
+        for text in ["", "{", "7", r#"{"action":7}"#, r#"{"meta":{"duration_ms":"soon"}}"#] {
             assert!(AuditEntry::read(text).is_none(), "{text}");
             assert_eq!(tenant_of(text), "");
         }

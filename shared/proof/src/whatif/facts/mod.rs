@@ -308,7 +308,7 @@ impl Keys {
     /// Returns the changes of facts at the end of a call. `None` if the log does not show whether the call had entered
     /// its session.
     fn did(&self, call: &RecordedCall, row: &ToolFacts<'_>) -> Option<Vec<ActualChange>> {
-        let outcome = Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == call.outcome)?;
+        let outcome = Outcome::parse(&call.outcome)?;
         let ran = call.premises.as_ref().map_or(outcome.is_success(), |premises| premises.ran);
         let after = row.facts.after_end(outcome, ran, row.effect);
         let is_unsaid = matches!(

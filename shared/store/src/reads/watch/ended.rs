@@ -1,5 +1,6 @@
 //! Calls that ended, as recorded in the audit log.
 
+use tickfleet_model::Outcome;
 use tickfleet_protocol::AuditEntry;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub struct EndedCall {
 /// Parses an audit entry. If a tool is unknown, its name is text from the model, and is not shown.
 pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
     let entry = AuditEntry::read(std::str::from_utf8(audit).ok()?)?;
-    let known = entry.meta.outcome != "unknown_tool";
+    let known = entry.meta.outcome != Outcome::UnknownTool.as_str();
     Some(EndedCall {
         at_ms: id.split('-').next()?.parse().ok()?,
         tool: if known { entry.entity_id.into_owned() } else { "(unknown)".to_owned() },

@@ -29,7 +29,7 @@ pub struct FollowedTurn {
 }
 
 /// The state of one turn. `None` if the turn has ended or is unknown. If the turn's record cannot be read, only this
-/// turn has an error (rule 18).
+/// turn has an error.
 type FollowedTurnResult = Result<Option<FollowedTurn>, StoreError>;
 
 impl Store {
