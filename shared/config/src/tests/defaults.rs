@@ -35,7 +35,7 @@ fn defaults_of_the_model_are_those_of_the_configuration() {
     assert_eq!(configuration.policy.defaults, DefaultCaps::default());
     assert_eq!(configuration.ladder(), tickfleet_model::retry::Ladder::default());
     assert_eq!(configuration.settings.audit.result_chars, limits::AUDIT_RESULT_CHARS);
-    assert_eq!(configuration.settings.scheduler.batch, limits::SCRIPT_TURNS_USUAL);
+    assert_eq!(configuration.settings.scheduler.batch, limits::BATCH_TURNS_USUAL);
 }
 
 #[test]

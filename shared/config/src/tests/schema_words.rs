@@ -1,6 +1,7 @@
 //! The schemas for editors list the words that the loader accepts.
 
 use serde_json::Value;
+use tickfleet_model::Outcome;
 use tickfleet_model::limit::LimitKey;
 
 use crate::tools::AnswerMeaning;
@@ -18,6 +19,15 @@ fn outcomes_of_http_tools_are_those_of_the_schema() {
     let words: Vec<&str> =
         tools.pointer(outcome).unwrap().as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert_eq!(words, AnswerMeaning::NAMED.map(|(word, _)| word));
+}
+
+#[test]
+fn outcomes_that_change_facts_are_those_of_the_schema() {
+    let text = schema("permissions").to_string();
+    let changing = Outcome::ALL.into_iter().filter(|outcome| outcome.changes_facts());
+    let words: Vec<String> = changing.map(|outcome| format!("{:?}", outcome.as_str())).collect();
+    let on = format!(r#""items":{{"enum":[{}]}}"#, words.join(","));
+    assert_eq!(text.matches(&on).count(), 2, "no list {on}");
 }
 
 #[test]

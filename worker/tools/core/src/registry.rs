@@ -527,7 +527,29 @@ fn declared(
 
 /// Describes how a declared tool runs. The text contains only references to secrets, never the values of secrets.
 fn runs(def: &ToolDef) -> String {
-    format!("{:?} {:?}", def.http, def.shell)
+    // Approvals are bound to this text. The list has no `..`, so that the compiler reports a new kind of tool.
+    let ToolDef {
+        http,
+        shell,
+        id: _,
+        display_name: _,
+        description: _,
+        input_schema: _,
+        output_schema: _,
+        category: _,
+        version: _,
+        effect: _,
+        effect_key: _,
+        cache: _,
+        reconcile: _,
+        durable: _,
+        timeout_ms: _,
+        required_capabilities: _,
+        required_features: _,
+        requires_approval: _,
+        approval: _,
+    } = def;
+    format!("{http:?} {shell:?}")
 }
 
 #[cfg(test)]
