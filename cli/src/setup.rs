@@ -405,7 +405,6 @@ impl Setup {
             namespace: s.redis.namespace.clone(),
             shards: s.redis.shards,
             lease_ms: millis(s.worker.lease),
-            ending_lease_ms: millis(s.worker.lease),
             retain_ms: millis(s.retention.records),
             dedupe_ms: millis(s.retention.dedupe_for),
             reply_retain_ms: millis(s.retention.replies),

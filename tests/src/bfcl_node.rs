@@ -35,7 +35,6 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
         ladder: Ladder::new([200, 400, 800].map(Duration::from_millis).into()),
         store: StoreOptions {
             lease_ms: 1_500,
-            ending_lease_ms: 1_500,
             // Kills are random, so the same harmless slice may be hit several times.
             crashes_max: 8,
             ..StoreOptions::default()

@@ -29,7 +29,7 @@ pub fn plan() -> Plan {
             max_actions_per_day: 100_000,
             ..DefaultCaps::default()
         },
-        store: StoreOptions { lease_ms: 1_500, ending_lease_ms: 1_500, ..StoreOptions::default() },
+        store: StoreOptions { lease_ms: 1_500, ..StoreOptions::default() },
         ..Plan::default()
     }
 }

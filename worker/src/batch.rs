@@ -29,7 +29,7 @@ use crate::calls::end_effects::SettleSections;
 /// Receives every failed attempt.
 pub(crate) type OnError = Arc<dyn Fn(&'static str, &(dyn std::error::Error + 'static)) + Send + Sync>;
 
-const ITEMS_MAX: usize = limits::SCRIPT_TURNS_USUAL;
+const ITEMS_MAX: usize = limits::BATCH_TURNS_USUAL;
 /// Approximate bytes of an item that carries only IDs.
 const IDS_BYTES: usize = 128;
 /// Time between two attempts of an item that the store rejects and that must not be dropped ([`BatchItem::OWED`]).

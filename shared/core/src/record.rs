@@ -60,10 +60,7 @@ pub enum Unreadable {
     #[error("expected `<version> <entry> <rooms> <content>`")]
     Frame,
     #[error("expected schema {expected}, found {found}")]
-    Schema {
-        expected: u32,
-        found: u32,
-    },
+    Schema { expected: u32, found: u32 },
     #[error("{0}")]
     Json(String),
 }

@@ -168,25 +168,16 @@ pub enum Window {
     /// the window that is open then. If the current window has not begun, the guard fails with [`Conflict::Time`].
     /// After a restart of the store, windows of at most 60 s that began before the restart have no room. Their last
     /// debits may be lost.
-    Fixed {
-        start_ms: i64,
-        end_ms: i64,
-        length_ms: i64,
-    },
+    Fixed { start_ms: i64, end_ms: i64, length_ms: i64 },
     /// A calendar day `[start_ms, end_ms)`. If the counter's last day ended within this day, the time zone has changed:
     /// the amount stays, and the day ends at `end_ms`. If shard time is not within the day, the guard fails with
     /// [`Conflict::Time`].
-    Day {
-        start_ms: i64,
-        end_ms: i64,
-    },
+    Day { start_ms: i64, end_ms: i64 },
     /// At most `max` within any period of `length_ms`. The store counts in eight buckets. So a debit can count up to an
     /// eighth of the length longer, but never shorter. The end of a debit is the time when its bucket leaves the
     /// counter. [`Write::Add`] with this end changes this bucket. [`Write::Add`] without an end changes the newest
     /// bucket.
-    Rolling {
-        length_ms: i64,
-    },
+    Rolling { length_ms: i64 },
     /// Concurrency permits. A negative [`Write::Add`] returns permits. For one lease after a restart of the store, no
     /// permit is granted, because some holders may not have reported yet.
     Held,

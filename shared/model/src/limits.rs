@@ -15,7 +15,7 @@ pub const TRACESTATE_BYTES_MAX: usize = 512;
 /// Maximum bytes of the `lease` of an external task, which is the id of a stream entry.
 pub const LEASE_BYTES_MAX: usize = 64;
 
-/// Maximum number of calls in one turn. One script unpacks a whole turn.
+/// Maximum number of calls in one turn. One commit has a whole turn.
 pub const CALLS_PER_TURN_MAX: usize = 128;
 /// Maximum bytes of one turn as it is submitted.
 pub const TURN_BYTES_MAX: usize = 1024 * 1024;
@@ -166,8 +166,6 @@ pub const USAGE_AGENTS_MAX: usize = 1_000;
 pub const ANSWER_TOKENS_MAX: u64 = 1_000_000_000;
 /// Maximum cost of one model response that is counted, in millionths.
 pub const ANSWER_COST_MAX: u64 = 1_000_000_000_000;
-/// Maximum bytes of a turn's log of admissions and failed attempts, which every script that ends the turn reads.
-pub const LOG_BYTES_MAX: usize = 4 * 1024;
 /// Default maximum characters of a result in the audit log.
 pub const AUDIT_RESULT_CHARS: usize = 1_000;
 /// Maximum bytes of redacted arguments in the audit log.
@@ -232,18 +230,14 @@ pub const DEAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// Maximum number of entries of one batch. Redis serves other clients between batches.
 pub const BATCH_ENTRIES_MAX: usize = 256;
-/// Turns that a script admits or settles by default, which takes Redis about 2 ms.
-pub const SCRIPT_TURNS_USUAL: usize = 64;
+/// Default number of turns that one commit admits or settles, which takes Redis about 6 ms.
+pub const BATCH_TURNS_USUAL: usize = 64;
 /// Maximum number of calls of one batch, which take Redis about 2 ms.
 pub const BATCH_CALLS_MAX: usize = 1_000;
 /// Maximum bytes of one batch.
 pub const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Maximum bytes that a script reads back and moves, which takes Redis about 2 ms. A single entry can be larger.
-pub const SCRIPT_BYTES_MAX: usize = 512 * 1024;
-/// Maximum bytes of results that a script settles, which takes Redis about 2 ms.
+/// Maximum bytes of results that one commit settles.
 pub const SETTLE_BYTES_MAX: usize = TURN_OUTPUT_BYTES_MAX;
-/// Maximum number of values that a script unpacks onto the stack of Lua, which fails at about 8,000.
-pub const UNPACK_MAX: usize = 1_000;
 
 /// Number of crashes of its worker after which a slice is quarantined.
 pub const CRASHES_MAX: u32 = 3;
@@ -265,8 +259,6 @@ pub const TASK_BUDGET_DEFAULT: u32 = 100;
 pub const LEASE_MS_MIN: u64 = 1_000;
 /// Longest lease. The work of a dead worker waits until its lease ends.
 pub const LEASE_MS_MAX: u64 = 600_000;
-/// Maximum number of timers that a repair script counts, which takes Redis about 10 ms.
-pub const REPAIR_COUNTED_MAX: u64 = 8_192;
 /// Number of heartbeats that a worker sends during one lease.
 pub const BEATS_PER_LEASE: u64 = 4;
 /// A blocking read lasts at most the lease divided by this.
@@ -278,12 +270,10 @@ const _: () = assert!((RETRY_AFTER_MS_MAX as i64) < DEADLINE_DEFAULT_MS);
 const _: () = assert!(BEATS_PER_LEASE >= 3);
 /// In the longest turn, each call still has room for an output.
 const _: () = assert!(output_bytes_max(CALLS_PER_TURN_MAX) >= 4 * 1024);
-/// A blocking read lasts less than half a lease (rule 12).
+/// A blocking read lasts less than half a lease.
 const _: () = assert!(BLOCK_FRACTION > 2);
 /// The reply to a rejected message fits a batch.
 const _: () = assert!(REFUSED_REPLY_BYTES_MAX <= BATCH_BYTES_MAX);
-/// A whole turn with its bookkeeping fits into one unpack.
-const _: () = assert!(CALLS_PER_TURN_MAX * 4 < UNPACK_MAX);
 /// One turn fits a batch.
 const _: () = assert!(TURN_BYTES_MAX <= BATCH_BYTES_MAX && CALLS_PER_TURN_MAX <= BATCH_CALLS_MAX);
 const _: () = assert!(ARGUMENTS_BYTES_MAX < TURN_BYTES_MAX && CONTEXT_BYTES_MAX < TURN_BYTES_MAX);

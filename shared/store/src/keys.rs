@@ -81,8 +81,7 @@ impl fmt::Display for CounterName {
 pub enum Queue {
     /// Read by workers.
     Ready(Priority),
-    /// Slices of this priority whose holder has crashed. Each worker runs one such slice at a time, in a separate slot
-    /// (rule 23).
+    /// Slices of this priority whose holder has crashed. Each worker runs one such slice at a time, in a separate slot.
     Suspect(Priority),
     External(TenantId, AgentId),
 }

@@ -85,14 +85,6 @@ pub fn refusal_names() -> Vec<&'static str> {
     connection::error::ANSWERS.to_vec()
 }
 
-#[derive(Debug, Clone, Default)]
-pub enum TimeSource {
-    #[default]
-    Redis,
-    /// A time in ms that a test sets.
-    Injected(Arc<std::sync::atomic::AtomicI64>),
-}
-
 /// The bounds and times of scripts. Field names end with the unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
@@ -102,8 +94,6 @@ pub struct StoreOptions {
     pub shards: u32,
     /// Age of a consumer's last heartbeat at which the consumer counts as dead.
     pub lease_ms: i64,
-    /// If an end of a turn was taken but not settled, it is offered again after this time.
-    pub ending_lease_ms: i64,
     pub retain_ms: i64,
     /// Time that an ID from a producer is kept after the end of its turn.
     pub dedupe_ms: i64,
@@ -137,7 +127,6 @@ impl Default for StoreOptions {
             namespace: "tickfleet".into(),
             shards: 1,
             lease_ms: 10_000,
-            ending_lease_ms: 10_000,
             retain_ms: 3_600_000,
             dedupe_ms: 3_600_000,
             reply_retain_ms: 86_400_000,
@@ -164,7 +153,6 @@ pub struct Store {
     keys: Keys,
     shard: u32,
     options: Arc<StoreOptions>,
-    time: TimeSource,
     backend: Backend,
     known: Arc<ShardCache>,
 }
@@ -213,15 +201,7 @@ impl Store {
     fn on(connection: Connection, shard: u32, options: Arc<StoreOptions>) -> Self {
         let keys = Keys::new(&options.namespace, shard);
         let redis = RedisStore::on(connection.clone(), keys.prefix(), options.lease_ms);
-        Self {
-            connection,
-            keys,
-            shard,
-            options,
-            time: TimeSource::Redis,
-            backend: Backend::Redis(Arc::new(redis)),
-            known: Arc::default(),
-        }
+        Self { connection, keys, shard, options, backend: Backend::Redis(Arc::new(redis)), known: Arc::default() }
     }
 
     /// Shard `shard` without Redis: a [`seam::memory::MemoryStore`], the [`SocketStore`] of another process, or, in
@@ -230,12 +210,6 @@ impl Store {
     pub fn in_memory(memory: impl seam::Store + 'static, shard: u32, options: Arc<StoreOptions>) -> Self {
         let none = Connection::over(Arc::new(NoRedis));
         Self { backend: Backend::Memory(Arc::new(memory)), ..Self::on(none, shard, options) }
-    }
-
-    #[must_use]
-    pub fn with_time(mut self, time: TimeSource) -> Self {
-        self.time = time;
-        self
     }
 
     #[must_use]

@@ -338,8 +338,16 @@ enum Damage {
     /// A string or a missing record becomes a list. Any other key becomes a string.
     Type(String),
     Text(String),
-    Content { key: String, member: String, is_missing: bool },
-    Field { key: String, field: &'static str, is_missing: bool },
+    Content {
+        key: String,
+        member: String,
+        is_missing: bool,
+    },
+    Field {
+        key: String,
+        field: &'static str,
+        is_missing: bool,
+    },
     Members(&'static str, &'static [&'static str]),
 }
 

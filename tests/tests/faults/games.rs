@@ -180,12 +180,7 @@ impl Game {
                 ..DefaultCaps::default()
             },
             tools: tools.map(|(name, effect)| tool(name, effect, &runs)).into(),
-            store: StoreOptions {
-                shards: SHARDS,
-                lease_ms: LEASE_MS,
-                ending_lease_ms: LEASE_MS,
-                ..StoreOptions::default()
-            },
+            store: StoreOptions { shards: SHARDS, lease_ms: LEASE_MS, ..StoreOptions::default() },
             ..Plan::default()
         };
         let clock = Arc::new(VirtualClock(Instant::now()));

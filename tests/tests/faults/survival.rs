@@ -77,7 +77,7 @@ fn plan(gate: &Gate) -> Plan {
             max_actions_per_day: 1_000_000,
             ..DefaultCaps::default()
         },
-        store: StoreOptions { lease_ms: 2_000, ending_lease_ms: 2_000, ..StoreOptions::default() },
+        store: StoreOptions { lease_ms: 2_000, ..StoreOptions::default() },
         tools: gate.tools(),
         drain: Duration::from_millis(300),
         ..Plan::default()
@@ -126,7 +126,7 @@ async fn a_draining_worker_hands_back_what_it_cannot_finish_and_nothing_is_lost(
     let gate = Gate::new(false);
     let plan = plan(&gate);
     // The lease is long: this test does not wait for its end, and a lost lease would start calls again.
-    let store = StoreOptions { lease_ms: 20_000, ending_lease_ms: 20_000, ..plan.store.clone() };
+    let store = StoreOptions { lease_ms: 20_000, ..plan.store.clone() };
     let mut fleet = Fleet::start(Plan { slots: 4, store, ..plan }).await;
     for i in 0..8 {
         // Four turns run at once. Four more turns wait for slots.

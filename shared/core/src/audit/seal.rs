@@ -90,9 +90,7 @@ pub enum SealResult {
     /// The step is written, or the lease is taken.
     Done,
     /// The stored state differs. Nothing was written.
-    Stale {
-        state: String,
-    },
+    Stale { state: String },
     /// Another process has the lease.
     Held,
     /// Another key has this ID.

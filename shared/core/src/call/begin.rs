@@ -74,13 +74,6 @@ pub struct ConsentCheck {
     pub narrowed: Option<String>,
 }
 
-/// True if an attempt other than `by` has begun the call at `position`. Such a call must not be reported as not run. A
-/// worker passes the turn of its slice, so no read is needed.
-#[must_use]
-pub fn is_begun_by_another(turn: &Turn, position: usize, by: &str) -> bool {
-    turn.begun.as_ref().is_some_and(|begun| begun.position == position && begun.by != by)
-}
-
 /// Indexes of the unmet conditions in shadow mode, and the time of the check in milliseconds.
 type MetFacts = (Vec<usize>, Option<i64>);
 

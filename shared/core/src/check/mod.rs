@@ -54,13 +54,9 @@ pub enum Fault {
     /// A throttle queue has members but no timer, so no scheduler checks it.
     QueueWithoutTimer,
     /// A member of a throttle queue does not wait for the queue's counter.
-    MemberNotThrottled {
-        member: Arc<str>,
-    },
+    MemberNotThrottled { member: Arc<str> },
     /// A lease exceeds the maximum, so the entries of its consumer would be reaped too late.
-    LeaseTooLong {
-        ends_ms: i64,
-    },
+    LeaseTooLong { ends_ms: i64 },
     /// A consumer is missing from the set of consumers, or its place there is not the end of its lease. If such a
     /// consumer died, no reaper would find it.
     ConsumerUnlisted,

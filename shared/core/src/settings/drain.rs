@@ -26,9 +26,7 @@ pub enum DrainFlag {
         note: Pause,
     },
     /// An operator has resumed the worker. Until the worker receives this state, it may still have an older flag.
-    Lifted {
-        at_ms: i64,
-    },
+    Lifted { at_ms: i64 },
 }
 
 impl Record for DrainFlag {

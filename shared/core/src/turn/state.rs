@@ -88,9 +88,7 @@ pub enum Destination {
     Workers(Priority),
     /// An external runtime, which must renew its lease within `lease_ms`.
     #[serde(rename = "x")]
-    External {
-        lease_ms: i64,
-    },
+    External { lease_ms: i64 },
 }
 
 /// The state of a turn. `explain`, metrics and checks use [`State::word`].
@@ -98,10 +96,7 @@ pub enum Destination {
 #[serde(tag = "s", rename_all = "snake_case")]
 pub enum State {
     /// The turn waits in the throttle queue of a counter.
-    Throttled {
-        counter: CounterKey,
-        since_ms: i64,
-    },
+    Throttled { counter: CounterKey, since_ms: i64 },
     /// The calls `[position, upto)` are in a slice on a queue, or with a worker that has begun no `once` call.
     Ready {
         /// Position after the last call of the slice.
@@ -129,10 +124,7 @@ pub enum State {
     },
     /// The turn ends at `due_ms`. After a restart of the store, the turn first waits for one lease, in which workers
     /// may report results.
-    Ending {
-        reason: EndReason,
-        due_ms: i64,
-    },
+    Ending { reason: EndReason, due_ms: i64 },
 }
 
 impl State {
@@ -231,33 +223,19 @@ impl EndReason {
 #[serde(tag = "f", rename_all = "snake_case")]
 pub enum WaitReason {
     /// A human decision.
-    Approval {
-        approval: String,
-    },
+    Approval { approval: String },
     /// The end of a turn or task that this call began.
-    Child {
-        turn: TurnId,
-    },
+    Child { turn: TurnId },
     /// The end of another turn's call that may change a fact.
-    Fact {
-        turn: TurnId,
-    },
+    Fact { turn: TurnId },
     /// The end of an equal call, which holds the idempotency claim.
-    EqualCall {
-        turn: TurnId,
-    },
+    EqualCall { turn: TurnId },
     /// An open circuit breaker or a paused tool.
-    Breaker {
-        since_ms: i64,
-    },
+    Breaker { since_ms: i64 },
     /// Room in a budget of tokens or money.
-    Budget {
-        counter: CounterKey,
-    },
+    Budget { counter: CounterKey },
     /// A worker that can read the slice.
-    Reader {
-        attempts: u32,
-    },
+    Reader { attempts: u32 },
 }
 
 /// The matches have no wildcard, so that the compiler requires a decision for each new reason.

@@ -37,9 +37,7 @@ pub enum ReapPermit {
     /// The last check is less than `every_ms` old.
     Recent,
     /// Consumers get time to send heartbeats again.
-    Hold {
-        until_ms: i64,
-    },
+    Hold { until_ms: i64 },
 }
 
 fn key() -> RecordKey {

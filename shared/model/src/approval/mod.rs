@@ -62,18 +62,6 @@ pub fn may_narrow(asked: &[ApprovalReason]) -> BTreeSet<String> {
     all.fold(first, |both, next| both.intersection(&next).cloned().collect())
 }
 
-/// The format in records: `<quorum>:<role>,<role>` for each demand, separated by `;`. Roles do not contain these
-/// characters.
-#[must_use]
-pub fn demands_text(asked: &[ApprovalReason]) -> String {
-    let one = |demand: &ApprovalDemand| {
-        let roles: Vec<&str> = demand.by.iter().map(String::as_str).collect();
-        format!("{}:{}", demand.quorum, roles.join(","))
-    };
-    let each: BTreeSet<String> = asked.iter().map(|asked| one(&asked.demand)).collect();
-    each.into_iter().collect::<Vec<_>>().join(";")
-}
-
 /// A name or role has 1 to 64 of `A-Z a-z 0-9 _ . @ -`.
 #[must_use]
 pub fn is_approver_word(text: &str) -> bool {
@@ -96,7 +84,6 @@ mod tests {
         let all = [asked(1, &[], None, &["/a", "/b"]), asked(2, &["legal", "finance"], Some(9), &["/b", "/c"])];
         assert_eq!(expires_ms(&all), Some(9));
         assert_eq!(may_narrow(&all), BTreeSet::from(["/b".to_owned()]));
-        assert_eq!(demands_text(&all), "1:;2:finance,legal");
         assert_eq!((expires_ms(&all[..1]), may_narrow(&[])), (None, BTreeSet::new()));
     }
 

@@ -16,10 +16,7 @@ pub enum NarrowError {
     #[error("the call has no argument at '{0}'")]
     Absent(String),
     #[error("the argument at '{pointer}' may not be changed; {may}")]
-    NotAllowed {
-        pointer: String,
-        may: String,
-    },
+    NotAllowed { pointer: String, may: String },
     #[error(
         "the argument at '{pointer}' may only become narrower, but {found} is not narrower than {was}: expected a \
          number between 0 and the requested one, or a list or object with fewer members"

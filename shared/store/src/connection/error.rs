@@ -57,7 +57,7 @@ impl StoreError {
     /// foreign data), or a command met a key of another type.
     ///
     /// All other errors are about the connection, the state of Redis or its permissions, and not about the items of the
-    /// batch. The batch is then retried until it succeeds (rule 24).
+    /// batch. The batch is then retried until it succeeds.
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
@@ -65,11 +65,6 @@ impl StoreError {
             Self::Reply { .. } | Self::Undecided(_) => true,
             _ => false,
         }
-    }
-
-    #[must_use]
-    pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, Self::Verb { source, .. } if source.code() == Some("OOM"))
     }
 
     /// The group already exists, so creating it is no failure.

@@ -416,7 +416,7 @@ impl Connection {
     }
 
     /// Runs a pipeline, and returns a result for each command. A key of the wrong type affects only the result of its
-    /// own command (rule 18). If a key's slot is migrating, and so its server is not responsible, the whole pipeline
+    /// own command. If a key's slot is migrating, and so its server is not responsible, the whole pipeline
     /// fails. Otherwise the key would seem to be missing.
     ///
     /// # Errors

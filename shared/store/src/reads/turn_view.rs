@@ -192,25 +192,6 @@ impl Store {
         Ok(self.record_of::<AbsentTenant>(&absent_tenant(tenant)).await?.is_some())
     }
 
-    /// The number of calls that the first admissions of these turns dispatched.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn admitted_first(&self, names: &[TurnName]) -> Result<u64, StoreError> {
-        let queries = names.iter().flat_map(|name| [Query::Record(name.record()), Query::Record(name.finished())]);
-        let mut found = self.values(&queries.collect::<Vec<_>>()).await?;
-        let mut calls = 0;
-        for name in names {
-            let live = found.next();
-            let done = found.next();
-            let live: Option<Stored<Turn>> = super::stored(&name.record(), live)?;
-            let done: Option<Stored<Finished>> = super::stored(&name.finished(), done)?;
-            let notes = live.map(|one| one.value.notes).or(done.map(|one| one.value.notes)).unwrap_or_default();
-            calls += super::notes::admissions(&notes).first().map_or(0, |first| u64::from(first.calls));
-        }
-        Ok(calls)
-    }
-
     /// One step of a scan for unfinished turns and tasks. Returns the cursor of the next step (0 at the end) and the
     /// names.
     ///

@@ -46,9 +46,7 @@ pub struct AskApproval {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AskResult {
     /// People may decide until `until_ms`. The turn's record names the approval from now on.
-    Waits {
-        until_ms: i64,
-    },
+    Waits { until_ms: i64 },
     /// People have already decided, or the approval has expired. The call is checked again at once.
     Decided,
     Full {

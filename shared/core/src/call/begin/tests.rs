@@ -183,8 +183,6 @@ fn what_another_attempt_began_is_unknown_whatever_else_holds() {
     let slice = store.slice("t", &Turn { begun: begun(0), canceled: canceled.clone(), ..turn() });
     assert_eq!(store.run(&governed(&slice, "n1")).word(), "unknown");
     assert_eq!(store.run(&plain(&slice, "n1")).word(), "unknown", "its tool may be another one by now");
-    assert!(is_begun_by_another(&slice.turn, 0, "n1"));
-    assert!(!is_begun_by_another(&slice.turn, 0, "other"));
     let further = store.slice("t", &Turn { begun: begun(1), ..turn() });
     assert_eq!(store.run(&once(&further, "n1")).word(), "unknown");
     let before = Turn { position: 1, begun: begun(0), ..turn() };

@@ -66,14 +66,9 @@ pub enum Precondition {
     /// The call passed an earlier check, and is not checked again.
     UnderWay,
     /// The call waits for a call of this turn. If the turn is the call's own turn, the call only checks again later.
-    Waits {
-        turn: TurnId,
-    },
+    Waits { turn: TurnId },
     /// A condition is not met.
-    Unmet {
-        condition: usize,
-        known: KnownFact,
-    },
+    Unmet { condition: usize, known: KnownFact },
     /// The session has no room for the facts that the call would set.
     Full,
 }

@@ -23,17 +23,11 @@ pub use evaluate::{Evaluator, Fit, Plan, Planned, Refusal, Wait};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowKind {
     /// Windows of a fixed length, offset by the counter's stagger.
-    Fixed {
-        length_ms: i64,
-    },
+    Fixed { length_ms: i64 },
     /// Calendar days of a time zone.
-    Day {
-        zone: Tz,
-    },
+    Day { zone: Tz },
     /// At most the maximum within any period of `length_ms`.
-    Rolling {
-        length_ms: i64,
-    },
+    Rolling { length_ms: i64 },
     /// Concurrency permits, which slices return.
     Held,
     /// No window, as for a task's budget or a tenant's slices out.

@@ -2,7 +2,7 @@
 //! owner. The reported node must then confirm that it is the owner. Nodes' views are out of date after a failover or a
 //! move of the slot.
 //!
-//! `ASK` is never followed (rule 24). Scripts declare the bare prefix of a shard, which never exists as a key. While
+//! `ASK` is never followed. Scripts declare the bare prefix of a shard, which never exists as a key. While
 //! the slot is migrating, the old primary therefore replies `ASK` to each script, and the new primary has only some of
 //! the keys.
 

@@ -27,17 +27,6 @@ impl ApprovalView {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UsedConsent {
-    /// The call's position in its turn.
-    pub position: usize,
-    pub id: String,
-    pub by: Vec<String>,
-    /// Changes of the arguments that the consent requires, as JSON from pointer to value. Empty if there are no
-    /// changes.
-    pub narrowed: String,
-}
-
 /// Tenants per round trip when searching for one approval.
 const TENANTS_TOGETHER: usize = 1_000;
 
@@ -48,24 +37,6 @@ impl Store {
     /// [`StoreError`].
     pub async fn approval(&self, tenant: &TenantId, id: &str) -> Result<Option<ApprovalView>, StoreError> {
         Ok(self.approval_of_any(&[tenant], id).await?.map(|(_, found)| found))
-    }
-
-    /// The consent that the last call of a turn with an approval has used. `None` if that call has used no consent.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn used_consent(&self, name: &TurnName) -> Result<Option<UsedConsent>, StoreError> {
-        let turn = self.record_of::<Turn>(&name.record()).await?;
-        let Some(id) = turn.and_then(|turn| turn.value.approval) else { return Ok(None) };
-        let found = self.record_of::<Approval>(&key(&name.tenant, &id)).await?.map(|stored| stored.value);
-        let used =
-            found.filter(|found| matches!(found.state, ApprovalState::Used { .. }) && found.call.turn == name.turn);
-        Ok(used.map(|used| UsedConsent {
-            position: used.call.position,
-            id,
-            by: used.votes.into_keys().collect(),
-            narrowed: used.narrowed.unwrap_or_default(),
-        }))
     }
 
     /// # Errors
