@@ -10,7 +10,7 @@ unexport CARGO_TARGET_DIR
 endif
 BUILT := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test chaos lint lint-packaging bench fuzz escape clean prepare prepare-demo
+.PHONY: help demo test chaos lint lint-packaging bench fuzz escape clean prepare prepare-demo prepare-bench
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,8 +18,8 @@ help: ## Show this list
 prepare: ## Check for the tools that the tests need; as root on Debian, install missing ones
 	@.ci/prepare
 
-prepare-demo:
-	@.ci/prepare demo
+prepare-demo prepare-bench:
+	@.ci/prepare $(@:prepare-%=%)
 
 # A debug build, because a release build takes three times as long, and the demo waits for its caps, not for the CPU.
 # The Python tool gets a virtual environment if one can be created.
@@ -64,7 +64,7 @@ lint-packaging: ## Check release files: workflows, Dockerfile, compose.yaml, cha
 	python3 docs/site/build.py --check
 	python3 docs/reference/generate.py --check
 
-bench: prepare-demo ## Build the release binary and measure it; ARGS="--limits 20" or other options
+bench: prepare-bench ## Build the release binary and measure it; ARGS="--limits 20" or other options
 	cargo build --release --locked -p tickfleet -p tickfleet-bench
 	"$(BUILT)/release/tickfleet-bench" $(ARGS)
 

@@ -1,18 +1,12 @@
 //! `tickfleet demo`: a simulated working day of 18 agents, without any setup. One second is one hour of the day.
 //!
-//! In the second act, three agents have a model ([`agents`], [`model`]). In the third act, an agent pays, and policies
-//! control its payments ([`desk`]).
-//!
-//! [`day`] is the script. [`stand_in`] has the three fake services, including the MCP server [`calendar`]. [`watched`]
-//! is the console. [`play`] submits turns and collects replies. [`kinds`] has the tools that some machines cannot run.
+//! [`day`] is the script. [`stand_in`] has the fake services, including the MCP server [`calendar`]. [`watched`] is the
+//! console. [`play`] submits turns and collects replies. [`kinds`] has the tools that some machines cannot run.
 //! [`report`] counts results and checks guarantees, and [`show`] formats the output.
 
-mod agents;
 mod calendar;
 mod day;
-mod desk;
 mod kinds;
-mod model;
 mod play;
 mod played;
 mod report;
@@ -29,7 +23,6 @@ use anyhow::Context;
 use clap::Args;
 use tickfleet_config::Environment;
 use tickfleet_model::AgentId;
-use tickfleet_ops::redis_server::{PrivateRedis, ServerError, ServerNotFound, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
 use crate::commands::mcp;
@@ -41,8 +34,7 @@ use crate::global::Global;
 use crate::output::Output;
 use crate::setup::{self, Setup};
 use day::Planned;
-use kinds::{Kinds, Probed, SkippedKinds};
-use model::Model;
+use kinds::{Kinds, Probed};
 use report::Report;
 use stand_in::StandIn;
 use watched::DemoConsole;
@@ -50,11 +42,8 @@ use watched::DemoConsole;
 /// The agent that reaches its day cap, and that cap.
 const CAPPED: (&str, u32) = ("dwight", 6);
 /// Settings that make the waits of a day short enough for the demo: variables and values.
-const HASTE: [(&str, &str); 3] = [
-    ("TICKFLEET_CAPS_TICK", "1s"),
-    ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms"),
-    ("TICKFLEET_WORKER_LEASE", "3s"),
-];
+const HASTE: [(&str, &str); 2] =
+    [("TICKFLEET_CAPS_TICK", "1s"), ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms")];
 
 /// The files of the demo's configuration folder, without the tools that some machines cannot run. All other files are
 /// the built-in ones.
@@ -70,22 +59,15 @@ const PERMISSIONS: &str = concat!(
      \x20 calendar__book_meeting: {agents: [atlas, binky, petra]}\n"
 );
 
-/// The agents of the built-in configuration. The demo changes one of them: `archy` is run by a model instead of an
-/// external runtime.
-const AGENTS: &str = include_str!("../../../../config/agents.yaml");
-const OUTSIDE: &str = "task_handler: {external: {lease_ms: 60000}}";
-const BY_MODEL: &str = "task_handler: {llm: {prompt: archy}}";
-
 /// Play a scripted day of the sample agents on a private fleet and print the results.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Example: tickfleet demo
-The demo starts a scheduler, a worker, and fakes of Telegram, X and an MCP server, and prints a link to
-the console. With --stay, the console stays open at the end. The first act needs no Redis. The other acts
-have several processes: they start a private Redis, and are left out if there is no redis-server.
-All traffic stays on this machine, and all data is removed. The demo ignores --config, REDIS_URL and the
-environment. Exit code 0 only if every call got exactly one result, no cap was exceeded, and no message,
-post or booking was repeated.")]
+The demo starts a scheduler, a worker, and fakes of Telegram, X, a model and an MCP server, and
+prints a link to the console. With --stay, the console stays open at the end. The demo needs no
+Redis. All traffic stays on this machine, and all data is removed. The demo ignores --config,
+REDIS_URL and the environment. Exit code 0 only if every call got exactly one result, no cap was
+exceeded, and no message, post or booking was repeated.")]
 pub(crate) struct Demo {
     /// Interpreter of the Python tool, with the package tickfleet. Without the package, the demo skips the tool.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
@@ -100,106 +82,48 @@ pub(crate) struct Demo {
 pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     let dir = std::env::temp_dir().join(format!("tickfleet-demo-{}", std::process::id()));
     let probed = Probed::on_this_machine(dir.with_extension("workspaces"), &args.interpreter).await;
-    let day = probed.playable(day::plan()?);
-    let stand_in = StandIn::start(&day).await?;
-    let model = Model::start().await?;
-    let mut redis = match PrivateRedis::start(ServerOptions::new(&dir)).await {
-        Ok(redis) => Some(redis),
-        Err(ServerError::NoBinary(ServerNotFound::InPath)) => None,
-        Err(error) => return Err(Failure::failed(error)),
-    };
-    let url = redis.as_ref().map(PrivateRedis::url);
-    let outcome = all_acts(url.as_deref(), &dir, (&day, &probed), (&stand_in, &model), args.stay, output).await;
-    let stopped = match &mut redis {
-        Some(redis) => redis.stop().await,
-        None => Ok(()),
-    };
+    let outcome = play_and_report(args, &dir, &probed, output).await;
     // Ignore errors: leftovers stay in the system's temporary folder.
     drop(std::fs::remove_dir_all(&dir));
     drop(std::fs::remove_dir_all(probed.workspaces()));
-    let report = outcome?;
-    stopped.map_err(Failure::failed)?;
-    if report.ok { Ok(()) } else { Err(Failure::Reported) }
+    if outcome?.ok { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Plays the day, prints its report, and plays the other acts.
-async fn all_acts(
-    url: Option<&str>,
-    dir: &Path,
-    (day, probed): (&[Planned], &Probed),
-    (stand_in, model): (&StandIn, &Model),
-    stay: bool,
-    output: &Output,
-) -> Result<Report, Failure> {
-    let conf = dir.join("conf");
-    let mut setup = configured(url.unwrap_or_default(), &conf, probed, (stand_in, model)).await?;
-    let in_memory = setup.in_memory(None)?;
-    let mut watched = DemoConsole::open(&in_memory, output).await;
-    let played = first_act(&in_memory, (day, &probed.left_out()), (stand_in, &watched), output).await;
-    // Stop Python even if the fleet did not start. The workers of the second act are processes with their own
-    // interpreters.
+async fn play_and_report(args: &Demo, dir: &Path, probed: &Probed, output: &Output) -> Result<Report, Failure> {
+    let day = probed.playable(day::plan()?);
+    let stand_in = StandIn::start(&day).await?;
+    let setup = configured(dir, probed, &stand_in).await?;
+    let watched = DemoConsole::open(&setup, output).await;
+    let played = play_day(&setup, &day, probed, &stand_in, &watched, output).await;
+    // Stop Python even if the fleet did not start.
     setup.stop_python().await;
-    setup.python = None;
-    let mut report = played?;
-    report.left_out = probed.left_out();
-    if !output.json {
-        output.print(&show::account(&report, output))?;
-    }
-    match url {
-        Some(url) => other_acts(&setup, (url, dir), (stand_in, model), (&mut watched, &mut report), output).await?,
-        None => output.note("The other acts need redis-server, and are left out."),
-    }
-    if !output.json {
-        output.print(&show::next())?;
-    }
-    report.ok = report.broken.is_empty();
+    let report = played?;
     if output.json {
         output.data(&report)?;
+    } else {
+        output.print(&show::account(&report, output))?;
+        output.print(&show::next())?;
     }
-    watched.close(stay, output).await?;
+    watched.close(args.stay, output).await?;
     Ok(report)
 }
 
-/// Plays the second and third act, which use several processes.
-async fn other_acts(
+async fn play_day(
     setup: &Setup,
-    (url, dir): (&str, &Path),
-    (stand_in, model): (&StandIn, &Model),
-    (watched, report): (&mut DemoConsole, &mut Report),
-    output: &Output,
-) -> Result<(), Failure> {
-    watched.go_on(setup, output).await;
-    let agents = agents::play(setup, &dir.join("conf"), (stand_in, model), output).await?;
-    let broken = agents.broken();
-    if !output.json {
-        output.print(&show::verdict_on(&broken, show::SECOND_KEPT, output))?;
-    }
-    report.broken.extend(broken);
-    report.second_act = Some(agents);
-    let desk = desk::play(url, &dir.join("desk"), watched, output).await?;
-    let broken = desk.broken();
-    if !output.json {
-        output.print(&show::verdict_on(&broken, show::THIRD_KEPT, output))?;
-    }
-    report.broken.extend(broken);
-    report.third_act = Some(desk);
-    Ok(())
-}
-
-async fn first_act(
-    setup: &Setup,
-    (day, left_out): (&[Planned], &SkippedKinds),
-    (stand_in, watched): (&StandIn, &DemoConsole),
+    day: &[Planned],
+    probed: &Probed,
+    stand_in: &StandIn,
+    watched: &DemoConsole,
     output: &Output,
 ) -> Result<Report, Failure> {
     let kinds = Kinds::of(setup);
+    let left_out = probed.left_out();
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let fleet = fleet::start(setup, Roles::BOTH, ProbeAddress::On(probes), shutdown.clone()).await?;
     if !output.json {
-        let opening =
-            show::opening(day, &setup.configuration.policy, (&kinds, left_out), &watched.invitation(), output);
-        output.print(&opening)?;
+        let policy = &setup.configuration.policy;
+        output.print(&show::opening(day, policy, &kinds, &left_out, &watched.invitation(), output))?;
     }
     let mut running = std::pin::pin!(fleet.wait());
     let played = tokio::select! {
@@ -209,25 +133,20 @@ async fn first_act(
             return Err(Failure::failed(anyhow::anyhow!("stopped before the day was over")));
         }
     };
-    let report = played.map(|played| Report::new(day, &played, stand_in.ledger(), &kinds));
+    let report = played.map(|played| Report::new(day, &played, stand_in.ledger(), &kinds, left_out));
     shutdown.drain();
     running.await?;
     report
 }
 
-/// Returns the built-in configuration with fast settings and with tools that call the fake services. The calendar's
-/// tools are declared, granted and pinned in the folder `dir`.
-async fn configured(
-    url: &str,
-    dir: &Path,
-    probed: &Probed,
-    (stand_in, model): (&StandIn, &Model),
-) -> Result<Setup, Failure> {
+/// Returns the built-in configuration with fast settings, with tools that call the fake services, and with a store in
+/// memory. The calendar's tools are declared, granted and pinned in the folder `dir`.
+async fn configured(dir: &Path, probed: &Probed, stand_in: &StandIn) -> Result<Setup, Failure> {
     let base = stand_in.base_url.as_str();
     let calendar_url = format!("{base}{}", calendar::PATH);
+    let model_url = format!("{base}/v1");
     let workspaces = probed.workspaces().to_string_lossy();
     let pairs = [
-        ("REDIS_URL", url),
         ("TELEGRAM_BASE_URL", base),
         ("X_BASE_URL", base),
         ("TICKFLEET_ALLOW_PRIVATE", "127.0.0.1"),
@@ -236,7 +155,7 @@ async fn configured(
         ("X_BEARER_TOKEN", stand_in::X_BEARER_TOKEN),
         ("CALENDAR_URL", &calendar_url),
         ("CALENDAR_TOKEN", calendar::TOKEN),
-        ("OPENAI_BASE_URL", &model.base_url),
+        ("OPENAI_BASE_URL", &model_url),
         ("OPENAI_MODEL", "scripted"),
         ("TICKFLEET_WORKER_WORKSPACES", &workspaces),
     ];
@@ -247,13 +166,12 @@ async fn configured(
     let sources = setup::sources_in(environment, &global)?;
     write_all(dir, probed).with_context(|| format!("{} cannot be written", dir.display()))?;
     mcp::pin_all(&sources).await?;
-    let mut setup = Setup::of(&sources, &global.extensions, Some(&python(&sources)))?;
+    let mut setup = Setup::of(&sources, &global.extensions, Some(&python(&sources)))?.in_memory(None)?;
     let policy = &mut setup.configuration.policy;
     let capped = Arc::make_mut(&mut policy.agents).get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);
     // A midnight during the demo would reset the day cap. Choose a time zone in which midnight is hours away.
-    let shards = setup.in_memory(None)?.stores()?;
-    let now_ms = shards.first().context("the demo has no shard")?.now_ms().await?;
+    let now_ms = setup.stores()?.first().context("the demo has no shard")?.now_ms().await?;
     let hour = now_ms / 3_600_000 % 24;
     let tenant = setup.configuration.policy.tenants.get_mut(&day::tenant()?);
     let zone = if (6..18).contains(&hour) { "UTC" } else { "Etc/GMT-12" };
@@ -264,7 +182,6 @@ async fn configured(
 fn write_all(dir: &Path, probed: &Probed) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
     let (declaration, grant) = probed.configuration(dir)?;
-    std::fs::write(dir.join("agents.yaml"), AGENTS.replace(OUTSIDE, BY_MODEL))?;
     std::fs::write(dir.join("mcp.yaml"), MCP)?;
     std::fs::write(dir.join("tools.yaml"), format!("{TOOLS}{declaration}"))?;
     std::fs::write(dir.join("permissions.yaml"), format!("{PERMISSIONS}{grant}"))

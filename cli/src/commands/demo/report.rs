@@ -8,9 +8,7 @@ use tickfleet_client::Reply;
 use tickfleet_model::outcome::EffectHappened;
 use tickfleet_model::{CallResult, Outcome};
 
-use super::agents::Agents;
 use super::day::{Planned, ServiceResponse};
-use super::desk::Desk;
 use super::kinds::{Kind, Kinds, SkippedKinds};
 use super::played::{DayResult, PlayedTurn};
 use super::stand_in::Ledger;
@@ -36,10 +34,6 @@ pub(super) struct Report {
     /// The kinds of tools that were left out, each with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) left_out: SkippedKinds,
-    /// The result of the second act; `None` before it was played.
-    pub(super) second_act: Option<Agents>,
-    /// The result of the third act; `None` before it was played.
-    pub(super) third_act: Option<Desk>,
 }
 
 /// A turn that waited because its agent had reached a cap.
@@ -76,7 +70,7 @@ pub(super) struct Figures {
     pub(super) p99_ms: f64,
 }
 
-/// The requests that the three fake services received.
+/// The requests for actions that the fake services received.
 #[derive(Debug, Serialize)]
 pub(super) struct RequestCounts {
     pub(super) requests: usize,
@@ -121,7 +115,13 @@ pub(super) struct CallRow {
 }
 
 impl Report {
-    pub(super) fn new(day: &[Planned], played: &DayResult, ledger: Ledger, kinds: &Kinds) -> Self {
+    pub(super) fn new(
+        day: &[Planned],
+        played: &DayResult,
+        ledger: Ledger,
+        kinds: &Kinds,
+        left_out: SkippedKinds,
+    ) -> Self {
         let mut broken = Vec::new();
         for (planned, turn) in day.iter().zip(&played.turns) {
             broken.extend(answered_once(planned, turn));
@@ -154,9 +154,7 @@ impl Report {
             latency: Latency::new(&played.turns),
             stand_in: seen,
             day: day.iter().zip(&played.turns).map(|(planned, turn)| row(planned, turn, kinds)).collect(),
-            left_out: SkippedKinds::new(),
-            second_act: None,
-            third_act: None,
+            left_out,
         }
     }
 }

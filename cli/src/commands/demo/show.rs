@@ -25,7 +25,8 @@ const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", 
 pub(super) fn opening(
     day: &[Planned],
     policy: &Policy,
-    (kinds, left_out): (&Kinds, &SkippedKinds),
+    kinds: &Kinds,
+    left_out: &SkippedKinds,
     invitation: &str,
     output: &Output,
 ) -> String {
@@ -42,11 +43,11 @@ pub(super) fn opening(
     let invitation = if invitation.is_empty() { String::new() } else { format!("{invitation}\n\n") };
     format!(
         "{}\n\n\
-         In this process: a private Redis, one scheduler, one worker, and a stand-in for Telegram, X and a calendar\n\
-         (an MCP server) on a port of this machine, which fails now and then. Agents, tools and permissions are\n\
-         those of config/, plus the calendar, a word count and sales figures. Faster than the defaults, so that a\n\
-         day fits: ticks of 1 s (not 5 s) with 10 calls per agent in each, retries after 0.2, 0.4 and 0.8 s (not\n\
-         1, 3 and 9 s). {who} may make {cap} calls a day.\n\n\
+         In this process: a store in memory, one scheduler, one worker, and a stand-in for Telegram, X, a model and\n\
+         a calendar (an MCP server) on a port of this machine, which fails now and then. Agents, tools and\n\
+         permissions are those of config/, plus the calendar, a word count and sales figures. Faster than the\n\
+         defaults, so that a day fits: ticks of 1 s (not 5 s) with 10 calls per agent in each, retries after 0.2,\n\
+         0.4 and 0.8 s (not 1, 3 and 9 s). {who} may make {cap} calls a day.\n\n\
          Kinds of tools, governed alike:\n{}\n{invitation}\
          Replies as they come, each with the time at which its turn was submitted:\n",
         output.paint(StatusColor::Strong, &title),
@@ -250,18 +251,6 @@ fn verdict(report: &Report, output: &Output) -> String {
     }
     let broken: String = report.broken.iter().map(|promise| format!("  {promise}\n")).collect();
     format!("{}\n{broken}", output.paint(StatusColor::Bad, "Failed checks:"))
-}
-
-/// The verdicts on the second and third act if all checks passed.
-pub(super) const SECOND_KEPT: &str = "Both tasks were answered, and each post was published once.";
-pub(super) const THIRD_KEPT: &str = "Every payment was decided as expected, and none was paid twice.";
-
-pub(super) fn verdict_on(broken: &[String], kept: &str, output: &Output) -> String {
-    if broken.is_empty() {
-        return format!("\n{}\n", output.paint(StatusColor::Good, kept));
-    }
-    let broken: String = broken.iter().map(|promise| format!("  {promise}\n")).collect();
-    format!("\n{}\n{broken}", output.paint(StatusColor::Bad, "Failed checks:"))
 }
 
 #[cfg(test)]

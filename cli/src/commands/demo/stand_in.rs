@@ -1,5 +1,5 @@
-//! Fakes of Telegram, X and the team's calendar on this machine. The fakes record their requests in a ledger, and fail
-//! when the script of the day says so.
+//! Fakes of Telegram, X, the team's calendar and a model on this machine. The fakes record their requests in a ledger,
+//! and fail when the script of the day says so. The model completes each task at once, and records nothing.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -105,6 +105,7 @@ enum Service {
     XPosts,
     XSearch,
     Calendar,
+    Model,
 }
 
 impl StandIn {
@@ -174,6 +175,7 @@ fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFl
         Service::Telegram => (ServiceAction::Message(body["chat_id"].clone()), text(&body["text"])),
         Service::XPosts => (ServiceAction::Post, text(&body["text"])),
         Service::XSearch => (ServiceAction::Search, parameter(request.uri.query().unwrap_or_default(), "query")),
+        Service::Model => return ControlFlow::Break(axum::Json(completion()).into_response()),
         // The fake supports neither streaming nor ending a session.
         Service::Calendar if request.method != Method::POST => {
             return ControlFlow::Break(StatusCode::METHOD_NOT_ALLOWED.into_response());
@@ -191,6 +193,14 @@ fn service_request(service: Service, request: &Parts, body: &Value) -> ControlFl
     ControlFlow::Continue(ServiceRequest { action, text })
 }
 
+/// Returns the answer of the model to a task, as OpenAI's Chat Completions.
+fn completion() -> Value {
+    json!({
+        "choices": [{"message": {"role": "assistant", "content": "It is drafted."}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 3},
+    })
+}
+
 /// Returns the service at a path, if the request has the right token.
 fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
     let bearer = |token: &str| {
@@ -200,6 +210,7 @@ fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
         "/2/tweets" if bearer(X_USER_TOKEN) => Some(Service::XPosts),
         "/2/tweets/search/recent" if bearer(X_BEARER_TOKEN) => Some(Service::XSearch),
         calendar::PATH if bearer(calendar::TOKEN) => Some(Service::Calendar),
+        "/v1/chat/completions" => Some(Service::Model),
         _ if path == format!("/bot{BOT_TOKEN}/sendMessage") => Some(Service::Telegram),
         _ => None,
     }
@@ -245,7 +256,7 @@ fn respond(service_request: &ServiceRequest, answer: ServiceResponse, ledger: &L
 }
 
 /// A response whose connection breaks after the first half.
-pub(super) fn cut(done: &Value) -> Response {
+fn cut(done: &Value) -> Response {
     let whole = done.to_string();
     let half = Bytes::copy_from_slice(&whole.as_bytes()[..whole.len() / 2]);
     let lost = std::io::Error::new(std::io::ErrorKind::ConnectionReset, "the line went dead");

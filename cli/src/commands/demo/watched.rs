@@ -21,7 +21,10 @@ impl DemoConsole {
             // The port is in use, for example by the console of a `tickfleet dev` or of another demo.
             Err(_) => Console::start(setup, 0, &ending).await,
         };
-        let watched = Self { console: kept(console, output) };
+        let console = console
+            .map_err(|failure| output.note(&format!("No console: {}", failure.message().unwrap_or_default())))
+            .ok();
+        let watched = Self { console };
         if output.json {
             // With `--json`, stdout must contain only the report.
             output.note(&watched.invitation());
@@ -32,13 +35,6 @@ impl DemoConsole {
     pub(super) fn invitation(&self) -> String {
         let link = self.console.as_ref().map(|console| format!("Watch it in a browser: {}", console.link()));
         link.unwrap_or_default()
-    }
-
-    /// Switches the console to the configuration of the next act.
-    pub(super) async fn go_on(&mut self, setup: &Setup, output: &Output) {
-        if let Some(console) = self.console.take() {
-            self.console = kept(console.with(setup, &CancellationToken::new()).await, output);
-        }
     }
 
     /// Stops the console. If `stay` is set, waits for a signal first.
@@ -54,8 +50,4 @@ impl DemoConsole {
         console.ended().await;
         Ok(())
     }
-}
-
-fn kept(console: Result<Console, Failure>, output: &Output) -> Option<Console> {
-    console.map_err(|failure| output.note(&format!("No console: {}", failure.message().unwrap_or_default()))).ok()
 }

@@ -1,4 +1,4 @@
-//! Text helpers for all acts: counts of outcomes, and texts shortened to whole sentences.
+//! Text helpers: counts of outcomes, and texts shortened to whole sentences.
 
 use crate::output::{Output, StatusColor, short};
 

@@ -46,19 +46,6 @@ impl Console {
         Ok(Self { address, keys, serving, ending })
     }
 
-    /// Restarts the console with another configuration. The address and keys stay the same, so open pages continue to
-    /// work.
-    ///
-    /// # Errors
-    /// Another process has taken the port, or Redis is unreachable.
-    pub(crate) async fn with(self, setup: &Setup, draining: &CancellationToken) -> Result<Self, Failure> {
-        let Self { address, keys, serving, ending } = self;
-        end(serving, &ending).await;
-        let ending = draining.child_token();
-        let (address, serving) = serve(setup, &keys, address, &ending).await?;
-        Ok(Self { address, keys, serving, ending })
-    }
-
     /// Returns the link to the console. The key follows the `#`, so browsers do not send it. The page removes the key
     /// from the address bar.
     pub(crate) fn link(&self) -> String {
@@ -72,7 +59,12 @@ impl Console {
 
     /// Stops the console after it has responded to the last requests.
     pub(crate) async fn ended(self) {
-        end(self.serving, &self.ending).await;
+        let Self { mut serving, ending, .. } = self;
+        ending.cancel();
+        // If the console panicked, the log contains the reason, and the fleet still ends normally.
+        if tokio::time::timeout(LAST_ANSWERS, &mut serving).await.is_err() {
+            serving.abort();
+        }
     }
 }
 
@@ -89,14 +81,6 @@ async fn serve(
     let metrics = Arc::new(Metrics::of(ProcessRole::Gateway).map_err(Failure::failed)?);
     let client = setup.client().await?.observed_by(metrics.clone());
     super::listen(super::of(setup, client, keys, metrics, ending.clone(), None)?, address, None).await
-}
-
-async fn end(mut serving: JoinHandle<()>, ending: &CancellationToken) {
-    ending.cancel();
-    // If the console panicked, the log contains the reason, and the fleet still ends normally.
-    if tokio::time::timeout(LAST_ANSWERS, &mut serving).await.is_err() {
-        serving.abort();
-    }
 }
 
 /// Returns the key for the owner of a private fleet, who can do everything. If the configuration has approvers, the key

@@ -17,8 +17,6 @@ fn the_demo_plays_its_day_and_every_promise_holds() {
     let report = tickfleet(&["demo", "--json", "--interpreter", interpreter.to_str().unwrap()]).exits(0).json();
     assert_eq!(report["left_out"]["python"], Value::Null, "{report:#}");
     plays_its_day(&report);
-    second_act(&report);
-    third_act(&report);
 }
 
 #[test]
@@ -27,20 +25,15 @@ fn the_demo_goes_without_its_tool_in_python_where_there_is_no_python_and_says_wh
     let why = report["left_out"]["python"].as_str().unwrap();
     assert!(why.starts_with("/nowhere/python3: it cannot be started") && !why.contains('\n'), "{why}");
     plays_its_day(&report);
-    second_act(&report);
-    third_act(&report);
 }
 
-/// Without redis-server on the PATH, the first act uses the store in memory.
+/// Without redis-server on the PATH, the demo uses the store in memory.
 #[test]
-fn the_first_act_needs_no_redis() {
+fn a_machine_without_redis_server_plays_the_whole_demo() {
     let empty = tempfile::tempdir().unwrap();
     let mut demo = command(&["demo", "--json", "--interpreter", "/nowhere/python3"]);
-    let said = CommandOutput::of(demo.env("PATH", empty.path()).env_remove("TICKFLEET_REDIS_SERVER"), "").exits(0);
-    said.prints_error("The other acts need redis-server");
-    let report = said.json();
-    plays_its_day(&report);
-    assert_eq!((&report["second_act"], &report["third_act"]), (&Value::Null, &Value::Null));
+    demo.env("PATH", empty.path()).env_remove("TICKFLEET_REDIS_SERVER");
+    plays_its_day(&CommandOutput::of(&mut demo, "").exits(0).json());
 }
 
 /// Opens the demo's console at the printed link, both while the demo runs and after its end. Returns the report.
@@ -58,9 +51,8 @@ fn watched(args: &[&str]) -> Value {
     assert!(asked(address, key, "/v1/operate/me").contains("\"view\""));
     let stays = told.find(|line| line.contains("its console stays")).unwrap();
     assert!(stays.ends_with(&link), "{stays}");
-    // The last turn of the third act. This act has another configuration, but the same address and key.
-    let story = asked(address, key, "/v1/operate/explain?id=atlas-ux:desk-10");
-    assert!(story.starts_with("HTTP/1.1 200") && story.contains("get_quote"), "{story}");
+    let story = asked(address, key, "/v1/operate/explain?id=atlas-ux:0910-binky");
+    assert!(story.starts_with("HTTP/1.1 200") && story.contains("delegate_task"), "{story}");
     kill(Pid::from_raw(demo.id().try_into().unwrap()), Signal::SIGINT).unwrap();
     let rest: Vec<_> = told.collect();
     assert_eq!(demo.wait().unwrap().code(), Some(0), "{rest:?}");
@@ -103,50 +95,6 @@ fn plays_its_day(report: &Value) {
     // The response to the booking was lost. The booking took effect, so it was not retried.
     assert_eq!((&seen["meetings_booked"], &seen["calendar_looks"]), (&2.into(), &3.into()));
     has_every_kind(report);
-}
-
-/// Three agents that a model runs finish a task even if the worker is killed. Each post is published once.
-fn second_act(report: &Value) {
-    let rounds = report["second_act"]["rounds"].as_array().unwrap();
-    let told: Vec<_> = rounds.iter().map(|round| json!([round["outcome"], round["posted"], round["killed"]])).collect();
-    assert_eq!(told, [json!(["ok", 1, false]), json!(["ok", 1, true])], "{rounds:?}");
-    // Without a kill, atlas sends three requests to the model, and archy and kelly send two each. After the kill, a
-    // request whose response was lost is repeated.
-    assert_eq!(rounds[0]["asked"], 7);
-    assert!((7..=8).contains(&rounds[1]["asked"].as_u64().unwrap()), "{rounds:?}");
-}
-
-/// Facts, rules, approvals, effect keys and the loop breaker govern the payments. Also checks a cached read, the proof
-/// from the records, and the differences that what-if reports for another policy.
-fn third_act(report: &Value) {
-    let desk = &report["third_act"];
-    let turns = desk["turns"].as_array().unwrap();
-    let outcomes: Vec<_> = turns.iter().flat_map(|turn| turn["outcomes"].as_array().unwrap()).collect();
-    let [ok, denied] = ["ok", "denied"];
-    let expected = [ok, denied, ok, ok, ok, ok, ok, denied, ok, ok, ok, ok, ok, denied, ok];
-    assert_eq!(json!(outcomes), json!(expected), "{desk:#}");
-    let told = turns.iter().flat_map(|turn| turn["told"].as_array().unwrap()).map(|told| told.as_str().unwrap());
-    let told: Vec<_> = told.collect();
-    for (told, word) in told.iter().zip([
-        "it is not allowed with the fact \"read_untrusted\"",
-        "the same payment as desk-4/0",
-        "ann agreed, with {\"to\":\"ben\",\"amount\":600}",
-        "amount 9000 exceeds 5000",
-        "find_payment",
-        "again and again, and each time got the same result",
-        "the cached answer of desk-3/0",
-    ]) {
-        assert!(told.contains(word), "{word}: {told}");
-    }
-    assert_eq!(told.len(), 7, "{told:#?}");
-    assert_eq!(desk["paid"], json!([["kim", 80], ["ben", 600], ["zoe", 300]]));
-    assert_eq!(desk["quotes_asked"], 1);
-    let records = &desk["records"];
-    // One entry for each call, and one for ann's decision.
-    assert_eq!((&records["entries"], &records["sealed"]), (&json!(16), &json!(16)), "{records}");
-    assert_eq!((&records["intact"], &records["holds"], &records["shadowed"]), (&true.into(), &true.into(), &2.into()));
-    assert_eq!((&records["by_the_same"], &records["by_a_stricter"]), (&0.into(), &1.into()), "{records}");
-    assert_eq!(records["by"], json!(["permissions.pay.rules.large"]));
 }
 
 const TYPED: [&str; 8] = [

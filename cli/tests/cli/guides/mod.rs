@@ -1,5 +1,6 @@
 //! Runs the commands on the pages of the documentation.
 
+mod examples;
 mod http_tools;
 mod mcp;
 mod python_sandbox;
