@@ -1,6 +1,7 @@
 //! The failure of a command: its message and its exit code.
 
 use tickfleet_client::SubmitError;
+use tickfleet_client::verbs::VerbError;
 use tickfleet_store::{Refusal, StoreError, refusal_in};
 
 /// Exit code: the command failed.
@@ -87,6 +88,16 @@ impl From<SubmitError> for Failure {
             SubmitError::Store(store) => away(store).unwrap_or_else(|| Self::failed(error)),
             SubmitError::Pressure => Self::Failed(anyhow::anyhow!("{error}\n{}", Refusal::Memory.remedy())),
             _ => Self::failed(error),
+        }
+    }
+}
+
+impl From<VerbError> for Failure {
+    fn from(error: VerbError) -> Self {
+        match error {
+            VerbError::Invalid(message) => Self::Usage(message),
+            VerbError::Store(error) => error.into(),
+            other => Self::failed(other),
         }
     }
 }

@@ -7,7 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tickfleet_client::Client;
-use tickfleet_config::{Configuration, Environment, Part, RedisUrl, SchemaCheck, SealKey, Settings, Sources};
+use tickfleet_client::verbs::{FleetNames, VerbContext};
+use tickfleet_config::{
+    Configuration, Environment, Part, RedisUrl, SchemaCheck, SealKey, Settings, Sources, default_id,
+};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
@@ -576,6 +579,27 @@ impl Setup {
             premises: audit.premises,
             ..ReportOptions::default()
         }
+    }
+
+    /// The names of the configuration, with which operators' commands check their arguments.
+    pub(crate) fn names(&self) -> FleetNames {
+        let Configuration { policy, tools, digest, .. } = &self.configuration;
+        let of_program = self.extensions.tools.iter().map(|tool| (tool.spec().id.clone(), tool.spec().name.clone()));
+        let of_files = tools.tools.iter().map(|(name, tool)| {
+            let id = tool.id.clone().unwrap_or_else(|| default_id(name));
+            (id, name.clone())
+        });
+        FleetNames::new(policy, of_program.chain(of_files), Some(digest.clone()))
+    }
+
+    /// The context in which the verbs of the operator `by` run.
+    ///
+    /// # Errors
+    /// Redis does not respond.
+    pub(crate) async fn operator<'a>(&self, by: String, output: &'a Output) -> Result<VerbContext<'a>, Failure> {
+        let client = self.client().await?;
+        let redactor = self.report().redactor;
+        Ok(VerbContext { client, names: self.names(), by, tenant: None, redactor, remarks: output })
     }
 
     /// Returns `None` if no key is configured.

@@ -51,10 +51,7 @@ struct SessionEvent<'a> {
     request_body = ChatMessage,
     responses((status = 200, description = "Events: session, accepted, plan, result, waiting, answer, failed …", body = String, content_type = "text/event-stream"),
         (status = 400, description = "Invalid body", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 409, description = "The conversation belongs to another agent", body = ProblemBody),
-        (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 429, description = "A queue is full. Retry after `Retry-After` seconds", body = ProblemBody),
         (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
 pub(crate) async fn say(
@@ -87,11 +84,8 @@ pub(crate) async fn say(
         ("session_id" = String, Path, description = "Conversation")),
     responses((status = 200, description = "Exchanges with `number`, `user` and `agent`. Empty if none is kept", body = Vec<Object>),
         (status = 400, description = "Invalid agent or conversation", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 409, description = "The conversation belongs to another agent", body = ProblemBody),
-        (status = 429, description = "The key exceeds its rate", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 429, description = "The key exceeds its rate", body = ProblemBody)))]
 pub(crate) async fn history(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

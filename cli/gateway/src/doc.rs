@@ -2,6 +2,7 @@
 
 use axum::Json;
 use serde_json::Value;
+use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::security::{Http, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
@@ -24,7 +25,7 @@ use utoipa::{Modify, OpenApi};
         crate::operate::tasks::list, crate::operate::switches::list, crate::operate::switches::disable, crate::operate::switches::enable,
     ),
     security(("key" = []), ("token" = [])),
-    modifiers(&SecuritySchemes, &TooManyRequestsResponse)
+    modifiers(&SecuritySchemes, &CommonResponses)
 )]
 struct Api;
 
@@ -42,20 +43,38 @@ impl Modify for SecuritySchemes {
     }
 }
 
-/// Adds the response 429 to every operation: any request can exceed the rate of its key.
-struct TooManyRequestsResponse;
+/// Responses that many operations have in common: the status, its description, and the operations that have it.
+#[allow(clippy::type_complexity, reason = "a table")]
+const COMMON: [(&str, &str, fn(&Operation) -> bool); 6] = [
+    ("400", "Invalid query parameter", has_query),
+    ("401", "Missing or invalid API key or token", |_| true),
+    ("403", "The key lacks the permission", |_| true),
+    ("413", "The body is too large", |operation| operation.request_body.is_some()),
+    // Any request can exceed the rate of its key.
+    ("429", "The key exceeds its rate. Retry after `Retry-After` seconds", |_| true),
+    ("503", "Redis is unavailable", |_| true),
+];
 
-impl Modify for TooManyRequestsResponse {
+fn has_query(operation: &Operation) -> bool {
+    let is_query = |parameter: &Parameter| matches!(parameter.parameter_in, ParameterIn::Query);
+    operation.parameters.iter().flatten().any(|parameter| matches!(parameter, RefOr::T(known) if is_query(known)))
+}
+
+/// Adds the common responses to every operation. If an operation describes a status itself, its description stays.
+struct CommonResponses;
+
+impl Modify for CommonResponses {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
-        let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ProblemBody"))).build();
-        let refused = ResponseBuilder::new()
-            .description("The key exceeds its rate. Retry after `Retry-After` seconds")
-            .content("application/json", body)
-            .build();
         for path in openapi.paths.paths.values_mut() {
             for operation in [&mut path.get, &mut path.post].into_iter().flatten() {
-                let known = operation.responses.responses.entry("429".to_owned());
-                known.or_insert_with(|| RefOr::T(refused.clone()));
+                for (status, description, applies) in COMMON {
+                    if applies(operation) && !operation.responses.responses.contains_key(status) {
+                        let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ProblemBody"))).build();
+                        let response =
+                            ResponseBuilder::new().description(description).content("application/json", body);
+                        operation.responses.responses.insert(status.to_owned(), RefOr::T(response.build()));
+                    }
+                }
             }
         }
     }

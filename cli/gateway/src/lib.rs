@@ -53,7 +53,7 @@ pub use caller::Credentials;
 pub use doc::openapi;
 pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey};
 pub use mcp::{META, serve_stdio};
-pub use operator_backend::{BackendFuture, FleetName, LimitFilter, OperatorBackend, OperatorBackendError};
+pub use operator_backend::{BackendFuture, LimitFilter, OperatorBackend};
 pub use serving::gate::Gate;
 pub use serving::public::PublicUrl;
 pub use serving::tls::{TlsError, TlsFiles};

@@ -8,41 +8,11 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_client::rules::ConfiguredRule;
+use tickfleet_client::verbs::{FleetNames, VerbError};
 use tickfleet_model::day::Tz;
 use tickfleet_model::{AgentId, Redactor, TenantId};
 
-use crate::problem::Problem;
-
-#[derive(Debug, thiserror::Error)]
-pub enum OperatorBackendError {
-    #[error("{0}")]
-    Invalid(String),
-    #[error("{0}")]
-    Unknown(String),
-    /// Redis is unavailable, or the configuration cannot be read. The text is for the log.
-    #[error("{0}")]
-    Unavailable(String),
-}
-
-impl From<OperatorBackendError> for Problem {
-    fn from(error: OperatorBackendError) -> Self {
-        match error {
-            OperatorBackendError::Invalid(message) => Self::invalid(message),
-            OperatorBackendError::Unknown(message) => Self::not_found(message),
-            OperatorBackendError::Unavailable(reason) => Self::unavailable(&reason),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub enum FleetName<'a> {
-    Tenant(&'a TenantId),
-    Agent(&'a TenantId, &'a AgentId),
-    /// A tool, by name or id.
-    Tool(&'a str),
-}
-
-pub type BackendFuture<'a, T = Value> = BoxFuture<'a, Result<T, OperatorBackendError>>;
+pub type BackendFuture<'a, T = Value> = BoxFuture<'a, Result<T, VerbError>>;
 
 #[derive(Debug, Clone, Default)]
 pub struct LimitFilter {
@@ -76,24 +46,14 @@ pub trait OperatorBackend: Send + Sync {
 
     fn rules(&self) -> BackendFuture<'_, Vec<ConfiguredRule>>;
 
-    fn tenants(&self) -> BackendFuture<'_, BTreeSet<TenantId>>;
+    /// The names of tenants, agents and tools in the configuration.
+    fn names(&self) -> BackendFuture<'_, FleetNames>;
 
     /// All tenants, with the time zone of their days.
     fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>>;
 
     /// The roles of an approver in the current configuration; `None` if the configuration has no such approver.
     fn approver<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>>;
-
-    /// The name of a tool, given by name or id.
-    fn tool_name<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String>;
-
-    /// Like [`Self::tool_name`], but returns the id of one version unchanged, because a version can be switched on its
-    /// own.
-    fn tool_switched<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String>;
-
-    /// A message with similar names if the fleet does not have this name. `None` if the fleet has the name, or if this
-    /// cannot be determined.
-    fn unknown<'a>(&'a self, named: FleetName<'a>) -> BackendFuture<'a, Option<String>>;
 
     /// Masks secrets in text that is stored.
     fn redactor(&self) -> Arc<Redactor>;

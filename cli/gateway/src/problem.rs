@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use tickfleet_client::verbs::VerbError;
 use tickfleet_client::{RejectedMessage, SessionError, StoreError, SubmitError};
 use tickfleet_protocol::{RejectedId, RejectionStatus, rejection_reply};
 use tickfleet_store::Refusal;
@@ -201,6 +202,19 @@ impl From<StoreError> for Problem {
             refused_by_redis,
         );
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+    }
+}
+
+impl From<VerbError> for Problem {
+    fn from(error: VerbError) -> Self {
+        match error {
+            VerbError::Invalid(message) => Self::invalid(message),
+            VerbError::Forbidden(message) => Self::forbidden(message),
+            VerbError::Unknown(message) => Self::not_found(message),
+            VerbError::Conflict(message) => Self::conflict(message),
+            VerbError::Unavailable(reason) => Self::unavailable(&reason),
+            VerbError::Store(error) => error.into(),
+        }
     }
 }
 

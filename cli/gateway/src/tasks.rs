@@ -96,11 +96,8 @@ pub(crate) struct TasksQuery {
     responses((status = 200, description = "The reply of the finished turn or task", body = crate::shapes::ReplyBody),
         (status = 202, description = "Accepted, and not finished yet", body = DelegatedTask),
         (status = 400, description = "Invalid body, or a bound is exceeded", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 404, description = "The parent task has ended, or the key does not cover it", body = ProblemBody),
         (status = 409, description = "The id belongs to a task or turn with different content", body = ProblemBody),
-        (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 422, description = "Rejected. The reply contains `error`", body = crate::shapes::ReplyBody),
         (status = 429, description = "A queue is full. Retry after `Retry-After` seconds", body = ProblemBody),
         (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
@@ -154,11 +151,7 @@ pub(crate) async fn delegate(
 #[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(TasksQuery),
     responses((status = 200, description = "Tasks, the newest first", body = Vec<Object>,
             headers(("tickfleet-next" = String, description = "Position of the next page, for `from`. Absent on the last page"),
-                ("tickfleet-list-restarted" = String, description = "`true` if the position has expired or its task is not visible to the key, so that the list starts over"))),
-        (status = 400, description = "Invalid query parameter", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+                ("tickfleet-list-restarted" = String, description = "`true` if the position has expired or its task is not visible to the key, so that the list starts over")))))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -192,10 +185,7 @@ pub(crate) async fn list(
 #[utoipa::path(get, path = "/v1/tasks/{task_id}", tag = "tasks", params(("task_id" = String, Path, description = "Id of the task")),
     responses((status = 200, description = "The history of the task", body = Object),
         (status = 400, description = "Invalid id", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 404, description = "Unknown task", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 404, description = "Unknown task", body = ProblemBody)))]
 pub(crate) async fn story(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -217,10 +207,7 @@ pub(crate) async fn story(
         ("last-event-id" = Option<String>, Header, description = "Id of the last received event")),
     responses((status = 200, description = "Events: accepted, plan, execute, result, waiting, capped, answer, failed …", body = String, content_type = "text/event-stream"),
         (status = 400, description = "Invalid id", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 404, description = "Unknown task", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 404, description = "Unknown task", body = ProblemBody)))]
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
     requester: StreamRequester,
@@ -262,11 +249,7 @@ async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result
     request_body = Option<CancelReason>,
     responses((status = 200, description = "One result per task", body = Object),
         (status = 400, description = "Invalid id or reason", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 404, description = "Unknown task", body = ProblemBody),
-        (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 404, description = "Unknown task", body = ProblemBody)))]
 pub(crate) async fn cancel(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

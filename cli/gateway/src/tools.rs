@@ -30,10 +30,7 @@ pub(crate) struct ToolsQuery {
 #[utoipa::path(get, path = "/v1/agents/{agent}/tools", tag = "agents", params(("agent" = String, Path, description = "Agent"), ToolsQuery),
     responses((status = 200, description = "Definitions in the requested format", body = Object),
         (status = 400, description = "Invalid agent or format", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 404, description = "No tool list for this agent: unknown agent, or no worker has run", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 404, description = "No tool list for this agent: unknown agent, or no worker has run", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

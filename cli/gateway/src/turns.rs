@@ -8,8 +8,8 @@ use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Deserializer, Serialize};
-use tickfleet_client::{Reply, ReplyStatus};
+use serde::{Deserialize, Serialize};
+use tickfleet_client::{Reply, ReplyStatus, verbs};
 use tickfleet_model::{Context, IdError, TurnId};
 use tickfleet_protocol::{parse_turn, trace_id, with_owner};
 use tickfleet_store::{CancelResult, TurnName};
@@ -88,10 +88,7 @@ pub(crate) struct CancelResponse {
     responses((status = 200, description = "The reply of the finished turn or task", body = crate::shapes::ReplyBody),
         (status = 202, description = "Accepted, and not finished yet", body = Accepted),
         (status = 400, description = "Invalid body, or a bound is exceeded. If the id is readable, the body is also a reply", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 409, description = "The id belongs to a turn with different content", body = ProblemBody),
-        (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 422, description = "Rejected at admission. The reply contains `error`", body = crate::shapes::ReplyBody),
         (status = 429, description = "A queue is full. Retry after `Retry-After` seconds", body = ProblemBody),
         (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
@@ -141,12 +138,9 @@ pub(crate) fn trace(headers: &HeaderMap, context: &mut Context) {
     responses((status = 200, description = "The reply of the finished turn or task", body = crate::shapes::ReplyBody),
         (status = 202, description = "Not finished yet", body = Accepted),
         (status = 400, description = "Invalid id", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 404, description = "Unknown, not admitted yet, rejected, or ended longer ago than `retention.records`", body = ProblemBody),
         (status = 422, description = "Rejected at admission. The reply contains `error`", body = crate::shapes::ReplyBody),
-        (status = 429, description = "Too many requests wait", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 429, description = "Too many requests wait", body = ProblemBody)))]
 pub(crate) async fn reply(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -168,11 +162,7 @@ pub(crate) async fn reply(
     request_body = Option<CancelReason>,
     responses((status = 200, description = "Result of the cancel", body = CancelResponse),
         (status = 400, description = "Invalid id or reason", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 404, description = "The key does not cover it, or it is unknown and the key covers only some agents", body = ProblemBody),
-        (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 404, description = "The key does not cover it, or it is unknown and the key covers only some agents", body = ProblemBody)))]
 pub(crate) async fn cancel(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -263,8 +253,7 @@ pub(crate) fn path(path: Result<Path<String>, PathRejection>) -> Result<String, 
 
 /// Parses an optional parameter. An empty text counts as absent.
 pub(crate) fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<String>) -> Result<Option<T>, Problem> {
-    let read = text.filter(|text| !text.is_empty()).map(|text| text.parse()).transpose();
-    read.map_err(|error| Problem::invalid(format!("{name}: {error}")))
+    Ok(verbs::optional(name, text.as_deref())?)
 }
 
 pub(crate) fn parse_cursor<T: FromStr<Err = String>>(text: Option<String>) -> Result<Option<T>, Problem> {
@@ -277,15 +266,6 @@ pub(crate) fn bounded(name: &str, found: Option<usize>, default: usize, max: usi
         return Ok(found);
     }
     Err(Problem::invalid(format!("{name}: expected a number from 1 to {max}")))
-}
-
-/// Reads an optional member with a default. Null counts as absent, as everywhere in bodies.
-pub(crate) fn or_default<'de, D, T>(from: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 /// The whole body, or 413 if it is too large.

@@ -3,13 +3,12 @@
 use clap::Args;
 use serde::Serialize;
 use tickfleet_client::end_many;
-use tickfleet_client::operate::Operator;
-use tickfleet_gateway::FleetName;
+use tickfleet_client::verbs::FleetName;
 use tickfleet_model::{TenantId, TurnId};
 use tickfleet_store::CancelResult;
 
 use crate::commands::limits::{by_environment, who};
-use crate::commands::operate::name_check::{self, parse_turn_name};
+use crate::commands::operate::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -52,20 +51,19 @@ struct CancelOutput<'a> {
 /// The turn or task is unknown, or the cancellation could not be stored.
 pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result<(), Failure> {
     let name = parse_turn_name(&args.tenant, args.id.as_ref())?;
-    let client = setup.client().await?;
-    let report = setup.report();
     // A cancellation in an emergency must not fail because the variable `USER` is not set.
     let by = args.by.clone().map_or_else(by_environment, Ok).unwrap_or_else(|_| "somebody".into());
-    let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
-    name_check::check(setup, &client, FleetName::Tenant(&name.tenant), output).await?;
-    if !args.early && !end_many::turn_exists(&client, &name).await? {
+    let context = setup.operator(by, output).await?;
+    context.check_name(FleetName::Tenant(&name.tenant)).await?;
+    let client = &context.client;
+    if !args.early && !end_many::turn_exists(client, &name).await? {
         return Err(Failure::failed(anyhow::anyhow!(
             "unknown turn or task {name}: it has not arrived, was rejected, or its record has expired. tickfleet \
              turns list and tickfleet tasks list show all. With --early, a turn or task that arrives later with this \
              id ends without running"
         )));
     }
-    end_many::note(&client, std::slice::from_ref(&name), "", operator).await?;
+    end_many::note(client, std::slice::from_ref(&name), "", context.operator(&args.reason)).await?;
     let cancelled = client.cancel(&name, &args.reason).await?;
     let (word, said) = match cancelled {
         CancelResult::Ok => ("ok", "it ends now: calls that have not run get the result `cancelled`"),

@@ -4,7 +4,7 @@ use clap::Args;
 use tickfleet_client::RecordedReply;
 use tickfleet_model::TurnId;
 
-use crate::commands::operate::name_check::parse_turn_name;
+use crate::commands::operate::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::results;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tickfleet_client::operate::{self, Operator};
+use tickfleet_client::operate;
+use tickfleet_client::verbs::SwitchToolRequest;
 use tickfleet_config::units::format_duration;
-use tickfleet_gateway::FleetName;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
 use tickfleet_model::suggest::list as listed_names;
 use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
@@ -16,7 +16,6 @@ use tickfleet_tools::{RegisteredTool, Registry};
 use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::commands::import::Import;
 use crate::commands::operate::audit_note::AuditNote;
-use crate::commands::operate::name_check;
 use crate::commands::try_tool::Try;
 use crate::failure::Failure;
 use crate::output::format::Format;
@@ -91,23 +90,13 @@ fn parse_tool(text: &str) -> Result<String, String> {
 /// # Errors
 /// Redis does not respond, or the tool to enable was not disabled at run time.
 async fn switch(setup: &Setup, args: &SwitchArgs, on: bool, output: &Output) -> Result<(), Failure> {
-    let client = setup.client().await?;
-    let report = setup.report();
-    let by = args.note.by();
-    let operator = Operator { by: &by, reason: args.note.reason(), redactor: &report.redactor };
+    let context = setup.operator(args.note.by(), output).await?;
     let tool = &args.tool;
-    if !on {
-        name_check::check(setup, &client, FleetName::Tool(tool), output).await?;
-    }
-    let name = name_check::tool_switched(setup, &client, tool).await?;
-    let mut changed = operate::switch_tool(client.stores(), &name, on, operator).await?;
-    // If a configuration does not know a tool's ID, the tool is disabled under the ID. Therefore also try the ID.
-    if on && !changed && name != *tool {
-        changed = operate::switch_tool(client.stores(), tool, on, operator).await?;
-    }
+    let request = SwitchToolRequest { tool: tool.clone(), reason: args.note.reason().to_owned() };
+    let changed = request.switch(&context, on).await?;
     match (on, changed) {
         (true, false) => {
-            let off = operate::switched_off(client.stores()).await?;
+            let off = operate::switched_off(context.client.stores()).await?;
             let off = listed_names(off.keys().map(String::as_str));
             Err(Failure::failed(anyhow::anyhow!("{tool} was not disabled at run time. Disabled: {off}")))
         }

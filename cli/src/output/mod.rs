@@ -14,6 +14,7 @@ use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use tickfleet_client::verbs::Remarks;
 use tickfleet_model::hidden::visible;
 use tickfleet_model::numbers::number_across;
 use tickfleet_ops::telemetry::emit_json;
@@ -143,6 +144,12 @@ impl Output {
         let mut script = Vec::new();
         clap_complete::generate(shell, command, "tickfleet", &mut script);
         self.print(&String::from_utf8_lossy(&script))
+    }
+}
+
+impl Remarks for Output {
+    fn remark(&self, text: &str) {
+        self.note(text);
     }
 }
 

@@ -15,7 +15,7 @@ use tickfleet_model::{AgentId, Redactor, TenantId, limits};
 use tickfleet_protocol::{ApprovalDecision, approval_entry};
 use tickfleet_store::{ApprovalView, Store, StoreError, TurnName};
 
-use crate::Client;
+use crate::{Client, position};
 
 const TENANTS_TOGETHER: usize = 64;
 /// Maximum number of approvals of one tenant in a list.
@@ -214,11 +214,12 @@ impl FromStr for ApprovalCursor {
 }
 
 /// A page of approvals.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct ApprovalPage {
     /// Approvals of all the tenants, the earliest deadline first.
     pub approvals: Vec<Approval>,
     /// The position of the next page. `None` at the end.
+    #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
     pub next: Option<ApprovalCursor>,
 }
 

@@ -43,12 +43,15 @@ pub mod tasks;
 pub mod turn_status;
 mod undecided;
 pub mod usage;
+pub mod verbs;
 pub mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use serde::Serializer;
 
 pub use approvals::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
 pub use replies::{PendingApproval, RecordedReply, Replies, Reply, ReplyStatus};
@@ -63,6 +66,15 @@ use tickfleet_model::ids::shard_of;
 use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits, task_digest};
 use tickfleet_protocol::{dialect_info, write_task, write_turn};
 use tickfleet_store::{CancelResult, Observer, Store, Submission, Submitted as SubmitStatus, TurnName};
+
+/// Serializes the position of a next page as the text from which a request continues.
+#[allow(clippy::ref_option, reason = "serde gives a reference")]
+fn position<T: fmt::Display, S: Serializer>(next: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
+    match next {
+        Some(next) => serializer.collect_str(next),
+        None => serializer.serialize_none(),
+    }
+}
 
 /// An accepted turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,6 +186,17 @@ impl Client {
     #[must_use]
     pub fn stores(&self) -> &[Store] {
         &self.shards
+    }
+
+    /// The time of the first shard, in milliseconds. 0 if the client has no shard.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn now_ms(&self) -> Result<i64, StoreError> {
+        match self.shards.first() {
+            Some(store) => store.now_ms().await,
+            None => Ok(0),
+        }
     }
 
     /// Submits one turn.

@@ -5,21 +5,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::join_all;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tickfleet_core::turn::State;
 use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{AgentId, Redactor, TenantId, TurnId, limits};
 use tickfleet_protocol::{OperatorAct, act_entry};
 use tickfleet_store::{LiveTurn, PauseResult, Store, StoreError, TurnName, TurnView};
 
+use crate::position;
+
 /// Number of turns that are read concurrently.
 const TOGETHER: usize = 32;
 /// Maximum number of key scan steps for one page. One step scans about 500 keys.
 const STEPS_MAX: usize = 400;
 
-/// The state of an unfinished turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// State of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Standing))]
 pub enum TurnState {
     /// The turn waits in a throttle queue: for a tick, the next day, a limit, or the end of a pause.
     Lane,
@@ -103,11 +106,12 @@ impl std::str::FromStr for TurnCursor {
 }
 
 /// A page of turns.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct TurnPage {
     /// The matching turns. The turns are unordered, because Redis scans keys in no particular order.
     pub turns: Vec<TurnSummary>,
     /// The position of the next page. `None` at the end.
+    #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
     pub next: Option<TurnCursor>,
 }
 

@@ -13,6 +13,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
+use tickfleet_client::verbs::or_default;
 use tickfleet_client::{Session, SessionId};
 use tickfleet_model::{AgentId, Context};
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,7 @@ use crate::Shared;
 use crate::events::respond;
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::streams::{OpenStream, StreamRequester};
-use crate::turns::{or_default, path, read_body};
+use crate::turns::{path, read_body};
 use crate::verbs::Verb;
 use conversion::{RunIds, events};
 
@@ -83,10 +84,7 @@ impl RunInput {
     request_body = RunInput,
     responses((status = 200, description = "Events: RUN_STARTED, TEXT_MESSAGE_START, TOOL_CALL_START, RUN_FINISHED …", body = String, content_type = "text/event-stream"),
         (status = 400, description = "Invalid body", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 409, description = "The thread belongs to another agent", body = ProblemBody),
-        (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 429, description = "A queue is full, or the key exceeds its rate. Retry after `Retry-After` seconds", body = ProblemBody),
         (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
 pub(crate) async fn run(

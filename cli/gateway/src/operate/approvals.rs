@@ -5,20 +5,21 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tickfleet_client::approvals::{
-    APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, RequiredApprovers, approval_page,
+    APPROVALS_LISTED_MAX, ApprovalCursor, ApprovalFilter, ApprovalPage, RequiredApprovers, approval_page,
 };
+use tickfleet_client::verbs::or_default;
 use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, VerdictResult};
 use tickfleet_model::approval::{NarrowedValues, is_same};
 use tickfleet_model::{TenantId, limits};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Operator, body, bounded, optional, parse_cursor, validate_reason};
+use super::{Operator, Page, body, bounded, check_reason, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::{or_default, path, query, read_body};
+use crate::turns::{path, query};
 use crate::verbs::Verb;
 
 /// Default number of approvals per page.
@@ -44,31 +45,16 @@ pub(crate) struct ApprovalsQuery {
     from: Option<String>,
 }
 
-/// A page of waiting approvals.
-#[derive(Debug, Serialize)]
-pub(crate) struct ApprovalsPage {
-    approvals: Vec<Approval>,
-    /// Position of the next page; `None` on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
-    /// The current time (ms of shard time).
-    now_ms: i64,
-}
-
 /// List calls that wait for approval, the first to expire first, page by page. `arguments` are masked and may be
 /// shortened: `arguments_exact` is true if they are complete. `GET /v1/operate/approvals/{approval}` returns the
 /// complete arguments.
 #[utoipa::path(get, path = "/v1/operate/approvals", tag = "operators", params(ApprovalsQuery),
-    responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 400, description = "Invalid query parameter", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+    responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     filters: Result<Query<ApprovalsQuery>, QueryRejection>,
-) -> Result<Json<ApprovalsPage>, Problem> {
+) -> Result<Json<Page<ApprovalPage>>, Problem> {
     operator.may(Verb::View)?;
     let filters = query(filters)?;
     let filter = ApprovalFilter {
@@ -79,17 +65,16 @@ pub(crate) async fn list(
     };
     let from: Option<ApprovalCursor> = parse_cursor(filters.from)?;
     let tenants = tenants(&shared, operator.restrict_tenant(filters.tenant)?).await?;
-    let page = approval_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
-    let next = page.next.map(|next| next.to_string());
+    let mut page = approval_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
     let redactor = shared.backend.redactor();
-    let approvals = page.approvals.into_iter().map(|approval| approval.for_onlookers(&redactor)).collect();
-    Ok(Json(ApprovalsPage { approvals, next, now_ms: super::views::now_ms(&shared).await? }))
+    page.approvals = page.approvals.into_iter().map(|approval| approval.for_onlookers(&redactor)).collect();
+    Page::of(&shared, page).await
 }
 
 async fn tenants(shared: &Shared, asked: Option<TenantId>) -> Result<Vec<TenantId>, Problem> {
     match asked {
         Some(tenant) => Ok(vec![tenant]),
-        None => Ok(shared.backend.tenants().await?.into_iter().collect()),
+        None => Ok(shared.backend.names().await?.tenants(&shared.client).await?.into_iter().collect()),
     }
 }
 
@@ -98,10 +83,7 @@ async fn tenants(shared: &Shared, asked: Option<TenantId>) -> Result<Vec<TenantI
 #[utoipa::path(get, path = "/v1/operate/approvals/{approval}", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`. An `id` alone is searched in all tenants of the key")),
     responses((status = 200, description = "The approval", body = Object),
         (status = 400, description = "Invalid name", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 404, description = "Unknown approval, or it ended more than seven days ago", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 404, description = "Unknown approval, or it ended more than seven days ago", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -161,11 +143,9 @@ pub(crate) struct DenyRequest {
     request_body = ApproveRequest,
     responses((status = 200, description = "`state` is `approved`, or `waiting` with the number of `missing` approvals", body = Object),
         (status = 400, description = "Invalid change of arguments", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission, or the approver lacks the required role", body = ProblemBody),
         (status = 404, description = "Unknown approval, or it ended more than seven days ago", body = ProblemBody),
         (status = 409, description = "The approval has ended, the approver already approved, or the arguments have changed", body = ProblemBody),
-        (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 503, description = "Redis is unavailable, or the configuration is invalid", body = ProblemBody)))]
 pub(crate) async fn approve(
     State(shared): State<Arc<Shared>>,
@@ -174,7 +154,7 @@ pub(crate) async fn approve(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<VerdictResult>, Problem> {
     operator.may(Verb::Approve)?;
-    let request: ApproveRequest = body(&read_body(bytes)?, "{\"reason\": \"…\"}")?;
+    let request: ApproveRequest = body(bytes, "{\"reason\": \"…\"}")?;
     if request.reason.len() > limits::CANCEL_REASON_BYTES_MAX {
         return Err(Problem::invalid(format!("reason: at most {} bytes", limits::CANCEL_REASON_BYTES_MAX)));
     }
@@ -186,11 +166,9 @@ pub(crate) async fn approve(
     request_body = DenyRequest,
     responses((status = 200, description = "`state` is `denied`", body = Object),
         (status = 400, description = "Missing reason", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission, or the approver lacks the required role", body = ProblemBody),
         (status = 404, description = "Unknown approval, or it ended more than seven days ago", body = ProblemBody),
         (status = 409, description = "The approval has ended", body = ProblemBody),
-        (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 503, description = "Redis is unavailable, or the configuration is invalid", body = ProblemBody)))]
 pub(crate) async fn deny(
     State(shared): State<Arc<Shared>>,
@@ -199,9 +177,9 @@ pub(crate) async fn deny(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<VerdictResult>, Problem> {
     operator.may(Verb::Approve)?;
-    let request: DenyRequest = body(&read_body(bytes)?, "{\"reason\": \"…\"}")?;
-    decide(&shared, &operator, &path(name)?, (false, validate_reason(&request.reason)?), &ApproveRequest::default())
-        .await
+    let mut request: DenyRequest = body(bytes, "{\"reason\": \"…\"}")?;
+    check_reason(&mut request.reason)?;
+    decide(&shared, &operator, &path(name)?, (false, &request.reason), &ApproveRequest::default()).await
 }
 
 async fn decide(

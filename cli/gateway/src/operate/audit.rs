@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 
 use super::{Operator, bounded};
 use crate::Shared;
-use crate::problem::{Problem, ProblemBody};
+use crate::problem::Problem;
 use crate::turns::query;
 use crate::verbs::Verb;
 
@@ -56,11 +56,7 @@ pub(crate) struct AuditSearchResponse {
 ///
 /// A request reads at most 20,000 entries per shard. The response contains the positions to continue from.
 #[utoipa::path(get, path = "/v1/operate/audit", tag = "operators", params(AuditSearchQuery),
-    responses((status = 200, description = "`entries`, the number of entries `read`, and `cursors` to continue from", body = Object),
-        (status = 400, description = "Invalid query parameter", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+    responses((status = 200, description = "`entries`, the number of entries `read`, and `cursors` to continue from", body = Object)))]
 pub(crate) async fn search(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

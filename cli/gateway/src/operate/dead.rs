@@ -7,36 +7,20 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use tickfleet_client::dead::{
-    self, Cause, Causes, DeadCursor, DeadEntry, DeadEntryDetails, DeadFilter, DeadId, DeadKind, ReplayReport,
+    self, Cause, Causes, DeadCursor, DeadEntryDetails, DeadFilter, DeadId, DeadKind, DeadPage, ReplayReport,
 };
-use tickfleet_client::operate::Operator as Actor;
-use utoipa::{IntoParams, ToSchema};
+use tickfleet_client::verbs::{DropRequest, ReplayRequest};
+use utoipa::IntoParams;
 
-use super::{Operator, body, bounded, optional, parse_cursor, validate_reason};
+use super::{Operator, Page, body, bounded, check_reason, optional, parse_cursor};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::{or_default, path, query, read_body};
+use crate::turns::{path, query};
 use crate::verbs::Verb;
 
 /// Entries per page: default and maximum.
 const LISTED: (usize, usize) = (50, 500);
-/// Maximum entries per replay or drop request.
-const IDS_MAX: usize = 500;
-
-/// Kind of an entry.
-#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = Sort)]
-enum DeadKindParam {
-    /// A message that was never executed.
-    Letter,
-    /// A call that failed permanently.
-    Call,
-    /// A delegated task that failed permanently.
-    Task,
-}
 
 /// Filter of entries. An entry must match all of it.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -45,7 +29,7 @@ enum DeadKindParam {
 pub(crate) struct DeadQuery {
     /// Only this kind.
     #[param(inline)]
-    kind: Option<DeadKindParam>,
+    kind: Option<DeadKind>,
     /// Only this tenant.
     tenant: Option<String>,
     /// Only this agent.
@@ -71,38 +55,21 @@ pub(crate) struct DeadQuery {
     from: Option<String>,
 }
 
-/// A page of entries.
-#[derive(Debug, Serialize)]
-pub(crate) struct DeadPage {
-    dead: Vec<DeadEntry>,
-    /// Entries read from the log.
-    read: usize,
-    /// Position of the next page; `None` on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
-    /// The current time (ms of shard time).
-    now_ms: i64,
-}
-
 /// List dead letters, then failed calls and tasks, the newest of each shard first.
 ///
 /// A page reads at most 20,000 entries and contains the position to continue from.
 #[utoipa::path(get, path = "/v1/operate/dead", tag = "operators", params(DeadQuery),
-    responses((status = 200, description = "`dead`, `read`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 400, description = "Invalid query parameter", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+    responses((status = 200, description = "`dead`, `read`, `now_ms`, and `next` if more follow", body = Object)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     filters: Result<Query<DeadQuery>, QueryRejection>,
-) -> Result<Json<DeadPage>, Problem> {
+) -> Result<Json<Page<DeadPage>>, Problem> {
     operator.may(Verb::View)?;
-    let now_ms = super::views::now_ms(&shared).await?;
+    let now_ms = shared.client.now_ms().await?;
     let (filter, from) = query(filters)?.filter(&shared, &operator, now_ms).await?;
     let page = dead::list(shared.client.stores(), &filter, from).await?;
-    Ok(Json(DeadPage { dead: page.dead, read: page.read, next: page.next.map(|next| next.to_string()), now_ms }))
+    Ok(Json(Page { page, now_ms }))
 }
 
 impl DeadQuery {
@@ -114,11 +81,7 @@ impl DeadQuery {
     ) -> Result<(DeadFilter, DeadCursor), Problem> {
         let non_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
         let filter = DeadFilter {
-            kind: self.kind.map(|kind| match kind {
-                DeadKindParam::Letter => DeadKind::Letter,
-                DeadKindParam::Call => DeadKind::Call,
-                DeadKindParam::Task => DeadKind::Task,
-            }),
+            kind: self.kind,
             tenant: operator.restrict_tenant(self.tenant)?,
             agent: optional("agent", self.agent)?,
             tool: super::resolve_tool_filter(shared, self.tool).await?,
@@ -156,18 +119,14 @@ pub(crate) struct DeadCausesPage {
 /// `tool` and `told` (or `untold`), list its entries. A response reads about 20,000 entries and contains the position
 /// to continue from; `limit` counts groups.
 #[utoipa::path(get, path = "/v1/operate/dead/causes", tag = "operators", params(DeadQuery),
-    responses((status = 200, description = "`causes`, the most frequent first, `read`, `others`, `now_ms`, and `next` if more follow", body = Object),
-        (status = 400, description = "Invalid query parameter", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+    responses((status = 200, description = "`causes`, the most frequent first, `read`, `others`, `now_ms`, and `next` if more follow", body = Object)))]
 pub(crate) async fn causes(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     filters: Result<Query<DeadQuery>, QueryRejection>,
 ) -> Result<Json<DeadCausesPage>, Problem> {
     operator.may(Verb::View)?;
-    let now_ms = super::views::now_ms(&shared).await?;
+    let now_ms = shared.client.now_ms().await?;
     let (filter, from) = query(filters)?.filter(&shared, &operator, now_ms).await?;
     let mut found = Causes::default();
     let next = dead::causes(shared.client.stores(), &filter, from, &mut found).await?;
@@ -181,45 +140,18 @@ pub(crate) async fn causes(
 #[utoipa::path(get, path = "/v1/operate/dead/{id}", tag = "operators", params(("id" = String, Path, description = "Id from a list, such as `letter-0-1764130000000-0`")),
     responses((status = 200, description = "The entry, its `message`, and `becomes`: the turn or task that a replay creates", body = Object),
         (status = 400, description = "Invalid id", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 404, description = "Unknown id, or no longer kept", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 404, description = "Unknown id, or no longer kept", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<DeadEntryDetails>, Problem> {
     operator.may(Verb::View)?;
-    let id = parse_id(&path(id)?)?;
+    let id = DeadId::parse(&path(id)?)?;
     let own = operator.restrict_tenant(None)?;
     let found = dead::find(shared.client.stores(), &id).await?;
     let found = found.filter(|entry| own.is_none() || entry.dead.tenant == own);
     found.map(Json).ok_or_else(|| Problem::not_found(format!("{id}: no entry with this id")))
-}
-
-fn parse_id(text: &str) -> Result<DeadId, Problem> {
-    text.parse().map_err(|error: String| Problem::invalid(format!("{text:?}: {error}")))
-}
-
-/// Entries to replay.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Replays)]
-pub(crate) struct ReplayRequest {
-    /// Ids, at most 500.
-    #[schema(example = json!(["call-0-1764130000000-0"]))]
-    ids: Vec<String>,
-    /// Reason for the audit log.
-    #[schema(example = "the service is back")]
-    reason: String,
-    /// Message to send instead, of a turn or task. Requires exactly one id.
-    #[serde(default)]
-    #[schema(value_type = Option<Object>)]
-    message: Option<Box<RawValue>>,
-    /// Include entries that may already have taken effect.
-    #[serde(default, deserialize_with = "or_default")]
-    although_it_may_have_run: bool,
 }
 
 /// Replay dead letters, calls and tasks.
@@ -229,9 +161,6 @@ pub(crate) struct ReplayRequest {
 #[utoipa::path(post, path = "/v1/operate/dead/replay", tag = "operators", request_body = ReplayRequest,
     responses((status = 200, description = "One result per id, in order: `id`, `answer` and, if it was sent, `as`", body = Vec<Object>),
         (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been sent; repeat the request", body = ProblemBody)))]
 pub(crate) async fn replay(
     State(shared): State<Arc<Shared>>,
@@ -239,47 +168,15 @@ pub(crate) async fn replay(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Vec<ReplayReport>>, Problem> {
     operator.may(Verb::Operate)?;
-    let request: ReplayRequest = body(&read_body(bytes)?, "{\"ids\": [\"call-0-…\"], \"reason\": \"…\"}")?;
-    let ids = parse_ids(&request.ids)?;
-    if request.message.is_some() && ids.len() != 1 {
-        return Err(Problem::invalid("message: requires exactly one id"));
-    }
-    let own = operator.restrict_tenant(None)?;
-    let redactor = shared.backend.redactor();
-    let who = Actor { by: operator.by(), reason: validate_reason(&request.reason)?, redactor: &redactor };
-    let options = dead::ReplayRequest {
-        message: request.message.as_deref().map(|message| message.get().as_bytes()),
-        although_it_may_have_run: request.although_it_may_have_run,
-        within: own.as_ref(),
-        operator: who,
-    };
-    let mut replayed = Vec::with_capacity(ids.len());
-    for id in &ids {
-        replayed.push(dead::replay(shared.client.stores(), id, &options).await?);
-    }
-    Ok(Json(replayed))
-}
-
-/// Entries to drop.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Drops)]
-pub(crate) struct DropRequest {
-    /// Ids, at most 500.
-    #[schema(example = json!(["letter-0-1764130000000-0"]))]
-    ids: Vec<String>,
-    /// Reason for the audit log.
-    #[schema(example = "of no use")]
-    reason: String,
+    let mut request: ReplayRequest = body(bytes, "{\"ids\": [\"call-0-…\"], \"reason\": \"…\"}")?;
+    check_reason(&mut request.reason)?;
+    Ok(Json(request.run(&operator.context(&shared).await?).await?))
 }
 
 /// Drop entries: dead letters are deleted, calls and tasks are no longer listed but stay in the audit log.
 #[utoipa::path(post, path = "/v1/operate/dead/drop", tag = "operators", request_body = DropRequest,
     responses((status = 200, description = "One result per id, in order: `id` and `answer`", body = Vec<Object>),
         (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 503, description = "Redis is unavailable. The first ids may have been dropped; repeat the request", body = ProblemBody)))]
 pub(crate) async fn discard(
     State(shared): State<Arc<Shared>>,
@@ -287,22 +184,7 @@ pub(crate) async fn discard(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Vec<ReplayReport>>, Problem> {
     operator.may(Verb::Operate)?;
-    let request: DropRequest = body(&read_body(bytes)?, "{\"ids\": [\"letter-0-…\"], \"reason\": \"…\"}")?;
-    let ids = parse_ids(&request.ids)?;
-    let own = operator.restrict_tenant(None)?;
-    let redactor = shared.backend.redactor();
-    let who = Actor { by: operator.by(), reason: validate_reason(&request.reason)?, redactor: &redactor };
-    let mut dropped = Vec::with_capacity(ids.len());
-    for id in &ids {
-        let options = dead::DropRequest { within: own.as_ref(), operator: who };
-        dropped.push(dead::drop_one(shared.client.stores(), id, &options).await?);
-    }
-    Ok(Json(dropped))
-}
-
-fn parse_ids(ids: &[String]) -> Result<Vec<DeadId>, Problem> {
-    if ids.is_empty() || ids.len() > IDS_MAX {
-        return Err(Problem::invalid(format!("ids: expected 1 to {IDS_MAX}")));
-    }
-    ids.iter().map(|id| parse_id(id)).collect()
+    let mut request: DropRequest = body(bytes, "{\"ids\": [\"letter-0-…\"], \"reason\": \"…\"}")?;
+    check_reason(&mut request.reason)?;
+    Ok(Json(request.run(&operator.context(&shared).await?).await?))
 }

@@ -162,8 +162,6 @@ fn is_busy(fleet: &Value) -> bool {
 /// The stream ends when the key or token expires. `changes` increases when other views may have new data.
 #[utoipa::path(get, path = "/v1/operate/events", tag = "operators",
     responses((status = 200, description = "Server-sent events: `fleet` with `changes` and `fleet`, or `away`", content_type = "text/event-stream"),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 429, description = "Too many streams are open", body = ProblemBody),
         (status = 503, description = "The identity provider is unavailable", body = ProblemBody)))]
 pub(crate) async fn events(State(shared): State<Arc<Shared>>, request: WatchRequest) -> Result<Response, Problem> {
@@ -213,11 +211,12 @@ mod tests {
     use futures::{FutureExt, StreamExt};
     use serde_json::value::RawValue;
     use tickfleet_client::rules::ConfiguredRule;
+    use tickfleet_client::verbs::FleetNames;
     use tickfleet_model::day::Tz;
     use tickfleet_model::{Redactor, TenantId};
 
     use super::*;
-    use crate::operator_backend::{BackendFuture, FleetName, LimitFilter};
+    use crate::operator_backend::{BackendFuture, LimitFilter};
     use crate::verbs::{CredentialKind, TenantScope};
 
     #[derive(Default)]
@@ -240,22 +239,13 @@ mod tests {
         fn rules(&self) -> BackendFuture<'_, Vec<ConfiguredRule>> {
             async { Ok(Vec::new()) }.boxed()
         }
-        fn tenants(&self) -> BackendFuture<'_, BTreeSet<TenantId>> {
-            async { Ok(BTreeSet::new()) }.boxed()
+        fn names(&self) -> BackendFuture<'_, FleetNames> {
+            async { Ok(FleetNames::default()) }.boxed()
         }
         fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>> {
             async { Ok(BTreeMap::new()) }.boxed()
         }
         fn approver<'a>(&'a self, _: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
-            async { Ok(None) }.boxed()
-        }
-        fn tool_name<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
-            async { Ok(given.to_owned()) }.boxed()
-        }
-        fn tool_switched<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
-            async { Ok(given.to_owned()) }.boxed()
-        }
-        fn unknown<'a>(&'a self, _: FleetName<'a>) -> BackendFuture<'a, Option<String>> {
             async { Ok(None) }.boxed()
         }
         fn redactor(&self) -> Arc<Redactor> {

@@ -1,7 +1,7 @@
 //! The operator API: the commands `turns`, `approvals`, `dead`, `pause`, `tools disable`, `explain`, `limits`, `stats`,
-//! `audit search` and `top` over HTTP. The [`Client`](tickfleet_client::Client) implements the actions; everything that
-//! needs the fleet's configuration comes from the [`OperatorBackend`](crate::OperatorBackend). A key with `view` may
-//! read. A key with `operate` may pause, resume and cancel. A key with `approve` decides approvals as the approver in
+//! `audit search` and `top` over HTTP. The [`verbs`](tickfleet_client::verbs) implement the actions; a route checks only
+//! the permission and the bounds of the body. Everything that needs the fleet's configuration comes from the
+//! [`OperatorBackend`](crate::OperatorBackend). A key with `view` may read. A key with `operate` may pause, resume and cancel. A key with `approve` decides approvals as the approver in
 //! its row. For tokens of an identity provider, rules about their claims grant these permissions.
 
 pub(crate) mod approvals;
@@ -20,23 +20,24 @@ pub(crate) mod workers;
 use std::fmt;
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::FromRequestParts;
+use axum::extract::rejection::BytesRejection;
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use chrono::SecondsFormat;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tickfleet_model::{TenantId, TurnId, limits};
+use tickfleet_client::verbs::{self, VerbContext};
+use tickfleet_model::{TenantId, limits};
 use tickfleet_protocol::json::{self, Bounds};
-use tickfleet_store::TurnName;
 use utoipa::ToSchema;
 
 use crate::Shared;
 use crate::caller::authenticate;
-use crate::operator_backend::FleetName;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::{bounded, optional, parse_cursor};
+use crate::turns::{bounded, optional, parse_cursor, read_body};
 use crate::verbs::{CallerIdentity, Grant, Verb};
 
 pub(crate) fn routes() -> Router<Arc<Shared>> {
@@ -73,15 +74,35 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/audit", get(audit::search))
 }
 
+/// A page of a list, with the time at which it was read.
+#[derive(Debug, Serialize)]
+pub(crate) struct Page<T> {
+    #[serde(flatten)]
+    page: T,
+    /// The current time (ms of shard time).
+    now_ms: i64,
+}
+
+impl<T> Page<T> {
+    async fn of(shared: &Shared, page: T) -> Result<Json<Self>, Problem> {
+        Ok(Json(Self { page, now_ms: shared.client.now_ms().await? }))
+    }
+}
+
+/// Result of the change.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Done)]
+pub(crate) struct ChangeResult {
+    /// False if nothing changed.
+    changed: bool,
+}
+
 /// Resolves the tool of a filter, given by name or id, to the tool's name. `None` if the filter has no tool.
 ///
 /// # Errors
 /// 503.
 async fn resolve_tool_filter(shared: &Shared, given: Option<String>) -> Result<Option<String>, Problem> {
-    match given.filter(|tool| !tool.is_empty()) {
-        Some(tool) => Ok(Some(shared.backend.tool_name(&tool).await?)),
-        None => Ok(None),
-    }
+    Ok(shared.backend.names().await?.tool_filter(&shared.client, given.as_deref()).await?)
 }
 
 /// The holder of a valid key or token. Each handler checks the permission that it needs.
@@ -135,13 +156,7 @@ impl Operator {
     /// # Errors
     /// 400: invalid tenant. 403: the key does not cover the tenant.
     pub(crate) fn restrict_tenant(&self, requested: Option<String>) -> Result<Option<TenantId>, Problem> {
-        let requested: Option<TenantId> = optional("tenant", requested)?;
-        match (self.grant.tenant.one(), requested) {
-            (None, requested) => Ok(requested),
-            (Some(own), None) => Ok(Some(own.clone())),
-            (Some(own), Some(requested)) if *own == requested => Ok(Some(requested)),
-            (Some(own), Some(_)) => Err(Problem::forbidden(format!("the key is for tenant {own} only"))),
-        }
+        Ok(verbs::restrict_tenant(self.grant.tenant.one(), requested.as_deref())?)
     }
 
     /// Splits `tenant:id`. If the text is only an `id`, the tenant is the key's tenant, or `None` for a key for all
@@ -150,21 +165,22 @@ impl Operator {
     /// # Errors
     /// 400, 403.
     pub(crate) fn split_tenant<'a>(&self, text: &'a str) -> Result<(Option<TenantId>, &'a str), Problem> {
-        match text.split_once(':') {
-            Some((tenant, id)) => Ok((self.restrict_tenant(Some(tenant.to_owned()))?, id)),
-            None => Ok((self.restrict_tenant(None)?, text)),
-        }
+        Ok(verbs::split_tenant(self.grant.tenant.one(), text)?)
     }
 
-    /// Parses the name of a turn or task, `tenant:id`.
+    /// The context in which this operator's verbs run.
     ///
     /// # Errors
-    /// 400, 403.
-    pub(crate) fn parse_turn_name(&self, text: &str) -> Result<TurnName, Problem> {
-        let (tenant, id) = self.split_tenant(text)?;
-        let turn = TurnId::new(id).map_err(|error| Problem::invalid(format!("{text:?}: {error}")))?;
-        let tenant = tenant.ok_or_else(|| Problem::invalid(format!("{text:?}: expected tenant:id")))?;
-        Ok(TurnName { tenant, turn })
+    /// 503.
+    async fn context(&self, shared: &Shared) -> Result<VerbContext<'static>, Problem> {
+        Ok(VerbContext {
+            client: shared.client.clone(),
+            names: shared.backend.names().await?,
+            by: self.by().to_owned(),
+            tenant: self.grant.tenant.one().cloned(),
+            redactor: shared.backend.redactor(),
+            remarks: &(),
+        })
     }
 
     /// Checks that the key covers all tenants.
@@ -202,7 +218,6 @@ pub(crate) struct Me {
 /// Return the caller and the permissions of its key.
 #[utoipa::path(get, path = "/v1/operate/me", tag = "operators",
     responses((status = 200, description = "The caller and its permissions", body = Me),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "Not returned: every valid key is allowed", body = ProblemBody),
         (status = 503, description = "Not returned: the route does not use Redis", body = ProblemBody)))]
 pub(crate) async fn me(operator: Operator) -> Json<Me> {
@@ -216,30 +231,24 @@ pub(crate) async fn me(operator: Operator) -> Json<Me> {
     })
 }
 
-/// Checks that the fleet has this tenant, agent or tool.
-///
-/// # Errors
-/// 404, with similar names.
-async fn require_known(shared: &Shared, named: FleetName<'_>) -> Result<(), Problem> {
-    match shared.backend.unknown(named).await? {
-        Some(message) => Err(Problem::not_found(message)),
-        None => Ok(()),
-    }
-}
-
 /// Parses a body. Duplicate keys are rejected at any depth, because JSON readers disagree on which one counts.
-fn body<T: DeserializeOwned>(bytes: &[u8], expected: &str) -> Result<T, Problem> {
+fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>, expected: &str) -> Result<T, Problem> {
+    let bytes = &read_body(bytes)?;
     let bounds = Bounds { bytes_max: bytes.len(), depth_max: limits::JSON_DEPTH_MAX };
     let wrong = |error: &dyn fmt::Display| Problem::invalid(format!("expected {expected}: {error}"));
     json::check(bytes, bounds).map_err(|error| wrong(&error))?;
     serde_json::from_slice(bytes).map_err(|error| wrong(&error))
 }
 
-fn validate_reason(reason: &str) -> Result<&str, Problem> {
-    let reason = reason.trim();
+/// Trims the reason of a request, and checks it.
+///
+/// # Errors
+/// 400.
+fn check_reason(reason: &mut String) -> Result<(), Problem> {
+    *reason = reason.trim().to_owned();
     let max = limits::CANCEL_REASON_BYTES_MAX;
     if reason.is_empty() || reason.len() > max {
         return Err(Problem::invalid(format!("reason: expected 1 to {max} bytes (written to the audit log)")));
     }
-    Ok(reason)
+    Ok(())
 }

@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 use super::stats::{DAY_MS, DAYS, count_new_entries};
 use super::{Operator, bounded, optional};
 use crate::Shared;
-use crate::problem::{Problem, ProblemBody};
+use crate::problem::Problem;
 use crate::turns::query;
 use crate::verbs::Verb;
 
@@ -50,11 +50,7 @@ pub(crate) struct RulesResponse {
 ///
 /// Other causes of denials follow. The request counts new audit entries first, as `stats` does.
 #[utoipa::path(get, path = "/v1/operate/rules", tag = "operators", params(RulesQuery),
-    responses((status = 200, description = "`rules` with `mode`, `shadow` and `denied`; counted `calls`; the counted time, `more` and `gap`", body = Object),
-        (status = 400, description = "Invalid query parameter", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+    responses((status = 200, description = "`rules` with `mode`, `shadow` and `denied`; counted `calls`; the counted time, `more` and `gap`", body = Object)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 
 use super::{Operator, bounded, optional};
 use crate::Shared;
-use crate::problem::{Problem, ProblemBody};
+use crate::problem::Problem;
 use crate::turns::query;
 use crate::verbs::Verb;
 
@@ -63,11 +63,7 @@ pub(crate) struct CallStatsResponse {
 /// The request counts new audit entries first, at most 20,000 per shard. Counts are kept for 400 days. Rows without
 /// tools include `used`: model usage in tokens and money, by days of the tenant's time zone.
 #[utoipa::path(get, path = "/v1/operate/stats", tag = "operators", params(CallStatsQuery),
-    responses((status = 200, description = "`rows`, `models` with model usage, the counted time, `more` and `gap`", body = Object),
-        (status = 400, description = "Invalid query parameter", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+    responses((status = 200, description = "`rows`, `models` with model usage, the counted time, `more` and `gap`", body = Object)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -104,7 +100,7 @@ pub(super) struct CountProgress {
 
 /// Counts new entries in the tenant's shard, or in all shards if no tenant is given: at most 20,000 per shard.
 pub(super) async fn count_new_entries(shared: &Shared, tenant: Option<&TenantId>) -> Result<CountProgress, Problem> {
-    let now_ms = super::views::now_ms(shared).await?;
+    let now_ms = shared.client.now_ms().await?;
     let mut all = CountProgress { upto_ms: now_ms, more: false, gap: false, now_ms };
     for store in shared.client.stores() {
         if tenant.is_some_and(|tenant| !store.is_home_of(tenant)) {

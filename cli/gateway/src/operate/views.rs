@@ -20,20 +20,9 @@ use crate::verbs::Verb;
 /// Counters per limit: default and maximum.
 const TOP: (usize, usize) = (5, 100);
 
-/// The time of the first shard, in milliseconds.
-pub(super) async fn now_ms(shared: &Shared) -> Result<i64, Problem> {
-    match shared.client.stores().first() {
-        Some(store) => Ok(store.now_ms().await?),
-        None => Ok(0),
-    }
-}
-
 /// Return the state of the fleet, as `tickfleet top --json` prints it. Requires a key of all tenants.
 #[utoipa::path(get, path = "/v1/operate/overview", tag = "operators",
-    responses((status = 200, description = "Backlog by state with ages, rates, slots, processes, waiting agents, tools by outcome, warnings", body = Object),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+    responses((status = 200, description = "Backlog by state with ages, rates, slots, processes, waiting agents, tools by outcome, warnings", body = Object)))]
 pub(crate) async fn overview(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Value>, Problem> {
     operator.may(Verb::View)?;
     operator.sees_all()?;
@@ -44,10 +33,7 @@ pub(crate) async fn overview(State(shared): State<Arc<Shared>>, operator: Operat
 ///
 /// It contains the settings and the files with agents, tools, permissions, rules and limits.
 #[utoipa::path(get, path = "/v1/operate/config", tag = "operators",
-    responses((status = 200, description = "`digest` of the policy, the digest `in_force` at each shard, `settings`, `files`, `warnings`, and `problem` if the files are invalid", body = Object),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+    responses((status = 200, description = "`digest` of the policy, the digest `in_force` at each shard, `settings`, `files`, `warnings`, and `problem` if the files are invalid", body = Object)))]
 pub(crate) async fn configuration(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -71,10 +57,7 @@ pub(crate) struct ExplainQuery {
 #[utoipa::path(get, path = "/v1/operate/explain", tag = "operators", params(ExplainQuery),
     responses((status = 200, description = "`story` as `tickfleet explain --json` prints it, and `lines`, the same as text", body = Object),
         (status = 400, description = "Invalid name", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 404, description = "Unknown, or ended longer ago than `retention.records`", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 404, description = "Unknown, or ended longer ago than `retention.records`", body = ProblemBody)))]
 pub(crate) async fn explain(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -105,11 +88,7 @@ pub(crate) struct LimitsQuery {
 /// List limits and caps with their fullest counters and the number of waiting turns.
 #[utoipa::path(get, path = "/v1/operate/limits", tag = "operators", params(LimitsQuery),
     responses((status = 200, description = "`caps` and `limits`, as `tickfleet limits --json` prints them", body = Object),
-        (status = 400, description = "Invalid query parameter", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
-        (status = 404, description = "Unknown limit, tenant or agent", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 404, description = "Unknown limit, tenant or agent", body = ProblemBody)))]
 pub(crate) async fn limits(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

@@ -30,11 +30,8 @@ pub(crate) use poller::FollowedTurns;
         ("last-event-id" = Option<String>, Header, description = "Id of the last received event")),
     responses((status = 200, description = "Events: queued, waiting, dispatched, running, result, ending, reply …", body = String, content_type = "text/event-stream"),
         (status = 400, description = "Invalid id", body = ProblemBody),
-        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
-        (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 404, description = "Unknown, rejected, or ended longer ago than `retention.records`", body = ProblemBody),
-        (status = 429, description = "Too many streams are open, or the key exceeds its rate", body = ProblemBody),
-        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
+        (status = 429, description = "Too many streams are open, or the key exceeds its rate", body = ProblemBody)))]
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
     requester: StreamRequester,

@@ -12,11 +12,10 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_client::rules::ConfiguredRule;
-use tickfleet_gateway::{
-    BackendFuture, FleetName, Gateway, KeysFile, LimitFilter, NewKey, OperatorBackend, OperatorBackendError, TlsFiles,
-};
+use tickfleet_client::verbs::{FleetNames, VerbError};
+use tickfleet_gateway::{BackendFuture, Gateway, KeysFile, LimitFilter, NewKey, OperatorBackend, TlsFiles};
 use tickfleet_model::day::Tz;
-use tickfleet_model::{AgentId, Redactor, TenantId};
+use tickfleet_model::{Redactor, TenantId};
 use tickfleet_store::Observer;
 use tickfleet_tests::fleet::Fleet;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -26,27 +25,16 @@ use tokio_util::sync::CancellationToken;
 
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// A backend that has tenants, their agents and the tool echo, and nothing else.
-pub struct TestBackend {
-    pub tenants: BTreeSet<TenantId>,
-    pub agents: BTreeSet<AgentId>,
-}
+/// A backend that has names, and nothing else.
+struct TestBackend(FleetNames);
 
 fn unavailable<'a, T: Send + 'a>() -> BackendFuture<'a, T> {
-    async { Err(OperatorBackendError::Unavailable("this desk has no configuration".into())) }.boxed()
+    async { Err(VerbError::Unavailable("this desk has no configuration".into())) }.boxed()
 }
 
 impl OperatorBackend for TestBackend {
     fn overview(&self) -> BackendFuture<'_> {
         unavailable()
-    }
-
-    fn tool_name<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
-        async { Ok(given.to_owned()) }.boxed()
-    }
-
-    fn tool_switched<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
-        async { Ok(given.to_owned()) }.boxed()
     }
 
     fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> BackendFuture<'a, Box<RawValue>> {
@@ -65,9 +53,8 @@ impl OperatorBackend for TestBackend {
         unavailable()
     }
 
-    fn tenants(&self) -> BackendFuture<'_, BTreeSet<TenantId>> {
-        let tenants = self.tenants.clone();
-        async { Ok(tenants) }.boxed()
+    fn names(&self) -> BackendFuture<'_, FleetNames> {
+        async { Ok(self.0.clone()) }.boxed()
     }
 
     fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>> {
@@ -76,18 +63,6 @@ impl OperatorBackend for TestBackend {
 
     fn approver<'a>(&'a self, _: &'a str) -> BackendFuture<'a, Option<BTreeSet<String>>> {
         async { Ok(Some(BTreeSet::new())) }.boxed()
-    }
-
-    fn unknown<'a>(&'a self, named: FleetName<'a>) -> BackendFuture<'a, Option<String>> {
-        let found = match named {
-            FleetName::Tenant(tenant) | FleetName::Agent(tenant, _) if !self.tenants.contains(tenant) => {
-                Some("no such tenant")
-            }
-            FleetName::Agent(_, agent) if !self.agents.contains(agent) => Some("no such agent"),
-            FleetName::Tool(tool) if tool != "echo" => Some("no such tool"),
-            _ => None,
-        };
-        async move { Ok(found.map(str::to_owned)) }.boxed()
     }
 
     fn redactor(&self) -> Arc<Redactor> {
@@ -151,9 +126,7 @@ impl TestGateway {
         std::fs::write(&file, Value::from(rows.to_vec()).to_string()).unwrap();
         let keys = KeysFile::open(&file).unwrap();
         let draining = CancellationToken::new();
-        let tenants = fleet.active.load().policy.tenants.keys().cloned().collect();
-        let agents = fleet.active.load().policy.agents.keys().cloned().collect();
-        let backend = Arc::new(TestBackend { tenants, agents });
+        let backend = Arc::new(TestBackend(FleetNames::new(&fleet.active.load().policy, [], None)));
         let gateway = Gateway::new(client.clone(), keys, backend, Arc::clone(&fleet.metrics), draining.clone(), None);
         let (address, _) = gateway.serve("127.0.0.1:0".parse().unwrap(), tls).await.unwrap();
         Self { address, client, draining }

@@ -19,7 +19,7 @@ use tickfleet_store::TurnName;
 
 use crate::commands::limits::reset::{by_environment, who};
 use crate::commands::operate::audit_note::age;
-use crate::commands::operate::name_check::parse_turn_name;
+use crate::commands::operate::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -186,11 +186,11 @@ async fn find(client: &Client, approval_args: &ApprovalArgs) -> Result<(TurnName
 async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) -> Result<(), Failure> {
     let tenants = match &args.tenant {
         Some(tenant) => BTreeSet::from([tenant.clone()]),
-        None => crate::commands::operate::name_check::tenants(setup, client).await?,
+        None => setup.names().tenants(client).await?,
     };
     let filter = ApprovalFilter {
         agent: args.agent.clone(),
-        tool: crate::commands::operate::name_check::resolve_tool_filter(setup, client, args.tool.as_deref()).await?,
+        tool: setup.names().tool_filter(client, args.tool.as_deref()).await?,
         older_than: args.older_than,
         limit: args.limit,
     };

@@ -6,7 +6,6 @@ use tickfleet_client::audit::{AuditMatch, AuditQuery};
 use tickfleet_model::TenantId;
 use tickfleet_protocol::AuditEntry;
 
-use crate::commands::operate::name_check;
 use crate::failure::Failure;
 use crate::output::time_format::TimeArg;
 use crate::output::{Output, lines, short, table};
@@ -61,7 +60,7 @@ pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result
     let client = setup.client().await?;
     let at = args.cursor.as_ref().map(|cursor| cursor.split_once(':').ok_or(cursor)).transpose();
     let at = at.map_err(|cursor| Failure::usage(format!("--cursor {cursor:?}: expected SHARD:ENTRY")))?;
-    let tool = name_check::resolve_tool_filter(setup, &client, args.tool.as_deref()).await?;
+    let tool = setup.names().tool_filter(&client, args.tool.as_deref()).await?;
     let mut result = SearchResult { entries: Vec::new(), read: 0, cursors: Vec::new() };
     for store in client.stores() {
         let number = store.shard().to_string();

@@ -252,7 +252,7 @@ fn parse_target(args: &Explain) -> Result<ExplainTarget, Failure> {
 async fn tenants(target: &ExplainTarget, setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
     match &target.tenant {
         Some(tenant) => Ok([tenant.clone()].into()),
-        None => super::operate::name_check::tenants(setup, client).await,
+        None => Ok(setup.names().tenants(client).await?),
     }
 }
 

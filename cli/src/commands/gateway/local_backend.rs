@@ -11,7 +11,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_client::rules::{ConfiguredRule, rules_of};
-use tickfleet_gateway::{BackendFuture, FleetName, LimitFilter, OperatorBackend, OperatorBackendError};
+use tickfleet_client::verbs::{FleetNames, VerbError};
+use tickfleet_gateway::{BackendFuture, LimitFilter, OperatorBackend};
 use tickfleet_model::day::Tz;
 use tickfleet_model::policy::Policy;
 use tickfleet_model::{Redactor, TenantId};
@@ -19,7 +20,6 @@ use tickfleet_store::StoreError;
 use tokio::sync::Mutex;
 
 use super::configuration_view;
-use crate::commands::operate::name_check;
 use crate::commands::top::{Frame, Poller};
 use crate::commands::{explain, limits, usage};
 use crate::failure::Failure;
@@ -81,7 +81,7 @@ impl LocalBackend {
     ///
     /// # Errors
     /// The configuration cannot be read, or is invalid.
-    async fn current(&self) -> Result<Arc<Setup>, OperatorBackendError> {
+    async fn current(&self) -> Result<Arc<Setup>, VerbError> {
         let previous = self.setup.load_full();
         let read = tokio::task::spawn_blocking(move || -> Result<Arc<Setup>, Failure> {
             let sources = previous.sources();
@@ -92,7 +92,7 @@ impl LocalBackend {
             Ok(Arc::new(read.on_store_of(&previous).sharing(&previous.mcp, &previous.knowledge)))
         });
         let read = read.await.unwrap_or_else(|error| Err(Failure::failed(error)));
-        let setup = read.map_err(|failure| OperatorBackendError::Unavailable(failure.message().unwrap_or_default()))?;
+        let setup = read.map_err(|failure| VerbError::Unavailable(failure.message().unwrap_or_default()))?;
         self.setup.store(Arc::clone(&setup));
         Ok(setup)
     }
@@ -115,7 +115,7 @@ impl LocalBackend {
 impl LocalBackend {
     /// Returns the shown form of the configuration. `is_whole` is false if the files of the configuration cannot be read
     /// now. If the shown form is not cached either, the result then lacks the texts of the files.
-    async fn shown(&self, setup: &Arc<Setup>, is_whole: bool) -> Result<Value, OperatorBackendError> {
+    async fn shown(&self, setup: &Arc<Setup>, is_whole: bool) -> Result<Value, VerbError> {
         let mut known = self.shown.lock().await;
         if let Some((_, view)) = known.as_ref().filter(|(fingerprint, _)| *fingerprint == setup.fingerprint) {
             return Ok(view.clone());
@@ -129,7 +129,7 @@ impl LocalBackend {
             Ok((setup.fingerprint.clone(), configuration_view::view(&setup.configuration)))
         });
         let read = read.await.unwrap_or_else(|error| Err(Failure::failed(error)));
-        let read = read.map_err(|failure| OperatorBackendError::Unavailable(failure.message().unwrap_or_default()))?;
+        let read = read.map_err(|failure| VerbError::Unavailable(failure.message().unwrap_or_default()))?;
         let view = read.1.clone();
         *known = Some(read);
         Ok(view)
@@ -141,7 +141,7 @@ impl OperatorBackend for LocalBackend {
         async {
             let setup = self.current_or_previous().await;
             let frame = self.frames.lock().await.now(&setup.configuration.policy).await.map_err(refused)?;
-            serde_json::to_value(frame).map_err(|error| OperatorBackendError::Unavailable(error.to_string()))
+            serde_json::to_value(frame).map_err(|error| VerbError::Unavailable(error.to_string()))
         }
         .boxed()
     }
@@ -150,7 +150,7 @@ impl OperatorBackend for LocalBackend {
         async move {
             let setup = self.current_or_previous().await;
             let view = explain::render(&setup, &self.client, tenant, id).await.map_err(refused)?;
-            to_raw_value(&view).map_err(|error| OperatorBackendError::Unavailable(error.to_string()))
+            to_raw_value(&view).map_err(|error| VerbError::Unavailable(error.to_string()))
         }
         .boxed()
     }
@@ -172,10 +172,8 @@ impl OperatorBackend for LocalBackend {
             };
             let mut in_force = Vec::new();
             for store in self.client.stores() {
-                let digest = store
-                    .policy_in_force()
-                    .await
-                    .map_err(|error| OperatorBackendError::Unavailable(error.to_string()))?;
+                let digest =
+                    store.policy_in_force().await.map_err(|error| VerbError::Unavailable(error.to_string()))?;
                 in_force.push(digest);
             }
             let mut view = self.shown(&setup, problem.is_none()).await?;
@@ -191,12 +189,8 @@ impl OperatorBackend for LocalBackend {
         async move { Ok(rules_of(&self.current_or_previous().await.configuration.policy)) }.boxed()
     }
 
-    fn tenants(&self) -> BackendFuture<'_, BTreeSet<TenantId>> {
-        async move {
-            let setup = self.current_or_previous().await;
-            name_check::tenants(&setup, &self.client).await.map_err(refused)
-        }
-        .boxed()
+    fn names(&self) -> BackendFuture<'_, FleetNames> {
+        async move { Ok(self.current_or_previous().await.names()) }.boxed()
     }
 
     fn zones(&self) -> BackendFuture<'_, BTreeMap<TenantId, Tz>> {
@@ -217,45 +211,18 @@ impl OperatorBackend for LocalBackend {
         .boxed()
     }
 
-    fn tool_name<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
-        async move {
-            let setup = self.current_or_previous().await;
-            name_check::tool_name(&setup, &self.client, given).await.map_err(refused)
-        }
-        .boxed()
-    }
-
-    fn tool_switched<'a>(&'a self, given: &'a str) -> BackendFuture<'a, String> {
-        async move {
-            let setup = self.current_or_previous().await;
-            name_check::tool_switched(&setup, &self.client, given).await.map_err(refused)
-        }
-        .boxed()
-    }
-
-    fn unknown<'a>(&'a self, named: FleetName<'a>) -> BackendFuture<'a, Option<String>> {
-        async move {
-            let setup = self.current_or_previous().await;
-            let found = name_check::find_unknown(&setup, &self.client, named).await.map_err(refused)?;
-            Ok(found.filter(|unknown| unknown.is_in_force_here).map(|unknown| unknown.message))
-        }
-        .boxed()
-    }
-
     fn redactor(&self) -> Arc<Redactor> {
         self.setup.load().report().redactor
     }
 }
 
 /// Maps a failure: Redis is unreachable, the request is invalid, or the name is unknown.
-fn refused(failure: Failure) -> OperatorBackendError {
+fn refused(failure: Failure) -> VerbError {
     let message = failure.message().unwrap_or_default();
     match failure {
-        Failure::Usage(_) => OperatorBackendError::Invalid(message),
-        Failure::Redis(_) | Failure::RedisReported(_) => OperatorBackendError::Unavailable(message),
-        Failure::Failed(reason) if reason.downcast_ref::<StoreError>().is_some() => {
-            OperatorBackendError::Unavailable(message)
-        }
-        Failure::Failed(_) | Failure::Reported => OperatorBackendError::Unknown(message),
+        Failure::Usage(_) => VerbError::Invalid(message),
+        Failure::Redis(_) | Failure::RedisReported(_) => VerbError::Unavailable(message),
+        Failure::Failed(reason) if reason.downcast_ref::<StoreError>().is_some() => VerbError::Unavailable(message),
+        Failure::Failed(_) | Failure::Reported => VerbError::Unknown(message),
     }
 }

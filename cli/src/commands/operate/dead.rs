@@ -6,12 +6,13 @@ use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
-use tickfleet_client::dead::{self, DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind, ReplayReport, ReplayStatus};
-use tickfleet_client::operate::Operator;
+use tickfleet_client::dead::{
+    self, DeadAction, DeadCursor, DeadEntry, DeadFilter, DeadId, DeadKind, ReplayReport, ReplayStatus,
+};
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::commands::limits::{by_environment, reason, who};
-use crate::commands::operate::{causes, name_check};
+use crate::commands::operate::causes;
 use crate::failure::Failure;
 use crate::output::time_format::{TimeArg, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
@@ -183,7 +184,7 @@ impl DeadEntriesFilter {
             }),
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
-            tool: name_check::resolve_tool_filter(setup, client, self.tool.as_deref()).await?,
+            tool: setup.names().tool_filter(client, self.tool.as_deref()).await?,
             cause: self.cause.clone(),
             error: self.error.clone(),
             told: self.told.clone(),
@@ -205,10 +206,9 @@ impl DeadEntriesFilter {
 /// Neither IDs nor filters are given. The name for the audit log is missing. The message cannot be read. Redis does not
 /// respond.
 pub(crate) async fn run(setup: &Setup, args: &DeadArgs, output: &Output) -> Result<(), Failure> {
-    let client = setup.client().await?;
     match &args.command {
-        DeadCommand::List(args) => list(setup, &client, args, output).await,
-        DeadCommand::Show(args) => show(&client, args, output).await,
+        DeadCommand::List(args) => list(setup, args, output).await,
+        DeadCommand::Show(args) => show(setup, args, output).await,
         DeadCommand::Replay(args) => {
             let message = args.message.as_ref().map(read).transpose()?;
             if (message.is_some() && args.entries.ids.len() != 1)
@@ -218,14 +218,11 @@ pub(crate) async fn run(setup: &Setup, args: &DeadArgs, output: &Output) -> Resu
                     "--message requires exactly one id; --although-it-may-have-run requires ids",
                 ));
             }
-            let action =
-                EntryAction { message: message.as_deref(), although: args.although_it_may_have_run, is_drop: false };
-            handle_entries(setup, &client, &args.entries, action, output).await
+            let although_it_may_have_run = args.although_it_may_have_run;
+            let action = DeadAction::Replay { message: message.as_deref(), although_it_may_have_run };
+            handle_entries(setup, &args.entries, action, output).await
         }
-        DeadCommand::Drop(args) => {
-            let action = EntryAction { message: None, although: true, is_drop: true };
-            handle_entries(setup, &client, &args.entries, action, output).await
-        }
+        DeadCommand::Drop(args) => handle_entries(setup, &args.entries, DeadAction::Drop, output).await,
     }
 }
 
@@ -242,34 +239,18 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-async fn now_ms(client: &Client) -> Result<i64, Failure> {
-    match client.stores().first() {
-        Some(store) => Ok(store.now_ms().await?),
-        None => Ok(0),
-    }
-}
-
-#[derive(Serialize)]
-struct DeadPageOutput<'a> {
-    dead: &'a [DeadEntry],
-    read: usize,
-    /// The cursor of the next page; `None` on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
-}
-
-async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) -> Result<(), Failure> {
-    let now_ms = now_ms(client).await?;
-    let filter = args.filter.to_filter(setup, client, now_ms, args.limit).await?;
+async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    let now_ms = client.now_ms().await?;
+    let filter = args.filter.to_filter(setup, &client, now_ms, args.limit).await?;
     if args.by_cause {
-        return causes::show(client, &filter, now_ms, output).await;
+        return causes::show(&client, &filter, now_ms, output).await;
     }
     let page = dead::list(client.stores(), &filter, args.from.clone().unwrap_or_default()).await?;
-    let next = page.next.map(|next| next.to_string());
-    output.show(&DeadPageOutput { dead: &page.dead, read: page.read, next }, |listed| {
-        let mut text = entries_text(listed.dead, now_ms, output);
-        if let Some(next) = &listed.next {
-            text += &format!("\n{} entries read. There may be more: continue with --from {next}.", listed.read);
+    output.show(&page, |page| {
+        let mut text = entries_text(&page.dead, now_ms, output);
+        if let Some(next) = &page.next {
+            text += &format!("\n{} entries read. There may be more: continue with --from {next}.", page.read);
         }
         text
     })
@@ -302,21 +283,14 @@ fn entries_text(dead: &[DeadEntry], now_ms: i64, output: &Output) -> String {
     lines(rows)
 }
 
-async fn show(client: &Client, args: &ShowArgs, output: &Output) -> Result<(), Failure> {
-    let Some(whole) = dead::find(client.stores(), &args.id).await? else {
+async fn show(setup: &Setup, args: &ShowArgs, output: &Output) -> Result<(), Failure> {
+    let Some(whole) = dead::find(setup.client().await?.stores(), &args.id).await? else {
         return Err(Failure::failed(anyhow::anyhow!("{}: no entry with this id", args.id)));
     };
     if args.message {
         return output.print(whole.message.as_deref().unwrap_or_default());
     }
     output.data(&whole)
-}
-
-#[derive(Clone, Copy)]
-struct EntryAction<'a> {
-    message: Option<&'a [u8]>,
-    although: bool,
-    is_drop: bool,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -334,22 +308,20 @@ const ANSWERS_MAX: usize = 1_000;
 
 async fn handle_entries(
     setup: &Setup,
-    client: &Client,
     args: &EntriesArgs,
-    action: EntryAction<'_>,
+    action: DeadAction<'_>,
     output: &Output,
 ) -> Result<(), Failure> {
     if args.ids.is_empty() && args.filter.is_empty() {
         return Err(Failure::usage("expected ids or filters (--error, --since …)"));
     }
-    let by = args.by.clone().map_or_else(by_environment, Ok)?;
-    let report = setup.report();
-    let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
+    let context = setup.operator(args.by.clone().map_or_else(by_environment, Ok)?, output).await?;
+    let client = &context.client;
     let mut summary = Summary { done: args.yes, ..Summary::default() };
     if !args.ids.is_empty() {
         summary.found = args.ids.len();
         for id in args.ids.iter().filter(|_| args.yes) {
-            summary.add(handle_entry(client, id, action, operator).await?, true);
+            summary.add(context.handle_dead(id, action, &args.reason).await?, true);
         }
         return show_summary(&summary, action, output);
     }
@@ -358,7 +330,7 @@ async fn handle_entries(
     for store in client.stores() {
         began_ms = store.now_ms().await?.max(began_ms);
     }
-    let mut filter = args.filter.to_filter(setup, client, now_ms(client).await?, LISTED).await?;
+    let mut filter = args.filter.to_filter(setup, client, client.now_ms().await?, LISTED).await?;
     filter.until_ms.get_or_insert(began_ms + 1);
     let mut from = Some(DeadCursor::default());
     while let Some(at) = from {
@@ -366,7 +338,7 @@ async fn handle_entries(
         for found in &page.dead {
             summary.found += 1;
             if args.yes {
-                let answer = handle_entry(client, &found.id, action, operator).await?;
+                let answer = context.handle_dead(&found.id, action, &args.reason).await?;
                 let has_room =
                     !matches!(answer.answer, ReplayStatus::QueueFull | ReplayStatus::Pressure | ReplayStatus::Full);
                 summary.add(answer, false);
@@ -382,7 +354,7 @@ async fn handle_entries(
                 "{} found, {} {} so far; Ctrl-C stops here",
                 summary.found,
                 summary.handled,
-                action.word()
+                word(action)
             ));
         }
         from = page.next;
@@ -396,27 +368,10 @@ fn preview(found: &DeadEntry, output: &Output) {
     output.note(&format!("{} {subject} {}: {told}", found.id, found.cause));
 }
 
-async fn handle_entry(
-    client: &Client,
-    id: &DeadId,
-    action: EntryAction<'_>,
-    operator: Operator<'_>,
-) -> Result<ReplayReport, Failure> {
-    if action.is_drop {
-        return Ok(dead::drop_one(client.stores(), id, &dead::DropRequest { within: None, operator }).await?);
-    }
-    let replay = dead::ReplayRequest {
-        message: action.message,
-        although_it_may_have_run: action.although,
-        within: None,
-        operator,
-    };
-    Ok(dead::replay(client.stores(), id, &replay).await?)
-}
-
-impl EntryAction<'_> {
-    const fn word(self) -> &'static str {
-        if self.is_drop { "dropped" } else { "replayed" }
+const fn word(action: DeadAction<'_>) -> &'static str {
+    match action {
+        DeadAction::Replay { .. } => "replayed",
+        DeadAction::Drop => "dropped",
     }
 }
 
@@ -430,8 +385,8 @@ impl Summary {
     }
 }
 
-fn show_summary(summary: &Summary, action: EntryAction<'_>, output: &Output) -> Result<(), Failure> {
-    let word = action.word();
+fn show_summary(summary: &Summary, action: DeadAction<'_>, output: &Output) -> Result<(), Failure> {
+    let word = word(action);
     output.show(summary, |summary| {
         if !summary.done {
             return format!("{} would be {word}: add --yes to do it", summary.found);

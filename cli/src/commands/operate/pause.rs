@@ -2,15 +2,10 @@
 //! or to one tool.
 
 use clap::Args;
-use serde::Serialize;
-use tickfleet_client::Client;
-use tickfleet_client::operate::{self, Operator};
-use tickfleet_gateway::FleetName;
-use tickfleet_model::policy::{Pause, Paused, PausedTool};
+use tickfleet_client::verbs::{ActivePause, ActivePauses, PauseRequest, PauseTarget, VerbContext};
+use tickfleet_model::policy::Paused;
 use tickfleet_model::{AgentId, TenantId, limits};
-use tickfleet_store::PauseResult;
 
-use super::name_check;
 use crate::commands::limits::{by_environment, reason, who};
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now};
@@ -84,197 +79,91 @@ fn tool(text: &str) -> Result<String, String> {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct ActivePause {
-    /// `None` for a tool that is paused for all tenants.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tenant: Option<TenantId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    agent: Option<AgentId>,
-    #[serde(flatten)]
-    pause: Pause,
-}
-
-#[derive(Debug, Serialize)]
-struct PauseReport<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tenant: Option<&'a TenantId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    agent: Option<&'a AgentId>,
-    /// False if the pause was already as requested.
-    changed: bool,
-}
-
 /// # Errors
 /// The name for the audit log is missing, there are too many pauses, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Result<(), Failure> {
-    let client = setup.client().await?;
-    let Some(reason) = &args.reason else { return list(&client, output).await };
-    let by = args.rest.by.clone().map_or_else(by_environment, Ok)?;
-    if let Some(tool) = &args.tool {
-        name_check::check(setup, &client, FleetName::Tool(tool), output).await?;
-        if let Some(tenant) = &args.tenant {
-            name_check::check(setup, &client, FleetName::Tenant(tenant), output).await?;
+    let Some(reason) = &args.reason else { return list(setup, output).await };
+    let (request, context) =
+        args.rest.request(setup, (args.tenant.as_ref(), args.tool.as_ref()), reason, output).await?;
+    let report = request.pause(&context).await?;
+    let changed = report.changed;
+    output.show(&report, |report| match (&report.target, changed) {
+        (PauseTarget::Tool(paused), true) => {
+            format!("calls to {} wait as soon as each worker receives the pause", paused.tool)
         }
-        let tool = name_check::tool_switched(setup, &client, tool).await?;
-        return pause_tool(setup, &client, (&tool, args.tenant.as_ref()), (&by, reason), output).await;
-    }
-    let Some(tenant) = &args.tenant else {
-        return Err(Failure::usage("expected a tenant, one of its agents, or --tool"));
-    };
-    let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
-    name_check::check(setup, &client, fleet_name(&who), output).await?;
-    let report = setup.report();
-    let operator = Operator { by: &by, reason, redactor: &report.redactor };
-    let set = operate::pause(client.store(tenant), &who, operator).await?;
-    if set == PauseResult::Full {
-        return Err(Failure::failed(anyhow::anyhow!("too many tenants and agents are paused: resume some first")));
-    }
-    report_caller(&who, set, output, |name, changed| {
-        if changed {
-            return format!("calls of {name} are paused; admitted calls finish, new calls wait");
+        (PauseTarget::Tool(paused), false) => format!("{} was paused already", paused.tool),
+        (PauseTarget::Caller(who), true) => {
+            format!("calls of {} are paused; admitted calls finish, new calls wait", name(who))
         }
-        format!("{name} was paused already")
+        (PauseTarget::Caller(who), false) => format!("{} was paused already", name(who)),
     })
 }
 
 /// # Errors
 /// The name for the audit log is missing, or Redis does not respond.
 pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) -> Result<(), Failure> {
-    let by = args.rest.by.clone().map_or_else(by_environment, Ok)?;
-    let client = setup.client().await?;
-    let report = setup.report();
-    let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
-    if let Some(tool) = &args.tool {
-        let name = name_check::tool_switched(setup, &client, tool).await?;
-        let paused = PausedTool { tenant: args.tenant.clone(), tool: name };
-        let mut set = operate::resume_tool(client.stores(), &paused, operator).await?;
-        // If a configuration does not know a tool's ID, the tool is paused under the ID. Therefore also try the ID.
-        if set != PauseResult::Ok && paused.tool != *tool {
-            let by_id = PausedTool { tool: tool.clone(), ..paused.clone() };
-            set = operate::resume_tool(client.stores(), &by_id, operator).await?;
+    let target = (args.tenant.as_ref(), args.tool.as_ref());
+    let (request, context) = args.rest.request(setup, target, &args.reason, output).await?;
+    let report = request.resume(&context).await?;
+    output.show(&report, |report| {
+        let target = match &report.target {
+            // The tool as it was given, which may be its id.
+            PauseTarget::Tool(paused) => request.tool.clone().unwrap_or_else(|| paused.tool.clone()),
+            PauseTarget::Caller(who) => name(who),
+        };
+        match (&report.target, report.changed) {
+            (_, false) => format!("{target} was not paused; tickfleet pause lists all pauses"),
+            (PauseTarget::Tool(_), true) => format!("calls to {target} run again; waiting calls start within a minute"),
+            (PauseTarget::Caller(_), true) => format!("calls of {target} run again, the first within a tick"),
         }
-        if set != PauseResult::Ok {
-            name_check::check(setup, &client, FleetName::Tool(tool), output).await?;
-        }
-        return report_tool(&paused, set == PauseResult::Ok, output, |changed| match changed {
-            true => format!("calls to {tool} run again; waiting calls start within a minute"),
-            false => format!("{tool} was not paused; tickfleet pause lists all pauses"),
-        });
-    }
-    let Some(tenant) = &args.tenant else {
-        return Err(Failure::usage("expected a tenant, one of its agents, or --tool"));
-    };
-    let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
-    let set = operate::resume(client.store(&who.tenant), &who, operator).await?;
-    // Check the name only if nothing changed, because a paused name can be missing from the configuration.
-    if set != PauseResult::Ok {
-        name_check::check(setup, &client, fleet_name(&who), output).await?;
-    }
-    report_caller(&who, set, output, |name, changed| {
-        if changed {
-            return format!("calls of {name} run again, the first within a tick");
-        }
-        format!("{name} was not paused; tickfleet pause lists all pauses")
     })
 }
 
-async fn pause_tool(
-    setup: &Setup,
-    client: &Client,
-    (tool, tenant): (&str, Option<&TenantId>),
-    (by, reason): (&str, &str),
-    output: &Output,
-) -> Result<(), Failure> {
-    let report = setup.report();
-    let operator = Operator { by, reason, redactor: &report.redactor };
-    let paused = PausedTool { tenant: tenant.cloned(), tool: tool.to_owned() };
-    let set = operate::pause_tool(client.stores(), &paused, operator).await?;
-    if let Some(where_not) = set.incomplete_message() {
-        return Err(Failure::failed(anyhow::anyhow!(where_not)));
-    }
-    report_tool(&paused, set.changed, output, |changed| match changed {
-        true => format!("calls to {tool} wait as soon as each worker receives the pause"),
-        false => format!("{tool} was paused already"),
-    })
-}
-
-fn report_tool(
-    paused: &PausedTool,
-    changed: bool,
-    output: &Output,
-    words: impl FnOnce(bool) -> String,
-) -> Result<(), Failure> {
-    let done = PauseReport { tenant: paused.tenant.as_ref(), tool: Some(&paused.tool), agent: None, changed };
-    output.show(&done, |_| words(changed))
-}
-
-fn report_caller(
-    who: &Paused,
-    set: PauseResult,
-    output: &Output,
-    words: impl FnOnce(&str, bool) -> String,
-) -> Result<(), Failure> {
-    let changed = set == PauseResult::Ok;
-    let done = PauseReport { tenant: Some(&who.tenant), tool: None, agent: who.agent.as_ref(), changed };
-    output.show(&done, |_| words(&name(&who.tenant, who.agent.as_ref()), changed))
-}
-
-fn name(tenant: &TenantId, agent: Option<&AgentId>) -> String {
-    agent.map_or_else(|| format!("tenant {tenant}"), |agent| format!("agent {agent} of {tenant}"))
-}
-
-fn fleet_name(who: &Paused) -> FleetName<'_> {
-    who.agent.as_ref().map_or(FleetName::Tenant(&who.tenant), |agent| FleetName::Agent(&who.tenant, agent))
-}
-
-async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
-    let mut pauses = Vec::new();
-    let mut now_ms = 0;
-    for store in client.stores() {
-        now_ms = store.now_ms().await?;
-        let set = store.run_time_config().await?;
-        let pause_held = set.pauses.into_iter();
-        pauses.extend(pause_held.map(|(who, pause)| ActivePause {
-            tenant: Some(who.tenant),
-            tool: None,
-            agent: who.agent,
-            pause,
-        }));
-        for (PausedTool { tenant, tool }, pause) in set.tool_pauses {
-            // A pause for all tenants is stored in every shard, so list it only once.
-            let is_known = tenant.is_none()
-                && pauses
-                    .iter()
-                    .any(|pause_held| pause_held.tenant.is_none() && pause_held.tool.as_ref() == Some(&tool));
-            if !is_known {
-                pauses.push(ActivePause { tenant, tool: Some(tool), agent: None, pause });
-            }
+impl TargetArgs {
+    async fn request<'a>(
+        &self,
+        setup: &Setup,
+        (tenant, tool): (Option<&TenantId>, Option<&String>),
+        reason: &str,
+        output: &'a Output,
+    ) -> Result<(PauseRequest, VerbContext<'a>), Failure> {
+        let by = self.by.clone().map_or_else(by_environment, Ok)?;
+        let context = setup.operator(by, output).await?;
+        if tenant.is_none() && tool.is_none() {
+            return Err(Failure::usage("expected a tenant, one of its agents, or --tool"));
         }
+        let request = PauseRequest {
+            tenant: tenant.map(ToString::to_string),
+            agent: self.agent.as_ref().map(ToString::to_string),
+            tool: tool.cloned(),
+            reason: reason.to_owned(),
+        };
+        Ok((request, context))
     }
+}
+
+fn name(who: &Paused) -> String {
+    match &who.agent {
+        Some(agent) => format!("agent {agent} of {}", who.tenant),
+        None => format!("tenant {}", who.tenant),
+    }
+}
+
+async fn list(setup: &Setup, output: &Output) -> Result<(), Failure> {
+    let ActivePauses { pauses, now_ms } = ActivePauses::list(&setup.client().await?, None).await?;
     output.show(&pauses, |pauses| {
         if pauses.is_empty() {
             return "No pauses.".into();
         }
         let mut rows = table(&["TENANT", "AGENT", "TOOL", "SINCE", "BY", "WHY"]);
-        for pause_held in pauses {
-            let since =
-                format!("{} ({})", clock(pause_held.pause.since_ms), from_now(pause_held.pause.since_ms, now_ms));
-            let agent = pause_held.agent.as_ref().map_or("all", AgentId::as_str);
-            let Pause { by, reason, .. } = &pause_held.pause;
-            let tenant = pause_held.tenant.as_ref().map_or("all", TenantId::as_str);
-            rows.add_row([
-                tenant,
-                agent,
-                pause_held.tool.as_deref().unwrap_or("all"),
-                since.as_str(),
-                by.as_str(),
-                reason.as_str(),
-            ]);
+        for ActivePause { target, pause } in pauses {
+            let (agent, tool) = match target {
+                PauseTarget::Caller(who) => (who.agent.as_ref().map_or("all", AgentId::as_str), "all"),
+                PauseTarget::Tool(paused) => ("all", paused.tool.as_str()),
+            };
+            let since = format!("{} ({})", clock(pause.since_ms), from_now(pause.since_ms, now_ms));
+            let tenant = target.tenant().map_or("all", TenantId::as_str);
+            rows.add_row([tenant, agent, tool, &since, &pause.by, &pause.reason]);
         }
         lines(rows)
     })

@@ -11,7 +11,6 @@ use tickfleet_client::usage::{ModelUse, ModelUseTotal, add_use};
 use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, TenantId};
 
-use crate::commands::operate::name_check;
 use crate::commands::usage::zones;
 use crate::failure::Failure;
 use crate::output::time_format::from_now;
@@ -139,7 +138,7 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
     let query = StatsQuery {
         tenant: args.tenant.clone(),
         agent: args.agent.as_ref().map(ToString::to_string),
-        tool: name_check::resolve_tool_filter(setup, &client, args.tool.as_deref()).await?,
+        tool: setup.names().tool_filter(&client, args.tool.as_deref()).await?,
         from_day: today - i64::from(args.days) + 1,
         until_day: today,
         by: args.by.iter().map(|by| StatsDimension::from(*by)).collect::<BTreeSet<_>>(),

@@ -6,15 +6,14 @@ use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
-use tickfleet_client::end_many::end_many;
-use tickfleet_client::operate::{Operator, TurnCursor, TurnFilter, TurnPage, TurnState, TurnSummary, list_turns};
+use tickfleet_client::operate::{TurnCursor, TurnFilter, TurnPage, TurnState, TurnSummary, list_turns};
 use tickfleet_client::tasks::CancelStatus;
+use tickfleet_client::verbs::VerbContext;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::TurnName;
 
 use crate::commands::limits::{by_environment, reason, who};
 use crate::commands::operate::audit_note::age;
-use crate::commands::operate::name_check;
 use crate::failure::Failure;
 use crate::output::time_format::from_now;
 use crate::output::{Output, StatusColor, lines, short, table};
@@ -137,7 +136,7 @@ impl TurnsFilter {
         Ok(TurnFilter {
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
-            tool: name_check::resolve_tool_filter(setup, client, self.tool.as_deref()).await?,
+            tool: setup.names().tool_filter(client, self.tool.as_deref()).await?,
             state: self.state.map(Into::into),
             older_than: self.older_than,
             limit,
@@ -174,32 +173,20 @@ impl std::fmt::Display for TurnsFilter {
 /// # Errors
 /// Neither IDs nor filters are given, the name for the audit log is missing, or Redis does not respond.
 pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<(), Failure> {
-    let client = setup.client().await?;
     match &args.command {
-        TurnsCommand::List(args) => list(setup, &client, args, output).await,
-        TurnsCommand::Cancel(args) => cancel(setup, &client, args, output).await,
+        TurnsCommand::List(args) => list(setup, args, output).await,
+        TurnsCommand::Cancel(args) => cancel(setup, args, output).await,
     }
 }
 
-#[derive(Serialize)]
-struct TurnsPage<'a> {
-    turns: &'a [TurnSummary],
-    /// The cursor of the next page; `None` on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
-}
-
-async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) -> Result<(), Failure> {
-    let filter = args.filter.to_filter(setup, client, args.limit).await?;
+async fn list(setup: &Setup, args: &ListArgs, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    let filter = args.filter.to_filter(setup, &client, args.limit).await?;
     let page = list_turns(client.stores(), &filter, args.from.unwrap_or_default()).await?;
-    let mut now_ms = 0;
-    for store in client.stores().iter().take(1) {
-        now_ms = store.now_ms().await?;
-    }
-    let next = page.next.map(|next| next.to_string());
-    output.show(&TurnsPage { turns: &page.turns, next }, |listed| {
-        let mut text = turns_text(listed.turns, now_ms, output);
-        if let Some(next) = &listed.next {
+    let now_ms = client.now_ms().await?;
+    output.show(&page, |page| {
+        let mut text = turns_text(&page.turns, now_ms, output);
+        if let Some(next) = &page.next {
             text += &format!("\nThere may be more: continue with --from {next}.");
         }
         text
@@ -244,29 +231,27 @@ struct CancelSummary {
     done: bool,
 }
 
-async fn cancel(setup: &Setup, client: &Client, args: &CancelArgs, output: &Output) -> Result<(), Failure> {
+async fn cancel(setup: &Setup, args: &CancelArgs, output: &Output) -> Result<(), Failure> {
     if args.ids.is_empty() && args.filter.is_empty() {
         return Err(Failure::usage("expected ids or filters (--tenant, --agent …)"));
     }
-    let by = args.by.clone().map_or_else(by_environment, Ok)?;
-    let report = setup.report();
-    let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
+    let context = setup.operator(args.by.clone().map_or_else(by_environment, Ok)?, output).await?;
     let mut summary = CancelSummary { done: args.yes, ..CancelSummary::default() };
     if !args.ids.is_empty() {
         summary.found = args.ids.len();
         if args.yes {
-            summary.cancelled = end(client, &args.ids, "", operator).await?;
+            summary.cancelled = end(&context, &args.ids, "", &args.reason).await?;
         }
         return show_summary(&summary, output);
     }
-    let filter = args.filter.to_filter(setup, client, LISTED_MAX).await?;
+    let filter = args.filter.to_filter(setup, &context.client, LISTED_MAX).await?;
     let mut from = TurnCursor::default();
     loop {
-        let TurnPage { turns, next } = list_turns(client.stores(), &filter, from).await?;
+        let TurnPage { turns, next } = list_turns(context.client.stores(), &filter, from).await?;
         if args.yes {
             let name = |turn: &TurnSummary| TurnName { tenant: turn.tenant.clone(), turn: turn.id.clone() };
             let names: Vec<TurnName> = turns.iter().map(name).collect();
-            summary.cancelled += end(client, &names, &args.filter.to_string(), operator).await?;
+            summary.cancelled += end(&context, &names, &args.filter.to_string(), &args.reason).await?;
         } else {
             for turn in turns.iter().take(PREVIEWED.saturating_sub(summary.found)) {
                 let agent = turn.agent.as_deref().unwrap_or("?");
@@ -281,8 +266,8 @@ async fn cancel(setup: &Setup, client: &Client, args: &CancelArgs, output: &Outp
     show_summary(&summary, output)
 }
 
-async fn end(client: &Client, names: &[TurnName], filter: &str, operator: Operator<'_>) -> Result<usize, Failure> {
-    let answers = end_many(client, names, filter, operator).await?;
+async fn end(context: &VerbContext<'_>, names: &[TurnName], filter: &str, reason: &str) -> Result<usize, Failure> {
+    let answers = context.cancel_turns(names, filter, reason).await?;
     Ok(answers.iter().filter(|answer| matches!(answer, CancelStatus::Ok | CancelStatus::Flagged)).count())
 }
 

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
 use serde::Serialize;
-use tickfleet_client::operate::Operator;
-use tickfleet_client::workers::{self, WorkerDrainResult, WorkerSummary};
+use tickfleet_client::verbs::{DrainWorkerRequest, VerbError};
+use tickfleet_client::workers::{self, WorkerSummary};
 
 use crate::commands::limits::{by_environment, reason, who};
 use crate::failure::Failure;
@@ -62,36 +62,21 @@ struct DrainResult<'a> {
 /// The name for the audit log is missing, the worker is unknown, too many workers are drained, or Redis does not
 /// respond.
 pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Result<(), Failure> {
-    let client = setup.client().await?;
-    let (worker_args, drains) = match &args.command {
+    let (args, drains) = match &args.command {
         WorkersCommand::List => {
-            let (found, now_ms) = workers::workers(client.stores()).await?;
+            let (found, now_ms) = workers::workers(setup.client().await?.stores()).await?;
             return output.show(&found, |found| workers_text(found, now_ms, output));
         }
-        WorkersCommand::Drain(worker_args) => (worker_args, true),
-        WorkersCommand::Resume(worker_args) => (worker_args, false),
+        WorkersCommand::Drain(args) => (args, true),
+        WorkersCommand::Resume(args) => (args, false),
     };
-    let by = worker_args.by.clone().map_or_else(by_environment, Ok)?;
-    let report = setup.report();
-    let operator = Operator { by: &by, reason: &worker_args.reason, redactor: &report.redactor };
-    let stores = client.stores();
-    let worker = worker_args.worker.as_str();
-    let set = if drains {
-        workers::drain(stores, worker, operator).await?
-    } else {
-        workers::resume(stores, worker, operator).await?
-    };
-    let changed = match set {
-        WorkerDrainResult::Ok => true,
-        WorkerDrainResult::None => false,
-        WorkerDrainResult::Unknown => {
-            return Err(Failure::failed(anyhow::anyhow!(workers::no_worker(stores, worker).await?)));
-        }
-        WorkerDrainResult::Full => {
-            let many = anyhow::anyhow!("too many workers are drained: resume some first (tickfleet workers list)");
-            return Err(Failure::failed(many));
-        }
-    };
+    let context = setup.operator(args.by.clone().map_or_else(by_environment, Ok)?, output).await?;
+    let request = DrainWorkerRequest { worker: args.worker.clone(), reason: args.reason.clone() };
+    let changed = request.run(&context, drains).await.map_err(|error| match error {
+        VerbError::Conflict(message) => VerbError::Conflict(format!("{message} (tickfleet workers list)")),
+        other => other,
+    })?;
+    let worker = args.worker.as_str();
     output.show(&DrainResult { worker, changed }, |_| match (drains, changed) {
         (true, true) => {
             format!("{worker} finishes its current work and takes no new work as soon as it receives the drain")

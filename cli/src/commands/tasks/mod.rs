@@ -13,7 +13,7 @@ use tickfleet_model::{AgentId, Outcome, TenantId, TurnId};
 use tickfleet_store::TurnName;
 
 use crate::commands::operate::audit_note::age;
-use crate::commands::operate::name_check::{parse_turn_name, tenants};
+use crate::commands::operate::parse_turn_name;
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, StatusColor, lines, short, table};
@@ -155,7 +155,7 @@ async fn list(setup: &Setup, client: &Client, args: &ListArgs, output: &Output) 
     };
     let tenants = match &args.tenant {
         Some(tenant) => BTreeSet::from([tenant.clone()]),
-        None => tenants(setup, client).await?,
+        None => setup.names().tenants(client).await?,
     };
     let page = task_page(client, &tenants, &filter, args.from.as_ref()).await?;
     let now_ms = match tenants.first() {

@@ -17,17 +17,20 @@ mod replay;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::DeadItemRef;
 
+use crate::position;
+
 pub use causes::{Cause, Causes, causes};
 pub use list::{find, list};
-pub use replay::{DropRequest, ReplayReport, ReplayRequest, ReplayStatus, drop_one, replay};
+pub use replay::{DeadAction, ReplayReport, ReplayStatus, handle};
 
-/// The kinds of dead items.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+/// Kind of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Sort))]
 pub enum DeadKind {
     /// A message that was never run.
     Letter,
@@ -218,13 +221,14 @@ impl FromStr for DeadCursor {
 }
 
 /// A page of dead items.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct DeadPage {
     /// Letters first, then calls and tasks; in each shard the newest first.
     pub dead: Vec<DeadEntry>,
     /// The number of entries read.
     pub read: usize,
     /// The position of the next page. `None` at the end.
+    #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
     pub next: Option<DeadCursor>,
 }
 

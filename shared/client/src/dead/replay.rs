@@ -10,26 +10,19 @@ use super::{DeadEntryDetails, DeadId, DeadKind};
 use crate::has_own_content;
 use crate::operate::Operator;
 
-/// The options of a replay.
+/// What an operator does with an item.
 #[derive(Debug, Clone, Copy)]
-pub struct ReplayRequest<'a> {
-    /// The message to send: a turn, or a task if the letter is from the stream `tasks`. `None`: the item's own message.
-    pub message: Option<&'a [u8]>,
-    /// True to replay an item even if it may have taken effect already.
-    pub although_it_may_have_run: bool,
-    /// The tenant that the item must belong to. An item of another tenant is reported as gone.
-    pub within: Option<&'a TenantId>,
-    /// The operator and the reason.
-    pub operator: Operator<'a>,
-}
-
-/// The options of a drop.
-#[derive(Debug, Clone, Copy)]
-pub struct DropRequest<'a> {
-    /// The tenant that the item must belong to. An item of another tenant is reported as gone.
-    pub within: Option<&'a TenantId>,
-    /// The operator and the reason.
-    pub operator: Operator<'a>,
+pub enum DeadAction<'a> {
+    /// Sends the item's message again.
+    Replay {
+        /// The message to send: a turn, or a task if the letter is from the stream `tasks`. `None`: the item's own
+        /// message.
+        message: Option<&'a [u8]>,
+        /// True to replay an item even if it may have taken effect already.
+        although_it_may_have_run: bool,
+    },
+    /// Deletes a letter. A call or task is no longer listed.
+    Drop,
 }
 
 /// The result of a replay or a drop.
@@ -108,48 +101,46 @@ struct ReplayMessage {
     message: Submission,
 }
 
-/// Replays one item. One transaction sends the message and marks the item as handled. The message is therefore not sent
-/// twice, even if the caller crashes.
+/// Replays or drops one item. One transaction sends the message and marks the item as handled. The message is therefore
+/// not sent twice, even if the caller crashes. An item that does not belong to the tenant `within` is reported as gone.
 ///
 /// # Errors
 /// [`StoreError`]; the call can be repeated.
-pub async fn replay(shards: &[Store], id: &DeadId, wish: &ReplayRequest<'_>) -> Result<ReplayReport, StoreError> {
-    let Some((store, whole)) = of(shards, id, wish.within).await? else {
+pub async fn handle(
+    shards: &[Store],
+    id: &DeadId,
+    action: DeadAction<'_>,
+    within: Option<&TenantId>,
+    operator: Operator<'_>,
+) -> Result<ReplayReport, StoreError> {
+    let Some((store, whole)) = of(shards, id, within).await? else {
         return Ok(ReplayReport::not(id, ReplayStatus::Gone, None));
     };
-    if let (Some(why), None) = (whole.dead.needs_message, wish.message) {
+    let DeadAction::Replay { message, although_it_may_have_run } = action else {
+        let entry = entry(store, &whole, ("DROP", "dropped"), &about(&whole), operator).await?;
+        return Ok(ReplayReport::not(id, store.drop_dead(id.aside(), &entry).await?.into(), None));
+    };
+    if let (Some(why), None) = (whole.dead.needs_message, message) {
         return Ok(ReplayReport::not(id, ReplayStatus::NeedsMessage, Some(why.into())));
     }
-    if whole.dead.may_have_run && !wish.although_it_may_have_run {
+    if whole.dead.may_have_run && !although_it_may_have_run {
         return Ok(ReplayReport::not(id, ReplayStatus::MayHaveRun, None));
     }
-    let sent = match sent(store, &whole, wish) {
+    let sent = match sent(store, &whole, message, within) {
         Ok(sent) => sent,
         Err(why) => return Ok(ReplayReport::not(id, ReplayStatus::Invalid, Some(why))),
     };
     let becomes = sent.name.to_string();
     let mut details = about(&whole);
     details.push(("replayed_as", becomes.clone()));
-    if wish.message.is_some() {
+    if message.is_some() {
         details.push(("edited", "yes".to_owned()));
     }
-    let entry = entry(store, &whole, ("REPLAY", "replayed"), &details, wish.operator).await?;
+    let entry = entry(store, &whole, ("REPLAY", "replayed"), &details, operator).await?;
     let answer: ReplayStatus = store.replay(id.aside(), sent.to, &sent.message, &entry).await?.into();
     let becomes =
         matches!(answer, ReplayStatus::Ok | ReplayStatus::Duplicate | ReplayStatus::Conflict).then_some(becomes);
     Ok(ReplayReport { id: id.clone(), answer, becomes, why: None })
-}
-
-/// Drops one item. A letter is deleted. A call is no longer listed.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn drop_one(shards: &[Store], id: &DeadId, wish: &DropRequest<'_>) -> Result<ReplayReport, StoreError> {
-    let Some((store, whole)) = of(shards, id, wish.within).await? else {
-        return Ok(ReplayReport::not(id, ReplayStatus::Gone, None));
-    };
-    let entry = entry(store, &whole, ("DROP", "dropped"), &about(&whole), wish.operator).await?;
-    Ok(ReplayReport::not(id, store.drop_dead(id.aside(), &entry).await?.into(), None))
 }
 
 /// Finds an item and the store of its shard. `None` if the item does not exist or does not belong to the tenant.
@@ -164,9 +155,14 @@ async fn of<'a>(
     Ok(found.filter(is_theirs).map(|whole| (store, whole)))
 }
 
-fn sent(store: &Store, whole: &DeadEntryDetails, wish: &ReplayRequest<'_>) -> Result<ReplayMessage, String> {
+fn sent(
+    store: &Store,
+    whole: &DeadEntryDetails,
+    message: Option<&[u8]>,
+    within: Option<&TenantId>,
+) -> Result<ReplayMessage, String> {
     let own = whole.message.as_deref().unwrap_or_default();
-    let bytes = wish.message.unwrap_or(own.as_bytes());
+    let bytes = message.unwrap_or(own.as_bytes());
     let becomes = whole.becomes.as_deref().unwrap_or_default();
     let refusal = |refused: Box<RejectedMessage>| refused.message;
     let is_task = whole.dead.id.kind == DeadKind::Task || whole.dead.from.as_deref() == Some("tasks");
@@ -174,7 +170,7 @@ fn sent(store: &Store, whole: &DeadEntryDetails, wish: &ReplayRequest<'_>) -> Re
         let TaskMessage::Delegate(task) = parse_task_message(bytes).map_err(refusal)? else {
             return Err("expected the message of a task, with op delegate".into());
         };
-        at_home(store, &task.tenant, whole, wish)?;
+        at_home(store, &task.tenant, whole, within)?;
         let id = task.id.clone().or_else(|| task_id(becomes)).ok_or("expected a task_id")?;
         let task = Task { id: Some(id.clone()), ..*task };
         let message = Submission {
@@ -187,7 +183,7 @@ fn sent(store: &Store, whole: &DeadEntryDetails, wish: &ReplayRequest<'_>) -> Re
         return Ok(ReplayMessage { to: Inbound::Tasks, name: TurnName::task(&task.tenant, &id), message });
     }
     let turn = parse_turn(bytes).map_err(refusal)?;
-    at_home(store, &turn.tenant, whole, wish)?;
+    at_home(store, &turn.tenant, whole, within)?;
     let id = turn.id.clone().or_else(|| turn_id(becomes)).ok_or("expected a turn_id")?;
     let name = TurnName { tenant: turn.tenant.clone(), turn: id.clone() };
     let turn = Turn { id: Some(id.clone()), ..turn };
@@ -198,8 +194,13 @@ fn sent(store: &Store, whole: &DeadEntryDetails, wish: &ReplayRequest<'_>) -> Re
 }
 
 /// Checks that the message has the same tenant as the item, and that this shard is the tenant's home.
-fn at_home(store: &Store, tenant: &TenantId, whole: &DeadEntryDetails, wish: &ReplayRequest<'_>) -> Result<(), String> {
-    if whole.dead.tenant.as_ref().or(wish.within).is_some_and(|own| own != tenant) {
+fn at_home(
+    store: &Store,
+    tenant: &TenantId,
+    whole: &DeadEntryDetails,
+    within: Option<&TenantId>,
+) -> Result<(), String> {
+    if whole.dead.tenant.as_ref().or(within).is_some_and(|own| own != tenant) {
         return Err(format!("tenant: it does not belong to {tenant}"));
     }
     if !store.is_home_of(tenant) {

@@ -12,6 +12,7 @@ use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView};
 
 use crate::Client;
+use crate::position;
 use crate::replies::Reply;
 
 const PAGE: usize = 32;
@@ -133,11 +134,12 @@ impl FromStr for TaskCursor {
 }
 
 /// A page of tasks.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct TaskPage {
     /// The tasks tenant by tenant; in each tenant, the newest first.
     pub tasks: Vec<TaskSummary>,
     /// The position of the next page. `None` at the end.
+    #[serde(serialize_with = "position", skip_serializing_if = "Option::is_none")]
     pub next: Option<TaskCursor>,
     /// True if the requested position was not found: its task is no longer kept, or the caller may not see the task.
     /// The tenant's list then starts again at the newest task.

@@ -4,16 +4,20 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Policy, TenantId, ToolSpec};
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// A tenant or an agent whose calls are stopped.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Paused {
     pub tenant: TenantId,
-    /// `None` means all agents of the tenant.
+    /// The agent; `None` means all agents of the tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentId>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// A tool whose calls are stopped.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct PausedTool {
-    /// `None` means the calls of all tenants.
+    /// The tenant whose calls of the tool are stopped; `None` means all tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
     /// Name or ID.
     pub tool: String,

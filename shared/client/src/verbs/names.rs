@@ -1,0 +1,262 @@
+//! The names of tenants, agents and tools. A name that the fleet does not have is rejected, with a hint to the nearest
+//! names.
+//!
+//! The local configuration is authoritative only if it is in force. An operator's machine can have another
+//! configuration, and a verb in an emergency must not fail because of the difference.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tickfleet_model::policy::{META_TOOLS, Policy};
+use tickfleet_model::suggest::{list, nearest};
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::StoreError;
+
+use crate::Client;
+
+/// Prefix of the ID of every tool without a configured ID.
+const TOOL_ID: &str = "tool_";
+
+/// A name that the fleet may have.
+#[derive(Debug, Clone, Copy)]
+pub enum FleetName<'a> {
+    /// A tenant.
+    Tenant(&'a TenantId),
+    /// An agent, and the tenant for which it works.
+    Agent(&'a TenantId, &'a AgentId),
+    /// A tool, by name or id.
+    Tool(&'a str),
+}
+
+/// The names of a configuration. The methods add the names that the fleet publishes.
+#[derive(Debug, Clone, Default)]
+pub struct FleetNames {
+    tenants: BTreeSet<TenantId>,
+    agents: BTreeSet<AgentId>,
+    tools: ToolNames,
+    /// Digest of the configuration's policy. `None` if the names are in force.
+    digest: Option<String>,
+}
+
+pub(super) struct UnknownName {
+    pub(super) message: String,
+    /// True if the local configuration is in force, or if the published tool lists of agents are complete. Then the
+    /// fleet does not know the name either.
+    pub(super) is_in_force_here: bool,
+}
+
+impl FleetNames {
+    /// The names of a policy with this digest. `tool_ids` maps IDs of tools to their names. Without a digest, the
+    /// policy counts as the one in force.
+    #[must_use]
+    pub fn new(policy: &Policy, tool_ids: impl IntoIterator<Item = (String, String)>, digest: Option<String>) -> Self {
+        let names = policy.permissions.matrix.keys().map(String::as_str).chain(META_TOOLS.iter().copied());
+        let mut tools = ToolNames {
+            names: names.map(str::to_owned).collect(),
+            disabled: policy.permissions.disabled_tools.clone(),
+            ..ToolNames::default()
+        };
+        tools.add(tool_ids);
+        let agents = policy.agents.keys().cloned().collect();
+        Self { tenants: policy.tenants.keys().cloned().collect(), agents, tools, digest }
+    }
+
+    /// Returns a description of the unknown name, or `None` if the name is known.
+    pub(super) async fn find_unknown(
+        &self,
+        client: &Client,
+        name: FleetName<'_>,
+    ) -> Result<Option<UnknownName>, StoreError> {
+        let of = |kind: &str, name: &str, known: &BTreeSet<&str>| {
+            if known.contains(name) { None } else { Some(message(kind, name, known)) }
+        };
+        let found = match name {
+            FleetName::Tenant(tenant) | FleetName::Agent(tenant, _) => {
+                let tenants = self.tenants(client).await?;
+                let tenants: BTreeSet<&str> = tenants.iter().map(TenantId::as_str).collect();
+                let agents: BTreeSet<&str> = self.agents.iter().map(AgentId::as_str).collect();
+                let agent = match name {
+                    FleetName::Agent(_, agent) => of("agent", agent.as_str(), &agents),
+                    FleetName::Tenant(_) | FleetName::Tool(_) => None,
+                };
+                of("tenant", tenant.as_str(), &tenants).or(agent)
+            }
+            FleetName::Tool(tool) => {
+                let tools = self.read_tools(client).await?;
+                let known = tools.names.iter().chain(tools.ids.keys()).chain(&tools.disabled);
+                let known: BTreeSet<&str> = known.map(String::as_str).collect();
+                // Whether a tool exists does not depend on the version in the ID.
+                let name = tool.split_once('@').map_or(tool, |(name, _)| name);
+                // The ID of each version of a tool begins with the ID of the tool.
+                let is_version = name.starts_with(TOOL_ID)
+                    && known.iter().any(|known| known.starts_with(TOOL_ID) && name.starts_with(known));
+                if is_version { None } else { of("tool", name, &known) }
+            }
+        };
+        let Some(message) = found else { return Ok(None) };
+        let mut is_in_force_here = self.is_in_force(client).await?;
+        if let (false, FleetName::Agent(tenant, agent)) = (is_in_force_here, name) {
+            // Workers publish a tool list for every agent of the fleet, including agents that the local configuration
+            // lacks.
+            let store = client.store(tenant);
+            if store.tool_list(tenant, agent).await?.is_some() {
+                return Ok(None);
+            }
+            is_in_force_here = store.tool_lists_mark().await?.is_some_and(|mark| mark.left_out == 0);
+        }
+        Ok(Some(UnknownName { message, is_in_force_here }))
+    }
+
+    /// All tenants: those of the configuration, and those set at run time.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn tenants(&self, client: &Client) -> Result<BTreeSet<TenantId>, StoreError> {
+        let mut tenants = self.tenants.clone();
+        for store in client.stores() {
+            tenants.extend(store.run_time_config().await?.declared.into_keys());
+        }
+        Ok(tenants)
+    }
+
+    /// Resolves the tool of a filter, given by name or ID, to the tool's name. Stored data and lists contain names. The
+    /// ID of a version stands for the whole tool. `None` if the filter has no tool.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn tool_filter(&self, client: &Client, given: Option<&str>) -> Result<Option<String>, StoreError> {
+        match given.filter(|tool| !tool.is_empty()) {
+            Some(given) => Ok(Some(self.read_tools(client).await?.name(given))),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the spelling under which a tool is disabled or paused. If the ID of a tool is given, returns the tool's
+    /// name. The ID of one version is returned unchanged, because it stands only for that version.
+    pub(super) async fn tool_switched(&self, client: &Client, given: &str) -> Result<String, StoreError> {
+        Ok(self.read_tools(client).await?.switched(given))
+    }
+
+    async fn read_tools(&self, client: &Client) -> Result<ToolNames, StoreError> {
+        let mut tools = self.tools.clone();
+        for store in client.stores() {
+            let published = store.tool_names().await?;
+            if !published.is_empty() {
+                tools.add(published);
+                break;
+            }
+        }
+        Ok(tools)
+    }
+
+    async fn is_in_force(&self, client: &Client) -> Result<bool, StoreError> {
+        let Some(digest) = &self.digest else { return Ok(true) };
+        for store in client.stores() {
+            if store.policy_in_force().await?.as_ref() != Some(digest) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The tools of the fleet, from the configuration and from the lists that workers publish.
+#[derive(Debug, Clone, Default)]
+struct ToolNames {
+    names: BTreeSet<String>,
+    /// Maps an ID to the name, or to `<name>@<version>`.
+    ids: BTreeMap<String, String>,
+    disabled: BTreeSet<String>,
+}
+
+impl ToolNames {
+    fn add(&mut self, ids: impl IntoIterator<Item = (String, String)>) {
+        for (id, name) in ids {
+            self.names.insert(name.split('@').next().unwrap_or_default().to_owned());
+            self.ids.insert(id, name);
+        }
+        for name in &self.names {
+            self.ids.entry(format!("{TOOL_ID}{name}")).or_insert_with(|| name.clone());
+        }
+    }
+
+    fn name(&self, given: &str) -> String {
+        let name = if self.names.contains(given) { Some(given) } else { self.ids.get(given).map(String::as_str) };
+        // The tool may no longer exist although its calls are still stored.
+        let of_default = || given.strip_prefix(TOOL_ID).filter(|name| !name.is_empty());
+        name.or_else(of_default).unwrap_or(given).split('@').next().unwrap_or_default().to_owned()
+    }
+
+    /// Returns the name of the tool with this name or ID. An unknown text, and the ID of one version, are returned
+    /// unchanged.
+    fn switched(&self, given: &str) -> String {
+        let name = self.ids.get(given).filter(|name| !self.names.contains(given) && !name.contains('@'));
+        let has_versions = |name: &str| self.ids.values().any(|known| known.starts_with(&format!("{name}@")));
+        name.filter(|name| !has_versions(name)).map_or(given, String::as_str).to_owned()
+    }
+}
+
+fn message(kind: &str, name: &str, known: &BTreeSet<&str>) -> String {
+    let near = nearest(name, known.iter().copied().filter(|name| !name.starts_with(TOOL_ID)));
+    if near.is_empty() {
+        let known = known.iter().copied().filter(|name| !name.starts_with(TOOL_ID));
+        return format!("unknown {kind} {name:?}. Known: {}.", list(known));
+    }
+    format!("unknown {kind} {name:?}. Nearest: {}.", near.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools() -> ToolNames {
+        let mut tools = ToolNames::default();
+        tools.names.insert("echo".into());
+        // IDs as a worker publishes them: from files, from a binary, from an MCP server and from a Python host.
+        let ids = [
+            ("payments", "pay"),
+            ("tool_tool_box", "tool_box"),
+            ("tool_find", "find"),
+            ("tool_find@2", "find@2"),
+            ("desk-7", "assign"),
+            ("tool_github_search", "github_search"),
+        ];
+        tools.add(ids.map(|(id, name)| (id.to_owned(), name.to_owned())));
+        tools
+    }
+
+    #[test]
+    fn a_tool_is_known_by_its_name_and_by_its_id_whoever_declares_it() {
+        for (given, name) in [
+            ("pay", "pay"),
+            ("payments", "pay"),
+            ("desk-7", "assign"),
+            ("tool_assign", "assign"),
+            ("tool_github_search", "github_search"),
+            ("tool_box", "tool_box"),
+            ("tool_tool_box", "tool_box"),
+            ("tool_echo", "echo"),
+            ("tool_find@2", "find"),
+            ("tool_gone", "gone"),
+            ("gone", "gone"),
+            ("tool_", "tool_"),
+        ] {
+            assert_eq!(tools().name(given), name, "{given}");
+        }
+    }
+
+    #[test]
+    fn a_tool_is_switched_by_its_name_and_one_version_by_its_id() {
+        for (given, spelling) in [
+            ("pay", "pay"),
+            ("payments", "pay"),
+            ("desk-7", "assign"),
+            ("tool_box", "tool_box"),
+            ("tool_find", "tool_find"),
+            ("tool_find@2", "tool_find@2"),
+            // The text names no known tool, so it is unclear whether it is a name or an ID.
+            ("tool_gone", "tool_gone"),
+        ] {
+            assert_eq!(tools().switched(given), spelling, "{given}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+use serde::{Deserialize, Serialize};
+use tickfleet_store::TurnName;
+
+use super::{VerbContext, VerbError};
+use crate::end_many::end_many;
+use crate::tasks::CancelStatus;
+
+/// Maximum turns per request.
+const IDS_MAX: usize = 500;
+
+/// Turns and tasks to cancel.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Ends))]
+pub struct CancelTurnsRequest {
+    /// Names, as `tenant:id`, at most 500.
+    #[cfg_attr(feature = "openapi", schema(example = json!(["demo:order-17"])))]
+    pub ids: Vec<String>,
+    /// Reason for the audit log and the agents.
+    #[cfg_attr(feature = "openapi", schema(example = "sold out"))]
+    pub reason: String,
+}
+
+/// Result for one turn or task.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Ended))]
+pub struct TurnCancelResult {
+    /// Its name.
+    pub id: String,
+    /// `ok`: canceled. `flagged`: ends when its worker sees the cancel. `ended`: had already ended. `waiting`: ends
+    /// once it is admitted. `full`: too many cancels wait; this one was not stored. `unknown`: no such turn or task;
+    /// nothing was stored.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "ok"))]
+    pub answer: CancelStatus,
+}
+
+impl CancelTurnsRequest {
+    /// Cancels the turns and tasks. The results are in the order of the ids.
+    ///
+    /// # Errors
+    /// [`VerbError::Invalid`]; [`VerbError::Forbidden`]; [`VerbError::Store`]: the first ids may have been canceled.
+    pub async fn run(&self, context: &VerbContext<'_>) -> Result<Vec<TurnCancelResult>, VerbError> {
+        if self.ids.is_empty() || self.ids.len() > IDS_MAX {
+            return Err(VerbError::Invalid(format!("ids: expected 1 to {IDS_MAX}")));
+        }
+        let names = self.ids.iter().map(|id| context.parse_turn_name(id)).collect::<Result<Vec<_>, _>>()?;
+        let answers = context.cancel_turns(&names, "", &self.reason).await?;
+        Ok(names.iter().zip(answers).map(|(name, answer)| TurnCancelResult { id: name.to_string(), answer }).collect())
+    }
+}
+
+impl VerbContext<'_> {
+    /// Cancels turns and tasks that `filter` selected. The audit log has the filter, unless it is empty.
+    ///
+    /// # Errors
+    /// [`VerbError::Store`]: the first turns may have been canceled.
+    pub async fn cancel_turns(
+        &self,
+        names: &[TurnName],
+        filter: &str,
+        reason: &str,
+    ) -> Result<Vec<CancelStatus>, VerbError> {
+        Ok(end_many(&self.client, names, filter, self.operator(reason)).await?)
+    }
+}
