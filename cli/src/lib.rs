@@ -65,30 +65,45 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
 
 /// Returns true for commands that operators need most when something is broken, possibly the configuration itself.
 const fn operates(command: &Command) -> bool {
-    matches!(
-        command,
+    match command {
         Command::Cancel(_)
-            | Command::Turns(_)
-            | Command::Tasks(_)
-            | Command::Workers(_)
-            | Command::Stats(_)
-            | Command::Dead(_)
-            | Command::Pause(_)
-            | Command::Resume(_)
-            | Command::Explain(_)
-            | Command::Audit(_)
-            | Command::Limits(_)
-            | Command::Doctor(_)
-            | Command::Top(_)
-            | Command::Approvals(_)
-            | Command::Tenant(_)
-            | Command::Reply(_)
-            | Command::Rules(_)
-            | Command::Tools(tools::Tools {
-                command: Some(tools::ToolsCommand::Disable(_) | tools::ToolsCommand::Enable(_)),
-                ..
-            })
-    )
+        | Command::Turns(_)
+        | Command::Tasks(_)
+        | Command::Workers(_)
+        | Command::Stats(_)
+        | Command::Dead(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
+        | Command::Explain(_)
+        | Command::Audit(_)
+        | Command::Limits(_)
+        | Command::Doctor(_)
+        | Command::Top(_)
+        | Command::Approvals(_)
+        | Command::Tenant(_)
+        | Command::Reply(_)
+        | Command::Rules(_) => true,
+        Command::Tools(tools::Tools { command, .. }) => {
+            matches!(command, Some(tools::ToolsCommand::Disable(_) | tools::ToolsCommand::Enable(_)))
+        }
+        Command::Scheduler
+        | Command::Worker
+        | Command::Gateway(_)
+        | Command::Dev(_)
+        | Command::Demo(_)
+        | Command::Submit(_)
+        | Command::Delegate(_)
+        | Command::Chat(_)
+        | Command::Usage(_)
+        | Command::Prove(_)
+        | Command::WhatIf(_)
+        | Command::Kb(_)
+        | Command::Memory(_)
+        | Command::Mcp(_)
+        | Command::Acl(_)
+        | Command::Config(_)
+        | Command::Completions { .. } => false,
+    }
 }
 
 /// Runs a command that needs no configuration, or that loads the configuration itself to tolerate errors in it. If the

@@ -42,6 +42,12 @@ fn redis_and_backoff_are_named_only_where_they_belong() {
 }
 
 #[test]
+fn every_metric_is_changed_by_some_code() {
+    let tree = Tree::load();
+    assert_tidy(layers::uncalled_metrics(&tree.rust().collect::<Vec<_>>()));
+}
+
+#[test]
 fn one_script_is_all_there_is() {
     let scripts: Vec<String> = Tree::load().with_extension("lua").map(|(path, _)| path.to_owned()).collect();
     assert_eq!(scripts, ["shared/store/src/seam/redis/commit.lua"]);

@@ -230,13 +230,13 @@ pub const DEAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// Maximum number of entries of one batch. Redis serves other clients between batches.
 pub const BATCH_ENTRIES_MAX: usize = 256;
-/// Default number of turns that one commit admits or settles, which takes Redis about 6 ms.
+/// Default number of turns per commit, which takes Redis about 6 ms.
 pub const BATCH_TURNS_USUAL: usize = 64;
 /// Maximum number of calls of one batch, which take Redis about 2 ms.
 pub const BATCH_CALLS_MAX: usize = 1_000;
 /// Maximum bytes of one batch.
 pub const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Maximum bytes of results that one commit settles.
+/// Maximum bytes of results per commit.
 pub const SETTLE_BYTES_MAX: usize = TURN_OUTPUT_BYTES_MAX;
 
 /// Number of crashes of its worker after which a slice is quarantined.

@@ -176,6 +176,18 @@ fn lines_naming_crate(source: &Source, name: &str) -> Vec<usize> {
     find_words(code, name).filter(begins).map(|at| line_of(code, at)).collect()
 }
 
+/// Methods of the metrics that no production code calls, so that their metrics never change.
+pub fn uncalled_metrics(sources: &[&Source]) -> Vec<String> {
+    let metrics = sources.iter().filter(|source| source.path.starts_with("shared/ops/src/metrics"));
+    let methods = metrics.flat_map(|source| source.production.split("pub fn ").skip(1));
+    let names = methods.filter_map(|rest| Some(rest.split_once("(&self")?.0).filter(|name| !name.contains(['(', '<'])));
+    let is_called = |name: &str| {
+        let call = format!(".{name}(");
+        sources.iter().any(|source| source.production.contains(&call))
+    };
+    names.filter(|name| !is_called(name)).map(|name| format!("no code calls Metrics::{name}")).collect()
+}
+
 #[cfg(test)]
 mod tries {
     use super::*;
@@ -197,5 +209,13 @@ mod tries {
         assert_eq!(confined(&Source::new("worker/src/x.rs", bad)).len(), 1);
         assert!(confined(&Source::new("shared/store/src/x.rs", bad)).is_empty());
         assert!(confined(&Source::new("worker/src/x.rs", "use self::redis::X; mod redis;")).is_empty());
+    }
+
+    #[test]
+    fn a_metric_that_nothing_changes_is_found() {
+        let metrics =
+            Source::new("shared/ops/src/metrics/x.rs", "impl Metrics { pub fn a(&self) {} pub fn b(&self) {} }");
+        let caller = Source::new("worker/src/x.rs", "fn f(m: &Metrics) { m.a(); }");
+        assert_eq!(uncalled_metrics(&[&metrics, &caller]), ["no code calls Metrics::b"]);
     }
 }

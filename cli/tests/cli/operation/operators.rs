@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
 use super::gateway::{Gateway, HttpResponse, add_key};
+use super::secured::make_users;
 use crate::support::binary::{CommandOutput, DevFleet};
 use crate::support::process::pause;
 
@@ -40,6 +41,7 @@ pub(super) struct Keys {
 impl OperatorFleet {
     pub(super) async fn start() -> Self {
         let redis = RedisServer::start().await;
+        make_users(std::slice::from_ref(&redis)).await;
         let folder = tempfile::tempdir().unwrap();
         let conf = folder.path().join("conf");
         std::fs::create_dir(&conf).unwrap();
@@ -67,7 +69,9 @@ impl OperatorFleet {
             acme: key(&["--id", "acme", "--tenant", "acme", "--verb", "view", "--verb", "operate"]),
         };
         let fleet = DevFleet::start_with(&["--config", conf, "--redis-url", &url], &[("TICKFLEET_CAPS_TICK", "500ms")]);
-        let gateway = Gateway::start_with(&url, &keys, &["--config", conf]);
+        // As the user of its role, the gateway fails if a route needs a permission that the role lacks.
+        let as_gateway = format!("{url}?user=gateway&pass=gateway-secret");
+        let gateway = Gateway::start_with(&as_gateway, &keys, &["--config", conf]);
         Self { fleet, gateway, folder, redis, keys: made }
     }
 

@@ -17,7 +17,7 @@ fn files(folder: &Path) -> TlsFiles {
 }
 
 /// On each server, creates the users that `tickfleet acl` prints, as an aclfile would.
-async fn make_users(servers: &[RedisServer]) {
+pub(super) async fn make_users(servers: &[RedisServer]) {
     for (name, _) in Role::WORDS {
         let data = tickfleet(&["acl", "--role", name]).exits(0);
         let words: Vec<&str> = data.stdout.trim().split(' ').skip(1).collect();
