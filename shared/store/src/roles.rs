@@ -201,6 +201,8 @@ const GATEWAY_WRITES: &[&str] = &[
     "parts:mailbox:*",
     "settings",
     "parts:settings",
+    "statistics",
+    "parts:statistics",
     "drain:*",
     "parts:drain:*",
     "drains",
