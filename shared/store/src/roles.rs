@@ -201,6 +201,7 @@ const GATEWAY_WRITES: &[&str] = &[
     "parts:mailbox:*",
     "settings",
     "parts:settings",
+    "expiring",
     "statistics",
     "parts:statistics",
     "drain:*",
