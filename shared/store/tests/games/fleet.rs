@@ -32,7 +32,7 @@ use tickfleet_model::{AgentId, Call, Caps, ConsumerId, DayCapAction, InboxName, 
 use tickfleet_store::StoreError;
 use tickfleet_store::seam::memory::faults::{Faults, FaultyStore};
 use tickfleet_store::seam::memory::{ManualClock, MemoryOptions};
-use tickfleet_store::seam::{RunError, ShardState, Store, TakeRequest, Versions, run};
+use tickfleet_store::seam::{RunError, ShardState, Store, TakeRequest, TakenEntry, Versions, run};
 
 use crate::executor::{Chances, Executor, VirtualClock, yield_now};
 use crate::oracle::{Oracle, SharedOracle};
@@ -368,7 +368,12 @@ impl Process {
     async fn intake(&mut self) -> Result<(), ProcessEnded> {
         let take =
             TakeRequest { consumer: self.consumer.as_str().into(), queues: vec![keys::turns()], count: 4, wait_ms: 0 };
-        let taken = self.shared.store.take(&take).await?;
+        let mut taken = self.shared.store.take(&take).await?;
+        if taken.is_empty() && self.rng.random_range(0..8) == 0 {
+            // After a restart of the store, or after a lost reply, the scheduler holds entries without knowing it.
+            let held = self.held(&take.queues, &self.consumer).await?.into_iter().filter(|one| !one.fields.is_empty());
+            taken = held.map(|HeldEntry { queue, entry, fields }| TakenEntry { queue, entry, fields }).collect();
+        }
         let shared = Arc::clone(&self.shared);
         let mut admits = Vec::new();
         let mut messages = Vec::new();

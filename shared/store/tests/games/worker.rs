@@ -313,8 +313,8 @@ impl Process {
         let reason = ParkReason::Retry { attempts, delay_ms, cause, keeps_begun: false };
         let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
         if let Some(Parked::Canceled) = self.decide(park).await? {
-            let word = if attempts > 1 { "tried" } else { "not_run" };
-            self.end(slice, vec![rendered(word, true)], EndReason::Canceled).await?;
+            // Another worker may have reported a begin of this call that the store had lost.
+            self.end(slice, Vec::new(), EndReason::Canceled).await?;
         }
         Ok(None)
     }
