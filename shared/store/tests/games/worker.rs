@@ -59,9 +59,10 @@ impl Process {
         let queues = vec![keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
         let count = self.rng.random_range(1..=2);
         let take = TakeRequest { consumer: self.consumer.as_str().into(), queues, count, wait_ms: 0 };
+        let taken_epoch = self.epoch;
         for taken in self.shared.store.take(&take).await? {
             let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
-            self.run_slice(slice).await?;
+            self.run_slice(slice, taken_epoch).await?;
         }
         Ok(())
     }
@@ -98,9 +99,9 @@ impl Process {
         self.consumer.split_once('-').unwrap_or_default().1.to_owned()
     }
 
-    async fn run_slice(&mut self, mut slice: Slice) -> Result<(), ProcessEnded> {
+    /// Runs a slice that was taken after this worker had reported to the restart epoch `taken_epoch`.
+    async fn run_slice(&mut self, mut slice: Slice, taken_epoch: u64) -> Result<(), ProcessEnded> {
         let mut results: Vec<RenderedCall> = Vec::new();
-        let taken_epoch = self.epoch;
         let mut nothing: Option<Claimant> = None;
         while results.len() < slice.calls.len() {
             let canceled = self.beat(true).await?;
