@@ -1,3 +1,5 @@
+use super::refusal::is_right_missing;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the Redis URL cannot be read: {0}")]
@@ -36,6 +38,9 @@ pub enum StoreError {
         /// Number of readable bytes at the start of the file.
         at: u64,
     },
+    /// The user lacks a right that a transaction needs. Other transactions of the batch may have been committed.
+    #[error("Redis refused a transaction: {0}")]
+    Refused(String),
     /// A test injected this failure. The call may have been applied.
     #[error("the store did not answer: {0}")]
     Unanswered(&'static str),
@@ -113,8 +118,7 @@ fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
     // Only a replica replies `UNBLOCKED` or `MASTERDOWN`. `ASK` is not in this list, because it means that the slot is
     // migrating. During the migration, neither server has all keys of a shard, so a script must wait for `MOVED`.
     const ELSEWHERE: [&str; 6] = ["READONLY", "MOVED", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
-    const NOT_ALLOWED: [&str; 3] =
-        ["The user executing the script", "ACL failure in script", "Unknown Redis command called from script"];
+    let is_not_allowed = is_right_missing(said) || said.contains("Unknown Redis command called from script");
     match code {
         _ if ELSEWHERE.contains(&code) => FaultSource::Connection,
         // A key of another type is an error of the data for every reader.
@@ -122,9 +126,7 @@ fn fault_source_of_reply(code: &str, said: &str) -> FaultSource {
         // Lua raised the error, or a command raised it because of its data. In both cases, Redis reports the position
         // in the script. Redis also reports the position if the script has no permission for a command. Then the error
         // is not about the data.
-        "ERR" if said.contains("user_script:") && !NOT_ALLOWED.iter().any(|why| said.contains(why)) => {
-            FaultSource::Data
-        }
+        "ERR" if said.contains("user_script:") && !is_not_allowed => FaultSource::Data,
         _ => FaultSource::Server,
     }
 }

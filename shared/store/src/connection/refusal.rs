@@ -84,13 +84,16 @@ impl Refusal {
             "LOADING" | "MASTERDOWN" => Self::Loading,
             "BUSY" => Self::Busy,
             "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "CROSSSLOT" => Self::Cluster,
-            // The user may not run a command in a script. The first text is from Redis 7.0, the second from Valkey.
-            _ if details.contains("The user executing the script") || details.contains("ACL failure in script") => {
-                Self::Rights
-            }
+            _ if is_right_missing(details) => Self::Rights,
             _ => return None,
         })
     }
+}
+
+/// True if this is the message of a script whose user may not run a command, or not on a key. The first text is from
+/// Redis 7.0, the second from Valkey.
+pub(crate) fn is_right_missing(message: &str) -> bool {
+    message.contains("The user executing the script") || message.contains("ACL failure in script")
 }
 
 impl StoreError {
@@ -99,6 +102,7 @@ impl StoreError {
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             Self::Connect { source, .. } | Self::Verb { source, .. } => of_error(source),
+            Self::Refused(_) => Some(Refusal::Rights),
             _ => None,
         }
     }

@@ -57,6 +57,20 @@ async fn a_key_of_another_type_fails_one_transaction_alone() {
 }
 
 #[tokio::test]
+async fn a_missing_right_is_no_fault_of_the_transaction() {
+    on_each(false, async |b| {
+        let needs = || [with(vec![], vec![join("s", "m", 1)])];
+        let _: String = b.command(&["ACL", "SETUSER", "default", "-zadd"]).await;
+        let refused = b.store.commit(&needs()).await.unwrap_err();
+        assert_eq!(refused.refusal().map(|refusal| refusal.as_str()), Some("noperm"), "{refused}");
+        assert!(!refused.is_script_error(), "the batch is retried");
+        let _: String = b.command(&["ACL", "SETUSER", "default", "+zadd"]).await;
+        assert!(b.store.commit(&needs()).await.unwrap().results[0].is_ok());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_function_that_is_gone_is_loaded_again() {
     on_each(false, async |b| {
         b.commit(with(vec![], vec![put("a", "1{}")])).await.unwrap();

@@ -39,7 +39,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
+use tickfleet_core::{Conflict, CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
 
 use super::inspect::{Entry, FollowRequest, QueueState, Range, StreamState, Vitals};
@@ -48,6 +48,7 @@ use crate::connection::Connection;
 use crate::connection::command::RedisCommand;
 use crate::connection::confirm::{Confirmed, Confirming};
 use crate::connection::dial::Dial;
+use crate::connection::refusal::is_right_missing;
 use crate::connection::url::target_of;
 use crate::script::Function;
 use crate::{Keys, Observer, StoreError};
@@ -138,7 +139,12 @@ impl RedisStore {
     fn read_reply(&self, encoded: &Encoded, reply: redis::Value) -> Result<BatchResult, StoreError> {
         let batch = reply::read(&self.prefix, encoded, reply)?;
         self.epoch.store(batch.shard.epoch, Ordering::Release);
-        Ok(batch)
+        // A missing right is no fault of the transaction, which can be committed when an operator has granted the right.
+        let refused = batch.results.iter().find_map(|result| match result {
+            Err(Conflict::Failed { message }) if is_right_missing(message) => Some(message.clone()),
+            _ => None,
+        });
+        refused.map_or(Ok(batch), |message| Err(StoreError::Refused(message)))
     }
 
     /// Adds the arguments of a commit to a command. The closure takes the command and the run ID.
