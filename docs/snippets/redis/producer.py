@@ -102,7 +102,7 @@ def submit(redis, options):
     else:
         message.update(turn_id=own_id, agent=options.agent, calls=options.calls)
         stream, field, key = "turns", "turn", "turn_id"
-    # Read the end of the inbox first, so that no reply is missed.
+    # Read the end of the inbox first, so that the loop receives every later reply.
     newest = redis.call("XREVRANGE", inbox, "+", "-", "COUNT", 1)
     seen = fields_of(newest[0])[0] if newest else "0-0"
     redis.call("XADD", prefix + stream, "*", field, json.dumps(message))

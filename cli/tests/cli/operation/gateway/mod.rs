@@ -81,7 +81,7 @@ impl Gateway {
             let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
             (line["message"] == "gateway ready").then(|| line["address"].as_str().unwrap().to_owned())
         });
-        // If nobody reads the pipe of the log, the process ends.
+        // If no process reads the pipe of the log, the process ends.
         let log: Arc<Mutex<Vec<Value>>> = Arc::default();
         let kept = Arc::clone(&log);
         drop(std::thread::spawn(move || {

@@ -75,7 +75,7 @@ impl Producer {
             self.add(&mut pipe, &format!("t{n}"), "crowd", 1, 1);
         }
         self.send(&pipe).await;
-        // Replies to these turns go to the tenants' own inboxes, which nobody reads. So these turns are not tracked.
+        // Replies to these turns go to the tenants' own inboxes, which have no reader. So these turns are not tracked.
         self.sent.retain(|id, _| !id.starts_with("crowd-t"));
     }
 

@@ -66,7 +66,7 @@ fn a_call_that_did_nothing_leaves_the_effect_to_the_next() {
 
 /// A scheduler ends a canceled turn without knowing its claim. The next equal call takes the claim over.
 #[test]
-fn who_takes_over_a_claim_wakes_those_who_waited_for_the_earlier_one() {
+fn a_call_that_takes_over_a_claim_wakes_the_calls_that_waited_for_the_earlier_one() {
     let mut store = MiniStore::default();
     store.put(&name("a").record(), &turn());
     claim(&mut store, &claim_of("a"));
