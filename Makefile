@@ -10,7 +10,7 @@ unexport CARGO_TARGET_DIR
 endif
 BUILT := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test chaos lint lint-packaging bench fuzz escape clean prepare prepare-demo prepare-bench
+.PHONY: help demo test chaos lint lint-packaging bench fuzz escape packages clean prepare prepare-demo prepare-bench
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ lint-packaging: ## Check release files: workflows, Dockerfile, compose.yaml, cha
 	python3 tests/helm/check_chart.py "$(BUILT)/helm"
 	python3 docs/site/build.py --check
 	python3 docs/reference/generate.py --check
+
+packages: ## Make what a release contains, as far as this machine can, in dist; BINARY= is a built program
+	@.ci/packages $(BINARY)
 
 bench: prepare-bench ## Build the release binary and measure it; ARGS="--limits 20" or other options
 	cargo build --release --locked -p tickfleet -p tickfleet-bench

@@ -14,6 +14,7 @@ use crate::commands::doctor;
 use crate::commands::doctor::acl;
 use crate::commands::explain;
 use crate::commands::gateway;
+use crate::commands::init;
 use crate::commands::kb;
 use crate::commands::limits;
 use crate::commands::mcp;
@@ -37,6 +38,7 @@ use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:
+  tickfleet init                             a folder to start from
   tickfleet demo                             a scripted day of the agents, in seconds
   tickfleet dev                              a whole fleet without setup
   tickfleet submit --tenant demo --agent kelly --call 'echo {\"text\":\"hi\"}' --wait
@@ -66,6 +68,7 @@ pub(crate) enum Command {
     Worker,
     /// Serve the HTTP API until SIGTERM, or create an API key.
     Gateway(Box<gateway::GatewayArgs>),
+    Init(init::Init),
     /// Run a whole fleet in one process, without Redis.
     Dev(dev::Dev),
     /// Play a scripted day of the sample agents on a private fleet and print the results.

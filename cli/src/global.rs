@@ -1,6 +1,6 @@
 //! The options of every command, and the environment of the process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tickfleet_config::Environment;
@@ -22,17 +22,32 @@ pub(crate) struct Global {
     /// Print JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// True if every agent has the trial tools. Not an option: the `tickfleet dev` of the current folder sets it.
+    #[arg(skip)]
+    pub(crate) trial_tools: bool,
     /// Tools and task handlers that the program adds. They are not an option.
     #[arg(skip)]
     pub(crate) extensions: Extensions,
 }
 
-/// Returns the environment variables of the process that are valid UTF-8. Other variables cannot be settings.
+/// Returns the environment variables of the process that are valid UTF-8. Other variables cannot be settings. A program
+/// in a virtual environment of Python searches the programs of that environment first, so that its Python tools find
+/// the packages there also if the environment is not active.
 #[allow(clippy::disallowed_methods, reason = "the edge: what the environment says goes from here into configuration")]
 pub(crate) fn environment() -> Environment {
-    std::env::vars_os()
+    let mut environment: Environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect()
+        .collect();
+    if let Some(programs) = std::env::current_exe().ok().as_deref().and_then(programs_of_virtual_environment) {
+        let others = environment.get("PATH").map(|path| format!(":{path}")).unwrap_or_default();
+        environment.insert("PATH".to_owned(), format!("{programs}{others}"));
+    }
+    environment
+}
+
+fn programs_of_virtual_environment(program: &Path) -> Option<String> {
+    let programs = program.parent()?;
+    programs.parent()?.join("pyvenv.cfg").is_file().then(|| programs.display().to_string())
 }
 
 /// Returns the part of the environment that tools can read.

@@ -27,11 +27,12 @@ pub use tickfleet_model::Effect;
 pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool};
 
 use args::{Cli, Command};
+use commands::dev::here::DevHere;
 use commands::doctor::acl;
 use commands::operate::{dead, pause, stats, turns, workers};
 use commands::{
-    approvals, audit, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, kb, limits,
-    mcp, memory, prove, reply, rules, submit, tasks, tenant, tools, top, try_tool, usage, whatif,
+    approvals, audit, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, init, kb,
+    limits, mcp, memory, prove, reply, rules, submit, tasks, tenant, tools, top, try_tool, usage, whatif,
 };
 use failure::Failure;
 use global::Global;
@@ -39,6 +40,7 @@ use output::Output;
 use setup::Setup;
 
 async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
+    let cli = if uses_dev_here(&cli.command) { Cli { global: DevHere::adopt(cli.global), ..cli } } else { cli };
     let command = match run_alone(cli.command, &cli.global, output).await {
         Ok(command) => command,
         Err(ended) => return ended,
@@ -61,6 +63,22 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         _ => Setup::load_beside(&cli.global)?,
     };
     run_with(command, &setup, output).await
+}
+
+/// Returns false for commands that start a fleet, or that concern files rather than a fleet.
+const fn uses_dev_here(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::Scheduler
+            | Command::Worker
+            | Command::Gateway(_)
+            | Command::Dev(_)
+            | Command::Demo(_)
+            | Command::Init(_)
+            | Command::Acl(_)
+            | Command::Config(_)
+            | Command::Completions { .. }
+    )
 }
 
 /// Returns true for commands that operators need most when something is broken, possibly the configuration itself.
@@ -91,6 +109,7 @@ const fn operates(command: &Command) -> bool {
         | Command::Gateway(_)
         | Command::Dev(_)
         | Command::Demo(_)
+        | Command::Init(_)
         | Command::Submit(_)
         | Command::Delegate(_)
         | Command::Chat(_)
@@ -124,6 +143,7 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
             mcp::run(&args, global, output).await
         }
         Command::Demo(args) => demo::run(&args, output).await,
+        Command::Init(args) => init::run(&args, output),
         Command::Scheduler => deploy::run(global, fleet::Roles::SCHEDULER).await,
         Command::Worker => deploy::run(global, fleet::Roles::WORKER).await,
         Command::Gateway(args) if gateway::needs_nothing(&args) => gateway::aside(&args, output),
@@ -171,6 +191,7 @@ async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<()
         | Command::WhatIf(_)
         | Command::Config(_)
         | Command::Demo(_)
+        | Command::Init(_)
         | Command::Mcp(_)
         | Command::Scheduler
         | Command::Worker

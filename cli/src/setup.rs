@@ -35,7 +35,8 @@ use tickfleet_tools_python::Pools;
 use tickfleet_tools_shell::{Shell, ShellKind, builtin};
 use worker::agents::TaskHandlers;
 
-use crate::commands::dev::socket::url_of_dev_here;
+use crate::commands::dev::GRANT_TRIAL_TOOLS;
+use crate::commands::dev::here::DevHere;
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
 use crate::fleet::python::{fingerprint, python, python_failed, with_python};
@@ -94,6 +95,9 @@ pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
 pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Result<Sources, Failure> {
     // `TICKFLEET_CONFIG` is an option of the command line, not a setting.
     environment.remove("TICKFLEET_CONFIG");
+    if global.trial_tools {
+        environment.entry(GRANT_TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
+    }
     read_url_file(&mut environment, global.redis_url.is_some())?;
     if let Some(url) = &global.redis_url {
         if RedisUrl::new(url).is_none() {
@@ -347,7 +351,8 @@ impl Setup {
 
     /// Returns advice on which Redis to use. It is shown if neither an option nor a variable set the URL.
     fn which_redis(&self) -> String {
-        let here = url_of_dev_here().map(|url| format!("A tickfleet dev runs here:\n  export REDIS_URL='{url}'"));
+        let here =
+            DevHere::find().map(|here| format!("A tickfleet dev runs here:\n  export REDIS_URL='{}'", here.redis_url));
         let else_ = || "tickfleet dev starts one, and prints what to set; or set it to your fleet's Redis.".to_owned();
         format!("REDIS_URL is not set, so this is the address of the configuration. {}", here.unwrap_or_else(else_))
     }
@@ -706,7 +711,13 @@ mod tests {
 
     #[test]
     fn the_stores_own_defaults_are_those_of_the_built_in_configuration() {
-        let global = Global { config: None, redis_url: None, json: false, extensions: Extensions::default() };
+        let global = Global {
+            config: None,
+            redis_url: None,
+            json: false,
+            trial_tools: false,
+            extensions: Extensions::default(),
+        };
         let setup = Setup::of(&sources_in(Environment::new(), &global).unwrap(), &global.extensions, None).unwrap();
         assert_eq!(setup.store_options(), StoreOptions::default());
     }

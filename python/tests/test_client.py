@@ -256,7 +256,7 @@ def test_the_default_is_named_where_the_variable_is_unset(monkeypatch: pytest.Mo
         return Redis(url, 1.0)._name
 
     monkeypatch.delenv("REDIS_URL", raising=False)
-    assert asyncio.run(name_of(DEFAULT_URL)) == f"REDIS_URL is unset: Redis at the default {DEFAULT_URL}"
+    assert asyncio.run(name_of(DEFAULT_URL)) == f"no URL, and no tickfleet dev in this folder: Redis at the default {DEFAULT_URL}"
     assert asyncio.run(name_of("redis://127.0.0.1:1")) == "Redis"
     monkeypatch.setenv("REDIS_URL", DEFAULT_URL)
     assert asyncio.run(name_of(DEFAULT_URL)) == "Redis"

@@ -4,7 +4,7 @@ import { ReplyTimeout, Unsupported } from "./errors.js";
 import type { TaskEvent } from "./events.js";
 import { Gateway } from "./gateway/gateway.js";
 import { type Task, type Turn, idOf, nameOf, taskMessage, turnMessage } from "./message.js";
-import { DEFAULT_URL } from "./redis.js";
+import { placeOf } from "./place.js";
 import type { Replies } from "./replies.js";
 import { type Dialect, type Reply, accepted } from "./reply.js";
 import type { Awaited, Transport } from "./transport.js";
@@ -16,7 +16,8 @@ const TIMEOUT_MS = 300_000;
 export interface FleetOptions extends DirectOptions {
   /**
    * URL of Redis (`redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://`) or of a gateway
-   * (`https://`, `http://`). Default: the variable `REDIS_URL`.
+   * (`https://`, `http://`). Default: the variable `REDIS_URL`, or `FLEET_URL` with `FLEET_KEY`, or the `tickfleet dev`
+   * that runs in the working folder.
    */
   url?: string;
   /**
@@ -54,8 +55,9 @@ function ended(reply: Reply | undefined, tenant: string | undefined, id: string,
   return accepted(reply);
 }
 
-function transportOf({ url, apiKey, patienceMs = 10_000, warn = console.warn, tenant: _, ...direct }: FleetOptions): Transport {
-  const place = url ?? process.env["REDIS_URL"] ?? DEFAULT_URL;
+function transportOf(options: FleetOptions): Transport {
+  const { patienceMs = 10_000, warn = console.warn, tenant: _, url, apiKey: givenKey, ...direct } = options;
+  const { url: place, apiKey } = placeOf(url, givenKey);
   if (!/^https?:/i.test(place)) {
     if (apiKey === undefined) return new Direct(place, patienceMs, warn, direct);
     throw new TypeError("apiKey is for gateways (http://, https://); Redis has user and password in its URL");

@@ -194,7 +194,7 @@ export class Redis {
   constructor(url: string, patienceMs: number) {
     this.#target = targetOf(url);
     const isDefault = url === DEFAULT_URL && process.env["REDIS_URL"] === undefined;
-    this.name = isDefault ? `REDIS_URL is unset: Redis at the default ${url}` : "Redis";
+    this.name = isDefault ? `no URL, and no tickfleet dev in this folder: Redis at the default ${url}` : "Redis";
     this.#patienceMs = patienceMs;
   }
 

@@ -14,6 +14,7 @@ pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod gateway;
 pub(crate) mod import;
+pub(crate) mod init;
 pub(crate) mod kb;
 pub(crate) mod limits;
 pub(crate) mod mcp;

@@ -173,7 +173,13 @@ mod tests {
         };
         let mut extensions = Extensions::default();
         extensions.beside = Some(Arc::new(beside));
-        let global = Global { config: Some(dir.path().to_owned()), redis_url: None, json: false, extensions };
+        let global = Global {
+            config: Some(dir.path().to_owned()),
+            redis_url: None,
+            json: false,
+            trial_tools: false,
+            extensions,
+        };
         let setup = Setup::of(&setup::sources_in(environment, &global).unwrap(), &global.extensions, None).unwrap();
         let shutdown = Shutdown::default();
         let probes = ProbeAddress::On("127.0.0.1:0".parse().unwrap());

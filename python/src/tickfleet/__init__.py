@@ -3,7 +3,7 @@
 Tools: start with :func:`tool`. A parameter of type :class:`Context` receives the context of the call;
 :class:`ToolError` reports how a call failed. :mod:`tickfleet.testing` calls a tool as a worker would, without a worker.
 
-Client: :class:`Fleet` and :class:`AsyncFleet`, which need ``pip install 'tickfleet[client]'``. The rest of the client
+Client: :class:`Fleet` and :class:`AsyncFleet`; over Redis, they need ``pip install 'tickfleet[redis]'``. The rest of the client
 is in :mod:`tickfleet.client`, and adapters for agent frameworks are in :mod:`tickfleet.adapters`.
 """
 

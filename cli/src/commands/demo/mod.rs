@@ -161,8 +161,13 @@ async fn configured(dir: &Path, probed: &Probed, stand_in: &StandIn) -> Result<S
     ];
     let pairs = pairs.into_iter().chain(HASTE);
     let environment: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let global =
-        Global { config: Some(dir.to_owned()), redis_url: None, json: false, extensions: Extensions::default() };
+    let global = Global {
+        config: Some(dir.to_owned()),
+        redis_url: None,
+        json: false,
+        trial_tools: false,
+        extensions: Extensions::default(),
+    };
     let sources = setup::sources_in(environment, &global)?;
     write_all(dir, probed).with_context(|| format!("{} cannot be written", dir.display()))?;
     mcp::pin_all(&sources).await?;

@@ -1,8 +1,10 @@
 //! `tickfleet dev`: a whole fleet in one process, without any setup.
 
+pub(crate) mod here;
 pub(crate) mod socket;
 
 use std::fs::DirBuilder;
+use std::io::IsTerminal;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use clap::Args;
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
+use self::here::DevHere;
 use self::socket::DIR;
 use crate::commands::gateway::console::{Console, PORT};
 use crate::failure::Failure;
@@ -51,10 +54,13 @@ pub(crate) struct Dev {
     /// Without Redis, this is the default, on 8080 or a free port.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "8080")]
     console: Option<u16>,
+    /// Do not open the console in a browser. By default, it opens if the output is a terminal.
+    #[arg(long)]
+    no_open: bool,
 }
 
 /// The environment variable of the setting that grants the trial tools to every agent.
-const TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
+pub(crate) const GRANT_TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
 
 /// Loads the configuration. If its permissions are the built-in ones, every agent gets the trial tools, so that there
 /// are tools to call.
@@ -63,7 +69,7 @@ const TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
 /// All errors in the configuration.
 pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
     let mut sources = setup::sources(global)?;
-    sources.environment.entry(TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
+    sources.environment.entry(GRANT_TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
     let python = python::python(&sources);
     Setup::of(&sources, &global.extensions, Some(&python))
 }
@@ -112,7 +118,12 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
         let (lender, url) = socket::lend_in(&args.dir)?;
         let lending = tokio::spawn(lender.serve(setup.stores()?));
         let kept = args.data.as_ref().map(|data| format!("data in {}", data.display()));
-        let place = DataLocation { place: kept.unwrap_or_else(|| "in memory".into()), url: Some(url), redis_cli: None };
+        let place = DataLocation {
+            place: kept.unwrap_or_else(|| "in memory".into()),
+            here: Some((args.dir.clone(), url)),
+            opens: !args.no_open && std::io::stdout().is_terminal(),
+            ..DataLocation::default()
+        };
         let console = console_on(args.console).or(Some((PORT, true)));
         let outcome = serve(&setup, &place, console, shutdown, output).await;
         lending.abort();
@@ -125,8 +136,9 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
     let mut redis = PrivateRedis::start(options).await.map_err(Failure::failed)?;
     let place = DataLocation {
         place: format!("a private Redis in {}", redis.dir().display()),
-        url: Some(redis.url()),
+        here: Some((args.dir.clone(), redis.url())),
         redis_cli: redis_cli(&redis),
+        opens: !args.no_open && std::io::stdout().is_terminal(),
     };
     let outcome = serve(&setup.at(redis.url()), &place, console_on(args.console), shutdown, output).await;
     // Let Redis save its data before it stops, even if serving failed. If this process dies earlier, Redis' watchdog
@@ -143,9 +155,11 @@ fn console_on(port: Option<u16>) -> Option<(u16, bool)> {
 #[derive(Default)]
 struct DataLocation {
     place: String,
-    /// The URL for other commands; `None` if they find the data without a URL.
-    url: Option<String>,
+    /// The folder of the socket, and the URL for other commands; `None` if they have the URL already.
+    here: Option<(PathBuf, String)>,
     redis_cli: Option<String>,
+    /// True if the console opens in a browser.
+    opens: bool,
 }
 
 /// Adds a hint to the failure, because users easily forget a variable that they set long ago.
@@ -191,7 +205,14 @@ async fn serve(
     };
     // Do not reload on SIGHUP: a terminal sends SIGHUP when it closes, and the process must then end.
     fleet.follow_configuration(setup, None);
+    let mut announced = Vec::new();
+    if let Some((dir, url)) = &place.here {
+        announced.push(announcement(setup, url, console.as_ref()).announce(dir)?);
+    }
     output.print(&welcome(setup, place, &fleet, console.as_ref()))?;
+    if let (true, Some(console), Some((dir, _))) = (place.opens, &console, &place.here) {
+        announced.push(here::open_console(dir, &console.link())?);
+    }
     // The log already contains the failure.
     fleet.wait().await.map_err(|_| Failure::Reported)?;
     if let Some(console) = console {
@@ -200,24 +221,41 @@ async fn serve(
     Ok(())
 }
 
+fn announcement(setup: &Setup, url: &str, console: Option<&Console>) -> DevHere {
+    let http = console.map(Console::for_services);
+    DevHere {
+        redis_url: url.to_owned(),
+        config: setup.folder().and_then(|dir| dir.canonicalize().ok()),
+        trial_tools: has_trial_tools(setup),
+        fleet_url: http.map(|(address, _)| format!("http://{address}")),
+        fleet_key: http.map(|(_, key)| key.to_owned()),
+    }
+}
+
 fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&Console>) -> String {
     let slots = setup.settings().worker.slots;
-    let url =
-        place.url.as_ref().map(|url| format!("  export REDIS_URL={}\n", format_args!("'{url}'"))).unwrap_or_default();
-    // The commands in the other terminal must use the same policy as this process.
-    let trial = if has_trial_tools(setup) { format!("  export {TRIAL_TOOLS}=true\n") } else { String::new() };
     let by_hand = place.redis_cli.clone().unwrap_or_default();
     let link = console.map(|console| format!("Console: {}\n", console.link())).unwrap_or_default();
     let over_http = console.map(|console| over_http(setup, console)).unwrap_or_default();
+    let is_found = place.here.as_ref().is_some_and(|(dir, _)| dir == Path::new(DIR));
     format!(
         "Tickfleet runs: {}, one scheduler, one worker with {slots} slots.\n\
          Health and metrics: http://{}/metrics\n{link}\n\
-         In another terminal:\n{url}{trial}{}{by_hand}\n\
+         In another terminal, in this folder:\n{}{}{by_hand}\n\
          {over_http}Ctrl-C drains and stops.\n",
         place.place,
         fleet.health,
-        next_steps(setup)
+        if is_found { String::new() } else { exports(setup, place) },
+        next_steps(setup, !is_found),
     )
+}
+
+/// Returns the variables that other commands need if they do not find the fleet in the current folder. They must use
+/// the same policy as this process.
+fn exports(setup: &Setup, place: &DataLocation) -> String {
+    let url = place.here.as_ref().map(|(_, url)| format!("  export REDIS_URL='{url}'\n")).unwrap_or_default();
+    let trial = if has_trial_tools(setup) { format!("  export {GRANT_TRIAL_TOOLS}=true\n") } else { String::new() };
+    format!("{url}{trial}")
 }
 
 fn over_http(setup: &Setup, console: &Console) -> String {
@@ -242,9 +280,9 @@ fn redis_cli(redis: &PrivateRedis) -> Option<String> {
     Some(format!("  redis-cli -s {}\n", quoted(&redis.socket()?.display().to_string())))
 }
 
-fn next_steps(setup: &Setup) -> String {
+fn next_steps(setup: &Setup, names_folder: bool) -> String {
     let program = program();
-    let dir = setup.sources().dir.as_deref();
+    let dir = setup.folder().filter(|_| names_folder);
     let config = dir.map(|dir| format!(" --config {}", quoted(&dir.display().to_string()))).unwrap_or_default();
     // Every agent can call `list_tools`.
     let call = if has_trial_tools(setup) { "'echo {\"text\":\"hi\"}'" } else { "list_tools" };

@@ -33,12 +33,3 @@ fn cannot(path: &Path, error: &std::io::Error) -> Failure {
 fn url_of(scheme: &str, path: &Path) -> String {
     format!("{scheme}{}", path.display())
 }
-
-/// Returns the URL of a `tickfleet dev` process that runs in the current folder.
-pub(crate) fn url_of_dev_here() -> Option<String> {
-    let dir = Path::new(DIR).canonicalize().ok()?;
-    let sockets = [(SCHEME, dir.join("dev.sock")), ("unix://", dir.join("redis.sock"))];
-    // If nothing listens on a socket, the socket is left over from an earlier process.
-    let is_live = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
-    sockets.iter().find(|(_, path)| is_live(path)).map(|(scheme, path)| url_of(scheme, path))
-}

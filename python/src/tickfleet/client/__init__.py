@@ -8,8 +8,8 @@
         reply = fleet.run("kelly", tool_calls=message.tool_calls)
         messages += reply.messages
 
-:class:`AsyncFleet` is the same for asyncio. ``redis://`` needs ``pip install 'tickfleet[client]'``, a gateway
-(``Fleet("https://gateway.example.com", api_key=key)``) ``'tickfleet[gateway]'``.
+:class:`AsyncFleet` is the same for asyncio. ``redis://`` needs ``pip install 'tickfleet[redis]'``, a gateway
+(``Fleet("https://gateway.example.com", api_key=key)``) Python 3.11 or later.
 """
 
 from tickfleet.client._aio import AsyncFleet, Format, Submitted, SubmittedTask

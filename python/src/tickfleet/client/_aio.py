@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
@@ -14,9 +13,10 @@ from typing_extensions import Unpack
 from tickfleet.client._errors import ReplyTimeout, WrongLoop
 from tickfleet.client._events import Event
 from tickfleet.client._message import ID_BYTES_MAX, TaskFields, TurnFields, name, task_message, turn_message
+from tickfleet.client._place import place
 from tickfleet.client._replies import Replies
 from tickfleet.client._reply import Reply
-from tickfleet.client._transport import DEFAULT_URL, PATIENCE, ApiKey, Awaited, Kind, transport
+from tickfleet.client._transport import PATIENCE, ApiKey, Awaited, Kind, transport
 
 Format = Literal[
     "openai", "openai_chat", "openai_responses", "anthropic", "gemini", "mcp", "mcp_2026_07_28", "raw", "text"
@@ -96,7 +96,8 @@ class AsyncFleet:
 
     Args:
         url: URL of Redis (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``, ``redis+cluster://``) or
-            of a gateway (``https://``, ``http://``). Default: the variable ``REDIS_URL``.
+            of a gateway (``https://``, ``http://``). Default: the variable ``REDIS_URL``, or ``FLEET_URL`` with
+            ``FLEET_KEY``, or the ``tickfleet dev`` that runs in the working folder.
         api_key: API key of a gateway, or token of its identity provider, or a function that returns one and is
             called for each request.
         tenant: Default tenant of turns and tasks. Optional with a gateway, whose key has a tenant.
@@ -127,10 +128,10 @@ class AsyncFleet:
         turns_max: int | None = None,
         turns_bytes_max: int | None = None,
     ) -> None:
-        place = url or os.environ.get("REDIS_URL") or DEFAULT_URL
+        found, key = place(url, api_key)
         self._transport = transport(
-            place,
-            api_key,
+            found,
+            key,
             patience,
             {
                 "namespace": namespace,

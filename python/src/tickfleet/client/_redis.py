@@ -17,7 +17,7 @@ try:
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 except ImportError as error:  # pragma: no cover - names the package to install
-    raise ImportError("the client needs redis-py: pip install 'tickfleet[client]'") from error
+    raise ImportError("the client needs redis-py: pip install 'tickfleet[redis]'") from error
 
 from tickfleet.client._errors import Pressure, QueueFull, Unavailable
 from tickfleet.client._inbox import BLOCK_MS, COUNT, Entry, Inbox, entry_of
@@ -125,7 +125,7 @@ class Redis:
         self._client = connect(url)
         self._patience = patience
         is_default = url == DEFAULT_URL and not os.environ.get("REDIS_URL")
-        self._name = f"REDIS_URL is unset: Redis at the default {url}" if is_default else "Redis"
+        self._name = f"no URL, and no tickfleet dev in this folder: Redis at the default {url}" if is_default else "Redis"
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._script: str | None = None
         self._may_run_scripts = True

@@ -1,0 +1,121 @@
+//! The `tickfleet dev` of the current folder, so that commands and clients there need no URL, key or configuration.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tickfleet_store::seam::socket::SCHEME;
+
+use super::socket::DIR;
+use crate::failure::Failure;
+use crate::global::{Global, environment};
+
+/// File in the folder of the socket. Clients in Python and TypeScript read it, too.
+const FILE: &str = "dev.json";
+
+/// Page in the folder of the socket that leads to the console.
+const PAGE: &str = "console.html";
+
+/// The variables that name a Redis.
+const URL_VARIABLES: [&str; 3] = ["REDIS_URL", "TICKFLEET_REDIS_URL", "REDIS_URL_FILE"];
+
+/// A running `tickfleet dev`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DevHere {
+    /// URL of the store for commands: a socket, or `redis://` with a port of this machine.
+    pub(crate) redis_url: String,
+    /// Absolute path of the configuration folder; `None` for the built-in configuration.
+    pub(crate) config: Option<PathBuf>,
+    /// True if every agent has the trial tools.
+    pub(crate) trial_tools: bool,
+    /// Address of the HTTP API for clients; `None` without a console.
+    pub(crate) fleet_url: Option<String>,
+    /// API key for clients; `None` without a console.
+    pub(crate) fleet_key: Option<String>,
+}
+
+/// The file of a running `tickfleet dev`. It is removed when this value is dropped.
+pub(crate) struct Announced(PathBuf);
+
+impl DevHere {
+    /// Writes the file to `dir`. Only this user can read it, because it contains a key.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn announce(&self, dir: &Path) -> Result<Announced, Failure> {
+        let text = serde_json::to_vec_pretty(self).map_err(Failure::failed)?;
+        Ok(Announced(write_private(&dir.join(FILE), &text)?))
+    }
+
+    /// Returns the fleet that runs in the current folder. The file of a process that was killed is ignored.
+    pub(crate) fn find() -> Option<Self> {
+        let here: Self = serde_json::from_slice(&std::fs::read(Path::new(DIR).join(FILE)).ok()?).ok()?;
+        here.is_live().then_some(here)
+    }
+
+    /// Lets a command use the fleet that runs in the current folder, and its configuration, unless options or variables
+    /// name another one.
+    pub(crate) fn adopt(mut global: Global) -> Global {
+        let environment = environment();
+        let is_set = |name: &&str| environment.get(*name).is_some_and(|value| !value.trim().is_empty());
+        if global.redis_url.is_some() || URL_VARIABLES.iter().any(|name| is_set(name)) {
+            return global;
+        }
+        let Some(here) = Self::find() else { return global };
+        let asked = global.config.as_ref().map(|dir| dir.canonicalize().ok());
+        if asked.is_some_and(|dir| dir != here.config) {
+            return global;
+        }
+        global.config = here.config;
+        global.redis_url = Some(here.redis_url);
+        global.trial_tools |= here.trial_tools;
+        global
+    }
+
+    fn is_live(&self) -> bool {
+        let url = self.redis_url.as_str();
+        match url.strip_prefix(SCHEME).or_else(|| url.strip_prefix("unix://")) {
+            Some(path) => UnixStream::connect(path).is_ok(),
+            None => url
+                .strip_prefix("redis://")
+                .and_then(|rest| rest.split('/').next())
+                .is_some_and(|address| std::net::TcpStream::connect(address).is_ok()),
+        }
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Opens the console in the user's browser. Other users of the machine can read the arguments of a program, so the
+/// browser gets the name of a page that only this user can read, instead of a link with a key. A machine without a
+/// browser is no error.
+///
+/// # Errors
+/// The page cannot be written.
+pub(crate) fn open_console(dir: &Path, link: &str) -> Result<Announced, Failure> {
+    let page =
+        format!("<!doctype html><meta http-equiv=\"refresh\" content=\"0; url={link}\"><title>Tickfleet</title>\n");
+    let path = write_private(&dir.join(PAGE), page.as_bytes())?;
+    if let Ok(path) = path.canonicalize() {
+        let _ = open::that_detached(path);
+    }
+    Ok(Announced(path))
+}
+
+/// Writes a file that only this user can read.
+fn write_private(path: &Path, text: &[u8]) -> Result<PathBuf, Failure> {
+    // A new file, because an existing one keeps its mode.
+    let _ = std::fs::remove_file(path);
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    written
+        .and_then(|mut file| file.write_all(text))
+        .map_err(|error| Failure::failed(anyhow::anyhow!("cannot write {} ({error})", path.display())))?;
+    Ok(path.to_owned())
+}

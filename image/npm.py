@@ -1,0 +1,74 @@
+"""Packs the npm packages of a release: the client with the command `tickfleet`, and the program for each platform.
+
+    python3 npm.py OUTPUT PLATFORM=BINARY…
+
+PLATFORM is that of Node.js: linux-x64, linux-arm64, darwin-x64, darwin-arm64. The client, whose folder `typescript` is
+built, depends on these packages, optionally, so that npm installs only the one that fits. Requires npm.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CLIENT = os.path.join(ROOT, "typescript")
+
+
+def pack(folder, output):
+    subprocess.run(
+        ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", os.path.abspath(output)],
+        cwd=folder,
+        check=True,
+    )
+
+
+def write(folder, package):
+    with open(os.path.join(folder, "package.json"), "w", encoding="utf-8") as file:
+        json.dump(package, file, indent=2)
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    output, *platforms = sys.argv[1:]
+    os.makedirs(output, exist_ok=True)
+    with open(os.path.join(CLIENT, "package.json"), encoding="utf-8") as file:
+        client = json.load(file)
+    with tempfile.TemporaryDirectory() as staged:
+        for platform, binary in (platform.split("=", 1) for platform in platforms):
+            name = f"@tickfleet/{platform}"
+            system, processor = platform.split("-")
+            folder = os.path.join(staged, platform)
+            os.makedirs(os.path.join(folder, "bin"))
+            shutil.copy(binary, os.path.join(folder, "bin/tickfleet"))
+            shutil.copy(os.path.join(ROOT, "LICENSE"), folder)
+            if licenses := os.environ.get("TICKFLEET_LICENSES"):
+                shutil.copy(licenses, os.path.join(folder, "THIRD-PARTY-LICENSES.txt"))
+            write(
+                folder,
+                {
+                    "name": name,
+                    "version": client["version"],
+                    "description": f"The program tickfleet for {platform}",
+                    "license": client["license"],
+                    "os": [system],
+                    "cpu": [processor],
+                    # Yarn cannot run a file inside an archive.
+                    "preferUnplugged": True,
+                },
+            )
+            pack(folder, output)
+            client.setdefault("optionalDependencies", {})[name] = client["version"]
+        folder = os.path.join(staged, "client")
+        shutil.copytree(CLIENT, folder, ignore=shutil.ignore_patterns("node_modules", "src", "*.tgz"))
+        # The package is built already.
+        client["scripts"].pop("prepare", None)
+        write(folder, client)
+        pack(folder, output)
+
+
+if __name__ == "__main__":
+    main()
