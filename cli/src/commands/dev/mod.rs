@@ -237,25 +237,29 @@ fn welcome(setup: &Setup, place: &DataLocation, fleet: &Fleet, console: Option<&
     let by_hand = place.redis_cli.clone().unwrap_or_default();
     let link = console.map(|console| format!("Console: {}\n", console.link())).unwrap_or_default();
     let over_http = console.map(|console| over_http(setup, console)).unwrap_or_default();
+    let exports = exports(setup, place);
+    // Commands find a fleet in the default folder by themselves, with its configuration.
     let is_found = place.here.as_ref().is_some_and(|(dir, _)| dir == Path::new(DIR));
+    let commands = next_steps(setup);
+    let elsewhere = match is_found {
+        true => format!("In another terminal, in this folder:\n{commands}{by_hand}\nIn other folders, first:\n{exports}"),
+        false => format!("In another terminal:\n{exports}{commands}{by_hand}"),
+    };
     format!(
         "Tickfleet runs: {}, one scheduler, one worker with {slots} slots.\n\
-         Health and metrics: http://{}/metrics\n{link}\n\
-         In another terminal, in this folder:\n{}{}{by_hand}\n\
+         Health and metrics: http://{}/metrics\n{link}\n{elsewhere}\n\
          {over_http}Ctrl-C drains and stops.\n",
-        place.place,
-        fleet.health,
-        if is_found { String::new() } else { exports(setup, place) },
-        next_steps(setup, !is_found),
+        place.place, fleet.health,
     )
 }
 
-/// Returns the variables that other commands need if they do not find the fleet in the current folder. They must use
-/// the same policy as this process.
+/// Returns the variables that commands in other folders need. They must use the same policy as this process.
 fn exports(setup: &Setup, place: &DataLocation) -> String {
     let url = place.here.as_ref().map(|(_, url)| format!("  export REDIS_URL='{url}'\n")).unwrap_or_default();
     let trial = if has_trial_tools(setup) { format!("  export {GRANT_TRIAL_TOOLS}=true\n") } else { String::new() };
-    format!("{url}{trial}")
+    let folder = setup.folder().and_then(|dir| dir.canonicalize().ok());
+    let config = folder.map(|dir| format!("  export TICKFLEET_CONFIG={}\n", quoted(&dir.display().to_string())));
+    format!("{url}{trial}{}", config.unwrap_or_default())
 }
 
 fn over_http(setup: &Setup, console: &Console) -> String {
@@ -280,14 +284,12 @@ fn redis_cli(redis: &PrivateRedis) -> Option<String> {
     Some(format!("  redis-cli -s {}\n", quoted(&redis.socket()?.display().to_string())))
 }
 
-fn next_steps(setup: &Setup, names_folder: bool) -> String {
+fn next_steps(setup: &Setup) -> String {
     let program = program();
-    let dir = setup.folder().filter(|_| names_folder);
-    let config = dir.map(|dir| format!(" --config {}", quoted(&dir.display().to_string()))).unwrap_or_default();
     // Every agent can call `list_tools`.
     let call = if has_trial_tools(setup) { "'echo {\"text\":\"hi\"}'" } else { "list_tools" };
     let who = setup.somebody().map(|(tenant, agent)| format!(" --tenant {tenant} --agent {agent}"));
-    let turn = who.as_ref().map(|who| format!("  {program} submit{who} --call {call} --wait{config}\n"));
+    let turn = who.as_ref().map(|who| format!("  {program} submit{who} --call {call} --wait\n"));
     let who = who.unwrap_or_default();
-    format!("{}  {program} tools{who}{config}\n  {program} doctor{config}\n", turn.unwrap_or_default())
+    format!("{}  {program} tools{who}\n  {program} doctor\n", turn.unwrap_or_default())
 }

@@ -5,6 +5,7 @@ mod http_tools;
 mod mcp;
 mod python_sandbox;
 mod python_tools;
+mod quickstart;
 mod security;
 mod shell_tools;
 pub mod site;

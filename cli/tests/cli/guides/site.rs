@@ -62,9 +62,8 @@ macro_rules! pages {
 }
 
 pages! {
-    readme: "README.md",
     install: "docs/start/install.md",
-    quickstart: "docs/start/quickstart.md",
+    tour: "docs/start/tour.md",
     first_fleet_on_kubernetes: "docs/start/kubernetes.md",
     openai_agent: "docs/start/openai-agent.md",
     bring_your_agent: "docs/build/bring-your-agent.md",
@@ -111,8 +110,8 @@ pages! {
     knowledge: "docs/build/knowledge.md",
 }
 
-/// The commands of this page need another program. `typed_tools` plays it.
-const PLAYED_ELSEWHERE: [&str; 1] = ["docs/build/tools-rust.md"];
+/// Other modules play these pages: `typed_tools`, with another program, and `quickstart`, with installed packages.
+const PLAYED_ELSEWHERE: [&str; 3] = ["README.md", "docs/build/tools-rust.md", "docs/start/quickstart.md"];
 
 /// For authors: plays the page that `PAGE` names, such as `docs/govern/limits.md`.
 #[tokio::test]
