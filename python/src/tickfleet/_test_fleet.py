@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,23 +39,32 @@ class TestFleet:
     def audit(self, tool: str | None = None) -> list[dict[str, Any]]:
         """Returns the entries of the audit log, the oldest first, of one tool or of all."""
         chosen = ["--tool", tool] if tool else []
-        lines = self.command("audit", "search", "--limit", "1000", "--json", *chosen).splitlines()
-        return list(reversed(json.loads("".join(lines))["entries"]))
+        found = json.loads(self.command("audit", "search", "--limit", "1000", "--json", *chosen))
+        return [entry["audit"] for entry in reversed(found["entries"])]
 
     def effects(self, tool: str) -> int:
-        """Returns how often the tool has run with success. A result that was returned again does not count."""
-        return sum(entry["outcome"] == "ok" and entry["attempts"] > 0 for entry in self.audit(tool))
+        """Returns how often the tool has run with success. A call that got the result of an equal call did not run."""
+        calls = [entry["meta"] for entry in self.audit(tool) if entry["action"] == "TOOL_CALL"]
+        return sum(call["outcome"] == "ok" and "repeats" not in call for call in calls)
 
-    def approve(self, by: str) -> None:
-        """Approves all calls that wait, as the approver `by`."""
-        self._decide("approve", by)
+    def approve(self, by: str, *, timeout: float = 10.0) -> None:
+        """Approves the calls that wait, as the approver `by`. Waits for the first one.
 
-    def deny(self, by: str) -> None:
-        """Denies all calls that wait, as the approver `by`."""
-        self._decide("deny", by)
+        Raises:
+            TimeoutError: No call waits for approval after ``timeout`` seconds.
+        """
+        self._decide("approve", by, timeout)
 
-    def _decide(self, verb: str, by: str) -> None:
-        waiting = json.loads(self.command("approvals", "list", "--json"))["approvals"]
+    def deny(self, by: str, *, timeout: float = 10.0) -> None:
+        """Denies the calls that wait. The same as :meth:`approve` otherwise."""
+        self._decide("deny", by, timeout)
+
+    def _decide(self, verb: str, by: str, timeout: float) -> None:
+        ends = time.monotonic() + timeout
+        while not (waiting := json.loads(self.command("approvals", "list", "--json"))):
+            if time.monotonic() > ends:
+                raise TimeoutError(f"no call waits for approval after {timeout:g} s")
+            time.sleep(0.05)
         for approval in waiting:
             self.command("approvals", verb, f"{approval['tenant']}:{approval['id']}", "--by", by)
 
@@ -119,8 +129,8 @@ def _started(process: subprocess.Popen[str]) -> str:
     raise RuntimeError("tickfleet dev did not start: see its message on stderr")
 
 
-def call(name: str, **arguments: Any) -> dict[str, Any]:
-    """Returns a tool call for the response of a :class:`ScriptedModel`."""
+def tool_call(name: str, **arguments: Any) -> dict[str, Any]:
+    """Returns a tool call, for ``calls`` of a turn, or for the response of a :class:`ScriptedModel`."""
     return {"name": name, "arguments": arguments}
 
 
@@ -128,7 +138,7 @@ class ScriptedModel:
     """A model for tests, which plays OpenAI's client: ``model.chat.completions.create(messages=…, tools=…)``.
 
     Args:
-        responses: The responses, in order: a text, or the calls of a response, made by :func:`call`.
+        responses: The responses, in order: a text, or the calls of a response, made by :func:`tool_call`.
     """
 
     def __init__(self, responses: Sequence[str | Sequence[Mapping[str, Any]]]) -> None:

@@ -1,4 +1,13 @@
-"""Calls tools as a worker does, for tests without a worker."""
+"""For tests: calls a tool as a worker does, and starts a fleet for tests of a policy or an agent.
+
+::
+
+    with testing.fleet("conf") as shop:
+        reply = shop.client.run("support", calls=[testing.tool_call("refund_order", order="A-1001", amount=15)])
+        assert reply.ok and shop.effects("refund_order") == 1
+
+:class:`ScriptedModel` plays a model in a test of the whole loop.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +19,9 @@ from typing import Any
 
 from tickfleet import _tool
 from tickfleet._context import Context
+from tickfleet._test_fleet import ScriptedModel, TestFleet, fleet, tool_call
+
+__all__ = ["ScriptedModel", "TestFleet", "call", "context", "fleet", "tool_call"]
 
 
 def context(*, timeout: float = 30.0, **facts: Any) -> Context:

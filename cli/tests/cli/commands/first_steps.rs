@@ -6,8 +6,9 @@ use std::path::Path;
 use serde_json::json;
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{CommandOutput, DevFleet, command, tickfleet};
+use crate::support::binary::{CommandOutput, DevFleet, command, command_of, tickfleet};
 use crate::support::prometheus::free_port;
+use crate::support::python::interpreter;
 
 const KELLY: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 const NOWHERE: &str = "redis://127.0.0.1:1/";
@@ -95,6 +96,40 @@ fn dev_runs_without_redis_and_continues_with_its_data() {
     let fleet = DevFleet::start_in(folder.path(), &["--console", "0"], &variables);
     curl(&fleet, &asks("/one", "")).says("not_found");
     assert_eq!(fleet.stop(), Some(0));
+}
+
+/// Runs a program in a folder, without any variable about a fleet.
+fn plainly(program: &Path, args: &[&str], folder: &Path) -> CommandOutput {
+    CommandOutput::of(command_of(program, args).current_dir(folder), "")
+}
+
+#[test]
+fn commands_and_clients_in_the_folder_of_a_fleet_need_no_variables() {
+    let folder = folder();
+    let program = Path::new(env!("CARGO_BIN_EXE_tickfleet"));
+    plainly(program, &["init"], folder.path()).exits(0).says("dev --config fleet");
+    plainly(program, &["init"], folder.path()).exits(2).prints_error("already exists: ./fleet/tickfleet.yaml");
+    let path = interpreter().parent().unwrap().display().to_string();
+    let args = ["--config", "fleet", "--console", "0"];
+    let fleet = DevFleet::start_in(folder.path(), &args, &[("PATH", &path)]);
+    let file = folder.path().join(".tickfleet/dev.json");
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&file.metadata().unwrap().permissions()) & 0o777, 0o600);
+
+    let submit = ["submit", "--tenant", "acme", "--agent", "support", "--wait"];
+    let call = [&submit[..], &["--call", r#"look_up_order {"order":"A-1001"}"#]].concat();
+    plainly(program, &call, folder.path()).exits(0).says(r#""amount":42.5"#);
+    let paid = plainly(&interpreter(), &["agent.py", "Refund order A-1001."], folder.path()).exits(0);
+    paid.says(r#"{"refund":"R-A-1001","order":"A-1001","amount":42.5}"#);
+    // Another configuration or Redis, if it is named, is not replaced by the folder's fleet.
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let named = [&call[..], &["--config", "other", "--redis-url", NOWHERE]].concat();
+    plainly(program, &named, folder.path()).exits(3);
+    // In a subfolder, there is no fleet.
+    let elsewhere = plainly(program, &call, &other);
+    assert_ne!(elsewhere.code, 0, "{}", elsewhere.stdout);
+    assert_eq!(fleet.stop(), Some(0));
+    assert!(!file.exists());
 }
 
 #[test]

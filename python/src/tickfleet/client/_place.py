@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from tickfleet.client._transport import DEFAULT_URL, ApiKey
@@ -17,6 +18,9 @@ def place(url: str | None, api_key: ApiKey | None) -> tuple[str, ApiKey | None]:
 
     The first that is set: the arguments, the variable ``REDIS_URL``, the variables ``FLEET_URL`` and ``FLEET_KEY`` of a
     gateway, the ``tickfleet dev`` of the working folder, the default Redis.
+
+    Raises:
+        ValueError: Nothing is set, and the client for Redis is not installed.
     """
     if url or api_key:
         return url or os.environ.get("FLEET_URL") or DEFAULT_URL, api_key
@@ -24,7 +28,13 @@ def place(url: str | None, api_key: ApiKey | None) -> tuple[str, ApiKey | None]:
         return redis, None
     if gateway := os.environ.get("FLEET_URL"):
         return gateway, os.environ.get("FLEET_KEY")
-    return _dev() or (DEFAULT_URL, None)
+    dev = _dev()
+    if dev is None and find_spec("redis") is None:
+        raise ValueError(
+            "no fleet: run tickfleet dev in this folder, set FLEET_URL and FLEET_KEY of a gateway, or install "
+            f"'tickfleet[redis]' and set REDIS_URL (default {DEFAULT_URL})"
+        )
+    return dev or (DEFAULT_URL, None)
 
 
 def _dev() -> tuple[str, str | None] | None:
