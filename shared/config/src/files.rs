@@ -95,7 +95,7 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)
         environment::lay_over(settings, &built_in, &sources.environment, errors);
     }
     let samples = sources.part == Part::Whole && with_samples(settings.as_ref());
-    let whole = |name| replacing(name, sources.policy_dir(), samples, errors);
+    let whole = |name| replacing(name, sources.policy_dir(), sources, samples, errors);
     let mut agents = whole(AGENTS);
     let mut tools = whole(TOOLS);
     let mut mcp = whole(MCP);
@@ -134,16 +134,16 @@ fn declared(files: [(&str, &Option<Node>); 4]) -> String {
 pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Option<Node>) {
     let dir = sources.dir.as_deref();
     // The built-in `mcp.yaml` and `mcp.lock.yaml` are empty.
-    let mut mcp = replacing(MCP, dir, true, errors);
+    let mut mcp = replacing(MCP, dir, sources, true, errors);
     if let Some(mcp) = &mut mcp {
         expand_servers(mcp, &sources.environment, errors);
     }
-    (mcp, replacing(MCP_LOCK_FILE, dir, true, &Errors::default()))
+    (mcp, replacing(MCP_LOCK_FILE, dir, sources, true, &Errors::default()))
 }
 
 pub(super) fn read_tools(sources: &Sources, errors: &Errors) -> Option<Node> {
     // The built-in tools have no Python module, so the result does not depend on whether samples are enabled.
-    let mut tools = replacing(TOOLS, sources.policy_dir(), true, errors)?;
+    let mut tools = replacing(TOOLS, sources.policy_dir(), sources, true, errors)?;
     expand(&mut tools, "", &sources.environment, errors);
     Some(tools)
 }
@@ -170,9 +170,12 @@ fn built_in(name: &str) -> Option<Node> {
     parsed.get_or_init(|| parse(text, Origin::BuiltIn(name), &Errors::default())).clone()
 }
 
-/// The built-in settings, overridden by the settings of the folder.
+/// The built-in settings, overridden by the written settings and by the settings of the folder.
 fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node> {
     let mut tree = built_in.clone();
+    if let Some(text) = sources.written.get(SETTINGS) {
+        tree.merge(parse(text, Origin::File(SETTINGS), errors)?);
+    }
     match from_folder(SETTINGS, sources.dir.as_deref(), errors) {
         ParsedFile::Missing => {}
         ParsedFile::Broken => return None,
@@ -204,10 +207,19 @@ fn with_samples(settings: Option<&Node>) -> bool {
     }
 }
 
-/// Returns the file of the folder. If the file is missing, returns the built-in file. If `samples` is false, a missing
-/// file of the sample business is empty instead.
-fn replacing(name: &'static str, dir: Option<&Path>, samples: bool, errors: &Errors) -> Option<Node> {
+/// Returns the file of the folder. If the file is missing, returns the written or the built-in file. If `samples` is
+/// false, a missing file of the sample business is empty instead.
+fn replacing(
+    name: &'static str,
+    dir: Option<&Path>,
+    sources: &Sources,
+    samples: bool,
+    errors: &Errors,
+) -> Option<Node> {
     match from_folder(name, dir, errors) {
+        ParsedFile::Missing if sources.written.contains_key(name) => {
+            parse(sources.written.get(name)?, Origin::File(name), errors)
+        }
         ParsedFile::Missing => match SAMPLES.iter().find(|(file, _)| *file == name) {
             Some((_, section)) if !samples => parse(&format!("{section}: {{}}"), Origin::File(name), errors),
             _ => built_in(name),

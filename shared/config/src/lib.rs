@@ -78,6 +78,8 @@ pub struct Sources {
     pub knows_python: bool,
     pub schema_check: SchemaCheck,
     pub part: Part,
+    /// Texts of files that a program wrote, by file name. Files of the folder have precedence.
+    pub written: BTreeMap<&'static str, String>,
 }
 
 /// The part of the configuration folder that is read.
@@ -184,7 +186,8 @@ impl Configuration {
 /// Loads a configuration. The folder's files override the built-in defaults, and the environment overrides both.
 ///
 /// A `tickfleet.yaml` of the folder overrides the built-in settings one by one. Each other file, and each file of the
-/// folder `prompts`, replaces the built-in file as a whole. Every file is optional.
+/// folder `prompts`, replaces the built-in file as a whole. Every file is optional. [`Sources::written`] is a layer
+/// between the built-in files and the folder.
 ///
 /// # Errors
 /// [`ConfigErrors`] with all errors: unreadable files, syntax, unknown fields, wrong types and ranges, relations

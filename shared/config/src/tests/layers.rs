@@ -46,6 +46,26 @@ fn without_samples_a_missing_file_is_empty_whatever_way_the_switch_is_given() {
 }
 
 #[test]
+fn written_files_lie_between_the_built_in_files_and_the_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let written = [
+        ("tickfleet.yaml", "worker: {slots: 3, lease: 3s}\npermission: {samples: false}"),
+        ("agents.yaml", "agents: {me: {}}"),
+        ("tenants.yaml", "tenants: {local: {}}"),
+    ];
+    let written = written.into_iter().map(|(name, text)| (name, text.to_owned())).collect();
+    let sources = Sources { dir: Some(dir.path().to_owned()), written, ..Sources::default() };
+    let loaded = load(&sources).unwrap();
+    assert_eq!((loaded.settings.worker.slots, loaded.settings.worker.lease), (3, Duration::from_secs(3)));
+    assert_eq!((loaded.policy.agents.len(), loaded.policy.tenants.len()), (1, 1));
+    std::fs::write(dir.path().join("tickfleet.yaml"), "worker: {slots: 4}").unwrap();
+    std::fs::write(dir.path().join("agents.yaml"), "agents: {a: {}, b: {}}").unwrap();
+    let loaded = load(&sources).unwrap();
+    assert_eq!((loaded.settings.worker.slots, loaded.settings.worker.lease), (4, Duration::from_secs(3)));
+    assert_eq!((loaded.policy.agents.len(), loaded.policy.tenants.len()), (2, 1));
+}
+
+#[test]
 fn a_part_of_a_folder_is_read_beside_files_that_are_broken() {
     let folder = || {
         let settings = "redis: {namespace: shop}\nretention: {records: 30m}\n";
