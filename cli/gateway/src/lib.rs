@@ -52,7 +52,7 @@ use tokio_util::sync::CancellationToken;
 pub use caller::Credentials;
 pub use doc::openapi;
 pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey};
-pub use mcp::{META, serve_stdio};
+pub use mcp::{LocalApprover, META, serve_stdio};
 pub use operator_backend::{BackendFuture, LimitFilter, OperatorBackend};
 pub use serving::gate::Gate;
 pub use serving::public::PublicUrl;

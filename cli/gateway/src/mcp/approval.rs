@@ -1,16 +1,114 @@
 //! How a client sees a call that waits for approval. The caller can never approve its own call. A client that can
 //! show its user a page is asked to show the page where approvers decide with their own keys. The client's response
 //! decides nothing.
+//!
+//! The exception is a client whose user is the approver, because both run on one machine ([`LocalApprover`]). The client
+//! is asked to show its user a dialog, and the user's answer decides. If the client has no dialogs, the call is *held*:
+//! the client gets a result that says where to decide, and the same call later returns the result of the held call.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use chrono::{DateTime, SecondsFormat};
-use rmcp::model::{ElicitRequest, ElicitRequestParams, InputRequest, InputRequests};
-use rmcp::service::{RequestContext, RoleServer};
-use tickfleet_client::Approval;
+use parking_lot::Mutex;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResult, ClientResult, ContentBlock, ElicitRequest, ElicitRequestParams,
+    ElicitationAction, ElicitationSchema, InputRequest, InputRequests, JsonObject, ServerRequest,
+};
+use rmcp::service::{Peer, RequestContext, RoleServer};
 use tickfleet_client::operate::{TurnState, turn_state};
-use tickfleet_store::{LiveTurn, TurnName};
+use tickfleet_client::{Approval, ApprovalError, ApprovalVerdict, Client};
+use tickfleet_model::approval::NarrowedValues;
+use tickfleet_model::hidden::visible;
+use tickfleet_model::{Redactor, TurnId};
+use tickfleet_store::{LiveTurn, TurnName, TurnView};
+use tokio_util::task::AbortOnDropHandle;
 
-use super::McpServer;
+use super::{McpServer, digits, is_stateless};
 use crate::serving::public::PublicUrl;
+
+/// Held calls of a process. One agent can have fewer waiting approvals.
+const HELD_MAX: usize = 1_000;
+
+/// The user of this machine, who decides the approvals of the client that this process serves.
+#[derive(Debug, Clone)]
+pub struct LocalApprover {
+    /// Name among the approvers of the policy.
+    pub name: String,
+    /// Roles of the approver.
+    pub roles: BTreeSet<String>,
+    /// Removes secrets from audit entries.
+    pub redactor: Arc<Redactor>,
+    /// Base URL of the console.
+    pub console: PublicUrl,
+    /// File that contains the link to the console with its key. Models read results, so results name only the file.
+    pub link: PathBuf,
+}
+
+/// The approver of a process, and the calls that wait for the approver.
+pub(super) struct LocalApprovals {
+    approver: LocalApprover,
+    held: Mutex<VecDeque<HeldCall>>,
+}
+
+struct HeldCall {
+    tool: String,
+    arguments: Option<JsonObject>,
+    turn: TurnId,
+}
+
+impl LocalApprovals {
+    pub(super) fn new(approver: LocalApprover) -> Self {
+        Self { approver, held: Mutex::default() }
+    }
+
+    pub(super) fn console(&self) -> PublicUrl {
+        self.approver.console.clone()
+    }
+
+    /// The turn of an equal call that is held.
+    pub(super) fn held(&self, request: &CallToolRequestParams) -> Option<TurnId> {
+        let is_equal = |held: &&HeldCall| held.tool == *request.name && held.arguments == request.arguments;
+        self.held.lock().iter().find(is_equal).map(|held| held.turn.clone())
+    }
+
+    /// Forgets a call whose result is known.
+    pub(super) fn release(&self, turn: &TurnId) {
+        self.held.lock().retain(|held| held.turn != *turn);
+    }
+
+    /// The turns of all held calls.
+    pub(super) fn held_turns(&self) -> Vec<TurnId> {
+        self.held.lock().iter().map(|held| held.turn.clone()).collect()
+    }
+
+    /// Holds the call, and returns the result that says where to decide.
+    pub(super) fn hold(&self, request: &CallToolRequestParams, turn: &TurnId, approval: &Approval) -> CallToolResult {
+        self.release(turn);
+        let mut held = self.held.lock();
+        if held.len() >= HELD_MAX {
+            held.pop_front();
+        }
+        let (tool, arguments) = (request.name.to_string(), request.arguments.clone());
+        held.push_back(HeldCall { tool, arguments, turn: turn.clone() });
+        let link = self.approver.link.display();
+        tracing::warn!(tool = approval.tool, call = approval.call, %link, "call waits for approval");
+        let message = format!(
+            "This call of {} waits for approval by a person and has not run. Ask the user to decide: the file {link} has the link to the console. Then make the same call with the same arguments. It returns the result, and runs at most once.",
+            approval.tool
+        );
+        CallToolResult::error(vec![ContentBlock::text(message)])
+    }
+}
+
+/// How the user of this machine is asked about a call.
+pub(super) enum Question {
+    /// The client shows a dialog. The task returns true if the call is decided.
+    Dialog(AbortOnDropHandle<bool>),
+    /// The client has no dialogs.
+    NoDialog(Approval),
+}
 
 impl McpServer {
     /// The approval that the next call of a turn waits for. `None` if the call waits for something else, or on a read
@@ -26,14 +124,43 @@ impl McpServer {
         }
     }
 
+    /// The approval that a call waits for and that the user of this machine may decide. `asked` is the id of the
+    /// approval that the user was asked about last.
+    pub(super) async fn new_local_approval(&self, name: &TurnName, asked: Option<&str>) -> Option<Approval> {
+        let approver = &self.local.as_ref()?.approver;
+        let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).turn_view(name).await else { return None };
+        let approval = self.pending_approval(name, &live).await?;
+        let is_new = asked != Some(&approval.id);
+        (is_new && approval.may_be_decided_by(&approver.name, &approver.roles)).then_some(approval)
+    }
+
+    /// Asks the user of this machine about a call, if the client has dialogs.
+    pub(super) fn ask_user(&self, approval: Approval, context: &RequestContext<RoleServer>) -> Question {
+        let can = context.client_capabilities().and_then(|can| can.elicitation);
+        // A client that names no kind of dialog has forms.
+        let has_forms = can.is_some_and(|can| can.form.is_some() || can.url.is_none());
+        match &self.local {
+            Some(local) if has_forms && !is_stateless(context) => {
+                let (client, local, peer) = (self.client.clone(), Arc::clone(local), context.peer.clone());
+                let asking = async move { decided_in_dialog(&client, &local.approver, &peer, &approval).await };
+                Question::Dialog(AbortOnDropHandle::new(tokio::spawn(asking)))
+            }
+            _ => Question::NoDialog(approval),
+        }
+    }
+
     /// Describes the wait: who must approve, until when, and where.
     pub(super) fn describe_approval(&self, approval: &Approval) -> String {
         let name = format!("{}:{}", approval.tenant, approval.id);
         let until = DateTime::from_timestamp_millis(approval.until_ms).unwrap_or_default();
         let until = until.to_rfc3339_opts(SecondsFormat::Secs, true);
-        let page = self.public.as_ref().map(|public| format!("at {} or ", public.approvals())).unwrap_or_default();
+        let places = match (&self.local, &self.public) {
+            (Some(local), _) => format!("in the console; the link is in {}", local.approver.link.display()),
+            (None, Some(public)) => format!("at {} or by tickfleet approvals approve {name}", public.approvals()),
+            (None, None) => format!("by tickfleet approvals approve {name}"),
+        };
         format!(
-            "waits for an approval of {} ({}): {} until {until}, {page}by tickfleet approvals approve {name}. The caller cannot approve it",
+            "waits for an approval of {} ({}): {} until {until}, {places}. The caller cannot approve it",
             approval.tool,
             approval.call,
             approval.needed()
@@ -44,6 +171,56 @@ impl McpServer {
     pub(super) fn page(&self, context: &RequestContext<RoleServer>) -> Option<&PublicUrl> {
         let shows = context.client_capabilities().and_then(|can| can.elicitation).is_some_and(|can| can.url.is_some());
         self.public.as_ref().filter(|_| shows)
+    }
+}
+
+/// Shows the user the call in a dialog of the client, and decides the approval by the answer. Returns false if the call
+/// is still undecided.
+async fn decided_in_dialog(
+    client: &Client,
+    approver: &LocalApprover,
+    peer: &Peer<RoleServer>,
+    approval: &Approval,
+) -> bool {
+    let arguments = approval.arguments.get();
+    // Shows letters instead of their escapes, and escapes instead of invisible letters.
+    let plain = serde_json::from_str::<serde_json::Value>(&digits::guarded(arguments)).map(|plain| plain.to_string());
+    let plain = plain.map_or_else(|_| arguments.to_owned(), |plain| digits::restored(&plain).into_owned());
+    let params = ElicitRequestParams::FormElicitationParams {
+        meta: None,
+        message: format!("Run {} with {}?", approval.tool, visible(&plain)),
+        requested_schema: ElicitationSchema::new(Default::default()),
+    };
+    let answer = peer.send_request(ServerRequest::ElicitRequest(ElicitRequest::new(params))).await;
+    let agrees = match answer {
+        Ok(ClientResult::ElicitResult(answer)) => match answer.action {
+            ElicitationAction::Accept => true,
+            ElicitationAction::Decline => false,
+            // The user closed the dialog without an answer.
+            _ => return false,
+        },
+        Ok(_) => return false,
+        Err(error) => {
+            tracing::warn!(%error, call = approval.call, "the client did not show the dialog of an approval");
+            return false;
+        }
+    };
+    let verdict = ApprovalVerdict {
+        by: &approver.name,
+        roles: &approver.roles,
+        agrees,
+        reason: "in a dialog of the MCP client",
+        narrow: NarrowedValues::new(),
+        seen: approval.narrowed.as_deref(),
+        redactor: &approver.redactor,
+    };
+    match client.decide_approval(&approval.tenant, &approval.id, &verdict).await {
+        // It was decided in the console meanwhile.
+        Ok(_) | Err(ApprovalError::Ended(_)) => true,
+        Err(error) => {
+            tracing::warn!(%error, call = approval.call, "failed to decide an approval");
+            false
+        }
     }
 }
 

@@ -12,12 +12,14 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Value, json};
 use tickfleet_client::operate::{TurnState, turn_state};
-use tickfleet_client::{Reply, SubmitError};
+use tickfleet_client::{Approval, Reply, SubmitError};
 use tickfleet_model::{Dialect, Outcome, TurnId};
 use tickfleet_protocol::{parse_turn, with_owner};
 use tickfleet_store::{Refusal, TurnName, TurnView};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::approval::Question;
 use super::{McpServer, Principal, dialect, digits, failed, is_stateless};
 use crate::names;
 use crate::problem::Problem;
@@ -33,6 +35,8 @@ const SUBMIT_MAX: Duration = Duration::from_secs(10);
 const SUBMIT_AGAIN: Duration = Duration::from_millis(500);
 /// Interval of progress notifications, for clients that ask for them.
 const PROGRESS: Duration = Duration::from_secs(5);
+/// Interval of looking for approvals that the user of this machine decides.
+const APPROVAL_LOOKS: Duration = Duration::from_millis(250);
 /// Member of `_meta` with an id chosen by the client. Several calls with the same id run once.
 const TURN_ID: &str = "tickfleet/turn_id";
 /// Member of `_meta` that is rejected. The facts of calls over MCP belong to the agent: a client that chose a session
@@ -55,24 +59,53 @@ impl McpServer {
             Ok(permit) => permit,
             Err(problem) => return Ok(CallToolResponse::Complete(not_now(&problem))),
         };
-        let (name, is_duplicate) = match self.submit(principal, request, context).await? {
+        let local = self.local.as_deref();
+        let repeated = local.and_then(|local| local.held(&request));
+        let (name, is_duplicate) = match self.submit(principal, request.clone(), repeated, context).await? {
             Ok(submitted) => submitted,
             Err(result) => return Ok(CallToolResponse::Complete(result)),
         };
         let knows_tasks = context.client_capabilities().is_some_and(|can| can.supports_tasks());
         let most = if knows_tasks { TASK_AFTER } else { WAIT_MAX };
+        let look = if local.is_some() { APPROVAL_LOOKS } else { PROGRESS };
+        let mut notified = began;
+        // The approval that the user was asked about last, and the open dialog.
+        let mut asked: Option<Approval> = None;
+        let mut dialog: Option<AbortOnDropHandle<bool>> = None;
         loop {
             let left = most.saturating_sub(began.elapsed());
             let found = tokio::select! {
-                found = self.waiting.reply(&name, left.min(PROGRESS), &permit, None) => found,
+                found = self.waiting.reply(&name, left.min(look), &permit, None) => found,
                 () = context.ct.cancelled() => return Err(self.cancelled(&name, context).await),
             };
+            let ended = matches!(found, Ok(TurnLookup::Ended(_) | TurnLookup::InInbox));
+            if let Some(local) = local.filter(|_| ended || (is_duplicate && matches!(found, Ok(TurnLookup::Unknown)))) {
+                local.release(&name.turn);
+            }
             match found {
                 Ok(TurnLookup::Ended(reply)) => return complete(&reply).map(CallToolResponse::Complete),
                 Ok(TurnLookup::InInbox) => return Ok(lost_for_want_of_memory(&name)),
                 Ok(TurnLookup::Unknown) if is_duplicate => return self.not_there(&name).await,
                 Ok(TurnLookup::UnderWay | TurnLookup::Unknown) => {}
                 Err(problem) => return Ok(CallToolResponse::Complete(under_way(&name, problem.summary().0))),
+            }
+            let mut undecided = None;
+            if let Some(approval) = self.new_local_approval(&name, asked.as_ref().map(|asked| asked.id.as_str())).await
+            {
+                asked = Some(approval.clone());
+                match self.ask_user(approval, context) {
+                    Question::Dialog(asking) => dialog = Some(asking),
+                    Question::NoDialog(approval) => undecided = Some(approval),
+                }
+            }
+            if let Some(answered) = dialog.take_if(|dialog| dialog.is_finished())
+                && !answered.await.unwrap_or_default()
+            {
+                undecided.clone_from(&asked);
+            }
+            // A client that knows tasks gets a task.
+            if let (Some(local), Some(approval)) = (local.filter(|_| !knows_tasks), undecided) {
+                return Ok(CallToolResponse::Complete(local.hold(&request, &name.turn, &approval)));
             }
             if began.elapsed() >= most || self.draining.is_cancelled() {
                 if knows_tasks {
@@ -81,16 +114,20 @@ impl McpServer {
                 }
                 return Ok(CallToolResponse::Complete(under_way(&name, "it has not ended yet")));
             }
-            self.notify_progress(&name, began, context).await;
+            if notified.elapsed() >= PROGRESS {
+                notified = Instant::now();
+                self.notify_progress(&name, began, context).await;
+            }
         }
     }
 
     /// Submits the turn. Returns its name, and whether it was submitted before. The inner error is a message for the
-    /// model.
+    /// model. `repeated` is the turn of the held call that this request repeats.
     async fn submit(
         &self,
         principal: &Principal,
         request: CallToolRequestParams,
+        repeated: Option<TurnId>,
         context: &RequestContext<RoleServer>,
     ) -> Result<Result<(TurnName, bool), CallToolResult>, ErrorData> {
         if context.meta.0.contains_key(SESSION_ID) {
@@ -105,7 +142,7 @@ impl McpServer {
             .map_err(|problem| ErrorData::invalid_params(problem.summary().0.to_owned(), None))?;
         turn.reply_to = Some(self.waiting.inbox(&principal.tenant));
         // The id is chosen here. If Redis does not respond, the submit can be repeated, and the call still runs once.
-        let id = turn.id.take().map_or_else(new_id, Ok)?;
+        let id = turn.id.take().or(repeated).map_or_else(new_id, Ok)?;
         turn.id = Some(id.clone());
         let began = Instant::now();
         loop {

@@ -39,6 +39,9 @@ use crate::serving::public::PublicUrl;
 use crate::verbs::{CallerIdentity, CredentialKind, TenantScope, Verb};
 use crate::waiting::ReplyWaiters;
 
+use approval::LocalApprovals;
+
+pub use approval::LocalApprover;
 pub use call::META;
 pub(crate) use http::{HttpServer, answer, http_server};
 pub use stdio::serve_stdio;
@@ -92,8 +95,10 @@ pub(crate) struct McpServer {
     draining: CancellationToken,
     /// The only agent that the server serves; `None` if each request names its agent.
     only: Option<Principal>,
-    /// Base URL of the gateway's pages, if configured. `None` over standard input and output.
+    /// Base URL of the gateway's pages, if configured. Over standard input and output, that of the local console.
     public: Option<PublicUrl>,
+    /// The approvals of the user of this machine, if this user is an approver.
+    local: Option<Arc<LocalApprovals>>,
 }
 
 impl McpServer {
@@ -105,7 +110,7 @@ impl McpServer {
         draining: CancellationToken,
         public: Option<PublicUrl>,
     ) -> Self {
-        Self { client, waiting, metrics: Some(metrics), draining, only: None, public }
+        Self { client, waiting, metrics: Some(metrics), draining, only: None, public, local: None }
     }
 
     /// The tool list of an agent in its shared form; `None` if no worker has written the list in time.

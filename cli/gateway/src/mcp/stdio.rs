@@ -1,13 +1,16 @@
 //! MCP over standard input and output. The client runs on the same machine, and starts its own servers.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use rmcp::ServiceExt;
 use tickfleet_client::Client;
 use tickfleet_model::{AgentId, TenantId, limits};
+use tickfleet_store::TurnName;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio_util::sync::CancellationToken;
 
+use super::approval::{LocalApprovals, LocalApprover};
 use super::{McpServer, Principal, digits};
 use crate::BODY_SLACK_BYTES;
 use crate::waiting::ReplyWaiters;
@@ -18,21 +21,31 @@ const LINE_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
 const PIPE_BYTES: usize = 64 * 1024;
 
 /// Serves the tools of one agent until the client disconnects or `draining` is canceled. The user who started the
-/// process acts for the agent: no key is required.
+/// process acts for the agent: no key is required. If `approver` is given, the user also decides approvals, and calls
+/// that still wait for approval at the end are canceled.
 ///
 /// # Errors
 /// The client does not speak MCP, or disconnected before the handshake.
 pub async fn serve_stdio(
     client: Client,
     (tenant, agent): (TenantId, AgentId),
+    approver: Option<LocalApprover>,
     draining: CancellationToken,
 ) -> std::io::Result<()> {
     // `readers` is canceled last, so that waiting calls get a response before the inbox is removed.
     let readers = CancellationToken::new();
     let waiting = ReplyWaiters::new(client.clone(), readers.clone());
-    let only = Some(Principal { tenant, agent, caller: None });
-    let server =
-        McpServer { client, waiting: waiting.clone(), metrics: None, draining: draining.clone(), only, public: None };
+    let only = Some(Principal { tenant: tenant.clone(), agent, caller: None });
+    let local = approver.map(|approver| Arc::new(LocalApprovals::new(approver)));
+    let server = McpServer {
+        client: client.clone(),
+        waiting: waiting.clone(),
+        metrics: None,
+        draining: draining.clone(),
+        only,
+        public: local.as_ref().map(|local| local.console()),
+        local: local.clone(),
+    };
     let (library, (from_library, to_library)) = {
         let (library, ours) = tokio::io::duplex(PIPE_BYTES);
         (library, tokio::io::split(ours))
@@ -46,6 +59,13 @@ pub async fn serve_stdio(
     read.abort();
     // The library has closed its end of the pipe, so this task ends once all responses have been written.
     drop(written.await);
+    // No client can receive the results of held calls any more.
+    for turn in local.map(|local| local.held_turns()).unwrap_or_default() {
+        let name = TurnName { tenant: tenant.clone(), turn };
+        if let Err(error) = client.cancel(&name, "the MCP client disconnected").await {
+            tracing::warn!(turn = %name, %error, "failed to cancel a call that waits for approval");
+        }
+    }
     readers.cancel();
     waiting.ended().await;
     served

@@ -27,7 +27,7 @@ pub(crate) async fn run(setup: &Setup, args: &Serve) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let client = setup.client().await?;
-    let served = serve_stdio(client, (args.tenant.clone(), args.agent.clone()), shutdown.draining.clone()).await;
+    let served = serve_stdio(client, (args.tenant.clone(), args.agent.clone()), None, shutdown.draining.clone()).await;
     if let Some(traces) = traces {
         traces.flush().await;
     }
