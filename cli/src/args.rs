@@ -117,7 +117,7 @@ pub(crate) enum Command {
     Kb(kb::Kb),
     /// Add, import, list or delete memories of an agent.
     Memory(memory::Memory),
-    /// Pin or check the tools of MCP servers, or serve an agent's tools over MCP.
+    /// Pin or check the tools of MCP servers, or serve tools over MCP.
     Mcp(mcp::Mcp),
     /// Print the Redis access rules of a role.
     Acl(acl::Acl),

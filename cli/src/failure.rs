@@ -39,6 +39,12 @@ impl Failure {
         }
     }
 
+    /// Returns true if another process uses the folder of a store.
+    pub(crate) fn is_data_in_use(&self) -> bool {
+        let Self::Failed(reason) = self else { return false };
+        matches!(reason.downcast_ref::<StoreError>(), Some(StoreError::DataInUse(_)))
+    }
+
     /// Returns the message, or `None` if the output already contains it.
     pub(crate) fn message(&self) -> Option<String> {
         match self {

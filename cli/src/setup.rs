@@ -2,12 +2,13 @@
 
 mod sandbox;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use tickfleet_client::Client;
 use tickfleet_client::verbs::{FleetNames, VerbContext};
+use tickfleet_config::mcp::McpServerDef;
 use tickfleet_config::{
     Configuration, Environment, Part, RedisUrl, SchemaCheck, SealKey, Settings, Sources, default_id,
 };
@@ -126,6 +127,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
         knows_python: false,
         schema_check: SchemaCheck(tickfleet_tools::check_schema),
         part: Part::Whole,
+        written: BTreeMap::new(),
     })
 }
 
@@ -525,9 +527,14 @@ impl Setup {
         Ok(tools)
     }
 
-    /// Returns true if a permission row names the tool, or another tool uses it to reconcile. The fleet makes the
-    /// reconciling call itself and needs no permission.
+    /// Returns true if a permission row names the built-in tool, or another tool uses it to reconcile. The fleet makes
+    /// the reconciling call itself and needs no permission. A row for a tool of an MCP server does not name a built-in
+    /// tool.
     fn is_named(&self, name: &str) -> bool {
+        let imports = |def: &McpServerDef| def.tools.iter().any(|tool| def.tool_name(&tool.name) == name);
+        if self.configuration.mcp.servers.values().any(imports) {
+            return false;
+        }
         let asks = |by: &Option<Reconcile>| by.as_ref().is_some_and(|by| by.tool == name);
         self.configuration.policy.permissions.matrix.contains_key(name)
             || self.configuration.tools.tools.values().any(|def| asks(&def.reconcile))

@@ -39,7 +39,7 @@ ALLOWED = ("There is no tool called {name:?}.", "WHO MAY CALL")
 NAMES = set(
     "Tickfleet Redis Kubernetes Helm Docker Compose Prometheus Grafana Python TypeScript Rust Node OpenAI Anthropic Gemini "
     "LangGraph LangChain Pydantic Vercel Temporal Sentinel Cluster Valkey Azure Upstash ElastiCache MemoryDB Memorystore "
-    "Linux Debian GitHub Markdown Agents Semantic Versioning I".split()
+    "Claude Desktop Code Cursor Linux Debian GitHub Markdown Agents Semantic Versioning I".split()
 )
 
 

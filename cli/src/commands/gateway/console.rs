@@ -1,5 +1,5 @@
-//! The console of `tickfleet dev` and `tickfleet demo`: a gateway in the same process. Its keys are created at the
-//! start.
+//! The console of `tickfleet dev`, `tickfleet demo` and `tickfleet mcp wrap`: a gateway in the same process. Its keys
+//! are created at the start.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,10 +1,12 @@
 //! `tickfleet mcp`: checks the configured MCP servers and pins their tool definitions. The command can also serve an
-//! agent's tools to MCP clients on this machine.
+//! agent's tools to MCP clients on this machine, from a fleet ([`serve`]) or from a single MCP server ([`wrap`]).
 
 pub(crate) mod serve;
+mod wrap;
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -28,7 +30,7 @@ const REACHED_BY_CHARS: usize = 120;
 const CHANGED_LINES: usize = 20;
 const CHANGED_CHARS: usize = 400;
 
-/// Pin or check the tools of MCP servers, or serve an agent's tools over MCP.
+/// Pin or check the tools of MCP servers, or serve tools over MCP.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,6 +39,7 @@ Examples:
   tickfleet mcp check --config conf           compare only; exit code 1 if anything differs
   tickfleet mcp pin --timeout 2m --config conf    for a server that npx downloads first
   tickfleet mcp serve --agent kelly           for the configuration of an MCP client
+  tickfleet mcp wrap -- npx -y PACKAGE        the same for one MCP server, without a fleet
 
 The command starts or connects to each server, lists its tools and disconnects; it calls no tool.
 Review the pinned descriptions, because models read them.")]
@@ -53,6 +56,7 @@ pub(crate) enum McpCommand {
     Check(ServerArgs),
     /// Serve the tools of one agent on standard input and output.
     Serve(serve::Serve),
+    Wrap(Box<wrap::Wrap>),
 }
 
 #[derive(Debug, Args)]
@@ -95,11 +99,14 @@ struct Difference {
     is_pinned: bool,
 }
 
-/// Pins or checks tools. [`serve::run`] handles `tickfleet mcp serve`.
+/// Pins or checks tools, or wraps a server. [`serve::run`] handles `tickfleet mcp serve`.
 ///
 /// # Errors
 /// An invalid `mcp.yaml`, an unknown server, or a server that does not respond. With `check`, also any difference.
 pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<(), Failure> {
+    if let McpCommand::Wrap(args) = &args.command {
+        return wrap::run(args, global, output).await;
+    }
     let sources = setup::sources(global)?;
     let (file, pins) = tickfleet_config::load_mcp(&sources).map_err(Failure::failed)?;
     let (McpCommand::Pin(server_args) | McpCommand::Check(server_args)) = &args.command else { return Ok(()) };
@@ -340,10 +347,16 @@ fn merged(
     McpPins { servers }
 }
 
-/// Writes the file atomically, so that a reader sees either the old file or the new one.
 fn write(sources: &Sources, pins: &McpPins) -> Result<(), Failure> {
     let dir = sources.dir.as_deref();
-    let dir = dir.ok_or_else(|| Failure::usage(format!("--config: name the folder that contains {MCP_LOCK_FILE}")))?;
+    write_to(
+        dir.ok_or_else(|| Failure::usage(format!("--config: name the folder that contains {MCP_LOCK_FILE}")))?,
+        pins,
+    )
+}
+
+/// Writes the file atomically, so that a reader sees either the old file or the new one.
+fn write_to(dir: &Path, pins: &McpPins) -> Result<(), Failure> {
     let path = dir.join(MCP_LOCK_FILE);
     let beside = dir.join(format!(".{MCP_LOCK_FILE}.new"));
     let written = std::fs::File::create(&beside).and_then(|mut file| {

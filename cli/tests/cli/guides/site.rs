@@ -100,6 +100,7 @@ pages! {
     tools_http: "docs/build/tools-http.md",
     tools_openapi: "docs/build/tools-openapi.md",
     tools_mcp: "docs/build/tools-mcp.md",
+    mcp_wrap: "docs/build/mcp-wrap.md",
     tools_shell: "docs/build/tools-shell.md",
     composed_tools: "docs/build/composed-tools.md",
     test_a_tool: "docs/build/test-a-tool.md",
@@ -305,6 +306,7 @@ async fn play(page: &str) {
         service = Some(running);
     }
     variables.push(("REDIS_ADMIN_URL".to_owned(), url.clone()));
+    variables.push(("XDG_DATA_HOME".to_owned(), folder.path().join("data-home").display().to_string()));
     let mut commands = shown(&text);
     let given = borrowed(&variables);
     if commands.first().is_some_and(|first| prepared(first, folder.path(), &given)) {

@@ -8,6 +8,7 @@ mod hidden;
 mod lists;
 mod live;
 mod mcp_server;
+mod mcp_wrap;
 mod operators;
 mod run_time;
 mod scale;

@@ -233,6 +233,6 @@ fn report(server: &ServerShared, checked: &ToolsCheck) {
             PinStatus::Malformed(why) => format!("it cannot be read: {why}"),
             PinStatus::Gone | PinStatus::AsPinned => "the server no longer offers it".to_owned(),
         };
-        tracing::warn!(server = server.name, tool, what, "MCP tool quarantined; see `tickfleet mcp pin`");
+        tracing::warn!(server = server.name, tool, what, "MCP tool quarantined; review and pin it again");
     }
 }

@@ -1,0 +1,245 @@
+//! `tickfleet mcp wrap`: runs a fleet in one process before one MCP server. MCP clients start this process in place of the
+//! server.
+//!
+//! [`sources`] turns the arguments into a configuration. This file pins the server's tools, runs the fleet, and serves
+//! its tools on standard input and output.
+
+mod sources;
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use tickfleet_config::{MCP_LOCK_FILE, McpFile, McpPins};
+use tickfleet_gateway::{LocalApprover, PublicUrl, serve_stdio};
+use tickfleet_ops::shutdown::Shutdown;
+
+use self::sources::WrapSources;
+use super::{Backoff, ServerCheck, check_servers, chosen, environment, merged, text, write_to};
+use crate::commands::dev::socket;
+use crate::commands::gateway::console::Console;
+use crate::failure::Failure;
+use crate::fleet::{self, ProbeAddress, Roles, python};
+use crate::global::Global;
+use crate::output::Output;
+use crate::setup::Setup;
+
+/// Time limit to start the server and list its tools. `npx` and `uvx` may download the server first.
+const PIN_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long running calls may take after the client has disconnected. Clients soon kill a server that does not exit.
+const DRAIN: Duration = Duration::from_secs(1);
+/// Processes that can use one data folder at the same time.
+const PROCESSES_MAX: u32 = 32;
+/// The file with the link to the console.
+const LINK_FILE: &str = "console.url";
+
+/// Serve the tools of an MCP server with caps, approvals and an audit log, on standard input and output.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples, each for the configuration of an MCP client:
+  tickfleet mcp wrap --name files -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /srv/shared
+  tickfleet mcp wrap --approve 'write_*' --deny move_file --name files -- npx -y …
+  tickfleet mcp wrap --header 'Authorization: Bearer ${CRM_TOKEN}' --url https://mcp.crm.example/mcp
+  tickfleet mcp wrap --config policy --name files -- npx -y …     with rules and limits of your own
+
+The first start pins the definitions of the tools. To accept later changes, run the same command with --pin.
+The server gets the environment of this process. Logs go to standard error.")]
+pub(crate) struct Wrap {
+    /// Name of the server and of its data folder, 1 to 32 of a-z 0-9 _ -. If missing, derived from the command or URL.
+    #[arg(long)]
+    name: Option<String>,
+    /// Folder of the data, with a folder per name. If missing, tickfleet/wrap in $XDG_DATA_HOME or ~/.local/share.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Ask a person before each call of these tools. * matches any characters. Repeatable.
+    #[arg(long, value_name = "TOOL")]
+    approve: Vec<String>,
+    /// Hide these tools. * matches any characters. Repeatable.
+    #[arg(long, value_name = "TOOL")]
+    deny: Vec<String>,
+    /// Calls per day. If missing, caps.max_actions_per_day.
+    #[arg(long, value_name = "CALLS")]
+    cap: Option<u32>,
+    /// Pin the server's current tools, show what changed, and exit.
+    #[arg(long)]
+    pin: bool,
+    /// URL of a server over streamable HTTP, in place of a command.
+    #[arg(long, conflicts_with = "command")]
+    url: Option<String>,
+    /// Header of each request to the URL, such as 'Authorization: Bearer ${TOKEN}'. ${NAME} reads the environment.
+    /// Repeatable.
+    #[arg(long, value_name = "NAME: VALUE", requires = "url")]
+    header: Vec<String>,
+    /// Command that starts the server on standard input and output.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Serves until the client disconnects. With `--pin`, only pins the tools.
+///
+/// # Errors
+/// The server or the configuration cannot be used, or the client does not speak MCP.
+pub(crate) async fn run(args: &Wrap, global: &Global, output: &Output) -> Result<(), Failure> {
+    let mut wrapped = WrapSources::new(args, global)?;
+    if args.pin {
+        return pin(&wrapped, output).await;
+    }
+    let pins = pins(&wrapped).await?;
+    wrapped.import(args, &pins)?;
+    let sources = &wrapped.sources;
+    let mut setup = Setup::of(sources, &global.extensions, Some(&python::python(sources)))?;
+    for def in setup.configuration.mcp.servers.values_mut() {
+        wrapped.pass_environment(def);
+    }
+    let traces = setup.start_log()?;
+    let (setup, dir) = with_data(&setup, &wrapped.base)?;
+    let outcome = serve(&setup, &dir).await;
+    setup.stop_python().await;
+    if let Some(traces) = traces {
+        traces.flush().await;
+    }
+    outcome
+}
+
+/// Runs the fleet and serves its tools until the client disconnects.
+async fn serve(setup: &Setup, dir: &Path) -> Result<(), Failure> {
+    let agent = setup.somebody().map(|(tenant, agent)| (tenant.clone(), agent.clone()));
+    let agent = agent.context("the configuration has no tenant with an agent")?;
+    let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
+    let probes = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let fleet = fleet::start(setup, Roles::BOTH, ProbeAddress::On(probes), shutdown.clone()).await?;
+    let console = Console::start(setup, 0, &shutdown.draining).await?;
+    let link = dir.join(LINK_FILE);
+    write_link(&link, &console.link())?;
+    let approver = approver(setup, &console, &link)?;
+    // Other commands can still read the audit log in the console if the path is too long for a socket.
+    let lending = match socket::lend_in(dir) {
+        Ok((lender, _)) => Some(tokio::spawn(lender.serve(setup.stores()?))),
+        Err(failure) => {
+            tracing::warn!(reason = failure.message().unwrap_or_default(), "no socket for other commands");
+            None
+        }
+    };
+    let client = setup.client().await?;
+    let serving = async {
+        let served = serve_stdio(client, agent, approver, shutdown.draining.clone()).await;
+        shutdown.drain();
+        let shutdown = shutdown.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(DRAIN).await;
+            shutdown.stop_now();
+        });
+        served
+    };
+    let (served, ended) = tokio::join!(serving, fleet.wait());
+    console.ended().await;
+    if let Some(lending) = lending {
+        lending.abort();
+        // When the task that serves the socket ends, it removes the socket.
+        let _ = lending.await;
+    }
+    // A link that is left over leads nowhere.
+    let _ = std::fs::remove_file(&link);
+    // The log already contains the failure.
+    ended.map_err(|_| Failure::Reported)?;
+    served.map_err(|error| Failure::failed(anyhow!("no MCP client connected, or it disconnected at once: {error}")))
+}
+
+/// The user of this machine acts as the first approver of the policy.
+fn approver(setup: &Setup, console: &Console, link: &Path) -> Result<Option<LocalApprover>, Failure> {
+    let address = console.for_services().0;
+    let url: PublicUrl = format!("http://{address}").parse().map_err(|why: String| Failure::failed(anyhow!(why)))?;
+    let first = setup.configuration.policy.permissions.approvers.iter().next();
+    Ok(first.map(|(name, roles)| LocalApprover {
+        name: name.clone(),
+        roles: roles.clone(),
+        redactor: setup.report().redactor,
+        console: url,
+        link: link.to_owned(),
+    }))
+}
+
+/// The link contains a key, so only this user can read the file.
+fn write_link(path: &Path, link: &str) -> Result<(), Failure> {
+    let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| writeln!(file, "{link}"));
+    Ok(written.with_context(|| format!("{} cannot be written", path.display()))?)
+}
+
+/// Opens the first numbered folder of `base` that no other process uses. A client may start the same command twice.
+fn with_data(setup: &Setup, base: &Path) -> Result<(Setup, PathBuf), Failure> {
+    for number in 1..=PROCESSES_MAX {
+        let dir = base.join(number.to_string());
+        match setup.in_memory(Some(&dir)) {
+            Err(failure) if failure.is_data_in_use() => {}
+            opened => {
+                if number > 1 {
+                    let folder = dir.display();
+                    tracing::warn!(%folder, "another process serves this server; this one has its own caps and audit log");
+                }
+                return Ok((opened?, dir));
+            }
+        }
+    }
+    Err(Failure::failed(anyhow!(
+        "{PROCESSES_MAX} processes use {}: end some, or name another with --data",
+        base.display()
+    )))
+}
+
+/// Returns the pinned tools. If nothing is pinned yet, pins the server's current tools.
+async fn pins(wrapped: &WrapSources) -> Result<McpPins, Failure> {
+    let (file, pins) = wrapped.load()?;
+    // An unreadable file is an error of the configuration, and is not replaced.
+    if wrapped.has_own_servers || wrapped.sources.written.contains_key(MCP_LOCK_FILE) {
+        return Ok(pins);
+    }
+    let (pins, checks) = look(wrapped, &file, pins, None).await?;
+    match checks.iter().find_map(|check| Some((&check.server, check.error.as_ref()?))) {
+        Some((server, error)) => Err(Failure::failed(anyhow!("the MCP server {server}: {error}"))),
+        None => {
+            write_pins(&wrapped.base, &pins)?;
+            Ok(pins)
+        }
+    }
+}
+
+/// Pins the server's current tools, and shows the differences.
+async fn pin(wrapped: &WrapSources, output: &Output) -> Result<(), Failure> {
+    if wrapped.has_own_servers {
+        return Err(Failure::usage("--pin: the folder has its own mcp.yaml: run `tickfleet mcp pin --config DIR`"));
+    }
+    let (file, pins) = wrapped.load()?;
+    let (pins, checks) = look(wrapped, &file, pins, Some(output)).await?;
+    let failed = checks.iter().any(|check| check.error.is_some());
+    if !failed {
+        write_pins(&wrapped.base, &pins)?;
+    }
+    output.show(&checks.iter().collect::<Vec<_>>(), |checks| text(checks, !failed, output))?;
+    if failed { Err(Failure::Reported) } else { Ok(()) }
+}
+
+/// Creates the folder for this user only, like the folders of the data.
+fn write_pins(base: &Path, pins: &McpPins) -> Result<(), Failure> {
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(base);
+    created.with_context(|| format!("{} cannot be created", base.display()))?;
+    write_to(base, pins)
+}
+
+/// Lists the server's tools. Returns the new pins, and the differences from `pins`.
+async fn look(
+    wrapped: &WrapSources,
+    file: &McpFile,
+    pins: McpPins,
+    output: Option<&Output>,
+) -> Result<(McpPins, Vec<ServerCheck>), Failure> {
+    let backoff = Backoff { limit: PIN_TIMEOUT, output };
+    let checked = check_servers(&chosen(file, &[])?, &pins, &environment(&wrapped.sources), backoff).await;
+    let pins = merged(file, pins, &[], &checked);
+    Ok((pins, checked.into_iter().map(|(check, _)| check).collect()))
+}
