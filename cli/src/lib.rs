@@ -78,6 +78,7 @@ const fn uses_dev_here(command: &Command) -> bool {
             | Command::Acl(_)
             | Command::Config(_)
             | Command::Completions { .. }
+            | Command::Mcp(mcp::Mcp { command: mcp::McpCommand::Wrap(_) })
     )
 }
 

@@ -336,6 +336,17 @@ fn a_second_process_has_its_own_data_and_says_so() {
 }
 
 #[test]
+fn a_dev_fleet_of_the_same_folder_is_not_used() {
+    let home = Home::new();
+    let folder = home.folder.path();
+    let _fleet = DevFleet::start_in(folder, &[], &[]);
+    let args = home.wrapping(&["--pin"]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let pinned = CommandOutput::of(command(&args).env("XDG_DATA_HOME", folder).current_dir(folder), "");
+    pinned.exits(0).says("9 tools, pinned");
+}
+
+#[test]
 fn a_server_that_dies_leaves_a_result_and_the_next_call_runs() {
     let home = Home::new();
     let mut client = home.start(&[]);
