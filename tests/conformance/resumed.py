@@ -200,7 +200,7 @@ async def langgraph_intended(fleet: AsyncFleet) -> None:
         await bank.paid(2, f"langgraph: runs without a thread are apart, with messages called {id}")
 
     node = fleet_node(fleet, "kelly", **bank.fields())
-    await refuses(node({"messages": [message]}), "add fleet_node to a graph")
+    await refuses(node({"messages": [message]}), "to a graph")
     print("langgraph: outside of a graph it says what is missing: ok")
 
 
