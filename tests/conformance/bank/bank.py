@@ -4,6 +4,7 @@ payment takes."""
 from __future__ import annotations
 
 import os
+import pathlib
 import time
 
 from tickfleet import Context, ToolError, tool
@@ -43,18 +44,18 @@ def transfer(to: str, amount: int, context: Context) -> str:
     return book(to, amount, context)
 
 
-@tool(effect="read")
+@tool(effect="read", timeout=15)
 def balance(account: str, context: Context) -> str:
     """Returns the balance of an account, and who asks.
 
     Args:
         account: Whose.
     """
+    about = context.user_context
     if account == "nobody":
         raise ToolError("there is no account of nobody")
-    # Calls of one response run at the same time if each sees the other's mark.
-    about = context.user_context
-    marks = f"{about['ledger']}.{account}"
-    open(marks, "w").close()
-    time.sleep(about["seconds"])
-    return f"{about.get('user')} sees 100"
+    # With `together`, the calls for these accounts must run at the same time: each waits for the others.
+    pathlib.Path(f"{about['ledger']}.{account}").touch()
+    while not all(os.path.exists(f"{about['ledger']}.{other}") for other in about.get("together", [])):
+        time.sleep(0.02)
+    return f"{about.get('user')} sees 100 of {account}, session data {context.session_data}"

@@ -47,6 +47,9 @@ Context: TypeAlias = ToolRuntime[Any, Any]
 _OUTSIDE: RunnableConfig = {}
 # Outside of a graph, there is no configuration.
 
+_ABSENT: Any = None
+# LangChain recognizes the parameter by its annotation, which therefore does not say that it can be absent.
+
 Update: TypeAlias = dict[str, list[ToolMessage]] | list[ToolMessage]
 
 
@@ -346,15 +349,19 @@ class _FleetTool(BaseTool):
         return self._run
 
     # The parameter's name is no argument's name.
-    def _run(self, tickfleet_runtime: ToolRuntime[Any, Any], **arguments: Any) -> str:
+    def _run(self, tickfleet_runtime: ToolRuntime[Any, Any] = _ABSENT, **arguments: Any) -> str:
         if isinstance(self._caller.fleet, AsyncFleet):
             raise InvalidMessage(
                 f"{self.name} has an AsyncFleet, which needs ainvoke or astream; with invoke, use a Fleet"
             )
+        if tickfleet_runtime is _ABSENT:
+            raise _outside()
         calls, id, interrupts = self._turn(tickfleet_runtime, arguments)
         return self._result(self._caller.ask_blocking(tickfleet_runtime, calls, id, interrupts))
 
-    async def _arun(self, tickfleet_runtime: ToolRuntime[Any, Any], **arguments: Any) -> str:
+    async def _arun(self, tickfleet_runtime: ToolRuntime[Any, Any] = _ABSENT, **arguments: Any) -> str:
+        if tickfleet_runtime is _ABSENT:
+            raise _outside()
         calls, id, interrupts = self._turn(tickfleet_runtime, arguments)
         if isinstance(self._caller.fleet, Fleet):
             found = await asyncio.to_thread(self._caller.ask_blocking, tickfleet_runtime, calls, id, interrupts)
