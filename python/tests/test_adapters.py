@@ -39,6 +39,14 @@ def caller(**more: Any) -> _calls.Caller[str]:
     return _calls.Caller(fleet, "support", **{"tenant": None, "fields": {}, **more})
 
 
+def test_frameworks_for_asyncio_need_a_client_for_asyncio() -> None:
+    pytest.importorskip("pydantic_ai")
+    from tickfleet.adapters.pydantic_ai import FleetToolset
+
+    with Fleet("redis://127.0.0.1:1", tenant="acme") as fleet, pytest.raises(TypeError, match="needs an AsyncFleet"):
+        FleetToolset(fleet, "support")  # type: ignore[arg-type]
+
+
 def test_fields_that_belong_to_the_adapter_are_refused() -> None:
     for fields, says in (({"turn_id": "order-17"}, "turn_id: omit it"), ({"pending_approval": True}, "not a field")):
         with pytest.raises(InvalidMessage, match=says):

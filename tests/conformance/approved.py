@@ -134,6 +134,35 @@ async def langgraph_interrupted(fleet: AsyncFleet) -> None:
         await interrupted(client, "in a blocking graph", blocking=True)
 
 
+async def langgraph_nested(fleet: AsyncFleet) -> None:
+    from langchain_core.messages import AIMessage
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.graph import START, MessagesState, StateGraph
+    from langgraph.types import Command
+    from tickfleet.adapters.langgraph import fleet_node
+
+    bank, config = Bank(), thread()
+    calls = [{"id": f"call_{to}", "name": "transfer", "args": {"to": to, "amount": 10}} for to in ("bob", "amy")]
+    inner = StateGraph(MessagesState)
+    inner.add_node("model", lambda state: {"messages": [AIMessage("", tool_calls=calls)]})
+    inner.add_node("tools", fleet_node(fleet, "kelly", **bank.fields()))
+    inner.add_edge(START, "model")
+    inner.add_edge("model", "tools")
+    outer = StateGraph(MessagesState)
+    outer.add_node("agent", inner.compile())
+    outer.add_edge(START, "agent")
+    app = outer.compile(checkpointer=InMemorySaver())
+    state = await app.ainvoke(go(), config)
+    for to in ("bob", "amy"):
+        (one,) = state["__interrupt__"]
+        assert one.value["arguments"]["to"] == to, one
+        await decide(one.value["approval"])
+        state = await app.ainvoke(Command(resume=True), config)
+    told = [message.content for message in state["messages"] if message.type == "tool"]
+    assert told == ["paid 10 to bob", "paid 10 to amy"], told
+    await bank.paid(2, "langgraph: calls of a message wait one after the other, in a graph within a graph")
+
+
 async def langgraph_denied(fleet: AsyncFleet) -> None:
     from langgraph.checkpoint.memory import InMemorySaver
     from langgraph.types import Command
@@ -361,6 +390,7 @@ async def pydantic_ai_deferred(fleet: AsyncFleet) -> None:
 CASES: list[Callable[[AsyncFleet], Any]] = [
     client_reports,
     langgraph_interrupted,
+    langgraph_nested,
     langgraph_denied,
     langgraph_waits,
     langgraph_processes_approved,

@@ -26,6 +26,7 @@ interrupt describes the approval. After the decision, resume the thread with any
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias, cast, overload
 
@@ -125,7 +126,7 @@ def fleet_node(
         timeout: Seconds to wait for the results of a message, after which the node raises ``ReplyTimeout``; ``None``
             waits without limit.
         interrupt: Whether a call that waits for an approval interrupts the graph. Default: if the graph has a
-            checkpointer. Without an interrupt, the node waits for the decision.
+            checkpointer, with Python 3.11 or later. Without an interrupt, the node waits for the decision.
         console_url: URL of the gateway whose console approvers use. Interrupts then contain a link.
         allowed_tools: Tools that the agent may call, among those that its permissions grant. A thread must be resumed
             with the same names.
@@ -411,7 +412,8 @@ def _messages(state: Any, key: str) -> Sequence[AnyMessage]:
 
 def _may_interrupt(config: RunnableConfig) -> bool:
     """Returns whether an interrupted graph can be resumed, that is, whether it has a checkpointer."""
-    return config.get("configurable", {}).get("__pregel_checkpointer") is not None
+    # With Python 3.10, asynchronous nodes of LangGraph cannot interrupt.
+    return sys.version_info >= (3, 11) and config.get("configurable", {}).get("__pregel_checkpointer") is not None
 
 
 def _interrupt(value: dict[str, Any]) -> NoReturn:

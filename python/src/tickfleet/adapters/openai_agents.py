@@ -87,7 +87,10 @@ async def fleet_tools(
         NoDefinitions: No worker has published a tool list.
         InvalidMessage: A field is set that belongs to the adapter; ``interrupt`` lacks ``run_id``; or, from a call, the
             run has no id.
+        TypeError: ``fleet`` is a blocking ``Fleet``.
     """
+    if not isinstance(fleet, AsyncFleet):
+        raise TypeError("fleet_tools of the OpenAI Agents SDK needs an AsyncFleet")
     if interrupt and run_id is None:
         raise InvalidMessage("interrupt=True requires run_id=…: the SDK asks for approvals without the id of the item")
     caller: Caller[Context] = Caller(

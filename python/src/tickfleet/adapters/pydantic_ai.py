@@ -71,6 +71,7 @@ class FleetToolset(AbstractToolset[Any]):
 
     Raises:
         InvalidMessage: A field is set that belongs to the adapter.
+        TypeError: ``fleet`` is a blocking ``Fleet``.
     """
 
     def __init__(
@@ -92,6 +93,8 @@ class FleetToolset(AbstractToolset[Any]):
         deadline: Deadline | Callable[[Context], Deadline | None] | None = None,
         **fields: Unpack[CallFields],
     ) -> None:
+        if not isinstance(fleet, AsyncFleet):
+            raise TypeError("FleetToolset needs an AsyncFleet")
         self._fleet = fleet
         self._agent = agent
         self._tenant = tenant

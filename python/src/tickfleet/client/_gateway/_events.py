@@ -73,6 +73,7 @@ async def pending_approval(http: Http, tenant: str | None, id: str) -> PendingAp
     tries = http.tries(http.patience)
     while True:
         trouble = _Later(Unavailable("the gateway ended the event stream before the turn ended"))
+        began = time.monotonic()
         try:
             async with http.stream(f"/v1/turns/{id}/events", tenant, 0) as response:
                 await _check(response)
@@ -90,6 +91,8 @@ async def pending_approval(http: Http, tenant: str | None, id: str) -> PendingAp
             if isinstance(later.error, NotFound):
                 return None
             trouble = later
+        if time.monotonic() - began > _GOOD_S:
+            tries = http.tries(http.patience)
         await tries.pause(trouble.error, trouble.seconds)
 
 
