@@ -228,7 +228,8 @@ async def langchain_interrupted(fleet: AsyncFleet) -> None:
 
     bank, config, saver = Bank(), thread(), InMemorySaver()
     tools = await fleet_tools(fleet, "kelly", console_url="https://fleet.example.com", **bank.fields())
-    both = [{"id": f"call_{to}", "name": tool, "args": {"to": to, "amount": 10}} for to, tool in (("bob", "transfer"), ("amy", "pay"))]
+    asked = (("bob", "transfer"), ("amy", "pay"))
+    both = [{"id": f"call_{to}", "name": tool, "args": {"to": to, "amount": 10}} for to, tool in asked]
     model = chat_model(AIMessage("", tool_calls=both), AIMessage("done"))
     agent = create_agent(model, tools, checkpointer=saver)
     state = await agent.ainvoke(go(), config)

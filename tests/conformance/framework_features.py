@@ -204,7 +204,9 @@ async def openai_agents_features(fleet: AsyncFleet) -> None:
                 return ModelResponse(output=output, usage=Usage(), response_id=None)
             told.extend(outputs)
             text = ResponseOutputText(type="output_text", text="done", annotations=[])
-            message = ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])
+            message = ResponseOutputMessage(
+                id="m", type="message", role="assistant", status="completed", content=[text]
+            )
             return ModelResponse(output=[message], usage=Usage(), response_id=None)
 
         def stream_response(self, *args: Any, **more: Any) -> Any:
@@ -268,8 +270,12 @@ async def pydantic_ai_features(fleet: AsyncFleet) -> None:
         if responses == 2:
             return ModelResponse([TextPart("done")])
         calls = FAILS if responses else TOGETHER
-        parts = [ToolCallPart(name, json.dumps(arguments), f"call_{responses}_{at}") for at, (name, arguments) in enumerate(calls)]
-        return ModelResponse(parts)
+        return ModelResponse(
+            [
+                ToolCallPart(name, json.dumps(arguments), f"call_{responses}_{at}")
+                for at, (name, arguments) in enumerate(calls)
+            ]
+        )
 
     def user_of(ctx: RunContext[Deps]) -> dict[str, Any]:
         return ctx.deps.user_context()
@@ -290,7 +296,8 @@ async def pydantic_ai_features(fleet: AsyncFleet) -> None:
         assert [part.content for part in told[:2]] == [seen(user, "amy"), seen(user, "bob")], told
         assert [part.outcome for part in told] == ["success", "success", "failed", "retried"], told
         assert "no account of nobody" in str(told[2].content) and "acount" in str(told[3].content), told
-    never = Agent(FunctionModel(model), deps_type=Deps, toolsets=[FleetToolset(fleet, "kelly", user_context=user_of, max_retries=0)])
+    strict = FleetToolset(fleet, "kelly", user_context=user_of, max_retries=0)
+    never = Agent(FunctionModel(model), deps_type=Deps, toolsets=[strict])
     try:
         await never.run("Go.", deps=Deps("ann"))
     except Exception as error:

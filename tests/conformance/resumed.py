@@ -199,7 +199,8 @@ async def resume(stored: str, thread_id: str, ledger: str, tool: str = "pay") ->
     saver.blobs.update(blobs)
     async with fleet() as own:
         graph = graph_of(own, Bank(ledger, seconds=1.5), saver, tool=tool)
-        state = await graph.ainvoke(None if tool == "pay" else Command(resume=True), {"configurable": {"thread_id": thread_id}})
+        input = None if tool == "pay" else Command(resume=True)
+        state = await graph.ainvoke(input, {"configurable": {"thread_id": thread_id}})
     assert state["messages"][-2].content == "paid 10 to bob", state
 
 

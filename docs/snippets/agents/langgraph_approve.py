@@ -1,5 +1,7 @@
-"""A graph that an approval interrupts, and its next run resumes: python3 agents/langgraph_approve.py case-8 'Refund order
-A-1002.', and after the decision: python3 agents/langgraph_approve.py case-8"""
+"""A graph that an approval interrupts: python3 agents/langgraph_approve.py case-8 'Refund order A-1002.'
+
+After the decision, resume it: python3 agents/langgraph_approve.py case-8
+"""
 
 import sys
 

@@ -1,5 +1,7 @@
-"""A run that an approval ends, and the next run resumes: python3 agents/pydantic_ai_approve.py case-8 'Refund order
-A-1002.', and after the decision: python3 agents/pydantic_ai_approve.py case-8"""
+"""A run that an approval ends: python3 agents/pydantic_ai_approve.py case-8 'Refund order A-1002.'
+
+After the decision, resume it: python3 agents/pydantic_ai_approve.py case-8
+"""
 
 import asyncio
 import sys

@@ -215,7 +215,13 @@ class Caller(Generic[C]):
         return found
 
 
-_FIELDS = frozenset(CallFields.__annotations__) | {"user_context", "session_data", "session_id", "deadline", "parallel_reads"}
+_FIELDS = frozenset(CallFields.__annotations__) | {
+    "user_context",
+    "session_data",
+    "session_id",
+    "deadline",
+    "parallel_reads",
+}
 
 
 def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -384,7 +384,8 @@ class _FleetTool(BaseTool):
         if not made_by or not runtime.tool_call_id:
             raise InvalidMessage(
                 f"the call {runtime.tool_call_id!r} of {self.name} is in no message of the state, so it cannot be "
-                f"distinguished from an equal call: keep the messages under {self._messages_key!r}, or pass messages_key=…"
+                f"distinguished from an equal call: keep the messages under {self._messages_key!r}, or pass "
+                "messages_key=…"
             )
         at, message, equal = made_by[-1]
         parts: list[Any] = [_place(runtime, message, at + 1), runtime.tool_call_id]
@@ -428,8 +429,8 @@ def _interrupt(value: dict[str, Any]) -> NoReturn:
 
 def _outside() -> InvalidMessage:
     return InvalidMessage(
-        "the calls cannot be distinguished from equal calls of another run: add fleet_node, or a ToolNode with the tools, "
-        "to a graph, which has a thread and an execution"
+        "the calls cannot be distinguished from equal calls of another run: add fleet_node, or a ToolNode with the "
+        "tools, to a graph, which has a thread and an execution"
     )
 
 

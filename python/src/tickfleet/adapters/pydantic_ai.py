@@ -198,9 +198,10 @@ class FleetToolset(AbstractToolset[Any]):
                 origin = _identity(response)
                 return [[origin, sum(_identity(other) == origin for other, _ in made)], *call]
         raise InvalidMessage(
-            f"the call of {name} cannot be distinguished from an equal call of another run: the message history names neither the run nor "
-            "the provider's response that made it. Pass FleetToolset(…, run_id=…): a text, or a function of its context. "
-            "It must be the same if the run is resumed. Or keep the history as ModelMessagesTypeAdapter writes it"
+            f"the call of {name} cannot be distinguished from an equal call of another run: the message history names "
+            "neither the run nor the provider's response that made it. Pass FleetToolset(…, run_id=…): a text, or a "
+            "function of its context. It must be the same if the run is resumed. Or keep the history as "
+            "ModelMessagesTypeAdapter writes it"
         )
 
 
