@@ -97,6 +97,10 @@ fn a_program_with_adapters_of_python_frameworks_passes_strict_type_checks() {
     let frameworks = installed("adapters").join("python");
     let mut mypy = Command::new(interpreter());
     mypy.args(["-B", "-m", "mypy", "--strict", "--no-error-summary", "--python-executable"]).arg(frameworks);
-    mypy.args(["--cache-dir", concat!(env!("CARGO_TARGET_TMPDIR"), "/mypy-adapters"), "tests/conformance/typed_agents.py"]);
+    mypy.args([
+        "--cache-dir",
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/mypy-adapters"),
+        "tests/conformance/typed_agents.py",
+    ]);
     run(mypy.env("MYPYPATH", "python/src"), NOWHERE);
 }
